@@ -1,0 +1,101 @@
+// The state of a running block: its threads, warps and barriers. Touched only by the executor that runs the block.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fiber.hpp"
+#include "switchyard/target/host.hpp"
+
+namespace switchyard::emulator {
+
+class Executor;
+class Stream;
+struct Block;
+
+// A kernel launch waiting in, or at the head of, a stream.
+struct Launch {
+  std::string name;
+  LaunchShape shape;
+  void (*body)(const void*) = nullptr;
+  std::unique_ptr<std::byte[]> argument_storage;
+  const void* arguments = nullptr;
+  Stream* stream = nullptr;
+  uint64_t sequence = 0;
+  uint32_t num_blocks_left = 0;  // guarded by the machine's mutex
+};
+
+enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
+
+struct Thread : ThreadState {
+  Fiber fiber;
+  Block* block = nullptr;
+  ThreadPhase phase = ThreadPhase::kReady;
+  bool resumed_from_spin = false;
+  uint64_t deadline_ns = kNoDeadline;
+  uint64_t checked_epoch = 0;  // the progress epoch its wait was last evaluated in
+  const char* word = "start";  // what it waits in, and where
+  Where where;
+  Thread* next_waiter = nullptr;
+};
+
+// Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and must
+// not allocate (ThreadSanitizer would see the allocator's memory move between fibers).
+struct WaitList {
+  Thread* first = nullptr;
+  void add(Thread& thread) { thread.next_waiter = std::exchange(first, &thread); }
+};
+
+// One block-level barrier. Two synchronisation objects alternate by generation, so that a late waiter does not seem
+// to synchronise with arrivals of the next round.
+struct Barrier {
+  uint32_t num_arrived = 0;
+  uint32_t generation = 0;
+  bool any = false;
+  std::array<bool, 2> any_result{};
+  std::array<char, 2> sync_object{};
+  WaitList waiters;
+};
+
+struct Warp {
+  std::array<std::array<uint64_t, kWarpSize>, 2> values{};
+  std::array<char, 2> sync_object{};
+  uint32_t generation = 0;
+  uint32_t num_arrived = 0;
+  uint32_t num_live = 0;
+  const char* word = nullptr;
+  WaitList waiters;
+};
+
+struct Block {
+  static constexpr uint32_t kNumBarriers = 16;
+
+  Block(Executor& executor, Launch& launch, uint32_t block_idx);
+  ~Block();
+
+  // The words of target/host.hpp, for the thread that is running.
+  void sync(Thread& self, Where where);
+  bool sync_any(Thread& self, bool value, Where where);
+  void named_barrier(Thread& self, uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where);
+  const uint64_t* warp_collect(Thread& self, uint64_t value, const char* word, Where where);
+  // A thread's body has returned: those who wait for it no longer do.
+  void on_thread_finished(Thread& thread);
+
+  Executor& executor;
+  Launch& launch;
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  std::array<Barrier, kNumBarriers> barriers;
+  uint32_t num_live;
+  std::unique_ptr<std::byte[]> shared_storage;
+
+ private:
+  void arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word, Where where);
+  void complete(Barrier& barrier);
+  void complete(Warp& warp);
+  void wake(WaitList& waiters);
+};
+
+}  // namespace switchyard::emulator

@@ -1,0 +1,222 @@
+#include "executor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+
+namespace switchyard::emulator {
+namespace {
+
+// ThreadSanitizer knows 8128 threads at most.
+#if defined(SWITCHYARD_TSAN)
+constexpr uint64_t kMaxResidentThreads = 3072;
+#else
+constexpr uint64_t kMaxResidentThreads = 65536;
+#endif
+constexpr uint32_t kStepsPerRound = 65536;
+constexpr uint64_t kVirtualNsPerStep = 10;
+
+// Sanitizers and unoptimised builds have larger frames.
+#if defined(__SANITIZE_ADDRESS__) || defined(SWITCHYARD_TSAN) || !defined(__OPTIMIZE__)
+constexpr size_t kStackBytes = 256 * 1024;
+#else
+constexpr size_t kStackBytes = 64 * 1024;
+#endif
+
+const char* base_name(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash == nullptr ? path : slash + 1;
+}
+
+}  // namespace
+
+__thread ThreadState* current_thread = nullptr;
+
+void ReadyQueue::reserve(size_t capacity) {
+  if (capacity <= ring_.size()) return;
+  std::vector<Thread*> larger(capacity * 2);
+  for (size_t i = 0; i < size_; ++i) larger[i] = ring_[(head_ + i) % ring_.size()];
+  ring_ = std::move(larger);
+  head_ = 0;
+}
+
+Executor::Executor(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t max_resident_threads)
+    : stacks(kStackBytes),
+      host_(host),
+      simulated_(seed.has_value()),
+      max_resident_threads_(max_resident_threads != 0 ? max_resident_threads : kMaxResidentThreads),
+      random_(seed.value_or(0)) {}
+
+void Executor::add_block(Launch& launch, uint32_t block_idx) {
+  pending_.push_back({&launch, block_idx});
+  admit_pending();
+}
+
+void Executor::admit_pending() {
+  while (!pending_.empty()) {
+    const auto [launch, block_idx] = pending_.front();
+    if (num_resident_threads_ > 0 && num_resident_threads_ + launch->shape.num_threads > max_resident_threads_)
+      return;
+    pending_.pop_front();
+    auto block = std::make_unique<Block>(*this, *launch, block_idx);
+    num_resident_threads_ += launch->shape.num_threads;
+    ready_.reserve(num_resident_threads_);
+    for (Thread& thread : block->threads) {
+      thread.preemptible = simulated_;
+      ready_.push(&thread);
+    }
+    blocks_.emplace(block.get(), std::move(block));
+    ++progress_epoch_;
+  }
+}
+
+uint64_t Executor::now_ns() const {
+  if (simulated_) return virtual_now_ns_;
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
+
+void Executor::trace(uint64_t value) { trace_hash_ = (trace_hash_ ^ value) * 0x100000001b3ull; }
+
+// Spinners that have not looked since something last happened go back among the ready ones.
+bool Executor::unpark_spinners() {
+  const uint64_t epoch = progress_epoch_;
+  const auto stale = std::partition(spinning_.begin(), spinning_.end(),
+                                    [&](const Thread* thread) { return simulated_ && thread->checked_epoch == epoch; });
+  const bool any = stale != spinning_.end();
+  for (auto it = stale; it != spinning_.end(); ++it) {
+    (*it)->phase = ThreadPhase::kReady;
+    (*it)->resumed_from_spin = true;
+    ready_.push(*it);
+  }
+  spinning_.erase(stale, spinning_.end());
+  return any;
+}
+
+bool Executor::run_some() {
+  const uint64_t epoch_before = progress_epoch_;
+  if (ready_.empty()) unpark_spinners();
+  for (uint32_t num_steps = 0; !ready_.empty() && num_steps < kStepsPerRound; ++num_steps) {
+    if (simulated_) ready_.bring_to_front(random_() % ready_.size());
+    step(*ready_.pop());
+    if (simulated_ && !spinning_.empty() && random_() % 16 == 0) unpark_spinners();
+  }
+  return progress_epoch_ != epoch_before;
+}
+
+void Executor::step(Thread& thread) {
+  const uint64_t epoch_before = progress_epoch_;
+  const bool from_spin = std::exchange(thread.resumed_from_spin, false);
+  virtual_now_ns_ += kVirtualNsPerStep;
+  current_thread = &thread;
+  thread.fiber.resume();
+  current_thread = nullptr;
+  if (simulated_)
+    trace(thread.block->launch.sequence << 40 ^ uint64_t{thread.block_idx} << 24 ^ uint64_t{thread.thread_idx} << 12 ^
+          uint64_t{thread.where.line()} ^ static_cast<uint64_t>(thread.phase) << 60);
+  if (thread.fiber.overflowed()) {
+    host_.fail(internal_error("a thread of %s overflowed its stack of %zu bytes", thread.block->launch.name.c_str(),
+                              kStackBytes));
+    return;
+  }
+  if (thread.fiber.finished()) {
+    thread.phase = ThreadPhase::kFinished;
+    finish(thread);
+  }
+  if (thread.phase == ThreadPhase::kSpinning) {
+    // A wait that looked again in vain is no progress; one that a thread has just come to is.
+    if (!from_spin) ++progress_epoch_;
+    thread.checked_epoch = from_spin ? epoch_before : 0;
+    spinning_.push_back(&thread);
+  } else {
+    ++progress_epoch_;
+    if (thread.phase == ThreadPhase::kReady) ready_.push(&thread);
+  }
+}
+
+void Executor::finish(Thread& thread) {
+  Block& block = *thread.block;
+  block.on_thread_finished(thread);
+  if (block.num_live > 0) return;
+  Launch& launch = block.launch;
+  annotate_acquire(&launch);  // pairs with the release at the end of each thread
+  num_resident_threads_ -= launch.shape.num_threads;
+  // The thread itself still has to be looked at by step(): keep its block until the next one is admitted.
+  thread.phase = ThreadPhase::kFinished;
+  finished_block_ = std::move(blocks_.extract(&block).mapped());
+  host_.on_block_finished(launch);
+  admit_pending();
+}
+
+void Executor::suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where) {
+  self.phase = phase;
+  self.word = word;
+  self.where = where;
+  annotate_release(&self);  // pairs with abandon_all(), should this thread never run again
+  self.fiber.suspend();
+}
+
+void Executor::make_ready(Thread& thread) {
+  thread.phase = ThreadPhase::kReady;
+  ready_.push(&thread);
+}
+
+void Executor::fail_current(Thread& self, Status status) {
+  host_.fail(std::move(status));
+  suspend_current(self, ThreadPhase::kBlocked, "failed", Where::current());
+  __builtin_unreachable();
+}
+
+bool Executor::all_waits_unbounded() const {
+  return std::all_of(spinning_.begin(), spinning_.end(),
+                     [](const Thread* thread) { return thread->deadline_ns == kNoDeadline; });
+}
+
+void Executor::resolve_stuck() {
+  uint64_t next_deadline_ns = kNoDeadline;
+  for (const Thread* thread : spinning_) next_deadline_ns = std::min(next_deadline_ns, thread->deadline_ns);
+  if (simulated_ && next_deadline_ns != kNoDeadline) {
+    virtual_now_ns_ = std::max(virtual_now_ns_, next_deadline_ns);
+    ++progress_epoch_;
+    return;
+  }
+  host_.fail(Status(StatusCode::kDeadlock, "no thread can go on\n" + describe_waits()));
+}
+
+std::string Executor::describe_waits() const {
+  // (launch, block, place) -> threads that wait there
+  std::map<std::pair<std::pair<uint64_t, uint32_t>, std::string>, std::vector<uint32_t>> places;
+  std::map<uint64_t, std::string> names;
+  for (const auto& [key, block] : blocks_) {
+    names[block->launch.sequence] = block->launch.name;
+    for (const Thread& thread : block->threads) {
+      if (thread.phase == ThreadPhase::kFinished) continue;
+      const char* word = thread.phase == ThreadPhase::kSpinning ? "wait_until" : thread.word;
+      const std::string place =
+          std::string(word) + " at " + base_name(thread.where.file_name()) + ":" + std::to_string(thread.where.line());
+      places[{{block->launch.sequence, thread.block_idx}, place}].push_back(thread.thread_idx);
+    }
+  }
+  std::string text;
+  for (const auto& [key, thread_indices] : places) {
+    const auto& [launch_and_block, place] = key;
+    text += "  " + names[launch_and_block.first] + " block " + std::to_string(launch_and_block.second) + ": " +
+            std::to_string(thread_indices.size()) + " thread(s) from " + std::to_string(thread_indices.front()) +
+            " in " + place + "\n";
+  }
+  if (!pending_.empty()) text += "  " + std::to_string(pending_.size()) + " block(s) wait for room\n";
+  return text;
+}
+
+void Executor::abandon_all() {
+  for (const auto& [key, block] : blocks_)
+    for (Thread& thread : block->threads) annotate_acquire(&thread);
+  ready_.clear();
+  spinning_.clear();
+  pending_.clear();
+  blocks_.clear();
+  finished_block_.reset();
+  num_resident_threads_ = 0;
+}
+
+}  // namespace switchyard::emulator

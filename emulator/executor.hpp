@@ -1,0 +1,99 @@
+// Runs the threads of the blocks given to it, on one OS thread: in turn (fast mode) or in a seeded order (simulated).
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "block.hpp"
+
+namespace switchyard::emulator {
+
+// What an executor tells its machine.
+class ExecutorHost {
+ public:
+  virtual ~ExecutorHost() = default;
+  virtual void on_block_finished(Launch& launch) = 0;
+  virtual void fail(Status status) = 0;
+};
+
+// Threads ready to run, oldest first. Never allocates in push(): see WaitList.
+class ReadyQueue {
+ public:
+  void reserve(size_t capacity);
+  void push(Thread* thread) { ring_[(head_ + size_++) % ring_.size()] = thread; }
+  Thread* pop() {
+    Thread* thread = ring_[head_];
+    head_ = (head_ + 1) % ring_.size();
+    --size_;
+    return thread;
+  }
+  void bring_to_front(size_t position) { std::swap(ring_[head_], ring_[(head_ + position) % ring_.size()]); }
+  void clear() { size_ = 0; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::vector<Thread*> ring_;
+  size_t head_ = 0;
+  size_t size_ = 0;
+};
+
+class Executor {
+ public:
+  // With a seed the order is drawn from it and time is virtual; without, threads take turns and time is real.
+  Executor(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t max_resident_threads);
+
+  void add_block(Launch& launch, uint32_t block_idx);
+  bool has_blocks() const { return !blocks_.empty() || !pending_.empty(); }
+  // Runs threads until none is ready (or a bounded number of steps was made). False if all of them only waited.
+  bool run_some();
+  // Nobody else will act: a wait that has a deadline may expire now (virtual time), anything else is a deadlock.
+  void resolve_stuck();
+  bool all_waits_unbounded() const;
+  // Every thread waits in a barrier or collective, which only its own block could complete.
+  bool only_barriers_left() const { return !blocks_.empty() && ready_.empty() && spinning_.empty(); }
+  void abandon_all();
+
+  void suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where);
+  void make_ready(Thread& thread);
+  void fail_current(Thread& self, Status status);
+  bool should_preempt() { return random_() % 4 == 0; }
+  uint64_t now_ns() const;
+  uint64_t trace_hash() const { return trace_hash_; }
+  std::string describe_waits() const;
+
+  StackPool stacks;
+
+ private:
+  struct PendingBlock {
+    Launch* launch;
+    uint32_t block_idx;
+  };
+
+  void admit_pending();
+  void step(Thread& thread);
+  void finish(Thread& thread);
+  bool unpark_spinners();
+  void trace(uint64_t value);
+
+  ExecutorHost& host_;
+  const bool simulated_;
+  const uint64_t max_resident_threads_;
+  std::mt19937_64 random_;
+  std::deque<PendingBlock> pending_;
+  std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
+  std::unique_ptr<Block> finished_block_;  // kept until the step that ended it is over
+  uint64_t num_resident_threads_ = 0;
+  ReadyQueue ready_;
+  std::vector<Thread*> spinning_;
+  uint64_t progress_epoch_ = 1;
+  uint64_t virtual_now_ns_ = 0;
+  uint64_t trace_hash_ = 0xcbf29ce484222325ull;
+};
+
+}  // namespace switchyard::emulator

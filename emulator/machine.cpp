@@ -1,0 +1,312 @@
+#include "machine.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "executor.hpp"
+
+namespace switchyard::emulator {
+
+class Stream {
+ public:
+  Stream(Machine::Impl& machine_in) : machine(machine_in) {}
+  Machine::Impl& machine;
+  std::deque<std::unique_ptr<Launch>> launches;  // the first one runs; guarded by the machine's mutex
+};
+
+class Machine::Impl : public ExecutorHost {
+ public:
+  explicit Impl(const MachineOptions& options) : options_(options) {
+    const bool simulated = options.mode == Mode::kSimulated;
+    unsigned num_workers = options.num_workers != 0 ? options.num_workers : std::thread::hardware_concurrency();
+    if (simulated || num_workers == 0) num_workers = 1;
+    for (unsigned i = 0; i < num_workers; ++i)
+      workers_.push_back(std::make_unique<Worker>(
+          *this, simulated ? std::optional<uint64_t>(options.seed) : std::nullopt, options.max_resident_threads));
+    if (!simulated)
+      for (auto& worker : workers_) worker->os_thread = std::thread([this, w = worker.get()] { work(*w); });
+  }
+
+  ~Impl() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (auto& worker : workers_)
+      if (worker->os_thread.joinable()) worker->os_thread.join();
+    for (auto& worker : workers_) worker->executor.abandon_all();
+  }
+
+  Stream* create_stream() {
+    std::lock_guard lock(mutex_);
+    streams_.push_back(std::make_unique<Stream>(*this));
+    return streams_.back().get();
+  }
+
+  Status enqueue(Stream& stream, std::unique_ptr<Launch> launch) {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    launch->stream = &stream;
+    launch->sequence = next_sequence_++;
+    launch->num_blocks_left = launch->shape.num_blocks;
+    annotate_release(launch.get());  // pairs with the acquire each thread starts with
+    stream.launches.push_back(std::move(launch));
+    if (stream.launches.size() == 1) start(*stream.launches.front());
+    return Status();
+  }
+
+  // Returns once `stream` (all streams if null) has no launch left.
+  Status synchronize(Stream* stream) {
+    if (options_.mode == Mode::kSimulated) return simulate(stream);
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return failure_.ok() ? is_idle(stream) : num_abandoned_ == workers_.size(); });
+    return failure_;
+  }
+
+  void on_block_finished(Launch& launch) override {
+    std::lock_guard lock(mutex_);
+    if (--launch.num_blocks_left > 0) return;
+    Stream& stream = *launch.stream;
+    // What this launch wrote is in the past of the stream's next one.
+    std::unique_ptr<Launch> ended = std::move(stream.launches.front());
+    stream.launches.pop_front();
+    if (!stream.launches.empty()) {
+      annotate_acquire(ended.get());
+      annotate_release(stream.launches.front().get());
+      start(*stream.launches.front());
+    }
+    if (stream.launches.empty()) idle_.notify_all();
+  }
+
+  void fail(Status status) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return;
+      failure_ = std::move(status);
+      failed_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  uint64_t trace_hash() const { return workers_.front()->executor.trace_hash(); }
+
+ private:
+  struct Worker {
+    Worker(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t max_resident_threads)
+        : executor(host, seed, max_resident_threads) {}
+    Executor executor;
+    std::deque<std::pair<Launch*, uint32_t>> inbox;  // guarded by the machine's mutex
+    std::atomic<bool> has_mail = false;
+    std::atomic<bool> waiting = true;  // its last look at all its threads found none that could go on
+    bool abandoned = false;  // after a failure: its threads are gone, nothing of it touches memory any more
+    std::thread os_thread;
+  };
+
+  bool is_idle(const Stream* stream) const {
+    if (stream != nullptr) return stream->launches.empty();
+    for (const auto& s : streams_)
+      if (!s->launches.empty()) return false;
+    return true;
+  }
+
+  // Gives the blocks of a launch to the workers. Called with the mutex held.
+  void start(Launch& launch) {
+    for (uint32_t block_idx = 0; block_idx < launch.shape.num_blocks; ++block_idx) {
+      Worker& worker = *workers_[next_worker_++ % workers_.size()];
+      worker.inbox.emplace_back(&launch, block_idx);
+      worker.has_mail = true;
+    }
+    changed_.notify_all();
+  }
+
+  void take_mail(Worker& worker) {
+    if (!worker.has_mail) return;
+    std::deque<std::pair<Launch*, uint32_t>> mail;
+    {
+      std::lock_guard lock(mutex_);
+      mail.swap(worker.inbox);
+      worker.has_mail = false;
+    }
+    for (const auto& [launch, block_idx] : mail) worker.executor.add_block(*launch, block_idx);
+  }
+
+  bool all_workers_wait() const {
+    for (const auto& worker : workers_)
+      if (!worker->waiting || worker->has_mail) return false;
+    return true;
+  }
+
+  // The loop of one OS thread in fast mode.
+  void work(Worker& worker) {
+    auto last_progress = std::chrono::steady_clock::now();
+    uint64_t seen_progress = 0;
+    for (;;) {
+      take_mail(worker);
+      if (failed_ && !worker.abandoned) {
+        worker.executor.abandon_all();
+        worker.abandoned = true;
+        std::lock_guard lock(mutex_);
+        if (++num_abandoned_ == workers_.size()) idle_.notify_all();
+      }
+      if (!worker.executor.has_blocks()) {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || worker.has_mail || (failed_ && !worker.abandoned); });
+        if (stopping_) return;
+        last_progress = std::chrono::steady_clock::now();
+        continue;
+      }
+      if (stopping_) return;
+      worker.waiting = false;
+      if (worker.executor.run_some()) {
+        ++progress_;
+      } else {
+        worker.waiting = true;
+      }
+      const uint64_t progress = progress_;
+      const auto now = std::chrono::steady_clock::now();
+      if (progress != seen_progress) {
+        seen_progress = progress;
+        last_progress = now;
+      } else if (worker.executor.only_barriers_left() ||
+                 (worker.executor.all_waits_unbounded() && all_workers_wait() &&
+                  now - last_progress > std::chrono::nanoseconds(options_.stuck_after_ns))) {
+        worker.executor.resolve_stuck();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  Status simulate(Stream* stream) {
+    std::lock_guard driving(drive_mutex_);
+    Worker& worker = *workers_.front();
+    for (;;) {
+      {
+        std::lock_guard lock(mutex_);
+        if (!failure_.ok() || is_idle(stream)) break;
+      }
+      take_mail(worker);
+      if (!worker.executor.run_some()) worker.executor.resolve_stuck();
+    }
+    if (failed_) worker.executor.abandon_all();
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  const MachineOptions options_;
+  std::mutex mutex_;
+  std::mutex drive_mutex_;            // simulated mode: one caller drives
+  std::condition_variable changed_;   // workers: there is mail, or an end
+  std::condition_variable idle_;      // callers: a stream is empty, or the machine failed
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  Status failure_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<uint64_t> progress_ = 0;
+  size_t num_abandoned_ = 0;
+  uint64_t next_sequence_ = 1;
+  uint64_t next_worker_ = 0;
+};
+
+Machine::Machine(const MachineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Machine::~Machine() = default;
+Stream* Machine::create_stream() { return impl_->create_stream(); }
+Status Machine::synchronize(Stream* stream) { return impl_->synchronize(stream); }
+Status Machine::synchronize() { return impl_->synchronize(nullptr); }
+uint64_t Machine::trace_hash() const { return impl_->trace_hash(); }
+
+Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
+               const void* arguments, size_t argument_bytes, size_t argument_alignment) {
+  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 || shape.num_threads > 1024)
+    return invalid_argument("launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)",
+                            name, shape.num_blocks, shape.num_threads, kWarpSize);
+  auto launch = std::make_unique<Launch>();
+  launch->name = name;
+  launch->shape = shape;
+  launch->body = body;
+  launch->argument_storage.reset(new std::byte[argument_bytes + argument_alignment]);
+  std::byte* aligned = launch->argument_storage.get();
+  aligned += (argument_alignment - reinterpret_cast<uintptr_t>(aligned) % argument_alignment) % argument_alignment;
+  std::memcpy(aligned, arguments, argument_bytes);
+  launch->arguments = aligned;
+  Stream& target_stream = *static_cast<Stream*>(stream);
+  return target_stream.machine.enqueue(target_stream, std::move(launch));
+}
+
+// The words of target/host.hpp, on behalf of the running thread.
+namespace {
+Thread& self() { return *static_cast<Thread*>(current_thread); }
+Executor& executor() { return self().block->executor; }
+}  // namespace
+
+void sync_block(Where where) { self().block->sync(self(), where); }
+bool sync_block_any(bool value, Where where) { return self().block->sync_any(self(), value, where); }
+void named_barrier(uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where) {
+  self().block->named_barrier(self(), barrier_idx, num_threads, wait, where);
+}
+const uint64_t* warp_collect(uint64_t value, const char* word, Where where) {
+  return self().block->warp_collect(self(), value, word, where);
+}
+void preempt(Where where) {
+  if (executor().should_preempt()) executor().suspend_current(self(), ThreadPhase::kReady, "preempt", where);
+}
+void spin(uint64_t deadline_ns, Where where) {
+  self().deadline_ns = deadline_ns;
+  executor().suspend_current(self(), ThreadPhase::kSpinning, "wait_until", where);
+}
+uint64_t now_ns() { return executor().now_ns(); }
+
+// A transfer barrier in 64 bits: bytes still to come, arrivals still to come, arrivals per phase, phase.
+namespace {
+struct TransferState {
+  int32_t pending_bytes;
+  uint16_t pending_arrivals;
+  uint16_t arrivals_and_phase;  // arrivals << 1 | phase
+};
+static_assert(sizeof(TransferState) == sizeof(uint64_t));
+
+TransferState load_transfer(const uint64_t* barrier) {
+  TransferState state;
+  std::memcpy(&state, barrier, sizeof(state));
+  return state;
+}
+void store_transfer(uint64_t* barrier, TransferState state) {
+  if (state.pending_arrivals == 0 && state.pending_bytes == 0) {
+    state.pending_arrivals = state.arrivals_and_phase >> 1;
+    state.arrivals_and_phase ^= 1;
+  }
+  std::memcpy(barrier, &state, sizeof(state));
+}
+}  // namespace
+
+void transfer_init(uint64_t* barrier, uint32_t num_arrivals) {
+  store_transfer(barrier, TransferState{0, static_cast<uint16_t>(num_arrivals), static_cast<uint16_t>(num_arrivals << 1)});
+}
+void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes) {
+  annotate_release(barrier);
+  TransferState state = load_transfer(barrier);
+  state.pending_bytes += static_cast<int32_t>(expected_bytes);
+  --state.pending_arrivals;
+  store_transfer(barrier, state);
+}
+void transfer_complete(uint64_t* barrier, uint32_t bytes) {
+  annotate_release(barrier);
+  TransferState state = load_transfer(barrier);
+  state.pending_bytes -= static_cast<int32_t>(bytes);
+  store_transfer(barrier, state);
+}
+bool transfer_done(uint64_t* barrier, uint32_t parity) {
+  if ((load_transfer(barrier).arrivals_and_phase & 1u) == parity) return false;
+  annotate_acquire(barrier);
+  return true;
+}
+
+}  // namespace switchyard::emulator

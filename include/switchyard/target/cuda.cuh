@@ -1,0 +1,185 @@
+// The vocabulary on CUDA. The only file with inline assembly; sm_90 and later.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cuda/atomic>
+#include <cuda/ptx>
+
+#include "switchyard/base/status.hpp"
+#include "switchyard/target/vocabulary.hpp"
+
+namespace switchyard::inline cuda_target::target {
+
+// Threads and blocks.
+SWITCHYARD_DEVICE int thread_idx() { return static_cast<int>(threadIdx.x); }
+SWITCHYARD_DEVICE int num_threads() { return static_cast<int>(blockDim.x); }
+SWITCHYARD_DEVICE int block_idx() { return static_cast<int>(blockIdx.x); }
+SWITCHYARD_DEVICE int num_blocks() { return static_cast<int>(gridDim.x); }
+
+template <typename T>
+SWITCHYARD_DEVICE T& shared_storage() {
+  extern __shared__ __align__(128) unsigned char switchyard_shared_memory[];
+  return *reinterpret_cast<T*>(switchyard_shared_memory);
+}
+
+// Barriers.
+SWITCHYARD_DEVICE void sync_block() { __syncthreads(); }
+SWITCHYARD_DEVICE bool sync_block_any(bool value) { return __syncthreads_or(value) != 0; }
+SWITCHYARD_DEVICE void sync_warp() { __syncwarp(); }
+SWITCHYARD_DEVICE void named_barrier_sync(uint32_t barrier_idx, uint32_t num_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier_idx), "r"(num_threads) : "memory");
+}
+SWITCHYARD_DEVICE void named_barrier_arrive(uint32_t barrier_idx, uint32_t num_threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier_idx), "r"(num_threads) : "memory");
+}
+
+// Warp collectives.
+template <typename T>
+SWITCHYARD_DEVICE T shuffle(T value, int src_lane) {
+  return __shfl_sync(0xffffffffu, value, src_lane);
+}
+template <typename T>
+SWITCHYARD_DEVICE T shuffle_xor(T value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+template <typename T>
+SWITCHYARD_DEVICE T shuffle_up(T value, int delta) {
+  return __shfl_up_sync(0xffffffffu, value, delta);
+}
+SWITCHYARD_DEVICE uint32_t ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
+
+// Memory that crosses threads.
+namespace detail {
+template <Scope kScope>
+inline constexpr cuda::thread_scope kThreadScope = kScope == Scope::kBlock    ? cuda::thread_scope_block
+                                                   : kScope == Scope::kDevice ? cuda::thread_scope_device
+                                                                              : cuda::thread_scope_system;
+template <Order kOrder>
+inline constexpr cuda::memory_order kMemoryOrder = kOrder == Order::kRelaxed   ? cuda::memory_order_relaxed
+                                                   : kOrder == Order::kAcquire ? cuda::memory_order_acquire
+                                                   : kOrder == Order::kRelease ? cuda::memory_order_release
+                                                                               : cuda::memory_order_acq_rel;
+}  // namespace detail
+
+template <Order kOrder, Scope kScope, typename T>
+SWITCHYARD_DEVICE T load(const T* p) {
+  return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*const_cast<T*>(p)).load(detail::kMemoryOrder<kOrder>);
+}
+template <Order kOrder, Scope kScope, typename T>
+SWITCHYARD_DEVICE void store(T* p, T value) {
+  cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).store(value, detail::kMemoryOrder<kOrder>);
+}
+template <Order kOrder, Scope kScope, typename T>
+SWITCHYARD_DEVICE T fetch_add(T* p, T value) {
+  return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).fetch_add(value, detail::kMemoryOrder<kOrder>);
+}
+template <Order kOrder, Scope kScope, typename T>
+SWITCHYARD_DEVICE bool compare_exchange(T* p, T expected, T desired) {
+  return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).compare_exchange_strong(
+      expected, desired, detail::kMemoryOrder<kOrder>, cuda::memory_order_acquire);
+}
+
+// Weak 16-byte accesses.
+SWITCHYARD_DEVICE Vec16 ld_16(const void* p) {
+  const uint4 value = *static_cast<const uint4*>(p);
+  return Vec16{{value.x, value.y, value.z, value.w}};
+}
+SWITCHYARD_DEVICE void st_16(void* p, Vec16 value) {
+  *static_cast<uint4*>(p) = make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
+}
+
+SWITCHYARD_DEVICE void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes) {
+  constexpr int kInFlight = 4;  // loads issued before the first store
+  const uint32_t num_vectors = static_cast<uint32_t>(num_bytes / sizeof(uint4));
+  uint32_t i = static_cast<uint32_t>(lane_idx);
+  const uint32_t stride = static_cast<uint32_t>(num_lanes);
+  for (; i + (kInFlight - 1) * stride < num_vectors; i += kInFlight * stride) {
+    uint4 values[kInFlight];
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) values[j] = static_cast<const uint4*>(src)[i + j * stride];
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) static_cast<uint4*>(dst)[i + j * stride] = values[j];
+  }
+  for (; i < num_vectors; i += stride) static_cast<uint4*>(dst)[i] = static_cast<const uint4*>(src)[i];
+}
+
+// Bulk copies.
+class TransferBarrier {
+ public:
+  SWITCHYARD_DEVICE void init(uint32_t num_arrivals) {
+    cuda::ptx::mbarrier_init(&word_, num_arrivals);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  SWITCHYARD_DEVICE void arrive_expect(uint32_t bytes) {
+    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared, &word_,
+                                         bytes);
+  }
+  SWITCHYARD_DEVICE void arrive() { cuda::ptx::mbarrier_arrive(&word_); }
+  SWITCHYARD_DEVICE bool done(uint32_t parity) { return cuda::ptx::mbarrier_try_wait_parity(&word_, parity); }
+
+ private:
+  friend SWITCHYARD_DEVICE void bulk_load(void*, const void*, uint32_t, TransferBarrier&);
+  uint64_t word_;
+};
+
+SWITCHYARD_DEVICE void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier) {
+  cuda::ptx::cp_async_bulk(cuda::ptx::space_shared, cuda::ptx::space_global, shared_dst, global_src, bytes,
+                           &barrier.word_);
+}
+SWITCHYARD_DEVICE void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes) {
+  cuda::ptx::cp_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared, global_dst, shared_src, bytes);
+}
+SWITCHYARD_DEVICE void bulk_commit() { cuda::ptx::cp_async_bulk_commit_group(); }
+template <int kPending>
+SWITCHYARD_DEVICE void bulk_wait_read() {
+  cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<kPending>{});
+}
+template <int kPending>
+SWITCHYARD_DEVICE void bulk_wait() {
+  cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<kPending>{});
+}
+SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+SWITCHYARD_DEVICE void grid_dependency_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+SWITCHYARD_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Time and waiting.
+SWITCHYARD_DEVICE uint64_t now_ns() { return cuda::ptx::get_sreg_globaltimer(); }
+
+template <typename Ready>
+SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
+  constexpr uint32_t kPollsPerClockRead = 32;
+  for (uint32_t num_polls = 1; !ready(); ++num_polls)
+    if (num_polls % kPollsPerClockRead == 0 && now_ns() >= deadline_ns) return false;
+  return true;
+}
+
+// Launches `kernel(parameters)` on a stream of this target.
+template <typename Parameters>
+Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& shape, StreamHandle stream,
+              const Parameters& parameters) {
+  cudaError_t error = cudaSuccess;
+  if (shape.shared_bytes > 48 * 1024)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.num_blocks);
+  config.blockDim = dim3(shape.num_threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = shape.programmatic_dependent ? 1 : 0;
+  if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, parameters);
+  if (error == cudaSuccess) return Status();
+  return internal_error("launch of %s (%u blocks of %u threads, %llu bytes of shared memory): %s", name,
+                        shape.num_blocks, shape.num_threads, static_cast<unsigned long long>(shape.shared_bytes),
+                        cudaGetErrorString(error));
+}
+
+}  // namespace switchyard::inline cuda_target::target
+
+#include "switchyard/target/words.hpp"

@@ -1,0 +1,246 @@
+// The vocabulary on the CPU: each CUDA thread is a fiber of the emulator (emulator/machine.hpp).
+// Every word that can block or be overtaken says where it was called, so that a deadlock can name the place.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <source_location>
+#include <type_traits>
+#include <utility>
+
+#include "switchyard/base/status.hpp"
+#include "switchyard/target/vocabulary.hpp"
+
+namespace switchyard::emulator {
+
+// What a fiber knows about itself. Defined and kept by the emulator.
+struct ThreadState {
+  uint32_t thread_idx = 0;
+  uint32_t num_threads = 0;
+  uint32_t block_idx = 0;
+  uint32_t num_blocks = 0;
+  std::byte* shared = nullptr;
+  uint64_t shared_bytes = 0;
+  bool preemptible = false;  // simulated mode, and not inside a wait's predicate
+};
+
+using Where = std::source_location;
+
+extern __thread ThreadState* current_thread;
+
+void sync_block(Where where);
+bool sync_block_any(bool value, Where where);
+void named_barrier(uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where);
+// Joins the lanes of this warp that have not exited and returns the 32 values they brought (0 for exited lanes).
+// The values stay valid until this thread's next call.
+const uint64_t* warp_collect(uint64_t value, const char* word, Where where);
+void preempt(Where where);                           // simulated mode: another thread may run here
+void spin(uint64_t deadline_ns, Where where);        // let others run; come back when something may have changed
+uint64_t now_ns();
+void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
+void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
+void transfer_complete(uint64_t* barrier, uint32_t bytes);
+bool transfer_done(uint64_t* barrier, uint32_t parity);
+Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
+               const void* arguments, size_t argument_bytes, size_t argument_alignment);
+
+}  // namespace switchyard::emulator
+
+namespace switchyard::inline host_target::target {
+
+using emulator::Where;
+
+// Threads and blocks.
+inline int thread_idx() { return static_cast<int>(emulator::current_thread->thread_idx); }
+inline int num_threads() { return static_cast<int>(emulator::current_thread->num_threads); }
+inline int block_idx() { return static_cast<int>(emulator::current_thread->block_idx); }
+inline int num_blocks() { return static_cast<int>(emulator::current_thread->num_blocks); }
+
+// The dynamic shared memory of this block, seen as a T. A T that does not fit the launch is a null pointer.
+template <typename T>
+T& shared_storage() {
+  static_assert(std::is_trivially_destructible_v<T>);
+  return *reinterpret_cast<T*>(emulator::current_thread->shared);
+}
+
+// Barriers. They order memory among the threads they join.
+inline void sync_block(Where where = Where::current()) { emulator::sync_block(where); }
+// As sync_block; true if any thread of the block brought true.
+inline bool sync_block_any(bool value, Where where = Where::current()) {
+  return emulator::sync_block_any(value, where);
+}
+inline void sync_warp(Where where = Where::current()) { emulator::warp_collect(0, "sync_warp", where); }
+// Named barrier 1..15 of `num_threads` arrivals (a multiple of the warp size).
+inline void named_barrier_sync(uint32_t barrier_idx, uint32_t num_threads, Where where = Where::current()) {
+  emulator::named_barrier(barrier_idx, num_threads, /*wait=*/true, where);
+}
+inline void named_barrier_arrive(uint32_t barrier_idx, uint32_t num_threads, Where where = Where::current()) {
+  emulator::named_barrier(barrier_idx, num_threads, /*wait=*/false, where);
+}
+
+// Warp collectives: all lanes of the warp call them together.
+namespace detail {
+template <typename T>
+uint64_t to_bits(T value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
+template <typename T>
+T from_bits(uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+}  // namespace detail
+
+template <typename T>
+T shuffle(T value, int src_lane, Where where = Where::current()) {
+  return detail::from_bits<T>(
+      emulator::warp_collect(detail::to_bits(value), "shuffle", where)[src_lane % kWarpSize]);
+}
+template <typename T>
+T shuffle_xor(T value, int lane_mask, Where where = Where::current()) {
+  const int src_lane = (thread_idx() % kWarpSize) ^ lane_mask;
+  return detail::from_bits<T>(emulator::warp_collect(detail::to_bits(value), "shuffle_xor", where)[src_lane]);
+}
+// The value of the lane `delta` below; lanes under `delta` keep their own.
+template <typename T>
+T shuffle_up(T value, int delta, Where where = Where::current()) {
+  const int lane_idx = thread_idx() % kWarpSize;
+  const int src_lane = lane_idx >= delta ? lane_idx - delta : lane_idx;
+  return detail::from_bits<T>(emulator::warp_collect(detail::to_bits(value), "shuffle_up", where)[src_lane]);
+}
+inline uint32_t ballot(bool value, Where where = Where::current()) {
+  const uint64_t* values = emulator::warp_collect(value, "ballot", where);
+  uint32_t mask = 0;
+  for (int lane_idx = 0; lane_idx < kWarpSize; ++lane_idx) mask |= static_cast<uint32_t>(values[lane_idx]) << lane_idx;
+  return mask;
+}
+
+// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU.
+namespace detail {
+constexpr std::memory_order memory_order(Order order) {
+  switch (order) {
+    case Order::kRelaxed: return std::memory_order_relaxed;
+    case Order::kAcquire: return std::memory_order_acquire;
+    case Order::kRelease: return std::memory_order_release;
+    case Order::kAcqRel: return std::memory_order_acq_rel;
+  }
+  return std::memory_order_seq_cst;
+}
+inline void preemption_point(Where where) {
+  if (emulator::current_thread != nullptr && emulator::current_thread->preemptible) emulator::preempt(where);
+}
+}  // namespace detail
+
+template <Order kOrder, Scope, typename T>
+T load(const T* p, Where where = Where::current()) {
+  detail::preemption_point(where);
+  return std::atomic_ref<T>(*const_cast<T*>(p)).load(detail::memory_order(kOrder));
+}
+template <Order kOrder, Scope, typename T>
+void store(T* p, T value, Where where = Where::current()) {
+  detail::preemption_point(where);
+  std::atomic_ref<T>(*p).store(value, detail::memory_order(kOrder));
+}
+template <Order kOrder, Scope, typename T>
+T fetch_add(T* p, T value, Where where = Where::current()) {
+  detail::preemption_point(where);
+  return std::atomic_ref<T>(*p).fetch_add(value, detail::memory_order(kOrder));
+}
+template <Order kOrder, Scope, typename T>
+bool compare_exchange(T* p, T expected, T desired, Where where = Where::current()) {
+  detail::preemption_point(where);
+  return std::atomic_ref<T>(*p).compare_exchange_strong(expected, desired, detail::memory_order(kOrder),
+                                                        std::memory_order_acquire);
+}
+
+// Weak 16-byte accesses: ordered by releases and acquires around them, never by themselves.
+inline Vec16 ld_16(const void* p) { return *static_cast<const Vec16*>(p); }
+inline void st_16(void* p, Vec16 value) { *static_cast<Vec16*>(p) = value; }
+
+// Copies `num_bytes` (a multiple of 16) with one lane of `num_lanes` calling it for each lane_idx.
+inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes) {
+  const uint64_t num_vectors = num_bytes / sizeof(Vec16);
+  for (uint64_t i = static_cast<uint64_t>(lane_idx); i < num_vectors; i += static_cast<uint64_t>(num_lanes))
+    static_cast<Vec16*>(dst)[i] = static_cast<const Vec16*>(src)[i];
+}
+
+// Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one thread.
+// A load completes on a TransferBarrier; stores complete in committed groups.
+class TransferBarrier {
+ public:
+  // By one thread, before a sync_block that lets others use it.
+  void init(uint32_t num_arrivals) { emulator::transfer_init(&word_, num_arrivals); }
+  // One arrival, which also announces bytes that bulk loads will bring in this phase.
+  void arrive_expect(uint32_t bytes) { emulator::transfer_arrive(&word_, bytes); }
+  void arrive() { emulator::transfer_arrive(&word_, 0); }
+  // True once the phase of this parity (0 first, then alternating) is complete; acquires what it brought.
+  bool done(uint32_t parity) { return emulator::transfer_done(&word_, parity); }
+
+ private:
+  friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&);
+  uint64_t word_;
+};
+
+inline void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier) {
+  copy_row(shared_dst, global_src, bytes, 0, 1);
+  emulator::transfer_complete(&barrier.word_, bytes);
+}
+inline void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes) {
+  copy_row(global_dst, shared_src, bytes, 0, 1);
+}
+inline void bulk_commit() {}
+// At most kPending committed groups still read shared memory / are not yet visible.
+template <int kPending>
+void bulk_wait_read() {}
+template <int kPending>
+void bulk_wait() {}
+// Between ordinary accesses to memory and bulk copies of the same memory, either way.
+inline void fence_proxy_async() {}
+
+// A dependent launch may start; a dependent launch waits for its predecessor's writes.
+inline void grid_dependency_launch() {}
+inline void grid_dependency_wait() {}
+
+// Time and waiting.
+inline uint64_t now_ns() { return emulator::now_ns(); }
+
+// Waits until `ready()` holds; false if the deadline (of now_ns) came first. `ready` only reads.
+template <typename Ready>
+bool wait_until(Ready&& ready, uint64_t deadline_ns, Where where = Where::current()) {
+  emulator::ThreadState& self = *emulator::current_thread;
+  for (;;) {
+    const bool preemptible = std::exchange(self.preemptible, false);
+    const bool is_ready = ready();
+    self.preemptible = preemptible;
+    if (is_ready) return true;
+    if (deadline_ns != kNoDeadline && now_ns() >= deadline_ns) return false;
+    emulator::spin(deadline_ns, where);
+  }
+}
+
+// Launches `kernel(parameters)` on a stream of this target.
+template <typename Parameters>
+Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& shape, StreamHandle stream,
+              const Parameters& parameters) {
+  struct Call {
+    void (*kernel)(Parameters);
+    Parameters parameters;
+  };
+  static_assert(std::is_trivially_copyable_v<Call>);
+  const Call call{kernel, parameters};
+  return emulator::enqueue(
+      stream, name, shape,
+      [](const void* bytes) {
+        const Call& c = *static_cast<const Call*>(bytes);
+        c.kernel(c.parameters);
+      },
+      &call, sizeof(call), alignof(Call));
+}
+
+}  // namespace switchyard::inline host_target::target
+
+#include "switchyard/target/words.hpp"

@@ -1,0 +1,47 @@
+// What both targets share: the types of the vocabulary, and where its words live.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/base/macros.hpp"
+
+// Kernels and all they call live in an inline namespace per target, so that both can be linked into one binary.
+// SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself.
+#if defined(__CUDACC__)
+#define SWITCHYARD_TARGET cuda_target
+#define SWITCHYARD_DEVICE __device__ __forceinline__
+#define SWITCHYARD_KERNEL __global__
+#else
+#define SWITCHYARD_TARGET host_target
+#define SWITCHYARD_DEVICE inline
+#define SWITCHYARD_KERNEL
+#endif
+
+namespace switchyard {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr uint64_t kNoDeadline = UINT64_MAX;
+
+enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel };
+enum class Scope { kBlock, kDevice, kSystem };
+
+// 16 bytes: the widest access of one thread.
+struct alignas(16) Vec16 {
+  uint32_t words[4];
+};
+
+// How a launch is shaped. `num_blocks` is a budget: blocks of one launch may wait for each other.
+struct LaunchShape {
+  uint32_t num_blocks = 1;
+  uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
+  uint64_t shared_bytes = 0;
+  // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
+  // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order there.
+  bool programmatic_dependent = false;
+};
+
+// A stream of the target: emulator::Stream* on the host, cudaStream_t on CUDA.
+using StreamHandle = void*;
+
+}  // namespace switchyard

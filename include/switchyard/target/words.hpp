@@ -1,0 +1,68 @@
+// The words kernels use for memory that crosses threads: operation + order + scope. Built once over the four
+// primitives (load, store, fetch_add, compare_exchange) that each target defines. Included by the targets only.
+//
+// An acquire that reads what a release wrote (directly, or through a chain of read-modify-writes) makes everything
+// before the release visible after the acquire. Barriers (sync_block, sync_warp) extend this to the threads they join.
+#pragma once
+
+namespace switchyard::inline SWITCHYARD_TARGET::target {
+
+template <typename T>
+SWITCHYARD_DEVICE T ld_relaxed_device(const T* p) {
+  return load<Order::kRelaxed, Scope::kDevice>(p);
+}
+template <typename T>
+SWITCHYARD_DEVICE T ld_relaxed_system(const T* p) {
+  return load<Order::kRelaxed, Scope::kSystem>(p);
+}
+template <typename T>
+SWITCHYARD_DEVICE T ld_acquire_device(const T* p) {
+  return load<Order::kAcquire, Scope::kDevice>(p);
+}
+template <typename T>
+SWITCHYARD_DEVICE T ld_acquire_system(const T* p) {
+  return load<Order::kAcquire, Scope::kSystem>(p);
+}
+template <typename T>
+SWITCHYARD_DEVICE void st_relaxed_device(T* p, T value) {
+  store<Order::kRelaxed, Scope::kDevice>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE void st_relaxed_system(T* p, T value) {
+  store<Order::kRelaxed, Scope::kSystem>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE void st_release_device(T* p, T value) {
+  store<Order::kRelease, Scope::kDevice>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE void st_release_system(T* p, T value) {
+  store<Order::kRelease, Scope::kSystem>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE T atomic_add_relaxed_block(T* p, T value) {
+  return fetch_add<Order::kRelaxed, Scope::kBlock>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE T atomic_add_relaxed_device(T* p, T value) {
+  return fetch_add<Order::kRelaxed, Scope::kDevice>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE T atomic_add_release_device(T* p, T value) {
+  return fetch_add<Order::kRelease, Scope::kDevice>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE T atomic_add_acq_rel_device(T* p, T value) {
+  return fetch_add<Order::kAcqRel, Scope::kDevice>(p, value);
+}
+template <typename T>
+SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value) {
+  return fetch_add<Order::kRelease, Scope::kSystem>(p, value);
+}
+// True if `*p` was `expected` and is `desired` now.
+template <typename T>
+SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired) {
+  return compare_exchange<Order::kAcqRel, Scope::kSystem>(p, expected, desired);
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target
