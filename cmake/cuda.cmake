@@ -10,11 +10,21 @@ if(NOT SWITCHYARD_CUDA STREQUAL "OFF" AND NOT SWITCHYARD_SANITIZER)
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
-    set(CMAKE_CUDA_STANDARD 20)
-    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    # Older CMake does not know that nvcc speaks C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
     set(SWITCHYARD_HAS_CUDA ON)
   elseif(SWITCHYARD_CUDA STREQUAL "ON")
     message(FATAL_ERROR "SWITCHYARD_CUDA=ON, but there is no nvcc; put it on the PATH or set CUDACXX")
   endif()
 endif()
 message(STATUS "Switchyard: CUDA target ${SWITCHYARD_HAS_CUDA}")
+
+# How every .cu of ours is compiled. No contraction to fma: host and device agree bit for bit.
+if(SWITCHYARD_HAS_CUDA)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>
+                      $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
+                      "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
+endif()

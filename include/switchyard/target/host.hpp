@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <source_location>
 #include <type_traits>
@@ -118,6 +119,9 @@ inline uint32_t ballot(bool value, Where where = Where::current()) {
   for (int lane_idx = 0; lane_idx < kWarpSize; ++lane_idx) mask |= static_cast<uint32_t>(values[lane_idx]) << lane_idx;
   return mask;
 }
+
+inline int popcount(uint32_t mask) { return std::popcount(mask); }
+inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 
 // Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU.
 namespace detail {

@@ -15,7 +15,7 @@
 #else
 #define SWITCHYARD_TARGET host_target
 #define SWITCHYARD_DEVICE inline
-#define SWITCHYARD_KERNEL
+#define SWITCHYARD_KERNEL inline
 #endif
 
 namespace switchyard {

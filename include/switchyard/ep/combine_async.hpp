@@ -1,0 +1,67 @@
+// combine_async: sends every expert row back to the token it came from; the last block signals all source ranks.
+#pragma once
+
+#include "switchyard/ep/pair_table.hpp"
+#include "switchyard/ep/params.hpp"
+#include "switchyard/sync/wait.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct CombineAsyncShared {
+  PairTable rows;
+  bool is_last_block;
+};
+
+template <FixedShape Fixed, typename Epilogue>
+struct CombineAsync {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  SyncCounters counters{params.counters, {shape.n_experts()}};
+  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(),
+                                static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16))};
+  CombineAsyncShared& shared = target::shared_storage<CombineAsyncShared>();
+
+  SWITCHYARD_DEVICE explicit CombineAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    send_rows();
+    target::sync_block();
+    if (target::thread_idx() == 0)
+      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the other blocks
+      shared.is_last_block =
+          target::atomic_add_acq_rel_device(counters.blocks_left(), 1) == target::num_blocks() - 1;
+    target::sync_block();
+    if (shared.is_last_block) signal();
+  }
+
+  // Region A, as dispatch_wait left it, says which rows came from whom.
+  SWITCHYARD_DEVICE void send_rows() {
+    const int num_pairs = shape.n_experts();
+    shared.rows.fill(num_pairs, [&](int pair_idx) { return static_cast<uint32_t>(*counters.row_count(pair_idx)); });
+    for_each_row(shared.rows.total(num_pairs), [&](uint32_t item_idx, int worker_idx, int num_workers) {
+      const int pair_idx = shared.rows.find(item_idx, num_pairs);
+      const int64_t row = *counters.row_end(pair_idx) - *counters.row_count(pair_idx) +
+                          static_cast<int64_t>(item_idx - shared.rows.first[pair_idx]);
+      const int src_rank = pair_idx % shape.n_ranks();
+      target::copy_row(recv_layout.row(params.recv_bufs.of_rank[src_rank], params.src_info[2 * row],
+                                       params.src_info[2 * row + 1]),
+                       params.expert_rows + row * shape.hidden(), recv_layout.msg_bytes, worker_idx, num_workers);
+    });
+  }
+
+  SWITCHYARD_DEVICE void signal() {
+    const CombineCountLayout counts{shape.n_experts()};
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+      const int src_rank = pair_idx % shape.n_ranks();
+      const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+      // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
+      target::st_release_system(counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
+                                static_cast<uint64_t>(*counters.row_count(pair_idx)));
+    }
+    if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,161 @@
+// combine_wait: block 0 waits for the rows of all experts; then each token's rows become its output.
+#pragma once
+
+#include "switchyard/ep/params.hpp"
+#include "switchyard/sync/wait.hpp"
+
+#include <type_traits>
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Columns one thread handles at a time: 16 bytes of bf16.
+inline constexpr int kColumnsPerThread = 8;
+
+// An epilogue takes the router-weighted sum of a token, eight columns at a time, in fp32 before any rounding.
+template <typename Epilogue>
+concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int column,
+                                   const float (&values)[kColumnsPerThread]) { epilogue(token_idx, column, values); };
+
+// Writes [num_tokens][hidden] in bf16, rounded once.
+struct StoreWeighted {
+  bf16* output;
+  int32_t hidden;
+
+  SWITCHYARD_DEVICE void operator()(int token_idx, int column, const float (&values)[kColumnsPerThread]) const {
+    Vec16 packed;
+    for (int i = 0; i < 4; ++i)
+      packed.words[i] = static_cast<uint32_t>(to_bf16(values[2 * i]).bits) |
+                        static_cast<uint32_t>(to_bf16(values[2 * i + 1]).bits) << 16;
+    target::st_16(output + static_cast<int64_t>(token_idx) * hidden + column, packed);
+  }
+};
+static_assert(CombineEpilogue<StoreWeighted>);
+
+// Instead of an epilogue: writes [num_tokens][top_k][hidden] as it came, zeros where the id is padding.
+struct StoreUnreduced {
+  bf16* output;
+};
+
+template <FixedShape Fixed, typename Epilogue>
+struct CombineWait {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  SyncCounters counters{params.counters, {shape.n_experts()}};
+  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(),
+                                static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16))};
+
+  SWITCHYARD_DEVICE explicit CombineWait(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    const bool ready = target::block_idx() == 0 ? collect_rows() : wait_for_rows();
+    if (target::sync_block_any(!ready)) return;  // a fault: the host resets all counters
+    if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
+      for_each_chunk(shape.top_k(), [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
+    else
+      for_each_chunk(1, [&](int token_idx, int, int column) { reduce(token_idx, column); });
+    leave();
+  }
+
+  // Block 0: waits until every expert has sent its rows, and puts the cells back.
+  SWITCHYARD_DEVICE bool collect_rows() {
+    bool arrived = true;
+    uint64_t* cells = params.recv_counts.of_rank[params.my_rank];
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+      uint64_t seen = kNothingArrived;
+      // acquire: the expert's rows; pairs with the release in its owner's signal()
+      const bool here = wait_for(
+          params.fault, {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
+          [&] { return target::ld_acquire_system(cells + expert_idx); },
+          [](uint64_t cell) { return cell != kNothingArrived; });
+      if (here) target::st_relaxed_system(cells + expert_idx, kNothingArrived);
+      arrived &= here;
+    }
+    if (target::sync_block_any(!arrived)) return false;
+    // release: passes the acquired rows on; pairs with wait_for_rows()
+    if (target::thread_idx() == 0) target::st_release_device(counters.combine_ready(), 1);
+    return true;
+  }
+
+  SWITCHYARD_DEVICE bool wait_for_rows() {
+    bool ready = true;
+    if (target::thread_idx() == 0) {
+      int32_t seen = 0;
+      // acquire: the rows of all experts; pairs with the release in collect_rows()
+      ready = wait_for(
+          params.fault, {Phase::kCombineWait, params.my_rank, -1, 1}, seen,
+          [&] { return target::ld_acquire_device(counters.combine_ready()); },
+          [](int32_t flag) { return flag == 1; });
+    }
+    return ready;
+  }
+
+  // Deals (token, k, eight columns) to all threads of the launch.
+  template <typename Work>
+  SWITCHYARD_DEVICE void for_each_chunk(int rows_per_token, Work work) {
+    const int chunks_per_row = shape.hidden() / kColumnsPerThread;
+    const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
+    const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
+    for (int64_t chunk = static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+         chunk < num_chunks; chunk += num_threads) {
+      const int64_t row = chunk / chunks_per_row;
+      work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),
+           static_cast<int>(chunk % chunks_per_row) * kColumnsPerThread);
+    }
+  }
+
+  SWITCHYARD_DEVICE bool is_padding(int token_idx, int k) const {
+    return params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k] < 0;
+  }
+  SWITCHYARD_DEVICE Vec16 received(int token_idx, int k, int column) const {
+    return target::ld_16(recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k) +
+                         static_cast<uint64_t>(column) * sizeof(bf16));
+  }
+
+  SWITCHYARD_DEVICE void store_unreduced(int token_idx, int k, int column) {
+    const Vec16 value = is_padding(token_idx, k) ? Vec16{} : received(token_idx, k, column);
+    const int64_t row = static_cast<int64_t>(token_idx) * shape.top_k() + k;
+    target::st_16(params.epilogue.output + row * shape.hidden() + column, value);
+  }
+
+  // The weighted sum in fp32, in the order of k. Loads of several k are in flight before the first is used.
+  SWITCHYARD_DEVICE void reduce(int token_idx, int column) {
+    constexpr int kInFlight = 8;
+    float sums[kColumnsPerThread] = {};
+    for (int first_k = 0; first_k < shape.top_k(); first_k += kInFlight) {
+      Vec16 loaded[kInFlight];
+      bool present[kInFlight];
+      for (int i = 0; i < kInFlight; ++i) {
+        const int k = first_k + i;
+        present[i] = k < shape.top_k() && !is_padding(token_idx, k);
+        if (present[i]) loaded[i] = received(token_idx, k, column);
+      }
+      for (int i = 0; i < kInFlight; ++i)
+        if (present[i])
+          accumulate(sums, loaded[i],
+                     params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + first_k + i]);
+    }
+    params.epilogue(token_idx, column, sums);
+  }
+
+  SWITCHYARD_DEVICE static void accumulate(float (&sums)[kColumnsPerThread], const Vec16& row, float weight) {
+    for (int i = 0; i < kColumnsPerThread; ++i) {
+      const uint16_t bits = static_cast<uint16_t>(row.words[i / 2] >> (i % 2 * 16));
+      sums[i] = sums[i] + weight * to_float(bf16{bits});
+    }
+  }
+
+  // The last block out puts the flag back for the next step.
+  SWITCHYARD_DEVICE void leave() {
+    target::sync_block();
+    // acq_rel: every block has read the flag before the last one clears it
+    if (target::thread_idx() == 0 &&
+        target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1) == target::num_blocks() - 1) {
+      target::st_relaxed_device(counters.combine_ready(), 0);
+      target::st_relaxed_device(counters.combine_blocks_left(), 0);
+    }
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,187 @@
+// dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all copies of
+// an expert are out and then tells the expert's owner how many came.
+#pragma once
+
+#include "switchyard/ep/params.hpp"
+#include "switchyard/sync/wait.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct DispatchAsyncShared {
+  uint32_t num_messages[kMaxExperts];    // per expert, of the tokens this block looks after
+  uint32_t num_extra_rows[kMaxExperts];  // watcher: repeats of an id within its token
+  uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
+  uint32_t slots[2][kMaxTopK];           // sender: the token being copied, by parity of the round
+};
+
+template <FixedShape Fixed, typename Format>
+struct DispatchAsync {
+  using Params = DispatchParams<Format>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  SyncCounters counters{params.counters, {shape.n_experts()}};
+  MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
+  DispatchAsyncShared& shared = target::shared_storage<DispatchAsyncShared>();
+
+  static constexpr uint32_t kNoSlot = UINT32_MAX;
+
+  SWITCHYARD_DEVICE explicit DispatchAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::num_blocks() == 1) {
+      send(0, 1);
+      watch();
+    } else if (target::block_idx() == 0) {
+      watch();
+    } else {
+      send(target::block_idx() - 1, target::num_blocks() - 1);
+    }
+  }
+
+  // The id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
+  SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
+    const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
+    return id >= 0 && id < shape.n_experts() ? id : -1;
+  }
+
+  // A token that names an expert several times is sent to it once.
+  SWITCHYARD_DEVICE bool is_first_mention(int token_idx, int k, int expert_idx) const {
+    for (int earlier = 0; earlier < k; ++earlier)
+      if (expert_of(token_idx, earlier) == expert_idx) return false;
+    return true;
+  }
+
+  // Counts, per expert, the messages of tokens first_token, first_token + stride, ...
+  SWITCHYARD_DEVICE void count_messages(int first_token, int stride) {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+      shared.num_messages[expert_idx] = 0;
+      shared.num_extra_rows[expert_idx] = 0;
+    }
+    target::sync_block();
+    for (int64_t token_idx = first_token + static_cast<int64_t>(target::thread_idx()) * stride;
+         token_idx < params.num_tokens; token_idx += static_cast<int64_t>(target::num_threads()) * stride) {
+      for (int k = 0; k < shape.top_k(); ++k) {
+        const int token = static_cast<int>(token_idx);
+        const int expert_idx = expert_of(token, k);
+        if (expert_idx < 0) continue;
+        const bool first = is_first_mention(token, k, expert_idx);
+        target::atomic_add_relaxed_block(
+            first ? &shared.num_messages[expert_idx] : &shared.num_extra_rows[expert_idx], 1u);
+      }
+    }
+    target::sync_block();
+  }
+
+  SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
+    count_messages(sender_idx, num_senders);
+    // One range of slots per expert and block; within it slots are dealt in shared memory.
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+      const uint32_t count = shared.num_messages[expert_idx];
+      if (count > 0)
+        shared.next_slot[expert_idx] = static_cast<uint32_t>(
+            target::atomic_add_relaxed_device(counters.reserved(expert_idx), static_cast<int32_t>(count)));
+    }
+    target::sync_block();
+    int parity = 0;
+    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders, parity ^= 1) {
+      write_message(token_idx, shared.slots[parity]);
+      target::sync_block();
+      // No barrier after the copies: the next round writes another message and the other half of `slots`.
+      copy_to_experts(token_idx, shared.slots[parity]);
+    }
+    target::sync_block();
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+      const uint32_t count = shared.num_messages[expert_idx];
+      // release: publishes this block's copies for the expert; pairs with the acquire in watch()
+      if (count > 0) target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
+    }
+  }
+
+  // Encodes the token into its row of the send buffer and takes a slot for each expert it goes to.
+  SWITCHYARD_DEVICE void write_message(int token_idx, uint32_t* slots) {
+    std::byte* message = send_layout().message(params.send_buf, token_idx);
+    const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
+                        static_cast<int64_t>(token_idx) * shape.hidden();
+    params.format.encode(token, message, target::thread_idx(), target::num_threads());
+    if (target::thread_idx() == 0)
+      *reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()) = token_idx;
+    for (int k = target::thread_idx(); k < shape.top_k(); k += target::num_threads()) {
+      const int expert_idx = expert_of(token_idx, k);
+      reinterpret_cast<uint16_t*>(message + message_layout.expert_ids_offset())[k] =
+          expert_idx < 0 ? kPaddingId : static_cast<uint16_t>(expert_idx);
+      slots[k] = expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)
+                     ? target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u)
+                     : kNoSlot;
+    }
+  }
+
+  // Copies the message into the slots taken for it; a warp per copy, or several where there are warps to spare.
+  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, const uint32_t* slots) {
+    const std::byte* message = send_layout().message(params.send_buf, token_idx);
+    const int top_k = shape.top_k();
+    const int warps_per_copy = target::num_warps() >= top_k ? target::num_warps() / top_k : 1;
+    for (int unit = target::warp_idx(); unit < top_k * warps_per_copy; unit += target::num_warps()) {
+      const int k = unit % top_k;
+      if (slots[k] == kNoSlot) continue;
+      const int expert_idx = expert_of(token_idx, k);
+      std::byte* slot = recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
+                                              shape.local_expert(expert_idx), params.my_rank, slots[k]);
+      target::copy_row(slot, message, message_layout.bytes(), unit / top_k * kWarpSize + target::lane_idx(),
+                       warps_per_copy * kWarpSize);
+    }
+  }
+
+  // Waits for each expert until all its messages are out, then signals its owner.
+  SWITCHYARD_DEVICE void watch() {
+    report_bad_ids();
+    count_messages(0, 1);
+    const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
+    const int num_experts_rounded = ceil_div(shape.n_experts(), kWarpSize) * kWarpSize;
+    for (int expert_idx = target::thread_idx(); expert_idx < num_experts_rounded;
+         expert_idx += target::num_threads()) {
+      const bool is_expert = expert_idx < shape.n_experts();
+      const int32_t expected = is_expert ? static_cast<int32_t>(shared.num_messages[expert_idx]) : 0;
+      bool finished = false;
+      if (is_expert) {
+        int32_t seen = 0;
+        // acquire: all copies for this expert; pairs with the release at the end of send()
+        finished = wait_for(
+            params.fault, {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
+            [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
+            [&](int32_t value) { return value == expected; });
+      }
+      target::sync_warp();  // so that the lanes of a warp share the cost of the release
+      if (!finished) continue;
+      target::st_relaxed_device(counters.reserved(expert_idx), 0);
+      target::st_relaxed_device(counters.finished(expert_idx), 0);
+      const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
+      // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over there
+      target::st_release_system(counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                            shape.local_expert(expert_idx), params.my_rank),
+                                count.pack());
+    }
+  }
+
+  SWITCHYARD_DEVICE void report_bad_ids() {
+    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
+    for (int64_t i = target::thread_idx(); i < num_ids; i += target::num_threads()) {
+      const int id = params.topk_ids[i];
+      if (id < -1 || id >= shape.n_experts()) {
+        raise_fault(params.fault, FaultKind::kBadExpertId,
+                    {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.n_experts())},
+                    static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
+        return;
+      }
+    }
+  }
+
+  SWITCHYARD_DEVICE DispatchSendLayout send_layout() const {
+    return {shape.max_tokens_per_rank(), message_layout.bytes()};
+  }
+  SWITCHYARD_DEVICE DispatchRecvLayout recv_layout() const {
+    return {shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(), message_layout.bytes()};
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,53 @@
+// The six expert-parallel kernels. Each is a table of contents; the roles are in the files it includes.
+// All blocks of a launch must be resident at once, on every rank: they wait for each other.
+#pragma once
+
+#include "switchyard/ep/combine_async.hpp"
+#include "switchyard/ep/combine_wait.hpp"
+#include "switchyard/ep/dispatch_async.hpp"
+#include "switchyard/ep/dispatch_wait.hpp"
+#include "switchyard/format/token_format.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Dynamic shared memory every one of these kernels is launched with.
+inline constexpr uint64_t kEpSharedBytes = sizeof(DispatchAsyncShared) > sizeof(DispatchWaitShared)
+                                               ? sizeof(DispatchAsyncShared)
+                                               : sizeof(DispatchWaitShared);
+static_assert(sizeof(CombineAsyncShared) <= kEpSharedBytes);
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
+  DispatchAsync<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void dispatch_wait_kernel(DispatchParams<Format> params) {
+  DispatchWait<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
+  DispatchAsync<Fixed, Format>(params).run();
+  target::sync_block();  // the two halves use the same shared memory
+  DispatchWait<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<Epilogue> params) {
+  CombineAsync<Fixed, Epilogue>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void combine_wait_kernel(CombineParams<Epilogue> params) {
+  CombineWait<Fixed, Epilogue>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void combine_kernel(CombineParams<Epilogue> params) {
+  CombineAsync<Fixed, Epilogue>(params).run();
+  target::sync_block();
+  CombineWait<Fixed, Epilogue>(params).run();
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,74 @@
+// Where the items (messages or rows) of each (local expert, source rank) pair begin when all pairs are laid end to
+// end: lets every warp of a launch find its share without talking to the others.
+#pragma once
+
+#include "switchyard/ep/shape.hpp"
+#include "switchyard/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole warp.
+SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
+  uint32_t total = 0;
+  for (int first = 0; first < count; first += kWarpSize) {
+    const int i = first + target::lane_idx();
+    const uint32_t value = i < count ? values[i] : 0;
+    uint32_t inclusive = value;
+    for (int delta = 1; delta < kWarpSize; delta *= 2) {
+      const uint32_t below = target::shuffle_up(inclusive, delta);
+      if (target::lane_idx() >= delta) inclusive += below;
+    }
+    if (i < count) values[i] = total + inclusive - value;
+    total += target::shuffle(inclusive, kWarpSize - 1);
+  }
+  if (target::lane_idx() == 0) values[count] = total;
+}
+
+// Lives in shared memory. fill() is called by all threads of a block and ends with a barrier.
+struct PairTable {
+  uint32_t first[kMaxExperts + 1];  // [pair]; first[num_pairs] is the total
+
+  template <typename Count>
+  SWITCHYARD_DEVICE void fill(int num_pairs, Count count_of_pair) {
+    for (int pair_idx = target::thread_idx(); pair_idx < num_pairs; pair_idx += target::num_threads())
+      first[pair_idx] = count_of_pair(pair_idx);
+    target::sync_block();
+    if (target::warp_idx() == 0) warp_exclusive_scan(first, num_pairs);
+    target::sync_block();
+  }
+
+  SWITCHYARD_DEVICE uint32_t total(int num_pairs) const { return first[num_pairs]; }
+
+  // The pair that item `item_idx` belongs to.
+  SWITCHYARD_DEVICE int find(uint32_t item_idx, int num_pairs) const {
+    int low = 0, high = num_pairs - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (first[middle] <= item_idx)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  }
+};
+
+// Deals `num_items` rows to all warps of the launch; with few rows several warps share one.
+// Calls work(item_idx, worker_idx, num_workers) with the thread's place among the threads that share the row.
+template <typename Work>
+SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
+  constexpr uint32_t kMaxWarpsPerRow = 8;
+  const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
+  // Neighbouring warp numbers lie in different blocks, so that few rows spread over all multiprocessors.
+  const uint32_t warp = static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
+  uint32_t warps_per_row = num_items == 0 ? 1 : num_warps / num_items;
+  if (warps_per_row < 1) warps_per_row = 1;
+  if (warps_per_row > kMaxWarpsPerRow) warps_per_row = kMaxWarpsPerRow;
+  for (uint64_t unit = warp; unit < uint64_t{num_items} * warps_per_row; unit += num_warps) {
+    const int part = static_cast<int>(unit / num_items);
+    work(static_cast<uint32_t>(unit % num_items), part * kWarpSize + target::lane_idx(),
+         static_cast<int>(warps_per_row) * kWarpSize);
+  }
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,56 @@
+// The shape of an expert-parallel world: fixed at compile time or given at run time, by the same code.
+#pragma once
+
+#include <cstdint>
+
+#include "switchyard/base/macros.hpp"
+#include "switchyard/sync/counters.hpp"
+
+namespace switchyard {
+
+inline constexpr int kMaxRanks = MAX_GPUS_PER_NODE;
+inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxTopK = 32;
+inline constexpr int kMaxHidden = 16384;
+inline constexpr int kMaxTokensPerRank = 65535;
+inline constexpr int kHiddenMultiple = 8;
+
+struct EpShape {
+  int n_ranks = 0;
+  int n_experts = 0;  // of the whole model
+  int top_k = 0;
+  int hidden = 0;
+  int max_tokens_per_rank = 0;
+  int p2p_world_size = 0;  // ranks that store into each other directly
+
+  friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
+};
+
+// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is left to run time.
+template <typename T>
+concept FixedShape = requires { EpShape{T::kShape}; };
+
+// Nothing is fixed: one kernel for every shape.
+struct RunTimeShape {
+  static constexpr EpShape kShape{};
+};
+
+template <FixedShape Fixed>
+struct ShapeOf {
+  static constexpr EpShape kFixed = Fixed::kShape;
+
+  EpShape given;  // what kFixed leaves open
+
+  SWITCHYARD_HD constexpr int n_ranks() const { return kFixed.n_ranks != 0 ? kFixed.n_ranks : given.n_ranks; }
+  SWITCHYARD_HD constexpr int n_experts() const { return kFixed.n_experts != 0 ? kFixed.n_experts : given.n_experts; }
+  SWITCHYARD_HD constexpr int top_k() const { return kFixed.top_k != 0 ? kFixed.top_k : given.top_k; }
+  SWITCHYARD_HD constexpr int hidden() const { return kFixed.hidden != 0 ? kFixed.hidden : given.hidden; }
+  SWITCHYARD_HD constexpr int max_tokens_per_rank() const {
+    return kFixed.max_tokens_per_rank != 0 ? kFixed.max_tokens_per_rank : given.max_tokens_per_rank;
+  }
+  SWITCHYARD_HD constexpr int n_local_experts() const { return n_experts() / n_ranks(); }
+  SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const { return expert_idx / n_local_experts(); }
+  SWITCHYARD_HD constexpr int local_expert(int expert_idx) const { return expert_idx % n_local_experts(); }
+};
+
+}  // namespace switchyard

@@ -1,0 +1,108 @@
+// ExpertParallel: dispatch and combine for all ranks of a world. Calls enqueue on the rank's stream and return;
+// synchronize() waits and says what went wrong. A step is dispatch then combine, on every rank.
+//
+//   dispatch(rank, input, output)      = dispatch_async + dispatch_wait in one launch
+//   combine(rank, input, destination)  = combine_async + combine_wait in one launch
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "switchyard/runtime/world.hpp"
+
+namespace switchyard {
+
+struct ExpertParallelConfig {
+  int n_experts = 0;            // of the model; a multiple of the number of ranks
+  int top_k = 0;
+  int hidden = 0;               // a multiple of 8
+  int max_tokens_per_rank = 0;  // what every rank promises
+  int n_sms = 0;                // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
+  int num_threads = 0;          // per block, a multiple of 32; 0: chosen by target
+  uint64_t timeout_ns = 5'000'000'000;
+};
+
+// Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
+struct DispatchInput {
+  const bf16* tokens = nullptr;       // [num_tokens][hidden]
+  const int32_t* topk_ids = nullptr;  // [num_tokens][top_k]; -1 is padding, repeats are legal
+  int num_tokens = 0;
+};
+
+// Rows are ragged: those of local expert e are [row_offsets[e], row_offsets[e + 1]), in order of source rank.
+struct DispatchOutput {
+  bf16* rows = nullptr;             // [max_rows][hidden]
+  int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
+  uint32_t max_rows = 0;            // max_recv_rows() is always enough
+  uint32_t* row_offsets = nullptr;  // [n_local_experts + 1]
+  int32_t* expert_ids = nullptr;    // [n_local_experts], local indices
+};
+
+struct CombineInput {
+  const bf16* expert_rows = nullptr;  // [rows][hidden], row by row the result for DispatchOutput::rows
+  const int32_t* src_info = nullptr;  // as dispatch wrote it
+};
+
+struct CombineOutput {
+  const int32_t* topk_ids = nullptr;    // as dispatched
+  const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
+  int num_tokens = 0;                   // as dispatched
+  CombineDestination destination;
+};
+
+class ExpertParallel {
+ public:
+  // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
+  static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
+  ~ExpertParallel();
+
+  Status dispatch_async(int rank, const DispatchInput& input);
+  Status dispatch_wait(int rank, const DispatchOutput& output);
+  Status dispatch(int rank, const DispatchInput& input, const DispatchOutput& output);
+  Status combine_async(int rank, const CombineInput& input);
+  Status combine_wait(int rank, const CombineOutput& output);
+  Status combine(int rank, const CombineInput& input, const CombineOutput& output);
+
+  // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here, and every
+  // further call fails until reset().
+  Status synchronize(int rank);
+  // The same for all ranks; the first error.
+  Status synchronize();
+  // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
+  Status reset();
+
+  const ExpertParallelConfig& config() const { return config_; }
+  int n_local_experts() const { return config_.n_experts / world_.n_ranks(); }
+  int n_sms() const { return config_.n_sms; }
+  // Rows a rank can receive at the very most: every token of every rank, top_k times.
+  uint64_t max_recv_rows() const;
+  // Bytes of a dispatched message, headers included, and of a combined row.
+  uint32_t dispatch_message_bytes() const;
+  uint32_t combine_message_bytes() const;
+  // Exchange memory per rank.
+  uint64_t bytes_per_rank() const;
+
+ private:
+  enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
+  struct RankState;
+
+  ExpertParallel(World& world, const ExpertParallelConfig& config);
+  Status allocate();
+  Status clear_buffers();
+  Status check_call(int rank, const char* call, Step required) const;
+  Status check_fault(int rank);
+  Status check_tokens(const char* call, int num_tokens, const void* topk_ids) const;
+  DispatchArguments dispatch_arguments(int rank) const;
+  CombineArguments combine_arguments(int rank) const;
+  FaultChannel fault_channel(int rank) const;
+  Status launch_dispatch(KernelTable::Dispatch launch, int rank, const char* call, const DispatchInput* input,
+                         const DispatchOutput* output);
+  Status launch_combine(KernelTable::Combine launch, int rank, const char* call, const CombineInput* input,
+                        const CombineOutput* output);
+
+  World& world_;
+  ExpertParallelConfig config_;
+  std::vector<std::unique_ptr<RankState>> ranks_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,104 @@
+// A world of ranks in one process: each rank has a stream and memory on a device. All ranks can store into each
+// other's memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "switchyard/transport/device.hpp"
+
+namespace switchyard {
+
+enum class TargetChoice { kAuto, kHost, kCuda };  // automatic: CUDA where there is a GPU for it
+
+struct WorldOptions {
+  TargetChoice target = TargetChoice::kAuto;
+  int n_ranks = 1;
+  int n_gpus = 0;  // CUDA: ranks are spread over this many GPUs; 0: all there are, at most one per rank
+  HostDeviceOptions host;
+};
+
+// A typed array in a rank's memory.
+template <typename T>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(DeviceMemory memory, Device& device, StreamHandle stream, size_t size)
+      : memory_(std::move(memory)), device_(&device), stream_(stream), size_(size) {}
+
+  T* data() const { return memory_.as<T>(); }
+  size_t size() const { return size_; }
+  // Both are ordered after what is on the rank's stream and complete when they return.
+  Status upload(const std::vector<T>& values) {
+    if (values.size() > size_) return invalid_argument("upload of %zu values into a buffer of %zu", values.size(), size_);
+    return device_->copy(data(), values.data(), values.size() * sizeof(T), stream_);
+  }
+  Result<std::vector<T>> download() const { return download(size_); }
+  Result<std::vector<T>> download(size_t count) const {
+    if (count > size_) return invalid_argument("download of %zu values from a buffer of %zu", count, size_);
+    std::vector<T> values(count);
+    SWITCHYARD_RETURN_IF_ERROR(device_->copy(values.data(), data(), count * sizeof(T), stream_));
+    return values;
+  }
+  Status fill_bytes(uint8_t value) { return device_->fill(data(), value, size_ * sizeof(T), stream_); }
+
+ private:
+  DeviceMemory memory_;
+  Device* device_ = nullptr;
+  StreamHandle stream_ = nullptr;
+  size_t size_ = 0;
+};
+
+class Rank {
+ public:
+  Rank(int index, Device& device, StreamHandle stream) : index_(index), device_(device), stream_(stream) {}
+  ~Rank() { device_.destroy_stream(stream_); }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  int index() const { return index_; }
+  Device& device() const { return device_; }
+  StreamHandle stream() const { return stream_; }
+  Status synchronize() const { return device_.synchronize(stream_); }
+
+  // Zeroed; freed with the buffer, which must not outlive the world.
+  template <typename T>
+  Result<Buffer<T>> allocate(size_t size) const {
+    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, size * sizeof(T));
+    if (!memory.ok()) return memory.status();
+    return Buffer<T>(std::move(memory).value(), device_, stream_, size);
+  }
+  // As allocate, filled with `values`.
+  template <typename T>
+  Result<Buffer<T>> upload(const std::vector<T>& values) const {
+    Result<Buffer<T>> buffer = allocate<T>(values.size());
+    if (!buffer.ok()) return buffer;
+    SWITCHYARD_RETURN_IF_ERROR(buffer.value().upload(values));
+    return buffer;
+  }
+
+ private:
+  const int index_;
+  Device& device_;
+  const StreamHandle stream_;
+};
+
+class World {
+ public:
+  static Result<std::unique_ptr<World>> create(const WorldOptions& options);
+
+  Target target() const { return devices_.front()->target(); }
+  int n_ranks() const { return static_cast<int>(ranks_.size()); }
+  Rank& rank(int index) const { return *ranks_[static_cast<size_t>(index)]; }
+  // How many ranks share the device of this one.
+  int num_ranks_on_device_of(int index) const;
+  // Waits for all ranks; the first error, if any.
+  Status synchronize() const;
+
+ private:
+  World() = default;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // after devices_: streams go before what they run on
+};
+
+}  // namespace switchyard

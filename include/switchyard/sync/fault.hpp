@@ -1,0 +1,48 @@
+// What a kernel leaves behind when a wait runs out of time or its input is bad. The first to find a fault on a rank
+// writes the rank's record, which the host can read, and poisons all ranks, whose kernels then leave.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "switchyard/sync/counters.hpp"
+
+namespace switchyard {
+
+enum class FaultKind : uint32_t {
+  kNone,
+  kTimeout,        // `late_rank` did not deliver in time
+  kBadExpertId,    // topk_ids holds `seen`; valid are -1 and [0, expected)
+  kTooManyRows,    // the step has `seen` rows for this rank, the output holds `expected`
+};
+
+enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait };
+
+const char* to_string(Phase phase);
+
+struct alignas(64) FaultRecord {
+  enum State : uint32_t { kClear, kClaimed, kWritten };
+  uint32_t state;
+  FaultKind kind;
+  Phase phase;
+  int32_t waiting_rank;
+  int32_t late_rank;  // -1: no rank in particular
+  int32_t expert;     // global index; -1: no expert in particular
+  uint64_t expected;
+  uint64_t seen;
+  uint64_t elapsed_ns;
+};
+static_assert(sizeof(FaultRecord) == 64);
+
+std::string describe(const FaultRecord& record);
+
+// What a kernel needs to report a fault and to notice one.
+struct FaultChannel {
+  FaultRecord* record;                  // this rank's, in memory the host can read
+  uint32_t* poison[MAX_GPUS_PER_NODE];  // each rank's: 0, or 1 + the rank that found a fault
+  int32_t my_rank;
+  int32_t n_ranks;
+  uint64_t timeout_ns;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,58 @@
+// Waiting inside a kernel: every wait has a deadline, notices poison, and names who it waited for.
+#pragma once
+
+#include "switchyard/sync/fault.hpp"
+#include "switchyard/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Who waits where for what: all that a fault record says besides what was seen.
+struct WaitSite {
+  Phase phase;
+  int late_rank;
+  int expert;
+  uint64_t expected;
+};
+
+// Records the fault, if it is this rank's first, and tells all ranks to leave.
+SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site, uint64_t seen,
+                                   uint64_t elapsed_ns) {
+  FaultRecord& record = *channel.record;
+  if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear}, uint32_t{FaultRecord::kClaimed})) {
+    record.kind = kind;
+    record.phase = site.phase;
+    record.waiting_rank = channel.my_rank;
+    record.late_rank = site.late_rank;
+    record.expert = site.expert;
+    record.expected = site.expected;
+    record.seen = seen;
+    record.elapsed_ns = elapsed_ns;
+    // release: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
+    target::st_release_system(&record.state, uint32_t{FaultRecord::kWritten});
+  }
+  for (int rank = 0; rank < channel.n_ranks; ++rank)
+    target::atomic_cas_acq_rel_system(channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
+}
+
+SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
+  return target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
+}
+
+// Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports): the
+// caller must leave without touching what it waited for. `load` carries the acquire; the value is left in `seen`.
+template <typename T, typename Load, typename Done>
+SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load, Done done) {
+  const uint64_t start_ns = target::now_ns();
+  bool arrived = false;
+  const bool ended = target::wait_until(
+      [&] {
+        seen = load();
+        arrived = done(seen);
+        return arrived || is_poisoned(channel);
+      },
+      start_ns + channel.timeout_ns);
+  if (!ended) raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
+  return arrived;
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

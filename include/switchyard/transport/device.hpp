@@ -1,0 +1,91 @@
+// A place where a rank's memory and streams live: the emulator, or one GPU. Memory of one device of a world can be
+// stored to by every other device of it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "switchyard/base/status.hpp"
+#include "switchyard/transport/kernel_table.hpp"
+
+namespace switchyard {
+
+enum class Target { kHost, kCuda };
+
+const char* to_string(Target target);
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual Target target() const = 0;
+  virtual std::string name() const = 0;
+  virtual const KernelTable& kernels() const = 0;
+  // Makes the device current for the calling thread; every launch through kernels() needs it.
+  virtual Status activate() = 0;
+  virtual int num_multiprocessors() const = 0;
+
+  // Zeroed memory, aligned to 256 bytes.
+  virtual Result<void*> allocate(uint64_t bytes) = 0;
+  virtual void deallocate(void* memory) = 0;
+  // Zeroed memory that the host can read while kernels run.
+  virtual Result<void*> allocate_host_visible(uint64_t bytes) = 0;
+  virtual void deallocate_host_visible(void* memory) = 0;
+
+  virtual Result<StreamHandle> create_stream() = 0;
+  virtual void destroy_stream(StreamHandle stream) = 0;
+  // Returns when everything enqueued on the stream has ended.
+  virtual Status synchronize(StreamHandle stream) = 0;
+  // After what is on the stream; done when they return. Either side of a copy may be host memory.
+  virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
+  virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
+};
+
+enum class EmulatorMode { kFast, kSimulated };
+
+struct HostDeviceOptions {
+  EmulatorMode mode = EmulatorMode::kFast;
+  uint64_t seed = 0;  // simulated mode
+};
+
+std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);
+
+// GPUs that can run our kernels (compute capability 9.0 and later); none in a build without CUDA.
+int num_cuda_devices();
+// Why there are none, in words.
+std::string why_no_cuda();
+// One device per GPU, each able to reach the others' memory.
+Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices);
+
+// Memory of a device, freed with the object.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  static Result<DeviceMemory> allocate(Device& device, uint64_t bytes);
+  static Result<DeviceMemory> allocate_host_visible(Device& device, uint64_t bytes);
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(host_visible_, other.host_visible_);
+    return *this;
+  }
+  ~DeviceMemory();
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* memory_ = nullptr;
+  uint64_t bytes_ = 0;
+  bool host_visible_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,45 @@
+// The kernels of one target, behind plain functions: what the runtime launches without knowing the target.
+#pragma once
+
+#include "switchyard/base/status.hpp"
+#include "switchyard/ep/params.hpp"
+#include "switchyard/target/vocabulary.hpp"
+
+namespace switchyard {
+
+struct TopkSoftmaxParams;
+struct GroupedMatmulParams;
+struct SiluMulParams;
+
+enum class CombineReduction { kWeighted, kUnreduced };
+
+// What becomes of the combined values: [num_tokens][hidden], or [num_tokens][top_k][hidden] unreduced.
+struct CombineDestination {
+  CombineReduction reduction = CombineReduction::kWeighted;
+  bf16* output = nullptr;
+};
+
+template <typename... Arguments>
+using LaunchFunction = Status (*)(const LaunchShape& shape, StreamHandle stream, const Arguments&... arguments);
+
+struct KernelTable {
+  using Dispatch = Status (*)(const LaunchShape&, StreamHandle, const DispatchArguments&, bf16* output_rows);
+  using Combine = Status (*)(const LaunchShape&, StreamHandle, const CombineArguments&, const CombineDestination&);
+
+  Dispatch dispatch_async;
+  Dispatch dispatch_wait;
+  Dispatch dispatch;
+  Combine combine_async;
+  Combine combine_wait;
+  Combine combine;
+  LaunchFunction<TopkSoftmaxParams> topk_softmax;
+  LaunchFunction<GroupedMatmulParams> grouped_matmul;
+  LaunchFunction<SiluMulParams> silu_mul;
+  // Blocks of the expert-parallel kernels, of this many threads, that fit on the current device at once.
+  Result<int> (*max_resident_blocks)(int num_threads);
+};
+
+const KernelTable& host_kernel_table();
+const KernelTable& cuda_kernel_table();  // only in builds with CUDA
+
+}  // namespace switchyard

@@ -1,0 +1,44 @@
+#include "switchyard/sync/fault.hpp"
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace switchyard {
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::kNone: return "none";
+    case Phase::kDispatchAsync: return "dispatch_async";
+    case Phase::kDispatchWait: return "dispatch_wait";
+    case Phase::kCombineAsync: return "combine_async";
+    case Phase::kCombineWait: return "combine_wait";
+  }
+  return "unknown";
+}
+
+std::string describe(const FaultRecord& record) {
+  char text[320];
+  switch (record.kind) {
+    case FaultKind::kNone:
+      return "no fault";
+    case FaultKind::kTimeout:
+      std::snprintf(text, sizeof(text),
+                    "%s: rank %d waited %.3f ms for rank %d (expert %d): expected 0x%" PRIx64 ", saw 0x%" PRIx64,
+                    to_string(record.phase), record.waiting_rank, static_cast<double>(record.elapsed_ns) * 1e-6,
+                    record.late_rank, record.expert, record.expected, record.seen);
+      return text;
+    case FaultKind::kBadExpertId:
+      std::snprintf(text, sizeof(text),
+                    "%s: topk_ids of rank %d holds %" PRId64 "; valid ids are -1 (padding) and 0..%" PRIu64,
+                    to_string(record.phase), record.waiting_rank, static_cast<int64_t>(record.seen),
+                    record.expected - 1);
+      return text;
+    case FaultKind::kTooManyRows:
+      std::snprintf(text, sizeof(text), "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64,
+                    to_string(record.phase), record.waiting_rank, record.seen, record.expected);
+      return text;
+  }
+  return "unknown fault";
+}
+
+}  // namespace switchyard

@@ -1,0 +1,36 @@
+#include "switchyard/transport/device.hpp"
+
+namespace switchyard {
+
+const char* to_string(Target target) { return target == Target::kHost ? "host" : "cuda"; }
+
+Result<DeviceMemory> DeviceMemory::allocate(Device& device, uint64_t bytes) {
+  Result<void*> memory = device.allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  DeviceMemory result;
+  result.device_ = &device;
+  result.memory_ = memory.value();
+  result.bytes_ = bytes;
+  return result;
+}
+
+Result<DeviceMemory> DeviceMemory::allocate_host_visible(Device& device, uint64_t bytes) {
+  Result<void*> memory = device.allocate_host_visible(bytes);
+  if (!memory.ok()) return memory.status();
+  DeviceMemory result;
+  result.device_ = &device;
+  result.memory_ = memory.value();
+  result.bytes_ = bytes;
+  result.host_visible_ = true;
+  return result;
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (memory_ == nullptr) return;
+  if (host_visible_)
+    device_->deallocate_host_visible(memory_);
+  else
+    device_->deallocate(memory_);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,143 @@
+// Bad input, misuse and absent peers end in a Status that says what happened; after reset() the world works again.
+#include "ep_harness.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::EpHarness;
+using testing_support::make_step;
+using testing_support::Shape;
+
+class EpFault : public testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, EpFault, testing_support::all_targets(),
+                         [](const auto& info) { return testing_support::target_name(info.param); });
+
+void expect_message(const Status& status, StatusCode code, const std::string& part) {
+  EXPECT_EQ(status.code(), code) << status.to_string();
+  EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
+}
+
+TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
+  const Shape shape;
+  EpHarness harness(shape, {.target = GetParam()});
+  for (const int32_t bad_id : {4, -2, 1 << 30}) {
+    reference::Step step = make_step(shape, 5);
+    step.topk_ids[1][3] = bad_id;
+    expect_message(harness.dispatch_some(step, {0, 1}), StatusCode::kInvalidArgument,
+                   "topk_ids of rank 1 holds " + std::to_string(bad_id) + "; valid ids are -1 (padding) and 0..3");
+    ASSERT_TRUE(harness.ep().reset().ok());
+    harness.run_and_check(make_step(shape, 6));
+  }
+}
+
+TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
+  auto world = World::create({.target = GetParam(), .n_ranks = 3});
+  ASSERT_TRUE(world.ok());
+  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 6, .top_k = 1, .hidden = 8, .max_tokens_per_rank = 4,
+                                                    .n_sms = 2, .timeout_ns = 200'000'000});
+  ASSERT_TRUE(ep.ok()) << ep.status().to_string();
+  std::vector<Buffer<uint32_t>> offsets;
+  std::vector<Buffer<int32_t>> ids;
+  for (const int rank : {0, 2}) {  // rank 1 is dead
+    offsets.push_back(world.value()->rank(rank).allocate<uint32_t>(3).value());
+    ids.push_back(world.value()->rank(rank).allocate<int32_t>(2).value());
+    const DispatchOutput output{.row_offsets = offsets.back().data(), .expert_ids = ids.back().data()};
+    ASSERT_TRUE(ep.value()->dispatch(rank, {}, output).ok());
+  }
+  for (const int rank : {0, 2})
+    expect_message(ep.value()->synchronize(rank), StatusCode::kDeadlineExceeded, "for rank 1");
+  expect_message(ep.value()->dispatch(0, {}, {}), StatusCode::kFailedPrecondition, "call reset() first");
+  ASSERT_TRUE(ep.value()->reset().ok());
+  EXPECT_TRUE(ep.value()->synchronize().ok());
+}
+
+TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
+  auto world = World::create({.target = GetParam(), .n_ranks = 1});
+  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 1, .top_k = 2, .hidden = 8, .max_tokens_per_rank = 4,
+                                                    .n_sms = 2});
+  ASSERT_TRUE(ep.ok()) << ep.status().to_string();
+  Rank& rank = world.value()->rank(0);
+  auto tokens = rank.upload(std::vector<bf16>(32)).value();
+  auto topk_ids = rank.upload(std::vector<int32_t>(8, 0)).value();
+  auto rows = rank.allocate<bf16>(7 * 8).value();
+  auto src_info = rank.allocate<int32_t>(14).value();
+  auto offsets = rank.allocate<uint32_t>(2).value();
+  auto ids = rank.allocate<int32_t>(1).value();
+  ASSERT_TRUE(ep.value()
+                  ->dispatch(0, {tokens.data(), topk_ids.data(), 4},
+                             {rows.data(), src_info.data(), 7, offsets.data(), ids.data()})
+                  .ok());
+  expect_message(ep.value()->synchronize(), StatusCode::kResourceExhausted, "receives 8 rows, its output holds 7");
+}
+
+TEST_P(EpFault, CallsOutOfOrderAreRefused) {
+  const Shape shape{.tokens_per_rank = {0, 0}, .max_tokens_per_rank = 4};
+  EpHarness harness(shape, {.target = GetParam()});
+  ExpertParallel& ep = harness.ep();
+  Rank& rank = harness.world().rank(0);
+  auto offsets = rank.allocate<uint32_t>(3).value();
+  auto ids = rank.allocate<int32_t>(2).value();
+  const DispatchOutput output{.row_offsets = offsets.data(), .expert_ids = ids.data()};
+  expect_message(ep.combine(0, {}, {}), StatusCode::kFailedPrecondition, "next must come dispatch");
+  expect_message(ep.dispatch_wait(0, output), StatusCode::kFailedPrecondition, "next must come dispatch");
+  expect_message(ep.combine_wait(0, {}), StatusCode::kFailedPrecondition, "next must come dispatch");
+  ASSERT_TRUE(ep.dispatch_async(0, {}).ok());
+  expect_message(ep.dispatch_async(0, {}), StatusCode::kFailedPrecondition, "next must come dispatch_wait");
+  expect_message(ep.dispatch(0, {}, output), StatusCode::kFailedPrecondition, "next must come dispatch_wait");
+  ASSERT_TRUE(ep.dispatch_async(1, {}).ok());
+  ASSERT_TRUE(ep.dispatch_wait(0, output).ok());
+  expect_message(ep.dispatch(0, {}, output), StatusCode::kFailedPrecondition, "next must come combine");
+  ASSERT_TRUE(ep.combine_async(0, {}).ok());
+  expect_message(ep.combine_async(0, {}), StatusCode::kFailedPrecondition, "next must come combine_wait");
+  ASSERT_TRUE(ep.reset().ok());
+  expect_message(ep.dispatch(2, {}, output), StatusCode::kInvalidArgument, "rank is 2; it must be 0..1");
+}
+
+TEST_P(EpFault, BadArgumentsNameTheArgumentAndTheLimit) {
+  const Shape shape{.tokens_per_rank = {2, 2}};
+  EpHarness harness(shape, {.target = GetParam()});
+  Rank& rank = harness.world().rank(0);
+  auto tokens = rank.allocate<bf16>(256).value();
+  auto ids = rank.allocate<int32_t>(8).value();
+  ExpertParallel& ep = harness.ep();
+  expect_message(ep.dispatch_async(0, {tokens.data(), ids.data(), 3}), StatusCode::kInvalidArgument,
+                 "num_tokens is 3; it must be 0..2");
+  expect_message(ep.dispatch_async(0, {tokens.data(), ids.data(), -1}), StatusCode::kInvalidArgument, "num_tokens is -1");
+  expect_message(ep.dispatch_async(0, {tokens.data() + 1, ids.data(), 2}), StatusCode::kInvalidArgument, "tokens is");
+  expect_message(ep.dispatch_async(0, {nullptr, ids.data(), 2}), StatusCode::kInvalidArgument, "tokens is null");
+  expect_message(ep.dispatch_async(0, {tokens.data(), nullptr, 2}), StatusCode::kInvalidArgument, "topk_ids is null");
+  expect_message(ep.dispatch(0, {tokens.data(), ids.data(), 2}, {}), StatusCode::kInvalidArgument, "row_offsets is null");
+}
+
+TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
+  auto world = World::create({.target = GetParam(), .n_ranks = 2});
+  ASSERT_TRUE(world.ok());
+  const ExpertParallelConfig good{.n_experts = 4, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
+  const auto status_of = [&](auto change) {
+    ExpertParallelConfig config = good;
+    change(config);
+    return ExpertParallel::create(*world.value(), config).status();
+  };
+  expect_message(status_of([](auto& c) { c.n_experts = 5; }), StatusCode::kInvalidArgument, "multiple of the number of ranks (2)");
+  expect_message(status_of([](auto& c) { c.n_experts = 1026; }), StatusCode::kInvalidArgument, "n_experts is 1026; it must be 1..1024");
+  expect_message(status_of([](auto& c) { c.top_k = 0; }), StatusCode::kInvalidArgument, "top_k is 0; it must be 1..32");
+  expect_message(status_of([](auto& c) { c.top_k = 33; }), StatusCode::kInvalidArgument, "top_k is 33");
+  expect_message(status_of([](auto& c) { c.hidden = 20; }), StatusCode::kInvalidArgument, "hidden is 20; it must be a multiple of 8");
+  expect_message(status_of([](auto& c) { c.hidden = 16392; }), StatusCode::kInvalidArgument, "hidden is 16392");
+  expect_message(status_of([](auto& c) { c.max_tokens_per_rank = 65536; }), StatusCode::kInvalidArgument, "0..65535");
+  expect_message(status_of([](auto& c) { c.num_threads = 48; }), StatusCode::kInvalidArgument, "num_threads is 48");
+  expect_message(status_of([](auto& c) { c.n_sms = 60000; }), StatusCode::kInvalidArgument, "n_sms is 60000");
+  expect_message(status_of([](auto& c) { c.timeout_ns = 0; }), StatusCode::kInvalidArgument, "timeout_ns is 0");
+}
+
+TEST(WorldOptionsTest, RankLimitsAreChecked) {
+  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 65}).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace switchyard

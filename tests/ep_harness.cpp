@@ -1,0 +1,179 @@
+#include "ep_harness.hpp"
+
+#include <algorithm>
+
+namespace switchyard::testing_support {
+
+reference::Step make_step(const Shape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  reference::Step step{shape.n_ranks, shape.n_experts, shape.top_k, shape.hidden, {}, {}, {}};
+  for (int rank = 0; rank < shape.n_ranks; ++rank) {
+    const int num_tokens = shape.tokens_per_rank[rank];
+    std::vector<bf16> tokens(static_cast<size_t>(num_tokens) * shape.hidden);
+    for (bf16& value : tokens) value = to_bf16(static_cast<float>(random() % 2001) / 500.0f - 2.0f);
+    std::vector<int32_t> ids(static_cast<size_t>(num_tokens) * shape.top_k);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % shape.n_experts);
+    std::vector<float> weights(ids.size());
+    for (float& weight : weights) weight = static_cast<float>(random() % 1000 + 1) / 1000.0f;
+    step.tokens.push_back(std::move(tokens));
+    step.topk_ids.push_back(std::move(ids));
+    step.topk_weights.push_back(std::move(weights));
+  }
+  return step;
+}
+
+std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx) {
+  std::vector<bf16> row(step.hidden);
+  for (int column = 0; column < step.hidden; ++column) {
+    const bf16 value = step.tokens[rank][static_cast<size_t>(token_idx) * step.hidden + column];
+    row[column] = to_bf16(to_float(value) * (1.0f + static_cast<float>(expert_idx) / 8.0f));
+  }
+  return row;
+}
+
+namespace {
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) ADD_FAILURE() << result.status().to_string();
+  return std::move(result).value();
+}
+
+}  // namespace
+
+EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
+  world_ = must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host}));
+  const int max_tokens = shape.max_tokens_per_rank != 0
+                             ? shape.max_tokens_per_rank
+                             : *std::max_element(shape.tokens_per_rank.begin(), shape.tokens_per_rank.end());
+  ep_ = must(ExpertParallel::create(*world_, {.n_experts = shape.n_experts,
+                                              .top_k = shape.top_k,
+                                              .hidden = shape.hidden,
+                                              .max_tokens_per_rank = max_tokens,
+                                              .n_sms = options.n_sms,
+                                              .num_threads = options.num_threads,
+                                              .timeout_ns = 20'000'000'000}));
+  const size_t n_local = static_cast<size_t>(ep_->n_local_experts());
+  const size_t max_rows = ep_->max_recv_rows();
+  const size_t hidden = static_cast<size_t>(shape.hidden);
+  const size_t tokens = static_cast<size_t>(max_tokens);
+  const size_t top_k = static_cast<size_t>(shape.top_k);
+  for (int rank = 0; rank < shape.n_ranks; ++rank) {
+    Rank& owner = world_->rank(rank);
+    ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
+                      .rows = must(owner.allocate<bf16>(max_rows * hidden)),
+                      .expert_rows = must(owner.allocate<bf16>(max_rows * hidden)),
+                      .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
+                      .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
+                      .src_info = must(owner.allocate<int32_t>(2 * max_rows)),
+                      .expert_ids = must(owner.allocate<int32_t>(n_local)),
+                      .topk_weights = must(owner.allocate<float>(tokens * top_k)),
+                      .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
+  }
+}
+
+// Outputs are poisoned, so that what is not written shows.
+void EpHarness::upload(const reference::Step& step) {
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
+    ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
+    ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
+    ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.expert_ids.fill_bytes(0xee).ok());
+  }
+}
+
+DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
+  return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank)};
+}
+
+DispatchOutput EpHarness::dispatch_output(int rank) {
+  RankBuffers& buffers = ranks_[rank];
+  return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(ep_->max_recv_rows()),
+          buffers.row_offsets.data(), buffers.expert_ids.data()};
+}
+
+Status EpHarness::run_dispatch(const reference::Step& step) {
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    if (options_.mode == StepMode::kFused) {
+      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank)));
+    } else {
+      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_async(rank, dispatch_input(step, rank)));
+      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
+    }
+  }
+  return ep_->synchronize();
+}
+
+Status EpHarness::dispatch_some(const reference::Step& step, const std::vector<int>& ranks) {
+  upload(step);
+  for (const int rank : ranks)
+    SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank)));
+  return ep_->synchronize();
+}
+
+Status EpHarness::run_combine(const reference::Step& step) {
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const CombineInput input{buffers.expert_rows.data(), buffers.src_info.data()};
+    const CombineOutput output{buffers.topk_ids.data(),
+                               buffers.topk_weights.data(),
+                               step.num_tokens(rank),
+                               {options_.reduction, buffers.output.data()}};
+    if (options_.mode == StepMode::kFused) {
+      SWITCHYARD_RETURN_IF_ERROR(ep_->combine(rank, input, output));
+    } else {
+      SWITCHYARD_RETURN_IF_ERROR(ep_->combine_async(rank, input));
+      SWITCHYARD_RETURN_IF_ERROR(ep_->combine_wait(rank, output));
+    }
+  }
+  return ep_->synchronize();
+}
+
+reference::DispatchResult EpHarness::download_dispatch(int rank) {
+  RankBuffers& buffers = ranks_[rank];
+  reference::DispatchResult result{must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
+  const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep_->max_recv_rows());
+  result.src_info = must(buffers.src_info.download(2 * num_rows));
+  result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
+  return result;
+}
+
+void EpHarness::run_and_check(const reference::Step& step) {
+  upload(step);
+  const Status dispatched = run_dispatch(step);
+  ASSERT_TRUE(dispatched.ok()) << dispatched.to_string();
+  last_output_.clear();
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    const reference::DispatchResult result = download_dispatch(rank);
+    ASSERT_EQ(reference::check_dispatch(step, rank, result), "");
+    // The experts: every row by its own rule.
+    std::vector<bf16> expert_rows(result.rows.size());
+    for (int expert = 0; expert < step.n_local_experts(); ++expert)
+      for (size_t row = result.row_offsets[expert]; row < result.row_offsets[expert + 1]; ++row)
+        for (int column = 0; column < step.hidden; ++column) {
+          const int expert_idx = rank * step.n_local_experts() + expert;
+          expert_rows[row * step.hidden + column] = to_bf16(to_float(result.rows[row * step.hidden + column]) *
+                                                            (1.0f + static_cast<float>(expert_idx) / 8.0f));
+        }
+    ASSERT_TRUE(ranks_[rank].expert_rows.upload(expert_rows).ok());
+  }
+  const Status combined = run_combine(step);
+  ASSERT_TRUE(combined.ok()) << combined.to_string();
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    const bool weighted = options_.reduction == CombineReduction::kWeighted;
+    const std::vector<bf16> expected = weighted
+                                           ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
+                                           : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
+    const std::vector<bf16> output = must(ranks_[rank].output.download(expected.size()));
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_EQ(output[i].bits, expected[i].bits) << "rank " << rank << ", value " << i;
+    for (const bf16 value : output) last_output_.push_back(value.bits);
+  }
+}
+
+}  // namespace switchyard::testing_support

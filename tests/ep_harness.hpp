@@ -1,0 +1,85 @@
+// Runs whole steps of dispatch and combine on a world and checks everything they leave against the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "reference/reference.hpp"
+#include "switchyard/runtime/expert_parallel.hpp"
+
+namespace switchyard::testing_support {
+
+enum class StepMode { kSplit, kFused };
+
+struct Shape {
+  int n_ranks = 2;
+  int n_experts = 4;
+  int top_k = 2;
+  int hidden = 64;
+  std::vector<int> tokens_per_rank = {5, 3};
+  int max_tokens_per_rank = 0;  // 0: the largest of tokens_per_rank
+};
+
+// Token values that name their origin, so that a stale or misplaced row cannot look right.
+reference::Step make_step(const Shape& shape, uint64_t seed);
+
+struct RunOptions {
+  TargetChoice target = TargetChoice::kHost;
+  StepMode mode = StepMode::kSplit;
+  CombineReduction reduction = CombineReduction::kWeighted;
+  int n_sms = 3;
+  int num_threads = 64;
+  HostDeviceOptions host;
+};
+
+// One rank's view of a step: device buffers, and what came back.
+class EpHarness {
+ public:
+  EpHarness(const Shape& shape, const RunOptions& options);
+
+  // Runs one step on all ranks and checks row_offsets, expert_ids, src_info, rows and output bit for bit.
+  void run_and_check(const reference::Step& step);
+  // Only launches dispatch of every rank in `ranks`; for tests of faults and misuse.
+  Status dispatch_some(const reference::Step& step, const std::vector<int>& ranks);
+
+  World& world() { return *world_; }
+  ExpertParallel& ep() { return *ep_; }
+  // Rows and outputs of the last checked step, all ranks in one, for comparing targets.
+  const std::vector<uint16_t>& last_output() const { return last_output_; }
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> tokens, rows, expert_rows, output;
+    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<float> topk_weights;
+    Buffer<uint32_t> row_offsets;
+  };
+
+  void upload(const reference::Step& step);
+  Status run_dispatch(const reference::Step& step);
+  Status run_combine(const reference::Step& step);
+  reference::DispatchResult download_dispatch(int rank);
+  DispatchInput dispatch_input(const reference::Step& step, int rank);
+  DispatchOutput dispatch_output(int rank);
+
+  Shape shape_;
+  RunOptions options_;
+  std::unique_ptr<World> world_;
+  std::unique_ptr<ExpertParallel> ep_;
+  std::vector<RankBuffers> ranks_;
+  std::vector<uint16_t> last_output_;
+};
+
+// The experts of these tests: expert e turns x into bf16(x * (1 + e / 8)).
+std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx);
+
+// Every target there is, for INSTANTIATE_TEST_SUITE_P; call skip_if_absent() first in each test.
+inline auto all_targets() { return ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda); }
+inline std::string target_name(TargetChoice target) { return target == TargetChoice::kHost ? "Host" : "Cuda"; }
+
+}  // namespace switchyard::testing_support
+
+#define SWITCHYARD_SKIP_IF_ABSENT(target)                                            \
+  if ((target) == ::switchyard::TargetChoice::kCuda && ::switchyard::num_cuda_devices() == 0) \
+  GTEST_SKIP() << "no GPU: " << ::switchyard::why_no_cuda()

@@ -1,0 +1,177 @@
+#include "reference.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <thread>
+
+namespace switchyard::reference {
+namespace {
+
+std::string text(const RowOrigin& origin) {
+  return "(rank " + std::to_string(origin.src_rank) + ", token " + std::to_string(origin.src_token) + ", k " +
+         std::to_string(origin.k) + ")";
+}
+
+}  // namespace
+
+std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) {
+  std::vector<std::vector<RowOrigin>> rows(step.n_local_experts());
+  for (int src_rank = 0; src_rank < step.n_ranks; ++src_rank)
+    for (int token = 0; token < step.num_tokens(src_rank); ++token)
+      for (int k = 0; k < step.top_k; ++k) {
+        const int expert = step.topk_ids[src_rank][token * step.top_k + k];
+        if (expert >= 0 && expert / step.n_local_experts() == rank)
+          rows[expert % step.n_local_experts()].push_back({src_rank, token, k});
+      }
+  return rows;
+}
+
+std::string check_dispatch(const Step& step, int rank, const DispatchResult& result) {
+  const auto expected = dispatched_rows(step, rank);
+  size_t next_row = 0;
+  for (int expert = 0; expert < step.n_local_experts(); ++expert) {
+    const std::string where = "rank " + std::to_string(rank) + ", local expert " + std::to_string(expert) + ": ";
+    if (result.row_offsets[expert] != next_row)
+      return where + "row_offsets is " + std::to_string(result.row_offsets[expert]) + ", expected " +
+             std::to_string(next_row);
+    if (result.expert_ids[expert] != expert) return where + "expert_ids is " + std::to_string(result.expert_ids[expert]);
+    std::vector<RowOrigin> seen;
+    for (size_t i = 0; i < expected[expert].size(); ++i) {
+      const size_t row = next_row + i;
+      // Rows are ordered by source rank, so the rank of a row is known from its place.
+      const RowOrigin origin{expected[expert][i].src_rank, result.src_info[2 * row], result.src_info[2 * row + 1]};
+      if (origin.src_token < 0 || origin.src_token >= step.num_tokens(origin.src_rank))
+        return where + "row " + std::to_string(row) + " claims to come from " + text(origin);
+      seen.push_back(origin);
+      for (int column = 0; column < step.hidden; ++column) {
+        const bf16 want = step.tokens[origin.src_rank][static_cast<size_t>(origin.src_token) * step.hidden + column];
+        const bf16 got = result.rows[row * step.hidden + column];
+        if (!(got == want))
+          return where + "row " + std::to_string(row) + " from " + text(origin) + " differs in column " +
+                 std::to_string(column) + ": " + std::to_string(to_float(got)) + ", expected " +
+                 std::to_string(to_float(want));
+      }
+    }
+    std::sort(seen.begin(), seen.end());
+    for (size_t i = 0; i < seen.size(); ++i)
+      if (seen[i] != expected[expert][i])
+        return where + "has a row from " + text(seen[i]) + " where " + text(expected[expert][i]) + " is expected";
+    next_row += expected[expert].size();
+  }
+  if (result.row_offsets[step.n_local_experts()] != next_row)
+    return "rank " + std::to_string(rank) + ": the last row_offsets is " +
+           std::to_string(result.row_offsets[step.n_local_experts()]) + ", expected " + std::to_string(next_row);
+  return "";
+}
+
+namespace {
+
+std::vector<bf16> combine_token(const Step& step, int rank, int token, ExpertFunction expert, const void* experts) {
+  std::vector<float> sums(step.hidden, 0.0f);
+  for (int k = 0; k < step.top_k; ++k) {
+    const int id = step.topk_ids[rank][token * step.top_k + k];
+    if (id < 0) continue;
+    const float weight = step.topk_weights[rank][token * step.top_k + k];
+    const std::vector<bf16> row = expert(experts, step, rank, token, id);
+    for (int column = 0; column < step.hidden; ++column) sums[column] = sums[column] + weight * to_float(row[column]);
+  }
+  std::vector<bf16> output(step.hidden);
+  for (int column = 0; column < step.hidden; ++column) output[column] = to_bf16(sums[column]);
+  return output;
+}
+
+}  // namespace
+
+std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
+  std::vector<bf16> output;
+  for (int token = 0; token < step.num_tokens(rank); ++token) {
+    const std::vector<bf16> row = combine_token(step, rank, token, expert, experts);
+    output.insert(output.end(), row.begin(), row.end());
+  }
+  return output;
+}
+
+std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts) {
+  std::vector<bf16> output;
+  for (int token = 0; token < step.num_tokens(rank); ++token)
+    for (int k = 0; k < step.top_k; ++k) {
+      const int id = step.topk_ids[rank][token * step.top_k + k];
+      const std::vector<bf16> row =
+          id < 0 ? std::vector<bf16>(step.hidden) : expert(experts, step, rank, token, id);
+      output.insert(output.end(), row.begin(), row.end());
+    }
+  return output;
+}
+
+Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_experts, int top_k) {
+  Routing routing;
+  for (int token = 0; token < num_tokens; ++token) {
+    const float* row = logits.data() + static_cast<size_t>(token) * n_experts;
+    std::vector<int32_t> order(n_experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
+    float sum = 0.0f;
+    for (int k = 0; k < top_k; ++k) sum += std::exp(row[order[k]] - row[order[0]]);
+    for (int k = 0; k < top_k; ++k) {
+      routing.topk_ids.push_back(order[k]);
+      routing.topk_weights.push_back(std::exp(row[order[k]] - row[order[0]]) / sum);
+    }
+  }
+  return routing;
+}
+
+namespace {
+
+// row [inner] times matrix [inner][columns], summed over k in order.
+std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vector<bf16>& matrix, int columns) {
+  std::vector<float> sums(columns, 0.0f);
+  for (size_t k = 0; k < row.size(); ++k) {
+    const float value = to_float(row[k]);
+    const bf16* weights = matrix.data() + k * columns;
+    for (int column = 0; column < columns; ++column) sums[column] = sums[column] + value * to_float(weights[column]);
+  }
+  std::vector<bf16> product(columns);
+  for (int column = 0; column < columns; ++column) product[column] = to_bf16(sums[column]);
+  return product;
+}
+
+}  // namespace
+
+std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx) {
+  const MlpExperts& mlp = *static_cast<const MlpExperts*>(experts);
+  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
+  const std::vector<bf16> gate_up =
+      row_times_matrix(std::vector<bf16>(token, token + step.hidden), mlp.gate_up[expert_idx], 2 * mlp.width);
+  std::vector<bf16> activated(mlp.width);
+  for (int i = 0; i < mlp.width; ++i) {
+    const float gate = to_float(gate_up[i]);
+    activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * to_float(gate_up[mlp.width + i]));
+  }
+  return row_times_matrix(activated, mlp.down[expert_idx], mlp.hidden);
+}
+
+std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& experts) {
+  std::vector<std::vector<bf16>> outputs(step.n_ranks);
+  std::vector<std::pair<int, int>> work;  // (rank, token)
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    outputs[rank].resize(static_cast<size_t>(step.num_tokens(rank)) * step.hidden);
+    for (int token = 0; token < step.num_tokens(rank); ++token) work.emplace_back(rank, token);
+  }
+  std::atomic<size_t> next = 0;
+  const auto worker = [&] {
+    for (size_t i = next++; i < work.size(); i = next++) {
+      const auto [rank, token] = work[i];
+      const std::vector<bf16> row = combine_token(step, rank, token, &mlp_expert, &experts);
+      std::copy(row.begin(), row.end(), outputs[rank].begin() + static_cast<ptrdiff_t>(token) * step.hidden);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(worker);
+  for (std::thread& thread : threads) thread.join();
+  return outputs;
+}
+
+}  // namespace switchyard::reference

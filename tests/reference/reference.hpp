@@ -1,0 +1,77 @@
+// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. Knows nothing of kernels, buffers
+// or protocols; written to be read, and to be believed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switchyard/base/bf16.hpp"
+
+namespace switchyard::reference {
+
+// The inputs of one step, by rank.
+struct Step {
+  int n_ranks = 1;
+  int n_experts = 1;
+  int top_k = 1;
+  int hidden = 8;
+  std::vector<std::vector<bf16>> tokens;         // [rank][token * hidden]
+  std::vector<std::vector<int32_t>> topk_ids;    // [rank][token * top_k]
+  std::vector<std::vector<float>> topk_weights;  // [rank][token * top_k]
+
+  int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
+  int n_local_experts() const { return n_experts / n_ranks; }
+};
+
+// Where a row of the ragged output came from.
+struct RowOrigin {
+  int src_rank;
+  int src_token;
+  int k;
+  friend auto operator<=>(const RowOrigin&, const RowOrigin&) = default;
+};
+
+// The rows rank `rank` receives: by local expert, then source rank, then token, then k.
+std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
+
+// What dispatch left on a rank.
+struct DispatchResult {
+  std::vector<uint32_t> row_offsets;  // [n_local_experts + 1]
+  std::vector<int32_t> expert_ids;    // [n_local_experts]
+  std::vector<int32_t> src_info;      // [rows][2]
+  std::vector<bf16> rows;             // [rows][hidden]
+};
+
+// Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in any order.
+std::string check_dispatch(const Step& step, int rank, const DispatchResult& result);
+
+// The result of expert `expert_idx` (global) for token `token_idx` of rank `rank`: [hidden].
+using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
+                                             int expert_idx);
+
+// [token * hidden]: the weighted sum in fp32, in the order of k, rounded once; padding adds nothing.
+std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// [token * top_k * hidden]: each expert's result, zeros for padding.
+std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);
+
+// The top_k largest logits of each token, ties to the lower index, with softmax weights over those chosen.
+struct Routing {
+  std::vector<int32_t> topk_ids;
+  std::vector<float> topk_weights;
+};
+Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_experts, int top_k);
+
+// A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to bf16.
+struct MlpExperts {
+  int hidden = 0;
+  int width = 0;
+  std::vector<std::vector<bf16>> gate_up;  // [expert][hidden * 2 width]: columns of gate, then of up
+  std::vector<std::vector<bf16>> down;     // [expert][width * hidden]
+};
+std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx);
+
+// combine_weighted over MLP experts, for all ranks, on all cores.
+std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& experts);
+
+}  // namespace switchyard::reference
