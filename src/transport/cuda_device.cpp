@@ -79,6 +79,28 @@ class CudaDevice : public Device {
 
 }  // namespace
 
+CudaReport report_cuda() {
+  CudaReport report{.is_built_in = true, .toolkit_version = CUDART_VERSION};
+  int count = 0;
+  if (cudaDriverGetVersion(&report.driver_version) != cudaSuccess || cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return report;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) continue;
+    GpuInfo gpu{properties.name, properties.major, properties.minor, properties.multiProcessorCount,
+                properties.totalGlobalMem, {}};
+    for (int peer = 0; peer < count; ++peer) {
+      int can_reach = 0;
+      if (peer != ordinal && cudaDeviceCanAccessPeer(&can_reach, ordinal, peer) == cudaSuccess && can_reach != 0)
+        gpu.peers.push_back(peer);
+    }
+    report.gpus.push_back(std::move(gpu));
+  }
+  return report;
+}
+
 int num_cuda_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

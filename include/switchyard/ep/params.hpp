@@ -62,4 +62,14 @@ struct CombineParams : CombineArguments {
   Epilogue epilogue;
 };
 
+// The router.
+struct TopkSoftmaxParams {
+  int32_t num_tokens;
+  int32_t n_experts;
+  int32_t top_k;        // at most n_experts
+  const float* logits;  // [num_tokens][n_experts]
+  int32_t* topk_ids;    // [num_tokens][top_k], best first
+  float* topk_weights;  // [num_tokens][top_k], sum 1
+};
+
 }  // namespace switchyard

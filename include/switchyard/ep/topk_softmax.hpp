@@ -3,21 +3,8 @@
 
 #include <cmath>
 
-#include "switchyard/ep/shape.hpp"
+#include "switchyard/ep/params.hpp"
 #include "switchyard/target/target.hpp"
-
-namespace switchyard {
-
-struct TopkSoftmaxParams {
-  int32_t num_tokens;
-  int32_t n_experts;
-  int32_t top_k;        // at most n_experts
-  const float* logits;  // [num_tokens][n_experts]
-  int32_t* topk_ids;    // [num_tokens][top_k], best first
-  float* topk_weights;  // [num_tokens][top_k], sum 1
-};
-
-}  // namespace switchyard
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -2,24 +2,9 @@
 // times the weights of expert_ids[g]. Sums run over k in order, in fp32, without fma: the same bits on every target.
 #pragma once
 
-#include "switchyard/base/bf16.hpp"
 #include "switchyard/base/checked.hpp"
+#include "switchyard/gemm/params.hpp"
 #include "switchyard/target/target.hpp"
-
-namespace switchyard {
-
-struct GroupedMatmulParams {
-  int32_t num_groups;
-  int32_t inner;                // K, of any size
-  int32_t columns;              // N, a multiple of 8
-  const bf16* rows;             // [rows][K]
-  const bf16* weights;          // [experts][K][N]
-  const uint32_t* row_offsets;  // [num_groups + 1]
-  const int32_t* expert_ids;    // [num_groups]
-  bf16* output;                 // [rows][N]
-};
-
-}  // namespace switchyard
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

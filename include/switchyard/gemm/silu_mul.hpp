@@ -3,20 +3,8 @@
 
 #include <cmath>
 
-#include "switchyard/base/bf16.hpp"
+#include "switchyard/gemm/params.hpp"
 #include "switchyard/target/target.hpp"
-
-namespace switchyard {
-
-struct SiluMulParams {
-  int32_t num_groups;
-  int32_t width;                // of gate, of up, and of the output
-  const bf16* gate_up;          // [rows][2 * width]: gate, then up
-  const uint32_t* row_offsets;  // [num_groups + 1]; the last one is the number of rows
-  bf16* output;                 // [rows][width]
-};
-
-}  // namespace switchyard
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -52,6 +52,23 @@ struct HostDeviceOptions {
 
 std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);
 
+// What this process can see of CUDA, for people who want to know why something does or does not run.
+struct GpuInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int num_multiprocessors = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<int> peers;  // GPUs whose memory it can reach
+};
+struct CudaReport {
+  bool is_built_in = false;
+  int toolkit_version = 0;  // as CUDA writes it: 13000 is 13.0
+  int driver_version = 0;
+  std::vector<GpuInfo> gpus;
+};
+CudaReport report_cuda();
+
 // GPUs that can run our kernels (compute capability 9.0 and later); none in a build without CUDA.
 int num_cuda_devices();
 // Why there are none, in words.

@@ -3,13 +3,10 @@
 
 #include "switchyard/base/status.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/gemm/params.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
-
-struct TopkSoftmaxParams;
-struct GroupedMatmulParams;
-struct SiluMulParams;
 
 enum class CombineReduction { kWeighted, kUnreduced };
 

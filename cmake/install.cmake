@@ -1,0 +1,15 @@
+# `cmake --install` and find_package(switchyard).
+include(CMakePackageConfigHelpers)
+
+install(TARGETS switchyard switchyard_runtime switchyard_transport switchyard_sync switchyard_base switchyard_emulator
+  EXPORT switchyardTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/switchyard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT switchyardTargets NAMESPACE switchyard:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)
+configure_package_config_file(cmake/switchyardConfig.cmake.in ${PROJECT_BINARY_DIR}/switchyardConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/switchyardConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/switchyardConfig.cmake ${PROJECT_BINARY_DIR}/switchyardConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)
+if(TARGET switchyard_tool)
+  install(TARGETS switchyard_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds and runs the host tests under each sanitizer.
+set -euo pipefail
+
+export ASAN_OPTIONS=detect_stack_use_after_return=0 TSAN_OPTIONS=halt_on_error=1
+for preset in asan tsan; do
+  echo "== $preset"
+  cmake --preset "$preset" >/dev/null
+  cmake --build "build/$preset"
+  scripts/test.sh "build/$preset"
+done

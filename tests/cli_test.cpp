@@ -1,0 +1,175 @@
+// The `switchyard` command as a user meets it: exit codes, the line that names the flag, JSON, dumps.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace switchyard {
+namespace {
+
+struct Outcome {
+  int exit_code;
+  std::string out;
+  std::string err;
+};
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Cli : public testing::Test {
+ protected:
+  Cli() : folder(std::filesystem::temp_directory_path() / ("switchyard_cli_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder);
+  }
+  ~Cli() override { std::filesystem::remove_all(folder); }
+
+  Outcome run(const std::string& arguments) {
+    const std::string err_path = folder / "err", out_path = folder / "out";
+    const std::string command =
+        std::string(SWITCHYARD_TOOL) + " " + arguments + " >'" + out_path + "' 2>'" + err_path + "'";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out_path), read_file(err_path)};
+  }
+  // Exit 2, one line on stderr that holds every part, nothing on stdout.
+  void expect_refused(const std::string& arguments, const std::vector<std::string>& parts) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << arguments << "\n" << outcome.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n" << outcome.err << "lacks " << part;
+  }
+
+  const std::filesystem::path folder;
+};
+
+const std::string kSmall = "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 32 --expert-width 16 --tokens 5 ";
+
+TEST_F(Cli, RunVerifiesAndPrintsATable) {
+  const Outcome outcome = run(kSmall);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("verified"), std::string::npos);
+  EXPECT_NE(outcome.out.find("dispatch_async"), std::string::npos);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(Cli, FusedModePaddingZipfAndOneExpertVerify) {
+  EXPECT_EQ(run(kSmall + "--mode fused").exit_code, 0);
+  EXPECT_EQ(run(kSmall + "--padding 0.4 --steps 3").exit_code, 0);
+  EXPECT_EQ(run(kSmall + "--padding 1").exit_code, 0);
+  EXPECT_EQ(run(kSmall + "--routing zipf").exit_code, 0);
+  EXPECT_EQ(run(kSmall + "--routing one-expert --mode fused").exit_code, 0);
+  EXPECT_EQ(run(kSmall + "--n-sms 1").exit_code, 0);
+}
+
+TEST_F(Cli, OddShapesVerify) {
+  EXPECT_EQ(run("run --target host --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 3 --hidden 72 --expert-width 8")
+                .exit_code, 0);
+  EXPECT_EQ(run("run --target host --ranks 1 --tokens 0 --experts 1 --top-k 1 --hidden 8 --expert-width 8").exit_code, 0);
+}
+
+TEST_F(Cli, JsonAloneOnStdout) {
+  const Outcome outcome = run(kSmall + "--json -");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out.front(), '{');
+  EXPECT_EQ(outcome.out.substr(outcome.out.size() - 2), "}\n");
+  for (const char* part : {"\"verified\": true", "\"max_abs_error\": 0", "\"rows_per_rank\": [", "\"bytes_moved\": ",
+                           "\"phases\": {", "\"dispatch_wait\": ", "\"target\": \"host\"", "\"hidden\": 32"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in " << outcome.out;
+  EXPECT_EQ(run(kSmall + "--json " + (folder / "report.json").string()).exit_code, 0);
+  EXPECT_EQ(read_file(folder / "report.json").front(), '{');
+}
+
+TEST_F(Cli, TheSameSeedGivesTheSameDump) {
+  for (const char* name : {"a", "b"}) ASSERT_EQ(run(kSmall + "--seed 9 --dump " + (folder / name).string()).exit_code, 0);
+  for (const char* file : {"tokens.npy", "topk_ids.npy", "topk_weights.npy", "gate_up_weights.npy", "down_weights.npy",
+                           "row_offsets.npy", "expert_ids.npy", "output.npy"}) {
+    const std::string a = read_file(folder / "a" / "rank_1" / file);
+    EXPECT_EQ(a.substr(0, 6), "\x93NUMPY") << file;
+    EXPECT_EQ(a, read_file(folder / "b" / "rank_1" / file)) << file;
+  }
+  const std::string src_info = read_file(folder / "a" / "rank_0" / "src_info.npy");
+  EXPECT_NE(src_info.find("'descr': '<i4'"), std::string::npos);
+  EXPECT_EQ(src_info.find('\n') % 64, 63u) << "the header ends on a multiple of 64 bytes";
+}
+
+TEST_F(Cli, ARoutingFileSaysWhereTokensGo) {
+  const std::string path = folder / "routing.csv";
+  std::ofstream(path) << "# rank, ids\n0,3,3\n1,0,-1\n\n1,2,1\n";
+  const Outcome outcome = run("run --target host --ranks 2 --experts 4 --hidden 16 --expert-width 8 --json - --routing " + path);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\"rows_per_rank\": [2, 3]"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\"tokens_per_rank\": [1, 2]"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
+  expect_refused("run --ranks 0", {"--ranks", "1", "64"});
+  expect_refused("run --ranks 65", {"--ranks", "64"});
+  expect_refused("run --ranks x", {"--ranks"});
+  expect_refused("run --tokens -1", {"--tokens", "65535"});
+  expect_refused("run --tokens 65536", {"--tokens", "65535"});
+  expect_refused("run --hidden 20", {"--hidden", "multiple of 8"});
+  expect_refused("run --hidden 16392", {"--hidden", "16384"});
+  expect_refused("run --top-k 33", {"--top-k", "32"});
+  expect_refused("run --experts 1025", {"--experts", "1024"});
+  expect_refused("run --experts 12 --ranks 8", {"--experts", "multiple of --ranks (8)"});
+  expect_refused("run --experts 8 --top-k 9", {"--top-k", "--experts (8)"});
+  expect_refused("run --tokens-per-rank 1,2 --ranks 3", {"--tokens-per-rank", "--ranks is 3"});
+  expect_refused("run --tokens 3 --tokens-per-rank 1,2", {"--tokens"});
+  expect_refused("run --expert-width 12", {"--expert-width", "multiple of 8"});
+  expect_refused("run --padding 1.5", {"--padding", "1"});
+  expect_refused("run --mode both", {"--mode", "split", "fused"});
+  expect_refused("run --format int3", {"--format", "bf16"});
+  expect_refused("run --target tpu", {"--target", "host"});
+  expect_refused("run --steps 0", {"--steps"});
+  expect_refused("run --target host --n-sms 60000", {"n_sms"});
+  expect_refused("run --routing nowhere.csv", {"--routing", "nowhere.csv"});
+  expect_refused("run --no-such-flag", {"--no-such-flag"});
+  expect_refused("", {"subcommand"});
+}
+
+TEST_F(Cli, BadRoutingFilesNameTheLine) {
+  const std::string path = folder / "routing.csv";
+  const std::string command = "run --target host --ranks 2 --experts 4 --hidden 16 --routing " + path;
+  const auto with = [&](const std::string& text) { std::ofstream(path, std::ios::trunc) << text; };
+  with("0,1,2\n0,1\n");
+  expect_refused(command, {"--routing", "line 2", "every line must have 2"});
+  with("0,1,4\n");
+  expect_refused(command, {"line 1", "id 4", "-1..3"});
+  with("2,1,3\n");
+  expect_refused(command, {"line 1", "rank 2", "0..1"});
+  with("0,one\n");
+  expect_refused(command, {"line 1", "whole number"});
+  with("");
+  expect_refused(command, {"no line with ids"});
+  with("0,1\n");
+  expect_refused(command + " --tokens 4", {"--tokens"});
+}
+
+TEST_F(Cli, DoctorSaysWhatRunsHere) {
+  const Outcome text = run("doctor");
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_NE(text.out.find("host     yes"), std::string::npos) << text.out;
+  const Outcome json = run("doctor --json");
+  EXPECT_NE(json.out.find("\"host_runs\": true"), std::string::npos) << json.out;
+}
+
+TEST_F(Cli, HelpTeaches) {
+  for (const char* arguments : {"--help", "run --help", "doctor --help"}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_GT(outcome.out.size(), 80u);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

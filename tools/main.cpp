@@ -1,0 +1,32 @@
+// `switchyard`: runs and verifies expert-parallel steps, and tells what this machine can do.
+#include <cstdio>
+
+#include "commands.hpp"
+
+int main(int argc, char** argv) {
+  using namespace switchyard::tools;
+  CLI::App app{
+      "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
+      "The same kernels run on GPUs and, thread by thread, on this CPU."};
+  app.name("switchyard");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  switchyard run                                  a layer over 8 ranks, verified\n"
+      "  switchyard run --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 2 --hidden 64\n"
+      "  switchyard run --json - | python3 -m json.tool  the same for machines\n"
+      "  switchyard doctor                               what will run here, and why\n"
+      "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time.");
+  std::function<int()> run;
+  add_run_command(app, &run);
+  add_doctor_command(app, &run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    return kBadArgument;
+  }
+  return run();
+}

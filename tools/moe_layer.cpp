@@ -1,0 +1,226 @@
+#include "moe_layer.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace switchyard::tools {
+namespace {
+
+// Allocates into `buffer`; the macro's brother for Result<Buffer>.
+template <typename T>
+Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
+  Result<Buffer<T>> allocated = rank.allocate<T>(size);
+  if (!allocated.ok()) return allocated.status();
+  buffer = std::move(allocated).value();
+  return Status();
+}
+
+// The matrices of the experts of one rank, end to end.
+std::vector<bf16> concatenate(const std::vector<std::vector<bf16>>& matrices, int first, int count) {
+  std::vector<bf16> all;
+  for (int i = first; i < first + count; ++i) all.insert(all.end(), matrices[i].begin(), matrices[i].end());
+  return all;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
+                                                   const reference::MlpExperts& experts, int n_sms) {
+  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload));
+  auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
+                                           .top_k = workload.top_k,
+                                           .hidden = workload.hidden,
+                                           .max_tokens_per_rank = workload.max_tokens_per_rank(),
+                                           .n_sms = n_sms});
+  if (!ep.ok()) return ep.status();
+  layer->ep_ = std::move(ep).value();
+  SWITCHYARD_RETURN_IF_ERROR(layer->allocate(experts));
+  return layer;
+}
+
+Status MoeLayer::allocate(const reference::MlpExperts& experts) {
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
+  const int n_local = ep_->n_local_experts();
+  ranks_.resize(static_cast<size_t>(world_.n_ranks()));
+  for (int r = 0; r < world_.n_ranks(); ++r) {
+    const Rank& rank = world_.rank(r);
+    RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+    const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
+    const uint64_t num_ids = num_tokens * static_cast<uint64_t>(workload_.top_k);
+    const uint64_t num_experts = static_cast<uint64_t>(n_local);
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_experts * hidden * width));
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, rank, num_tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, num_tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_experts));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_experts + 1));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.gate_up_weights.upload(concatenate(experts.gate_up, r * n_local, n_local)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(concatenate(experts.down, r * n_local, n_local)));
+  }
+  return Status();
+}
+
+// Row buffers hold what the step needs, not the worst that could come: the tool knows the routing.
+Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
+  RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+  if (num_rows <= buffers.max_rows && buffers.rows.data() != nullptr) return Status();
+  const Rank& rank = world_.rank(r);
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
+  buffers.max_rows = num_rows;
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, rank, num_rows * 2 * width));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.activated, rank, num_rows * width));
+  return allocate_into(buffers.expert_outputs, rank, num_rows * hidden);
+}
+
+LaunchShape MoeLayer::layer_launch(int rank) const {
+  const bool is_host = world_.target() == Target::kHost;
+  const int num_blocks = is_host ? ep_->n_sms() : 4 * world_.rank(rank).device().num_multiprocessors();
+  return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? 64u : 256u};
+}
+
+Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
+                       const std::function<Status(int rank)>& launch) {
+  on_phase(phase);
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+    SWITCHYARD_RETURN_IF_ERROR(world_.rank(rank).device().activate());
+    SWITCHYARD_RETURN_IF_ERROR(launch(rank));
+  }
+  SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
+  phases_.emplace_back(phase,
+                       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  return Status();
+}
+
+Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& step, const OnPhase& on_phase) {
+  const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
+  for (int rank = 0; rank < world_.n_ranks(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
+  SWITCHYARD_RETURN_IF_ERROR(timed("route", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const TopkSoftmaxParams params{step.num_tokens(rank), workload.n_experts,     workload.top_k,
+                                   buffers.logits.data(), buffers.topk_ids.data(), buffers.topk_weights.data()};
+    return world_.rank(rank).device().kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(), params);
+  }));
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+    Result<std::vector<int32_t>> ids = ranks_[rank].topk_ids.download();
+    Result<std::vector<float>> weights = ranks_[rank].topk_weights.download();
+    if (!ids.ok() || !weights.ok()) return ids.ok() ? weights.status() : ids.status();
+    const reference::Routing expected =
+        reference::topk_softmax(logits[rank], step.num_tokens(rank), workload.n_experts, workload.top_k);
+    if (ids.value() != expected.topk_ids) return internal_error("the router's ids differ from the reference");
+    step.topk_ids[rank] = std::move(ids).value();
+    step.topk_weights[rank] = std::move(weights).value();
+  }
+  return Status();
+}
+
+Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase) {
+  const auto input = [&](int rank) {
+    return DispatchInput{ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank)};
+  };
+  const auto output = [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.max_rows),
+                          buffers.row_offsets.data(), buffers.expert_ids.data()};
+  };
+  if (mode == StepMode::kFused)
+    return timed("dispatch", on_phase, [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
+  SWITCHYARD_RETURN_IF_ERROR(
+      timed("dispatch_async", on_phase, [&](int rank) { return ep_->dispatch_async(rank, input(rank)); }));
+  return timed("dispatch_wait", on_phase, [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
+}
+
+Status MoeLayer::run_experts(const OnPhase& on_phase) {
+  const int n_local = ep_->n_local_experts();
+  const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns, bf16* output) {
+    RankBuffers& buffers = ranks_[rank];
+    const GroupedMatmulParams params{
+        n_local, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(), output};
+    return world_.rank(rank).device().kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(timed("gate_up", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, buffers.rows.data(), workload_.hidden, buffers.gate_up_weights.data(),
+                  2 * workload_.expert_width, buffers.gate_up.data());
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const SiluMulParams params{n_local, workload_.expert_width, buffers.gate_up.data(), buffers.row_offsets.data(),
+                               buffers.activated.data()};
+    return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), params);
+  }));
+  return timed("down", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
+                  workload_.hidden, buffers.expert_outputs.data());
+  });
+}
+
+Status MoeLayer::combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase) {
+  const auto input = [&](int rank) {
+    return CombineInput{ranks_[rank].expert_outputs.data(), ranks_[rank].src_info.data()};
+  };
+  const auto output = [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return CombineOutput{buffers.topk_ids.data(), buffers.topk_weights.data(), step.num_tokens(rank),
+                         {CombineReduction::kWeighted, buffers.output.data()}};
+  };
+  if (mode == StepMode::kFused)
+    return timed("combine", on_phase, [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
+  SWITCHYARD_RETURN_IF_ERROR(
+      timed("combine_async", on_phase, [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
+  return timed("combine_wait", on_phase, [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
+}
+
+Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step,
+                     const OnPhase& on_phase) {
+  phases_.clear();
+  if (has_router(workload)) SWITCHYARD_RETURN_IF_ERROR(route(workload, step_idx, step, on_phase));
+  apply_padding(workload, step_idx, step);
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
+    uint64_t num_rows = 0;
+    for (const auto& rows : reference::dispatched_rows(step, rank)) num_rows += rows.size();
+    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
+    // What a step does not write must not look as if it had.
+    SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
+  }
+  SWITCHYARD_RETURN_IF_ERROR(dispatch(step, mode, on_phase));
+  SWITCHYARD_RETURN_IF_ERROR(run_experts(on_phase));
+  return combine(step, mode, on_phase);
+}
+
+Result<MoeLayer::Results> MoeLayer::download(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  Results results;
+  const auto take = [](auto result, auto& into) {
+    if (!result.ok()) return result.status();
+    into = std::move(result).value();
+    return Status();
+  };
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
+  const uint64_t num_rows = std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.max_rows);
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.rows.download(num_rows * hidden), results.dispatch.rows));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_outputs.download(num_rows * hidden), results.expert_outputs));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));
+  return results;
+}
+
+}  // namespace switchyard::tools

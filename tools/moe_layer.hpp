@@ -1,0 +1,67 @@
+// A MoE layer on a world: router, dispatch, the experts' gated MLP, combine; each phase over all ranks, timed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "switchyard/runtime/expert_parallel.hpp"
+#include "workload.hpp"
+
+namespace switchyard::tools {
+
+enum class StepMode { kSplit, kFused };
+
+class MoeLayer {
+ public:
+  // Called when a phase begins.
+  using OnPhase = std::function<void(const std::string& phase)>;
+
+  static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
+                                                  const reference::MlpExperts& experts, int n_sms);
+
+  // Runs one step. With a router the step's ids and weights are filled in by it, before padding is applied.
+  Status run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step, const OnPhase& on_phase);
+
+  struct Results {
+    reference::DispatchResult dispatch;
+    std::vector<bf16> expert_outputs;  // [rows][hidden]
+    std::vector<bf16> output;          // [tokens][hidden]
+  };
+  Result<Results> download(int rank) const;
+
+  // Microseconds of each phase of the last step, in order.
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+  const ExpertParallel& ep() const { return *ep_; }
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> gate_up_weights, down_weights;
+    Buffer<float> logits, topk_weights;
+    Buffer<bf16> tokens, output;
+    Buffer<int32_t> topk_ids, expert_ids, src_info;
+    Buffer<uint32_t> row_offsets;
+    Buffer<bf16> rows, gate_up, activated, expert_outputs;  // [max_rows][..], grown as a step needs
+    uint64_t max_rows = 0;
+  };
+
+  MoeLayer(World& world, const Workload& workload) : world_(world), workload_(workload) {}
+  Status allocate(const reference::MlpExperts& experts);
+  Status reserve_rows(int rank, uint64_t num_rows);
+  Status timed(const std::string& phase, const OnPhase& on_phase, const std::function<Status(int rank)>& launch);
+  Status route(const Workload& workload, int step_idx, reference::Step& step, const OnPhase& on_phase);
+  Status dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
+  Status run_experts(const OnPhase& on_phase);
+  Status combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
+  LaunchShape layer_launch(int rank) const;
+
+  World& world_;
+  Workload workload_;
+  std::unique_ptr<ExpertParallel> ep_;
+  std::vector<RankBuffers> ranks_;
+  std::vector<std::pair<std::string, double>> phases_;
+};
+
+}  // namespace switchyard::tools

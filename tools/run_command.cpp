@@ -1,0 +1,340 @@
+// `switchyard run`: steps of a MoE layer over all ranks, each verified against the plain reference.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "commands.hpp"
+#include "json.hpp"
+#include "moe_layer.hpp"
+#include "npy.hpp"
+#include "progress.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct RunOptions {
+  std::string target = "auto";
+  int tokens = 64;
+  int n_sms = 0;
+  std::string format = "bf16";
+  std::string mode = "split";
+  std::string routing = "uniform";
+  int steps = 2;
+  std::string dump;
+  std::string json;
+  Workload workload;
+  bool tokens_given = false;
+  bool top_k_given = false;
+};
+
+// What all steps together came to.
+struct Report {
+  bool verified = true;
+  std::string first_difference;
+  double max_abs_error = 0;
+  double error_bound = 0;
+  std::vector<uint64_t> rows_per_rank;
+  uint64_t bytes_moved = 0;  // of one step
+  std::vector<std::pair<std::string, double>> phases;
+  std::string device;
+  Target target = Target::kHost;
+  int n_sms = 0;
+};
+
+// Everything a flag can get wrong beyond its own range.
+Status finish_options(RunOptions& options) {
+  Workload& workload = options.workload;
+  if (options.routing == "uniform") {
+    workload.routing = RoutingKind::kUniform;
+  } else if (options.routing == "zipf") {
+    workload.routing = RoutingKind::kZipf;
+  } else if (options.routing == "one-expert") {
+    workload.routing = RoutingKind::kOneExpert;
+  } else {
+    workload.routing = RoutingKind::kFile;
+    if (options.tokens_given)
+      return invalid_argument("--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
+    SWITCHYARD_RETURN_IF_ERROR(read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
+  }
+  if (workload.routing != RoutingKind::kFile && workload.tokens_per_rank.empty())
+    workload.tokens_per_rank.assign(static_cast<size_t>(workload.n_ranks), options.tokens);
+  if (static_cast<int>(workload.tokens_per_rank.size()) != workload.n_ranks)
+    return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d", workload.tokens_per_rank.size(),
+                            workload.n_ranks);
+  if (workload.n_experts % workload.n_ranks != 0)
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts, workload.n_ranks);
+  if (workload.hidden % kHiddenMultiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
+  if (workload.expert_width % 8 != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
+  if (has_router(workload) && workload.top_k > workload.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  if (options.target == "cuda" && num_cuda_devices() == 0)
+    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  return Status();
+}
+
+// Compares one step with the reference; fills in what the report says of it.
+Status verify(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
+              Progress& progress, const std::string& label, Report& report) {
+  progress.begin(label + "verifying");
+  const std::vector<std::vector<bf16>> expected = reference::moe_layer(step, experts);
+  report.rows_per_rank.clear();
+  uint64_t num_messages = 0, num_rows = 0;
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    Result<MoeLayer::Results> results = layer.download(rank);
+    if (!results.ok()) return results.status();
+    report.rows_per_rank.push_back(results.value().dispatch.row_offsets.back());
+    std::string difference = reference::check_dispatch(step, rank, results.value().dispatch);
+    double largest = 0;
+    for (const bf16 value : expected[rank]) largest = std::max(largest, std::abs(static_cast<double>(to_float(value))));
+    // The target's exp may differ in the last place, which may turn a rounding to bf16 here and there.
+    const double bound = largest / 128;
+    report.error_bound = std::max(report.error_bound, bound);
+    for (size_t i = 0; i < expected[rank].size(); ++i) {
+      const double error =
+          std::abs(static_cast<double>(to_float(results.value().output[i])) - to_float(expected[rank][i]));
+      if (!(error <= report.max_abs_error)) report.max_abs_error = error;
+      if (!(error <= bound) && difference.empty())
+        difference = "rank " + std::to_string(rank) + ", token " + std::to_string(i / step.hidden) + ", column " +
+                     std::to_string(i % step.hidden) + ": output " + std::to_string(to_float(results.value().output[i])) +
+                     ", expected " + std::to_string(to_float(expected[rank][i]));
+    }
+    if (!difference.empty() && report.verified) {
+      report.verified = false;
+      report.first_difference = label + difference;
+    }
+    for (int token = 0; token < step.num_tokens(rank); ++token) {
+      std::vector<int32_t> ids(step.topk_ids[rank].begin() + static_cast<ptrdiff_t>(token) * step.top_k,
+                               step.topk_ids[rank].begin() + static_cast<ptrdiff_t>(token + 1) * step.top_k);
+      ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+      num_rows += ids.size();
+      std::sort(ids.begin(), ids.end());
+      num_messages += static_cast<uint64_t>(std::unique(ids.begin(), ids.end()) - ids.begin());
+    }
+  }
+  report.bytes_moved =
+      num_messages * layer.ep().dispatch_message_bytes() + num_rows * layer.ep().combine_message_bytes();
+  return Status();
+}
+
+Status dump(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
+            const reference::MlpExperts& experts) {
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    const std::string folder = directory + "/rank_" + std::to_string(rank) + "/";
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return internal_error("--dump: cannot make %s: %s", folder.c_str(), error.message().c_str());
+    Result<MoeLayer::Results> results = layer.download(rank);
+    if (!results.ok()) return results.status();
+    const auto& [dispatch, expert_outputs, output] = results.value();
+    const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)), top_k = static_cast<uint64_t>(step.top_k);
+    const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
+    const uint64_t rows = dispatch.row_offsets.back(), n_local = static_cast<uint64_t>(step.n_local_experts());
+    std::vector<bf16> gate_up, down;
+    for (uint64_t i = 0; i < n_local; ++i) {
+      const uint64_t expert = static_cast<uint64_t>(rank) * n_local + i;
+      gate_up.insert(gate_up.end(), experts.gate_up[expert].begin(), experts.gate_up[expert].end());
+      down.insert(down.end(), experts.down[expert].begin(), experts.down[expert].end());
+    }
+    std::vector<int32_t> src_rank;
+    for (const auto& expert_rows : reference::dispatched_rows(step, rank))
+      for (const reference::RowOrigin& origin : expert_rows) src_rank.push_back(origin.src_rank);
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "tokens.npy", {tokens, hidden}, step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "topk_ids.npy", {tokens, top_k}, step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "topk_weights.npy", {tokens, top_k}, step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "gate_up_weights.npy", {n_local, hidden, 2 * width}, gate_up));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "down_weights.npy", {n_local, width, hidden}, down));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "row_offsets.npy", {n_local + 1}, dispatch.row_offsets));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_ids.npy", {n_local}, dispatch.expert_ids));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "src_info.npy", {rows, 2}, dispatch.src_info));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "src_rank.npy", {rows}, src_rank));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_rows.npy", {rows, hidden}, dispatch.rows));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_outputs.npy", {rows, hidden}, expert_outputs));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "output.npy", {tokens, hidden}, output));
+  }
+  return Status();
+}
+
+Status run_steps(const RunOptions& options, Report& report) {
+  const Workload& workload = options.workload;
+  const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
+  const int phases_per_step = (has_router(workload) ? 1 : 0) + (mode == StepMode::kFused ? 2 : 4) + 3 + 1;
+  Progress progress(1 + options.steps * phases_per_step);
+  progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
+  const TargetChoice target = options.target == "host"   ? TargetChoice::kHost
+                              : options.target == "cuda" ? TargetChoice::kCuda
+                                                         : TargetChoice::kAuto;
+  Result<std::unique_ptr<World>> world = World::create({.target = target, .n_ranks = workload.n_ranks});
+  if (!world.ok()) return world.status();
+  const reference::MlpExperts experts = make_experts(workload);
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(*world.value(), workload, experts, options.n_sms);
+  if (!created.ok()) return created.status();
+  MoeLayer& layer = *created.value();
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device().name();
+  report.n_sms = layer.ep().n_sms();
+  for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
+    const std::string label = "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
+    reference::Step step = make_step(workload, step_idx);
+    SWITCHYARD_RETURN_IF_ERROR(
+        layer.run(workload, step_idx, mode, step, [&](const std::string& phase) { progress.begin(label + phase); }));
+    SWITCHYARD_RETURN_IF_ERROR(verify(layer, step, experts, progress, label, report));
+    if (!options.dump.empty() && step_idx == options.steps - 1)
+      SWITCHYARD_RETURN_IF_ERROR(dump(options.dump, layer, step, experts));
+  }
+  report.phases = layer.phases();
+  return Status();
+}
+
+void print_table(const RunOptions& options, const Report& report) {
+  const Workload& workload = options.workload;
+  std::printf("Switchyard: a mixture-of-experts layer over %d rank%s\n\n", workload.n_ranks,
+              workload.n_ranks == 1 ? "" : "s");
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(), report.n_sms);
+  std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n", workload.hidden,
+              workload.n_experts, workload.expert_width, workload.top_k, options.format.c_str(), options.mode.c_str(),
+              options.routing.c_str());
+  std::printf("  rank   tokens   expert rows\n");
+  const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    const uint64_t rows = report.rows_per_rank[rank];
+    const size_t bar = most == 0 ? 0 : static_cast<size_t>((rows * 30 + most - 1) / most);
+    std::printf("  %4d  %7d  %12llu  %s\n", rank, workload.tokens_per_rank[rank], static_cast<unsigned long long>(rows),
+                std::string(bar, '#').c_str());
+  }
+  std::printf("\n  phase                    time\n");
+  for (const auto& [name, microseconds] : report.phases) std::printf("  %-16s %9.1f us\n", name.c_str(), microseconds);
+  std::printf("\n  bytes moved      %.2f MB per step (dispatch messages and combined rows)\n",
+              static_cast<double>(report.bytes_moved) * 1e-6);
+  std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error, report.error_bound,
+              options.steps, options.steps == 1 ? "" : "s");
+  if (report.verified)
+    std::printf("  verified         row_offsets, expert_ids, src_info, rows and output\n");
+  else
+    std::printf("  NOT VERIFIED     %s\n", report.first_difference.c_str());
+}
+
+std::string to_json(const RunOptions& options, const Report& report) {
+  const Workload& workload = options.workload;
+  JsonObject phases(2), shape(2);
+  for (const auto& [name, microseconds] : report.phases) phases.number(name, microseconds);
+  shape.integer("ranks", workload.n_ranks)
+      .raw("tokens_per_rank", json_array(workload.tokens_per_rank))
+      .integer("hidden", workload.hidden)
+      .integer("top_k", workload.top_k)
+      .integer("experts", workload.n_experts)
+      .integer("expert_width", workload.expert_width);
+  JsonObject json;
+  json.boolean("verified", report.verified)
+      .number("max_abs_error", report.max_abs_error)
+      .number("error_bound", report.error_bound)
+      .raw("rows_per_rank", json_array(report.rows_per_rank))
+      .integer("bytes_moved", static_cast<int64_t>(report.bytes_moved))
+      .raw("phases", phases.str())
+      .text("target", to_string(report.target))
+      .text("device", report.device)
+      .raw("shape", shape.str())
+      .text("format", options.format)
+      .text("mode", options.mode)
+      .text("routing", options.routing)
+      .number("padding", workload.padding)
+      .integer("n_sms", report.n_sms)
+      .integer("steps", options.steps)
+      .integer("seed", static_cast<int64_t>(workload.seed));
+  if (!report.verified) json.text("first_difference", report.first_difference);
+  return json.str() + "\n";
+}
+
+int run_and_report(RunOptions& options) {
+  if (Status status = finish_options(options); !status.ok()) {
+    std::fprintf(stderr, "switchyard run: %s\n", status.message().c_str());
+    return kBadArgument;
+  }
+  Report report;
+  if (Status status = run_steps(options, report); !status.ok()) {
+    std::fprintf(stderr, "switchyard run: %s\n", status.to_string().c_str());
+    return status.code() == StatusCode::kInvalidArgument ? kBadArgument : kFault;
+  }
+  if (options.json == "-") {
+    std::fputs(to_json(options, report).c_str(), stdout);
+  } else {
+    print_table(options, report);
+    if (!options.json.empty()) {
+      std::ofstream file(options.json);
+      file << to_json(options, report);
+      file.close();
+      if (!file) {
+        std::fprintf(stderr, "switchyard run: --json: cannot write %s\n", options.json.c_str());
+        return kBadArgument;
+      }
+    }
+  }
+  return report.verified ? kVerified : kNotVerified;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, std::function<int()>* run) {
+  CLI::App* command = app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
+  auto options = std::make_shared<RunOptions>();
+  Workload& workload = options->workload;
+  command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--ranks", workload.n_ranks, "Ranks in the world")
+      ->check(CLI::Range(1, kMaxRanks))
+      ->capture_default_str();
+  CLI::Option* tokens = command->add_option("--tokens", options->tokens, "Tokens of every rank")
+                            ->check(CLI::Range(0, kMaxTokensPerRank))
+                            ->capture_default_str();
+  CLI::Option* tokens_per_rank =
+      command->add_option("--tokens-per-rank", workload.tokens_per_rank, "Tokens of each rank, as 5,0,7,..")
+          ->delimiter(',')
+          ->check(CLI::Range(0, kMaxTokensPerRank))
+          ->excludes(tokens);
+  command->add_option("--hidden", workload.hidden, "Elements of a token, a multiple of 8")
+      ->check(CLI::Range(kHiddenMultiple, kMaxHidden))
+      ->capture_default_str();
+  CLI::Option* top_k = command->add_option("--top-k", workload.top_k, "Experts of each token")
+                           ->check(CLI::Range(1, kMaxTopK))
+                           ->capture_default_str();
+  command->add_option("--experts", workload.n_experts, "Experts of the model, a multiple of --ranks")
+      ->check(CLI::Range(1, kMaxExperts))
+      ->capture_default_str();
+  command->add_option("--expert-width", workload.expert_width, "Inner width of an expert's MLP, a multiple of 8")
+      ->check(CLI::Range(8, 65536))
+      ->capture_default_str();
+  command->add_option("--format", options->format, "How tokens travel")
+      ->check(CLI::IsMember({"bf16"}))
+      ->capture_default_str();
+  command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
+      ->check(CLI::IsMember({"split", "fused"}))
+      ->capture_default_str();
+  command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank; 0 chooses")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--routing", options->routing,
+                      "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
+                      "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
+      ->capture_default_str();
+  command->add_option("--padding", workload.padding, "Share of the ids that become -1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "Steps to run, each with new tokens")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_option("--seed", workload.seed, "All numbers follow from it")->capture_default_str();
+  command->add_option("--dump", options->dump,
+                      "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");
+  command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
+  command->callback([=] {
+    options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
+    options->top_k_given = top_k->count() > 0;
+    *run = [options] { return run_and_report(*options); };
+  });
+}
+
+}  // namespace switchyard::tools

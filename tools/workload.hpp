@@ -1,0 +1,43 @@
+// What `switchyard run` runs: a shape, where each token goes, and the numbers in it. Everything follows from the seed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reference/reference.hpp"
+#include "switchyard/base/status.hpp"
+
+namespace switchyard::tools {
+
+enum class RoutingKind { kUniform, kZipf, kOneExpert, kFile };
+
+struct Workload {
+  int n_ranks = 8;
+  std::vector<int> tokens_per_rank;
+  int hidden = 1024;
+  int top_k = 8;
+  int n_experts = 64;
+  int expert_width = 256;
+  RoutingKind routing = RoutingKind::kUniform;
+  double padding = 0;  // share of ids that become -1
+  uint64_t seed = 1;
+  std::vector<std::vector<int32_t>> file_ids;  // by rank, for RoutingKind::kFile
+
+  int max_tokens_per_rank() const;
+};
+
+// Reads one token's ids per line (`rank,id,id,..`) into tokens_per_rank, top_k and file_ids. Blank lines and lines
+// that start with # are skipped. `top_k` 0: as many as the first line has.
+Status read_routing_file(const std::string& path, int top_k, Workload& workload);
+
+// Tokens and, for routings that come from a router, logits; else ids and weights.
+reference::Step make_step(const Workload& workload, int step_idx);
+bool has_router(const Workload& workload);
+// [rank][token * n_experts], for workloads with a router.
+std::vector<std::vector<float>> make_logits(const Workload& workload, int step_idx);
+// Turns a share of the ids into -1.
+void apply_padding(const Workload& workload, int step_idx, reference::Step& step);
+
+reference::MlpExperts make_experts(const Workload& workload);
+
+}  // namespace switchyard::tools
