@@ -33,7 +33,7 @@ struct Thread : ThreadState {
   Fiber fiber;
   Block* block = nullptr;
   ThreadPhase phase = ThreadPhase::kReady;
-  bool resumed_from_spin = false;
+  bool looked_in_vain = false;  // spinning: nothing was done since its wait last looked
   uint64_t deadline_ns = kNoDeadline;
   uint64_t checked_epoch = 0;  // the progress epoch its wait was last evaluated in
   const char* word = "start";  // what it waits in, and where

@@ -46,7 +46,7 @@ Executor::Executor(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t ma
       host_(host),
       simulated_(seed.has_value()),
       max_resident_threads_(max_resident_threads != 0 ? max_resident_threads : kMaxResidentThreads),
-      random_(seed.value_or(0)) {}
+      random_{seed.value_or(0)} {}
 
 void Executor::add_block(Launch& launch, uint32_t block_idx) {
   pending_.push_back({&launch, block_idx});
@@ -86,7 +86,6 @@ bool Executor::unpark_spinners() {
   const bool any = stale != spinning_.end();
   for (auto it = stale; it != spinning_.end(); ++it) {
     (*it)->phase = ThreadPhase::kReady;
-    (*it)->resumed_from_spin = true;
     ready_.push(*it);
   }
   spinning_.erase(stale, spinning_.end());
@@ -106,7 +105,6 @@ bool Executor::run_some() {
 
 void Executor::step(Thread& thread) {
   const uint64_t epoch_before = progress_epoch_;
-  const bool from_spin = std::exchange(thread.resumed_from_spin, false);
   virtual_now_ns_ += kVirtualNsPerStep;
   current_thread = &thread;
   thread.fiber.resume();
@@ -125,8 +123,8 @@ void Executor::step(Thread& thread) {
   }
   if (thread.phase == ThreadPhase::kSpinning) {
     // A wait that looked again in vain is no progress; one that a thread has just come to is.
-    if (!from_spin) ++progress_epoch_;
-    thread.checked_epoch = from_spin ? epoch_before : 0;
+    if (!thread.looked_in_vain) ++progress_epoch_;
+    thread.checked_epoch = thread.looked_in_vain ? epoch_before : 0;
     spinning_.push_back(&thread);
   } else {
     ++progress_epoch_;

@@ -4,7 +4,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +18,17 @@ class ExecutorHost {
   virtual ~ExecutorHost() = default;
   virtual void on_block_finished(Launch& launch) = 0;
   virtual void fail(Status status) = 0;
+};
+
+// The seeded choices. Not one of <random>'s engines: those may be compiled with a sanitizer elsewhere and linked in here.
+struct Random {
+  uint64_t state;
+  uint64_t operator()() {
+    uint64_t value = state += 0x9e3779b97f4a7c15ull;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+  }
 };
 
 // Threads ready to run, oldest first. Never allocates in push(): see WaitList.
@@ -84,7 +94,7 @@ class Executor {
   ExecutorHost& host_;
   const bool simulated_;
   const uint64_t max_resident_threads_;
-  std::mt19937_64 random_;
+  Random random_;
   std::deque<PendingBlock> pending_;
   std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
   std::unique_ptr<Block> finished_block_;  // kept until the step that ended it is over

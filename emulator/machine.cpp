@@ -258,8 +258,9 @@ const uint64_t* warp_collect(uint64_t value, const char* word, Where where) {
 void preempt(Where where) {
   if (executor().should_preempt()) executor().suspend_current(self(), ThreadPhase::kReady, "preempt", where);
 }
-void spin(uint64_t deadline_ns, Where where) {
+void spin(uint64_t deadline_ns, bool looked_in_vain, Where where) {
   self().deadline_ns = deadline_ns;
+  self().looked_in_vain = looked_in_vain;
   executor().suspend_current(self(), ThreadPhase::kSpinning, "wait_until", where);
 }
 uint64_t now_ns() { return executor().now_ns(); }

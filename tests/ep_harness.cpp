@@ -31,16 +31,6 @@ std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int r
   return row;
 }
 
-namespace {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result.ok()) ADD_FAILURE() << result.status().to_string();
-  return std::move(result).value();
-}
-
-}  // namespace
-
 EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
   world_ = must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host}));
   const int max_tokens = shape.max_tokens_per_rank != 0

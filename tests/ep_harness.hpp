@@ -10,6 +10,13 @@
 
 namespace switchyard::testing_support {
 
+// The value; without one the test has failed, and ends.
+template <typename T>
+T must(Result<T> result) {
+  if (!result.ok()) ADD_FAILURE() << result.status().to_string();
+  return std::move(result).value();
+}
+
 enum class StepMode { kSplit, kFused };
 
 struct Shape {

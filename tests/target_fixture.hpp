@@ -1,5 +1,5 @@
-// For tests that are compiled once per target: one rank on the target this file is compiled for. On the host every
-// test runs twice, in the emulator's fast mode and in its simulated one.
+// For tests that are compiled once per target: one rank on the target this file is compiled for. On the host
+// every test runs twice, in the emulator's fast mode and in its simulated one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,12 +42,6 @@ inline std::string mode_name(const ::testing::TestParamInfo<EmulatorMode>& info)
 }
 
 inline namespace SWITCHYARD_TARGET {
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result.ok()) ADD_FAILURE() << result.status().to_string();
-  return std::move(result).value();
-}
 
 class OneRankTest : public ::testing::TestWithParam<EmulatorMode> {
  protected:

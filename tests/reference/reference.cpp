@@ -69,7 +69,7 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 
 namespace {
 
-std::vector<bf16> combine_token(const Step& step, int rank, int token, ExpertFunction expert, const void* experts) {
+std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert, const void* experts) {
   std::vector<float> sums(step.hidden, 0.0f);
   for (int k = 0; k < step.top_k; ++k) {
     const int id = step.topk_ids[rank][token * step.top_k + k];
@@ -78,20 +78,28 @@ std::vector<bf16> combine_token(const Step& step, int rank, int token, ExpertFun
     const std::vector<bf16> row = expert(experts, step, rank, token, id);
     for (int column = 0; column < step.hidden; ++column) sums[column] = sums[column] + weight * to_float(row[column]);
   }
-  std::vector<bf16> output(step.hidden);
-  for (int column = 0; column < step.hidden; ++column) output[column] = to_bf16(sums[column]);
+  return sums;
+}
+
+std::vector<bf16> rounded(const std::vector<float>& values) {
+  std::vector<bf16> output;
+  for (const float value : values) output.push_back(to_bf16(value));
   return output;
 }
 
 }  // namespace
 
-std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
-  std::vector<bf16> output;
+std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts) {
+  std::vector<float> output;
   for (int token = 0; token < step.num_tokens(rank); ++token) {
-    const std::vector<bf16> row = combine_token(step, rank, token, expert, experts);
-    output.insert(output.end(), row.begin(), row.end());
+    const std::vector<float> sums = sums_of_token(step, rank, token, expert, experts);
+    output.insert(output.end(), sums.begin(), sums.end());
   }
   return output;
+}
+
+std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
+  return rounded(combine_sums(step, rank, expert, experts));
 }
 
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts) {
@@ -133,24 +141,40 @@ std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vect
     const bf16* weights = matrix.data() + k * columns;
     for (int column = 0; column < columns; ++column) sums[column] = sums[column] + value * to_float(weights[column]);
   }
-  std::vector<bf16> product(columns);
-  for (int column = 0; column < columns; ++column) product[column] = to_bf16(sums[column]);
-  return product;
+  return rounded(sums);
 }
 
 }  // namespace
+
+std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
+                                 const std::vector<std::vector<bf16>>& matrices, int inner, int columns) {
+  std::vector<bf16> output;
+  for (size_t group = 0; group < groups.expert_ids.size(); ++group)
+    for (uint32_t row = groups.row_offsets[group]; row < groups.row_offsets[group + 1]; ++row) {
+      const auto begin = rows.begin() + static_cast<ptrdiff_t>(row) * inner;
+      const std::vector<bf16> product =
+          row_times_matrix(std::vector<bf16>(begin, begin + inner), matrices[groups.expert_ids[group]], columns);
+      output.insert(output.end(), product.begin(), product.end());
+    }
+  return output;
+}
+
+std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width) {
+  std::vector<bf16> output;
+  for (size_t row = 0; row < gate_up.size(); row += 2 * static_cast<size_t>(width))
+    for (int column = 0; column < width; ++column) {
+      const float gate = to_float(gate_up[row + column]);
+      output.push_back(to_bf16(gate / (1.0f + std::exp(-gate)) * to_float(gate_up[row + width + column])));
+    }
+  return output;
+}
 
 std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx) {
   const MlpExperts& mlp = *static_cast<const MlpExperts*>(experts);
   const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
   const std::vector<bf16> gate_up =
       row_times_matrix(std::vector<bf16>(token, token + step.hidden), mlp.gate_up[expert_idx], 2 * mlp.width);
-  std::vector<bf16> activated(mlp.width);
-  for (int i = 0; i < mlp.width; ++i) {
-    const float gate = to_float(gate_up[i]);
-    activated[i] = to_bf16(gate / (1.0f + std::exp(-gate)) * to_float(gate_up[mlp.width + i]));
-  }
-  return row_times_matrix(activated, mlp.down[expert_idx], mlp.hidden);
+  return row_times_matrix(silu_mul(gate_up, mlp.width), mlp.down[expert_idx], mlp.hidden);
 }
 
 std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& experts) {
@@ -164,7 +188,7 @@ std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& exp
   const auto worker = [&] {
     for (size_t i = next++; i < work.size(); i = next++) {
       const auto [rank, token] = work[i];
-      const std::vector<bf16> row = combine_token(step, rank, token, &mlp_expert, &experts);
+      const std::vector<bf16> row = rounded(sums_of_token(step, rank, token, &mlp_expert, &experts));
       std::copy(row.begin(), row.end(), outputs[rank].begin() + static_cast<ptrdiff_t>(token) * step.hidden);
     }
   };

@@ -50,7 +50,9 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
                                              int expert_idx);
 
-// [token * hidden]: the weighted sum in fp32, in the order of k, rounded once; padding adds nothing.
+// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing.
+std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // [token * top_k * hidden]: each expert's result, zeros for padding.
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);
@@ -61,6 +63,18 @@ struct Routing {
   std::vector<float> topk_weights;
 };
 Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_experts, int top_k);
+
+// Ragged rows: group g takes rows [row_offsets[g], row_offsets[g + 1]) to expert expert_ids[g].
+struct RaggedGroups {
+  std::vector<uint32_t> row_offsets;
+  std::vector<int32_t> expert_ids;
+};
+// [row][columns]: each row [inner] times its expert's matrix [inner][columns], summed in fp32 over k in order.
+std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
+                                 const std::vector<std::vector<bf16>>& matrices, int inner, int columns);
+
+// [row][width]: silu(gate) * up in fp32, rounded once, of [row][2 * width]: gate, then up.
+std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width);
 
 // A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to bf16.
 struct MlpExperts {

@@ -45,7 +45,7 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   const uint64_t start_ns = target::now_ns();
   // A block that waits for another block of its own rank gives that block's wait for a peer time to expire first:
   // the peer is the one to name.
-  const uint64_t grace_ns = site.late_rank == channel.my_rank ? channel.timeout_ns / 20 : 0;
+  const uint64_t grace_ns = site.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
   bool arrived = false;
   const bool ended = target::wait_until(
       [&] {

@@ -35,8 +35,9 @@ void named_barrier(uint32_t barrier_idx, uint32_t num_threads, bool wait, Where 
 // Joins the lanes of this warp that have not exited and returns the 32 values they brought (0 for exited lanes).
 // The values stay valid until this thread's next call.
 const uint64_t* warp_collect(uint64_t value, const char* word, Where where);
-void preempt(Where where);                           // simulated mode: another thread may run here
-void spin(uint64_t deadline_ns, Where where);        // let others run; come back when something may have changed
+void preempt(Where where);  // simulated mode: another thread may run here
+// Lets others run and comes back when something may have changed. `looked_in_vain`: nothing was done since the last one.
+void spin(uint64_t deadline_ns, bool looked_in_vain, Where where);
 uint64_t now_ns();
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
@@ -216,13 +217,13 @@ inline uint64_t now_ns() { return emulator::now_ns(); }
 template <typename Ready>
 bool wait_until(Ready&& ready, uint64_t deadline_ns, Where where = Where::current()) {
   emulator::ThreadState& self = *emulator::current_thread;
-  for (;;) {
+  for (bool looked_in_vain = false;; looked_in_vain = true) {
     const bool preemptible = std::exchange(self.preemptible, false);
     const bool is_ready = ready();
     self.preemptible = preemptible;
     if (is_ready) return true;
     if (deadline_ns != kNoDeadline && now_ns() >= deadline_ns) return false;
-    emulator::spin(deadline_ns, where);
+    emulator::spin(deadline_ns, looked_in_vain, where);
   }
 }
 
