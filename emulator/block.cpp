@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "executor.hpp"
+#include "weak_memory.hpp"
 
 namespace switchyard::emulator {
 namespace {
@@ -41,6 +42,7 @@ Block::Block(Executor& executor_in, Launch& launch_in, uint32_t block_idx)
     thread.fiber.prepare(executor.stacks.take(), &run_thread, &thread);
     ++warps[i / kWarpSize].num_live;
   }
+  if (executor.weak_memory != nullptr) executor.weak_memory->start_block(*this);
 }
 
 Block::~Block() {
@@ -61,20 +63,25 @@ void Block::complete(Barrier& barrier) {
   barrier.any = false;
   barrier.num_arrived = 0;
   ++barrier.generation;
+  barrier.knowledge[barrier.generation % 2].clear();
   wake(barrier.waiters);
 }
 
 void Block::arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word,
                             Where where) {
   char* sync_object = &barrier.sync_object[barrier.generation % 2];
+  Knowledge& knowledge = barrier.knowledge[barrier.generation % 2];
   annotate_release(sync_object);
+  if (executor.weak_memory != nullptr) executor.weak_memory->release(self, knowledge);
   if (++barrier.num_arrived == num_expected) {
     complete(barrier);
   } else if (wait) {
     barrier.waiters.add(self);
     executor.suspend_current(self, ThreadPhase::kBlocked, word, where);
   }
-  if (wait) annotate_acquire(sync_object);
+  if (!wait) return;
+  annotate_acquire(sync_object);
+  if (executor.weak_memory != nullptr) executor.weak_memory->acquire(self, knowledge);
 }
 
 void Block::sync(Thread& self, Where where) {

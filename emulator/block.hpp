@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fiber.hpp"
+#include "knowledge.hpp"
 #include "switchyard/target/host.hpp"
 
 namespace switchyard::emulator {
@@ -20,11 +21,12 @@ struct Launch {
   std::string name;
   LaunchShape shape;
   void (*body)(const void*) = nullptr;
-  std::unique_ptr<std::byte[]> argument_storage;
+  std::shared_ptr<std::byte[]> argument_storage;  // shared by the launches of a recording
   const void* arguments = nullptr;
   Stream* stream = nullptr;
   uint64_t sequence = 0;
   uint32_t num_blocks_left = 0;  // guarded by the machine's mutex
+  Knowledge knowledge;           // weak memory: what its threads start with
 };
 
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
@@ -39,6 +41,7 @@ struct Thread : ThreadState {
   const char* word = "start";  // what it waits in, and where
   Where where;
   Thread* next_waiter = nullptr;
+  std::vector<uint32_t> bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
 };
 
 // Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and must
@@ -56,6 +59,7 @@ struct Barrier {
   bool any = false;
   std::array<bool, 2> any_result{};
   std::array<char, 2> sync_object{};
+  std::array<Knowledge, 2> knowledge;  // weak memory: what those who arrived know
   WaitList waiters;
 };
 
@@ -66,6 +70,7 @@ struct Warp {
   uint32_t num_arrived = 0;
   uint32_t num_live = 0;
   const char* word = nullptr;
+  uint32_t actor = 0;  // weak memory: who it is there
   WaitList waiters;
 };
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "weak_memory.hpp"
+
 namespace switchyard::emulator {
 namespace {
 
@@ -64,6 +66,7 @@ void Executor::admit_pending() {
     ready_.reserve(num_resident_threads_);
     for (Thread& thread : block->threads) {
       thread.preemptible = simulated_;
+      thread.is_weak = weak_memory != nullptr;
       ready_.push(&thread);
     }
     blocks_.emplace(block.get(), std::move(block));
@@ -109,9 +112,7 @@ void Executor::step(Thread& thread) {
   current_thread = &thread;
   thread.fiber.resume();
   current_thread = nullptr;
-  if (simulated_)
-    trace(thread.block->launch.sequence << 40 ^ uint64_t{thread.block_idx} << 24 ^ uint64_t{thread.thread_idx} << 12 ^
-          uint64_t{thread.where.line()} ^ static_cast<uint64_t>(thread.phase) << 60);
+  if (simulated_) note_event(thread);
   if (thread.fiber.overflowed()) {
     host_.fail(internal_error("a thread of %s overflowed its stack of %zu bytes", thread.block->launch.name.c_str(),
                               kStackBytes));
@@ -132,12 +133,37 @@ void Executor::step(Thread& thread) {
   }
 }
 
+void Executor::note_event(const Thread& thread) {
+  const Launch& launch = thread.block->launch;
+  trace(launch.sequence << 40 ^ uint64_t{thread.block_idx} << 24 ^ uint64_t{thread.thread_idx} << 12 ^
+        uint64_t{thread.where.line()} ^ static_cast<uint64_t>(thread.phase) << 60);
+  RecentEvents& recent = events_[launch.stream];
+  recent.ring[recent.num_noted++ % RecentEvents::kCapacity] = {virtual_now_ns_,   launch.sequence, thread.block_idx,
+                                                               thread.thread_idx, thread.word,     thread.where};
+}
+
+std::string Executor::recent_events(const Stream* stream) const {
+  const auto found = events_.find(stream);
+  if (found == events_.end()) return "    none\n";
+  const RecentEvents& recent = found->second;
+  std::string text;
+  const size_t oldest = recent.num_noted > RecentEvents::kCapacity ? recent.num_noted - RecentEvents::kCapacity : 0;
+  for (size_t i = oldest; i < recent.num_noted; ++i) {
+    const Event& event = recent.ring[i % RecentEvents::kCapacity];
+    text += "    " + std::to_string(event.virtual_ns) + " ns: launch " + std::to_string(event.launch_sequence) +
+            ", block " + std::to_string(event.block_idx) + ", thread " + std::to_string(event.thread_idx) + ": " +
+            event.word + " at " + base_name(event.where.file_name()) + ":" + std::to_string(event.where.line()) + "\n";
+  }
+  return text;
+}
+
 void Executor::finish(Thread& thread) {
   Block& block = *thread.block;
   block.on_thread_finished(thread);
   if (block.num_live > 0) return;
   Launch& launch = block.launch;
   annotate_acquire(&launch);  // pairs with the release at the end of each thread
+  if (weak_memory != nullptr) weak_memory->end_block(block);
   num_resident_threads_ -= launch.shape.num_threads;
   // The thread itself still has to be looked at by step(): keep its block until the next one is admitted.
   thread.phase = ThreadPhase::kFinished;

@@ -1,6 +1,7 @@
 // Runs the threads of the blocks given to it, on one OS thread: in turn (fast mode) or in a seeded order (simulated).
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "block.hpp"
 
 namespace switchyard::emulator {
+
+class WeakMemory;
 
 // What an executor tells its machine.
 class ExecutorHost {
@@ -75,11 +78,28 @@ class Executor {
   bool should_preempt() { return random_() % 4 == 0; }
   uint64_t now_ns() const;
   uint64_t trace_hash() const { return trace_hash_; }
+  std::string recent_events(const Stream* stream) const;
   std::string describe_waits() const;
 
   StackPool stacks;
+  WeakMemory* weak_memory = nullptr;  // null: memory is what it is
 
  private:
+  // Where a thread last gave way.
+  struct Event {
+    uint64_t virtual_ns;
+    uint64_t launch_sequence;
+    uint32_t block_idx;
+    uint32_t thread_idx;
+    const char* word;
+    Where where;
+  };
+  struct RecentEvents {
+    static constexpr size_t kCapacity = 12;
+    std::array<Event, kCapacity> ring;
+    size_t num_noted = 0;
+  };
+
   struct PendingBlock {
     Launch* launch;
     uint32_t block_idx;
@@ -90,6 +110,7 @@ class Executor {
   void finish(Thread& thread);
   bool unpark_spinners();
   void trace(uint64_t value);
+  void note_event(const Thread& thread);
 
   ExecutorHost& host_;
   const bool simulated_;
@@ -103,6 +124,7 @@ class Executor {
   std::vector<Thread*> spinning_;
   uint64_t progress_epoch_ = 1;
   uint64_t virtual_now_ns_ = 0;
+  std::unordered_map<const Stream*, RecentEvents> events_;
   uint64_t trace_hash_ = 0xcbf29ce484222325ull;
 };
 

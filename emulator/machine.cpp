@@ -1,5 +1,6 @@
 #include "machine.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -7,9 +8,11 @@
 #include <deque>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "executor.hpp"
+#include "weak_memory.hpp"
 
 namespace switchyard::emulator {
 
@@ -17,7 +20,9 @@ class Stream {
  public:
   Stream(Machine::Impl& machine_in) : machine(machine_in) {}
   Machine::Impl& machine;
-  std::deque<std::unique_ptr<Launch>> launches;  // the first one runs; guarded by the machine's mutex
+  // Guarded by the machine's mutex.
+  std::deque<std::unique_ptr<Launch>> launches;  // the first one runs
+  std::optional<std::vector<RecordedLaunch>> recording;
 };
 
 class Machine::Impl : public ExecutorHost {
@@ -29,6 +34,10 @@ class Machine::Impl : public ExecutorHost {
     for (unsigned i = 0; i < num_workers; ++i)
       workers_.push_back(std::make_unique<Worker>(
           *this, simulated ? std::optional<uint64_t>(options.seed) : std::nullopt, options.max_resident_threads));
+#if !defined(SWITCHYARD_TSAN)  // it would see the fibers race in what the weak memory keeps
+    if (simulated && options.weak) weak_memory_ = std::make_unique<WeakMemory>(options.seed, options.mutant);
+#endif
+    workers_.front()->executor.weak_memory = weak_memory_.get();
     if (!simulated)
       for (auto& worker : workers_) worker->os_thread = std::thread([this, w = worker.get()] { work(*w); });
   }
@@ -53,17 +62,36 @@ class Machine::Impl : public ExecutorHost {
   Status enqueue(Stream& stream, std::unique_ptr<Launch> launch) {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
+    if (stream.recording) {
+      stream.recording->push_back(std::move(launch));
+      return Status();
+    }
     launch->stream = &stream;
     launch->sequence = next_sequence_++;
     launch->num_blocks_left = launch->shape.num_blocks;
     annotate_release(launch.get());  // pairs with the acquire each thread starts with
+    if (weak_memory_ != nullptr) weak_memory_->on_enqueue(*launch);
     stream.launches.push_back(std::move(launch));
     if (stream.launches.size() == 1) start(*stream.launches.front());
     return Status();
   }
 
+  void begin_recording(Stream& stream) {
+    std::lock_guard lock(mutex_);
+    stream.recording.emplace();
+  }
+
+  std::vector<RecordedLaunch> end_recording(Stream& stream) {
+    std::lock_guard lock(mutex_);
+    std::vector<RecordedLaunch> recorded = std::move(stream.recording).value();
+    stream.recording.reset();
+    return recorded;
+  }
+
   // Returns once `stream` (all streams if null) has no launch left.
   Status synchronize(Stream* stream) {
+    if (is_recording(stream))
+      return failed_precondition("a stream that is being recorded cannot be waited for: nothing on it runs");
     if (options_.mode == Mode::kSimulated) return simulate(stream);
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return failure_.ok() ? is_idle(stream) : num_abandoned_ == workers_.size(); });
@@ -95,7 +123,11 @@ class Machine::Impl : public ExecutorHost {
     changed_.notify_all();
   }
 
-  uint64_t trace_hash() const { return workers_.front()->executor.trace_hash(); }
+  std::string recent_events(Stream* stream) const { return workers_.front()->executor.recent_events(stream); }
+  uint64_t trace_hash() const {
+    return workers_.front()->executor.trace_hash() ^ (weak_memory_ != nullptr ? weak_memory_->trace_hash() : 0);
+  }
+  WeakMemory* weak_memory() const { return weak_memory_.get(); }
 
  private:
   struct Worker {
@@ -109,6 +141,12 @@ class Machine::Impl : public ExecutorHost {
     std::thread os_thread;
   };
 
+  bool is_recording(const Stream* stream) {
+    std::lock_guard lock(mutex_);
+    if (stream != nullptr) return stream->recording.has_value();
+    return std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->recording.has_value(); });
+  }
+
   bool is_idle(const Stream* stream) const {
     if (stream != nullptr) return stream->launches.empty();
     for (const auto& s : streams_)
@@ -118,6 +156,7 @@ class Machine::Impl : public ExecutorHost {
 
   // Gives the blocks of a launch to the workers. Called with the mutex held.
   void start(Launch& launch) {
+    if (weak_memory_ != nullptr) weak_memory_->on_start(launch);
     for (uint32_t block_idx = 0; block_idx < launch.shape.num_blocks; ++block_idx) {
       Worker& worker = *workers_[next_worker_++ % workers_.size()];
       worker.inbox.emplace_back(&launch, block_idx);
@@ -197,6 +236,7 @@ class Machine::Impl : public ExecutorHost {
     }
     if (failed_) worker.executor.abandon_all();
     std::lock_guard lock(mutex_);
+    if (weak_memory_ != nullptr && failure_.ok()) weak_memory_->on_synchronized(stream);
     return failure_;
   }
 
@@ -206,6 +246,7 @@ class Machine::Impl : public ExecutorHost {
   std::condition_variable changed_;   // workers: there is mail, or an end
   std::condition_variable idle_;      // callers: a stream is empty, or the machine failed
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::unique_ptr<WeakMemory> weak_memory_;  // null unless options_.weak
   std::vector<std::unique_ptr<Worker>> workers_;
   Status failure_;
   std::atomic<bool> failed_ = false;
@@ -221,13 +262,26 @@ Machine::~Machine() = default;
 Stream* Machine::create_stream() { return impl_->create_stream(); }
 Status Machine::synchronize(Stream* stream) { return impl_->synchronize(stream); }
 Status Machine::synchronize() { return impl_->synchronize(nullptr); }
+void Machine::begin_recording(Stream* stream) { impl_->begin_recording(*stream); }
+std::vector<RecordedLaunch> Machine::end_recording(Stream* stream) { return impl_->end_recording(*stream); }
+Status Machine::enqueue(Stream* stream, const RecordedLaunch& recorded) {
+  return impl_->enqueue(*stream, std::make_unique<Launch>(*recorded));
+}
 uint64_t Machine::trace_hash() const { return impl_->trace_hash(); }
+std::string Machine::recent_events(Stream* stream) const { return impl_->recent_events(stream); }
+void Machine::add_memory(const void* memory, uint64_t bytes) {
+  if (WeakMemory* weak = impl_->weak_memory()) weak->add_range(memory, bytes);
+}
+void Machine::remove_memory(const void* memory) {
+  if (WeakMemory* weak = impl_->weak_memory()) weak->remove_range(memory);
+}
+void Machine::on_host_write(const void* memory, uint64_t bytes) {
+  if (WeakMemory* weak = impl_->weak_memory()) weak->forget(memory, bytes);
+}
 
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
                const void* arguments, size_t argument_bytes, size_t argument_alignment) {
-  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 || shape.num_threads > 1024)
-    return invalid_argument("launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)",
-                            name, shape.num_blocks, shape.num_threads, kWarpSize);
+  SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
   auto launch = std::make_unique<Launch>();
   launch->name = name;
   launch->shape = shape;
@@ -245,6 +299,7 @@ Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, 
 namespace {
 Thread& self() { return *static_cast<Thread*>(current_thread); }
 Executor& executor() { return self().block->executor; }
+WeakMemory* weak_memory() { return executor().weak_memory; }
 }  // namespace
 
 void sync_block(Where where) { self().block->sync(self(), where); }
@@ -286,20 +341,26 @@ void store_transfer(uint64_t* barrier, TransferState state) {
   }
   std::memcpy(barrier, &state, sizeof(state));
 }
+void release_transfer(uint64_t* barrier) {
+  annotate_release(barrier);
+  const uint32_t phase = load_transfer(barrier).arrivals_and_phase & 1u;
+  if (weak_memory() != nullptr) weak_memory()->transfer_release(self(), barrier, phase);
+}
 }  // namespace
 
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals) {
+  if (weak_memory() != nullptr) weak_memory()->transfer_init(barrier);
   store_transfer(barrier, TransferState{0, static_cast<uint16_t>(num_arrivals), static_cast<uint16_t>(num_arrivals << 1)});
 }
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes) {
-  annotate_release(barrier);
+  release_transfer(barrier);
   TransferState state = load_transfer(barrier);
   state.pending_bytes += static_cast<int32_t>(expected_bytes);
   --state.pending_arrivals;
   store_transfer(barrier, state);
 }
 void transfer_complete(uint64_t* barrier, uint32_t bytes) {
-  annotate_release(barrier);
+  release_transfer(barrier);
   TransferState state = load_transfer(barrier);
   state.pending_bytes -= static_cast<int32_t>(bytes);
   store_transfer(barrier, state);
@@ -307,6 +368,7 @@ void transfer_complete(uint64_t* barrier, uint32_t bytes) {
 bool transfer_done(uint64_t* barrier, uint32_t parity) {
   if ((load_transfer(barrier).arrivals_and_phase & 1u) == parity) return false;
   annotate_acquire(barrier);
+  if (weak_memory() != nullptr) weak_memory()->transfer_acquire(self(), barrier, parity);
   return true;
 }
 

@@ -10,8 +10,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "switchyard/base/status.hpp"
+#include "switchyard/target/mutant.hpp"
 
 namespace switchyard::emulator {
 
@@ -26,9 +30,15 @@ struct MachineOptions {
   uint64_t max_resident_threads = 0;
   // Fast mode: threads that wait without a deadline while nothing moves for this long are deadlocked.
   uint64_t stuck_after_ns = 2'000'000'000;
+  // Simulated mode: a load may return any value that the kernels' releases, acquires and barriers do not forbid
+  // (weak_memory.hpp). Launches then come from one host thread. A build with ThreadSanitizer ignores it.
+  bool weak = false;
+  std::optional<OrderMutant> mutant = std::nullopt;  // weak memory: for tests that want to see a wrong order caught
 };
 
 class Stream;
+struct Launch;
+using RecordedLaunch = std::shared_ptr<const Launch>;
 
 class Machine {
  public:
@@ -43,7 +53,21 @@ class Machine {
   Status synchronize(Stream* stream);
   Status synchronize();
 
+  // Between these two, launches on the stream are recorded instead of run, and synchronize() is an error.
+  void begin_recording(Stream* stream);
+  std::vector<RecordedLaunch> end_recording(Stream* stream);
+  // Launches what was recorded once more.
+  Status enqueue(Stream* stream, const RecordedLaunch& recorded);
+
   uint64_t trace_hash() const;
+  // Simulated mode: the last things the threads of this stream did, a line each.
+  std::string recent_events(Stream* stream) const;
+
+  // For a weak memory, and nothing without one. Memory that kernels may touch: from the first call on an access of any
+  // other stops the machine, with its place. What the host writes itself, when no kernel uses it, has no history.
+  void add_memory(const void* memory, uint64_t bytes);
+  void remove_memory(const void* memory);
+  void on_host_write(const void* memory, uint64_t bytes);
 
   class Impl;
 

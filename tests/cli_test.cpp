@@ -155,6 +155,51 @@ TEST_F(Cli, BadRoutingFilesNameTheLine) {
   expect_refused(command + " --tokens 4", {"--tokens"});
 }
 
+const std::string kSmallBench =
+    "bench ep --target host --ranks 2 --experts 4 --top-k 2 --hidden 64 --tokens 1,3 --replays 2 --n-sms 2 ";
+
+TEST_F(Cli, BenchTimesEveryPhaseAndVerifies) {
+  const std::string json_path = folder / "bench.json", svg_path = folder / "bench.svg";
+  const Outcome table = run(kSmallBench + "--json " + json_path + " --svg " + svg_path);
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(table.err, "");
+  for (const char* part : {"step", "dispatch_async", "dispatch_wait", "combine_async", "combine_wait", "dispatch ",
+                           "combine ", "% of copy", "verified"})
+    EXPECT_NE(table.out.find(part), std::string::npos) << part << " in " << table.out;
+  const std::string json = read_file(json_path), svg = read_file(svg_path);
+  for (const char* part : {"\"verified\": true", "\"copy_bytes_per_second\": ", "\"tokens_per_rank\": 3",
+                           "\"phase\": \"step\"", "\"mode\": \"fused\"", "\"fraction_of_copy\": "})
+    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+  EXPECT_EQ(svg.rfind("<svg", 0), 0u);
+  EXPECT_NE(svg.find("whole step"), std::string::npos);
+  EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
+TEST_F(Cli, BenchRepeatsAndComparesHashes) {
+  const Outcome outcome = run(kSmallBench + "--tokens 2 --routing zipf --repeat-check 5 --hash-every 2");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* mode : {"split", "fused"})
+    EXPECT_NE(outcome.out.find(std::string(mode) + ": 5 replays, outputs hashed 5 times, all equal"), std::string::npos)
+        << outcome.out;
+}
+
+TEST_F(Cli, BenchSkipsWhatDoesNotFit) {
+  const Outcome outcome = run("bench ep --target host --hidden 16384 --tokens 65535 --ranks 64 --experts 1024 --top-k 32");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("65535  skipped: needs"), std::string::npos) << outcome.out;
+}
+
+TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
+  expect_refused("bench", {"subcommand"});
+  expect_refused("bench ep --tokens 0", {"--tokens", "65535"});
+  expect_refused("bench ep --replays 1", {"--replays", "2"});
+  expect_refused("bench ep --mode neither", {"--mode", "both"});
+  expect_refused("bench ep --target host --experts 12", {"--experts", "multiple of --ranks (8)"});
+  expect_refused("bench ep --target host --hidden 12", {"--hidden", "multiple of 8"});
+  expect_refused("bench ep --target host --experts 8 --top-k 9", {"--top-k", "--experts (8)"});
+  expect_refused("bench ep --target host --n-sms 60000 --tokens 1", {"n_sms"});
+}
+
 TEST_F(Cli, DoctorSaysWhatRunsHere) {
   const Outcome text = run("doctor");
   EXPECT_EQ(text.exit_code, 0);
@@ -164,7 +209,7 @@ TEST_F(Cli, DoctorSaysWhatRunsHere) {
 }
 
 TEST_F(Cli, HelpTeaches) {
-  for (const char* arguments : {"--help", "run --help", "doctor --help"}) {
+  for (const char* arguments : {"--help", "run --help", "bench ep --help", "doctor --help"}) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_GT(outcome.out.size(), 80u);

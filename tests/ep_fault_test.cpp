@@ -134,6 +134,43 @@ TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
   expect_message(status_of([](auto& c) { c.timeout_ns = 0; }), StatusCode::kInvalidArgument, "timeout_ns is 0");
 }
 
+TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
+  auto world = World::create({.target = GetParam(), .n_ranks = 3});
+  ASSERT_TRUE(world.ok());
+  const ExpertParallelConfig good{.n_experts = 6, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
+  std::vector<ExpertParallelConfig> configs(3, good);
+  EXPECT_TRUE(ExpertParallel::create(*world.value(), configs).ok());
+  configs[2].top_k = 3;
+  expect_message(ExpertParallel::create(*world.value(), configs).status(), StatusCode::kInvalidArgument,
+                 "rank 2 has another configuration than rank 0: top_k is 3 there and 2 here");
+  configs.pop_back();
+  expect_message(ExpertParallel::create(*world.value(), configs).status(), StatusCode::kInvalidArgument,
+                 "config_of_rank has 2 entries; the world has 3 ranks");
+}
+
+// A step that broke leaves counters that mean nothing. What was enqueued behind it must leave them, and memory, alone.
+TEST_P(EpFault, WhatIsEnqueuedBehindABrokenStepDoesNothing) {
+  const Shape shape;
+  EpHarness harness(shape, {.target = GetParam()});
+  reference::Step step = make_step(shape, 8);
+  step.topk_ids[0][0] = 99;
+  ASSERT_TRUE(harness.enqueue_steps(step, 3).ok());
+  expect_message(harness.ep().synchronize(), StatusCode::kInvalidArgument, "topk_ids of rank 0 holds 99");
+  ASSERT_TRUE(harness.ep().reset().ok());
+  harness.run_and_check(make_step(shape, 9));
+}
+
+TEST_P(EpFault, ResetRefusesSurvivorsThatMakeNoWorld) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {1, 1, 1}};
+  EpHarness harness(shape, {.target = GetParam()});
+  expect_message(harness.ep().reset({}), StatusCode::kInvalidArgument, "survivors is empty");
+  expect_message(harness.ep().reset({0, 3}), StatusCode::kInvalidArgument, "survivors[1] is 3");
+  expect_message(harness.ep().reset({1, 0}), StatusCode::kInvalidArgument, "survivors[1] is 0");
+  EXPECT_TRUE(harness.ep().reset({0, 2}).ok());
+  EXPECT_EQ(harness.ep().n_ranks(), 2);
+  EXPECT_EQ(harness.ep().n_local_experts(), 3);
+}
+
 TEST(WorldOptionsTest, RankLimitsAreChecked) {
   EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 65}).status().code(), StatusCode::kInvalidArgument);

@@ -31,6 +31,11 @@ std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int r
   return row;
 }
 
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
+  const auto first = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
+  return std::vector<bf16>(first, first + step.hidden);
+}
+
 EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
   world_ = must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host}));
   const int max_tokens = shape.max_tokens_per_rank != 0
@@ -87,15 +92,21 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           buffers.row_offsets.data(), buffers.expert_ids.data()};
 }
 
+Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
+  if (options_.mode == StepMode::kFused) return ep_->dispatch(rank, input, dispatch_output(rank));
+  SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_async(rank, input));
+  return ep_->dispatch_wait(rank, dispatch_output(rank));
+}
+
+Status EpHarness::launch_combine(int rank, const CombineInput& input, const CombineOutput& output) {
+  if (options_.mode == StepMode::kFused) return ep_->combine(rank, input, output);
+  SWITCHYARD_RETURN_IF_ERROR(ep_->combine_async(rank, input));
+  return ep_->combine_wait(rank, output);
+}
+
 Status EpHarness::run_dispatch(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-    if (options_.mode == StepMode::kFused) {
-      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank)));
-    } else {
-      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_async(rank, dispatch_input(step, rank)));
-      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
-    }
-  }
+  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
   return ep_->synchronize();
 }
 
@@ -106,6 +117,21 @@ Status EpHarness::dispatch_some(const reference::Step& step, const std::vector<i
   return ep_->synchronize();
 }
 
+Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
+  upload(step);
+  for (int i = 0; i < num_steps; ++i)
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      RankBuffers& buffers = ranks_[rank];
+      SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
+      SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, {buffers.rows.data(), buffers.src_info.data()},
+                                                {buffers.topk_ids.data(),
+                                                 buffers.topk_weights.data(),
+                                                 step.num_tokens(rank),
+                                                 {options_.reduction, buffers.output.data()}}));
+    }
+  return Status();
+}
+
 Status EpHarness::run_combine(const reference::Step& step) {
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -114,12 +140,7 @@ Status EpHarness::run_combine(const reference::Step& step) {
                                buffers.topk_weights.data(),
                                step.num_tokens(rank),
                                {options_.reduction, buffers.output.data()}};
-    if (options_.mode == StepMode::kFused) {
-      SWITCHYARD_RETURN_IF_ERROR(ep_->combine(rank, input, output));
-    } else {
-      SWITCHYARD_RETURN_IF_ERROR(ep_->combine_async(rank, input));
-      SWITCHYARD_RETURN_IF_ERROR(ep_->combine_wait(rank, output));
-    }
+    SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
   }
   return ep_->synchronize();
 }
@@ -133,15 +154,14 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
   return result;
 }
 
-void EpHarness::run_and_check(const reference::Step& step) {
-  upload(step);
-  const Status dispatched = run_dispatch(step);
-  ASSERT_TRUE(dispatched.ok()) << dispatched.to_string();
-  last_output_.clear();
+void EpHarness::run_and_check(const reference::Step& step) { ASSERT_EQ(run_and_compare(step), ""); }
+
+// Checks what dispatch left and lets the experts work on it: every row by its own rule.
+std::string EpHarness::compare_dispatch(const reference::Step& step) {
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     const reference::DispatchResult result = download_dispatch(rank);
-    ASSERT_EQ(reference::check_dispatch(step, rank, result), "");
-    // The experts: every row by its own rule.
+    if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
+      return difference;
     std::vector<bf16> expert_rows(result.rows.size());
     for (int expert = 0; expert < step.n_local_experts(); ++expert)
       for (size_t row = result.row_offsets[expert]; row < result.row_offsets[expert + 1]; ++row)
@@ -150,20 +170,73 @@ void EpHarness::run_and_check(const reference::Step& step) {
           expert_rows[row * step.hidden + column] = to_bf16(to_float(result.rows[row * step.hidden + column]) *
                                                             (1.0f + static_cast<float>(expert_idx) / 8.0f));
         }
-    ASSERT_TRUE(ranks_[rank].expert_rows.upload(expert_rows).ok());
+    if (const Status status = ranks_[rank].expert_rows.upload(expert_rows); !status.ok()) return status.to_string();
   }
-  const Status combined = run_combine(step);
-  ASSERT_TRUE(combined.ok()) << combined.to_string();
+  return "";
+}
+
+std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer) {
+  const std::vector<bf16> output = must(buffer.download(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (output[i].bits != expected[i].bits)
+      return "rank " + std::to_string(rank) + ", value " + std::to_string(i) + " of the output is " +
+             std::to_string(to_float(output[i])) + " instead of " + std::to_string(to_float(expected[i]));
+  for (const bf16 value : output) last_output_.push_back(value.bits);
+  return "";
+}
+
+std::string EpHarness::run_and_compare(const reference::Step& step) {
+  upload(step);
+  if (const Status dispatched = run_dispatch(step); !dispatched.ok()) return dispatched.to_string();
+  if (const std::string difference = compare_dispatch(step); !difference.empty()) return difference;
+  if (const Status combined = run_combine(step); !combined.ok()) return combined.to_string();
+  last_output_.clear();
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     const bool weighted = options_.reduction == CombineReduction::kWeighted;
     const std::vector<bf16> expected = weighted
                                            ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
                                            : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
-    const std::vector<bf16> output = must(ranks_[rank].output.download(expected.size()));
-    for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_EQ(output[i].bits, expected[i].bits) << "rank " << rank << ", value " << i;
-    for (const bf16 value : output) last_output_.push_back(value.bits);
+    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output); !difference.empty())
+      return difference;
   }
+  return "";
+}
+
+std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& steps) {
+  struct StepBuffers {
+    Buffer<bf16> tokens, output;
+    Buffer<int32_t> topk_ids;
+    Buffer<float> topk_weights;
+  };
+  std::vector<std::vector<StepBuffers>> buffers(steps.size());  // [step][rank]
+  for (size_t i = 0; i < steps.size(); ++i)
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      Rank& owner = world_->rank(rank);
+      buffers[i].push_back({.tokens = must(owner.upload(steps[i].tokens[rank])),
+                            .output = must(owner.allocate<bf16>(steps[i].tokens[rank].size())),
+                            .topk_ids = must(owner.upload(steps[i].topk_ids[rank])),
+                            .topk_weights = must(owner.upload(steps[i].topk_weights[rank]))});
+    }
+  Status status;
+  for (size_t i = 0; i < steps.size(); ++i)
+    for (int rank = 0; rank < shape_.n_ranks && status.ok(); ++rank) {
+      const StepBuffers& step = buffers[i][rank];
+      const int num_tokens = steps[i].num_tokens(rank);
+      status = launch_dispatch(rank, {step.tokens.data(), step.topk_ids.data(), num_tokens});
+      if (status.ok())
+        status = launch_combine(rank, {ranks_[rank].rows.data(), ranks_[rank].src_info.data()},
+                                {step.topk_ids.data(), step.topk_weights.data(), num_tokens,
+                                 {CombineReduction::kWeighted, step.output.data()}});
+    }
+  if (status.ok()) status = ep_->synchronize();
+  if (!status.ok()) return status.to_string();
+  for (size_t i = 0; i < steps.size(); ++i)
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      const std::vector<bf16> expected = reference::combine_weighted(steps[i], rank, &identity_expert, nullptr);
+      if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output); !difference.empty())
+        return "step " + std::to_string(i) + ": " + difference;
+    }
+  return "";
 }
 
 }  // namespace switchyard::testing_support

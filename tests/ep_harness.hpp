@@ -47,8 +47,16 @@ class EpHarness {
 
   // Runs one step on all ranks and checks row_offsets, expert_ids, src_info, rows and output bit for bit.
   void run_and_check(const reference::Step& step);
+  // The same; what is wrong, in words, or nothing.
+  std::string run_and_compare(const reference::Step& step);
+  // Puts all steps on the streams before it waits for any, with experts that return what they get, and compares the
+  // outputs: nothing but the kernels keeps a step from the next.
+  std::string run_back_to_back(const std::vector<reference::Step>& steps);
   // Only launches dispatch of every rank in `ranks`; for tests of faults and misuse.
   Status dispatch_some(const reference::Step& step, const std::vector<int>& ranks);
+
+  // Enqueues whole steps, with the identity as experts, and waits for none of it.
+  Status enqueue_steps(const reference::Step& step, int num_steps);
 
   World& world() { return *world_; }
   ExpertParallel& ep() { return *ep_; }
@@ -66,6 +74,10 @@ class EpHarness {
   void upload(const reference::Step& step);
   Status run_dispatch(const reference::Step& step);
   Status run_combine(const reference::Step& step);
+  std::string compare_dispatch(const reference::Step& step);
+  std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
+  Status launch_dispatch(int rank, const DispatchInput& input);
+  Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
   reference::DispatchResult download_dispatch(int rank);
   DispatchInput dispatch_input(const reference::Step& step, int rank);
   DispatchOutput dispatch_output(int rank);
@@ -80,6 +92,9 @@ class EpHarness {
 
 // The experts of these tests: expert e turns x into bf16(x * (1 + e / 8)).
 std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx);
+
+// Experts that return what they get.
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx);
 
 // Every target there is, for INSTANTIATE_TEST_SUITE_P; call skip_if_absent() first in each test.
 inline auto all_targets() { return ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda); }

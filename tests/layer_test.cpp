@@ -17,10 +17,10 @@ namespace {
 
 using testing_support::must;
 
-// One warp does everything; several blocks share it; more threads than there is work.
+// One warp does everything; several blocks share it; there are more warps than some of the work.
 constexpr LaunchShape kLaunchShapes[] = {{.num_blocks = 1, .num_threads = 32},
                                          {.num_blocks = 3, .num_threads = 64},
-                                         {.num_blocks = 5, .num_threads = 128}};
+                                         {.num_blocks = 7, .num_threads = 32}};
 
 class LayerTest : public testing::TestWithParam<TargetChoice> {
  protected:
@@ -86,8 +86,8 @@ std::vector<float> random_logits(int num_tokens, int n_experts, uint64_t seed) {
 }
 
 TEST_P(TopkSoftmax, AnyNumberOfExpertsUpToTheLimit) {
-  for (const int n_experts : {1, 2, 3, 31, 32, 33, 63, 64, 65, 100, 256, 1000, kMaxExperts})
-    for (const int top_k : {1, 2, 7, 8, 31, kMaxTopK})
+  for (const int n_experts : {1, 2, 31, 32, 33, 100, 256, 1000, kMaxExperts})
+    for (const int top_k : {1, 8, 31, kMaxTopK})
       if (top_k <= n_experts && !HasFatalFailure())
         check(random_logits(5, n_experts, n_experts), 5, n_experts, top_k);
 }
@@ -97,7 +97,7 @@ TEST_P(TopkSoftmax, EveryExpertCanBeChosen) {
 }
 
 TEST_P(TopkSoftmax, OneTokenAndManyTokens) {
-  for (const int num_tokens : {1, 2, 17, 200}) check(random_logits(num_tokens, 48, 3), num_tokens, 48, 6);
+  for (const int num_tokens : {1, 2, 17, 100}) check(random_logits(num_tokens, 48, 3), num_tokens, 48, 6);
 }
 
 TEST_P(TopkSoftmax, NoTokensWriteNothing) { check({}, 0, 16, 4); }
@@ -109,6 +109,13 @@ TEST_P(TopkSoftmax, TiesGoToTheLowerIndex) {
   check(logits, 20, 130, 16);
   const std::vector<float> zeros = {0.0f, -0.0f, 0.0f, -0.0f, -1.0f, 0.0f};  // both zeros are the same logit
   check(zeros, 1, 6, 5);
+}
+
+TEST_P(TopkSoftmax, NotANumberComesLast) {
+  std::vector<float> logits(64);
+  for (size_t i = 0; i < logits.size(); ++i)
+    logits[i] = i % 3 == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(i % 7);
+  check(logits, 1, 64, 8);
 }
 
 TEST_P(TopkSoftmax, LargeLogitsDoNotOverflow) {
@@ -192,8 +199,8 @@ TEST_P(GroupedMatmul, GroupsOfAnyNumberOfRows) {
 }
 
 TEST_P(GroupedMatmul, AnyInnerSizeAndAnyMultipleOfEightColumns) {
-  for (const int inner : {1, 2, 7, 33, 100})
-    for (const int columns : {8, 16, 40, 72})
+  for (const int inner : {1, 7, 100})
+    for (const int columns : {8, 16, 72})
       if (!HasFatalFailure()) check(ragged({3, 0, 6}, {0, 1, 2}), 3, inner, columns);
 }
 

@@ -2,10 +2,11 @@
 // of Torch, MPI or SHMEM is needed to include ours.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -38,40 +39,64 @@ std::string without_comments(const std::string& text) {
   return code;
 }
 
+// The headers of Torch, MPI and SHMEM begin with one of these words, which then end.
+bool is_foreign(const std::string& header) {
+  const std::string first_word = header.substr(0, header.find_first_of("./_"));
+  for (const char* word :
+       {"torch", "ATen", "c10", "mpi", "mpicxx", "shmem", "shmemx", "nvshmem", "nvshmemx", "oshmem"})
+    if (first_word == word) return true;
+  return false;
+}
+
 // What is wrong with including `header` from a file of `folder`; empty if nothing is.
 std::string fault_of_include(const std::string& folder, const std::string& header, bool quoted) {
-  static const std::regex kForeign(R"((torch|ATen|c10|mpi|mpicxx|n?v?shmemx?|oshmem)([./_].*)?)",
-                                   std::regex::icase);
-  if (std::regex_match(header, kForeign)) return "needs " + header;
-  static const std::regex kOurs(R"(switchyard/([^/]+)/.+)");
-  std::smatch match;
-  if (!std::regex_match(header, match, kOurs))
+  if (is_foreign(header)) return "needs " + header;
+  const std::string ours = "switchyard/";
+  if (!header.starts_with(ours))
     return quoted ? "includes " + header + ", which is not named from switchyard/ on" : "";
-  const auto included = kLayerOfFolder.find(match[1].str());
+  const std::string included_folder = header.substr(ours.size(), header.find('/', ours.size()) - ours.size());
+  const auto included = kLayerOfFolder.find(included_folder);
   if (included == kLayerOfFolder.end()) return "includes " + header + " of an unknown folder";
   const int layer = kLayerOfFolder.at(folder);
-  if (match[1].str() == folder || included->second < layer) return "";
+  if (included_folder == folder || included->second < layer) return "";
   return "of layer " + std::to_string(layer) + " includes " + header + " of layer " +
          std::to_string(included->second);
+}
+
+// The words of a line of code, and the characters between them that are not spaces, each on its own.
+std::vector<std::string> tokens_of(const std::string& line) {
+  std::vector<std::string> tokens;
+  bool in_word = false;
+  for (const char c : line) {
+    const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+    if (is_word && in_word)
+      tokens.back() += c;
+    else if (std::isspace(static_cast<unsigned char>(c)) == 0)
+      tokens.emplace_back(1, c);
+    in_word = is_word;
+  }
+  return tokens;
 }
 
 // Every fault of one header, as "file:line: what".
 std::vector<std::string> faults_of(const std::string& file, const std::string& folder,
                                    const std::string& text) {
-  static const std::regex kInclude(R"(^\s*#\s*include\s*([<"])([^">]+)[">].*)");
-  static const std::regex kAssembly(R"((^|[^\w])(asm|__asm|__asm__)([^\w]|$))");
   std::vector<std::string> faults;
   std::istringstream lines(without_comments(text));
   std::string line;
   for (int line_number = 1; std::getline(lines, line); ++line_number) {
     const std::string place = file + ":" + std::to_string(line_number) + ": ";
-    std::smatch match;
-    if (std::regex_match(line, match, kInclude)) {
-      const std::string fault = fault_of_include(folder, match[2].str(), match[1].str() == "\"");
+    const std::vector<std::string> tokens = tokens_of(line);
+    if (tokens.size() > 2 && tokens[0] == "#" && tokens[1] == "include") {
+      const size_t begin = line.find_first_of("<\"") + 1;
+      const std::string header = line.substr(begin, line.find_first_of(">\"", begin) - begin);
+      const std::string fault = fault_of_include(folder, header, tokens[2] == "\"");
       if (!fault.empty()) faults.push_back(place + fault);
-    } else if (folder != "target" && std::regex_search(line, kAssembly)) {
-      faults.push_back(place + "assembly outside target/");
     }
+    if (folder == "target") continue;
+    for (const char* assembly : {"asm", "__asm", "__asm__"})
+      if (std::find(tokens.begin(), tokens.end(), assembly) != tokens.end())
+        faults.push_back(place + "assembly outside target/");
   }
   return faults;
 }

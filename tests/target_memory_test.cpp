@@ -356,41 +356,51 @@ TEST_P(Memory, SixteenByteAccessesKeepTheOrderOfTheirWords) {
 }
 
 constexpr int kMaxCopyLanes = 40;
-constexpr uint64_t kMaxCopyBytes = 16 * 170;  // more than four rounds of kMaxCopyLanes
-constexpr uint64_t kCopyStride =
-    kMaxCopyBytes + 2 * sizeof(Vec16);  // room to see a write before and past the row
+// In 16-byte vectors: around the warp size, and around the four rounds a target may keep in flight.
+constexpr int kCopySizes[] = {0, 1, 2, 3, 31, 32, 33, 127, 128, 129, 170};
+constexpr int kNumCopySizes = sizeof(kCopySizes) / sizeof(kCopySizes[0]);
+constexpr int kMaxCopyVectors = 170;
+constexpr int kCopyStride = kMaxCopyVectors + 2;  // room to see a write before or past the row
 
 struct CopyParams {
-  uint64_t num_bytes;
-  const std::byte* src;  // [kMaxCopyBytes]
-  std::byte* dst;        // [kMaxCopyLanes][kCopyStride]; the row starts after 16 bytes
+  const Vec16* src;  // [kMaxCopyVectors]
+  const int* sizes;  // [kNumCopySizes]
+  Vec16* dst;        // [kMaxCopyLanes][kNumCopySizes][kCopyStride]; a row starts after one vector
 };
 
-// Block b copies with b + 1 lanes.
+// Block b copies a row of each size with b + 1 lanes.
 SWITCHYARD_KERNEL void copy_with_every_lane_count(CopyParams params) {
   const int num_lanes = target::block_idx() + 1;
-  if (target::thread_idx() < num_lanes)
-    target::copy_row(params.dst + target::block_idx() * kCopyStride + sizeof(Vec16), params.src,
-                     params.num_bytes, target::thread_idx(), num_lanes);
+  if (target::thread_idx() >= num_lanes) return;
+  for (int i = 0; i < kNumCopySizes; ++i)
+    target::copy_row(params.dst + (target::block_idx() * kNumCopySizes + i) * kCopyStride + 1, params.src,
+                     params.sizes[i] * sizeof(Vec16), target::thread_idx(), num_lanes);
 }
 
 TEST_P(Memory, CopyRowCopiesExactlyTheRowWithAnyNumberOfLanes) {
-  constexpr std::byte kUntouched{0xee};
-  std::vector<std::byte> source(kMaxCopyBytes);
-  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i % 199);
+  const auto vector_of = [](uint32_t i) { return Vec16{{i, ~i, i * 2654435761u, i << 20}}; };
+  const auto is_equal = [](const Vec16& a, const Vec16& b) {
+    return std::equal(a.words, a.words + 4, b.words);
+  };
+  std::vector<Vec16> source(kMaxCopyVectors);
+  for (uint32_t i = 0; i < kMaxCopyVectors; ++i) source[i] = vector_of(i);
   const auto src = upload(source);
-  auto dst = zeros<std::byte>(kMaxCopyLanes * kCopyStride);
-  for (const uint64_t num_vectors : {0, 1, 2, 3, 31, 32, 33, 127, 128, 129, 170}) {
-    const uint64_t num_bytes = num_vectors * sizeof(Vec16);
-    ASSERT_TRUE(dst.fill_bytes(static_cast<uint8_t>(kUntouched)).ok());
-    run(copy_with_every_lane_count, {.num_blocks = kMaxCopyLanes, .num_threads = 64},
-        CopyParams{num_bytes, src.data(), dst.data()});
-    std::vector<std::byte> expected(kCopyStride, kUntouched);
-    std::copy_n(source.begin(), num_bytes, expected.begin() + sizeof(Vec16));
-    const std::vector<std::byte> seen = download(dst);
-    for (int block = 0; block < kMaxCopyLanes; ++block)
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), seen.begin() + block * kCopyStride))
-          << num_bytes << " bytes with " << block + 1 << " lanes";
+  const auto sizes = upload(std::vector<int>(std::begin(kCopySizes), std::end(kCopySizes)));
+  auto dst = zeros<Vec16>(kMaxCopyLanes * kNumCopySizes * kCopyStride);
+  ASSERT_TRUE(dst.fill_bytes(0xee).ok());
+  constexpr Vec16 kUntouched{{0xeeeeeeee, 0xeeeeeeee, 0xeeeeeeee, 0xeeeeeeee}};
+  run(copy_with_every_lane_count, {.num_blocks = kMaxCopyLanes, .num_threads = 64},
+      CopyParams{src.data(), sizes.data(), dst.data()});
+  const std::vector<Vec16> seen = download(dst);
+  for (int row = 0; row < kMaxCopyLanes * kNumCopySizes; ++row) {
+    const int num_vectors = kCopySizes[row % kNumCopySizes];
+    int num_wrong = 0;
+    for (int i = -1; i <= kMaxCopyVectors; ++i) {
+      const bool is_copied = i >= 0 && i < num_vectors;
+      const Vec16 expected = is_copied ? source[static_cast<size_t>(i)] : kUntouched;
+      if (!is_equal(seen[static_cast<size_t>(row * kCopyStride + 1 + i)], expected)) ++num_wrong;
+    }
+    EXPECT_EQ(num_wrong, 0) << num_vectors << " vectors with " << row / kNumCopySizes + 1 << " lanes";
   }
 }
 

@@ -1,4 +1,4 @@
-// `switchyard`: runs and verifies expert-parallel steps, and tells what this machine can do.
+// `switchyard`: runs, verifies and times expert-parallel steps, and tells what this machine can do.
 #include <cstdio>
 
 #include "commands.hpp"
@@ -15,10 +15,15 @@ int main(int argc, char** argv) {
       "  switchyard run                                  a layer over 8 ranks, verified\n"
       "  switchyard run --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 2 --hidden 64\n"
       "  switchyard run --json - | python3 -m json.tool  the same for machines\n"
+      "  switchyard bench ep --svg ep.svg                times and bandwidth of dispatch and combine\n"
+      "  switchyard run --kill 3@combine_async --deadline-ms 500    what a dead peer looks like\n"
+      "  switchyard simulate --faults all                random interleavings, weak memory, dead and late ranks\n"
       "  switchyard doctor                               what will run here, and why\n"
       "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time.");
   std::function<int()> run;
   add_run_command(app, &run);
+  add_simulate_command(app, &run);
+  add_bench_command(app, &run);
   add_doctor_command(app, &run);
   try {
     app.parse(argc, argv);

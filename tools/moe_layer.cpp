@@ -25,13 +25,15 @@ std::vector<bf16> concatenate(const std::vector<std::vector<bf16>>& matrices, in
 }  // namespace
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
-                                                   const reference::MlpExperts& experts, int n_sms) {
-  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload));
+                                                   const reference::MlpExperts& experts, int n_sms,
+                                                   uint64_t timeout_ns, const FaultPlan& faults) {
+  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults));
   auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
                                            .top_k = workload.top_k,
                                            .hidden = workload.hidden,
                                            .max_tokens_per_rank = workload.max_tokens_per_rank(),
-                                           .n_sms = n_sms});
+                                           .n_sms = n_sms,
+                                           .timeout_ns = timeout_ns});
   if (!ep.ok()) return ep.status();
   layer->ep_ = std::move(ep).value();
   SWITCHYARD_RETURN_IF_ERROR(layer->allocate(experts));
@@ -89,10 +91,16 @@ LaunchShape MoeLayer::layer_launch(int rank) const {
 Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
                        const std::function<Status(int rank)>& launch) {
   on_phase(phase);
+  if (faults_.kill.phase == phase) killed_ = true;
   const auto start = std::chrono::steady_clock::now();
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-    SWITCHYARD_RETURN_IF_ERROR(world_.rank(rank).device().activate());
-    SWITCHYARD_RETURN_IF_ERROR(launch(rank));
+  for (int r = 0; r < world_.n_ranks(); ++r) {
+    if (!is_alive(r)) continue;
+    Rank& rank = world_.rank(r);
+    SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
+    if (faults_.stall.rank == r && faults_.stall.phase == phase)
+      SWITCHYARD_RETURN_IF_ERROR(
+          rank.device().kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
+    SWITCHYARD_RETURN_IF_ERROR(launch(r));
   }
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   phases_.emplace_back(phase,
@@ -116,7 +124,7 @@ Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& 
     if (!ids.ok() || !weights.ok()) return ids.ok() ? weights.status() : ids.status();
     const reference::Routing expected =
         reference::topk_softmax(logits[rank], step.num_tokens(rank), workload.n_experts, workload.top_k);
-    if (ids.value() != expected.topk_ids) return internal_error("the router's ids differ from the reference");
+    if (is_alive(rank) && ids.value() != expected.topk_ids) return internal_error("the router's ids differ from the reference");
     step.topk_ids[rank] = std::move(ids).value();
     step.topk_weights[rank] = std::move(weights).value();
   }

@@ -12,15 +12,14 @@
 
 namespace switchyard::tools {
 
-enum class StepMode { kSplit, kFused };
-
 class MoeLayer {
  public:
   // Called when a phase begins.
   using OnPhase = std::function<void(const std::string& phase)>;
 
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
-                                                  const reference::MlpExperts& experts, int n_sms);
+                                                  const reference::MlpExperts& experts, int n_sms,
+                                                  uint64_t timeout_ns, const FaultPlan& faults);
 
   // Runs one step. With a router the step's ids and weights are filled in by it, before padding is applied.
   Status run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step, const OnPhase& on_phase);
@@ -31,6 +30,9 @@ class MoeLayer {
     std::vector<bf16> output;          // [tokens][hidden]
   };
   Result<Results> download(int rank) const;
+
+  // False for the rank that FaultPlan::kill has taken: it has no results.
+  bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }
 
   // Microseconds of each phase of the last step, in order.
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
@@ -47,7 +49,8 @@ class MoeLayer {
     uint64_t max_rows = 0;
   };
 
-  MoeLayer(World& world, const Workload& workload) : world_(world), workload_(workload) {}
+  MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)
+      : world_(world), workload_(workload), faults_(faults) {}
   Status allocate(const reference::MlpExperts& experts);
   Status reserve_rows(int rank, uint64_t num_rows);
   Status timed(const std::string& phase, const OnPhase& on_phase, const std::function<Status(int rank)>& launch);
@@ -59,6 +62,8 @@ class MoeLayer {
 
   World& world_;
   Workload workload_;
+  FaultPlan faults_;
+  bool killed_ = false;  // faults_.kill has come
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<RankBuffers> ranks_;
   std::vector<std::pair<std::string, double>> phases_;

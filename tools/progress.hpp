@@ -15,18 +15,24 @@ class Progress {
 
   // One more unit begins.
   void begin(const std::string& what) {
-    if (!is_terminal_) return;
-    const int filled = num_units_ > 0 ? num_begun_ * kWidth / num_units_ : 0;
-    std::fprintf(stderr, "\r\033[K[%s%s] %s", std::string(filled, '#').c_str(),
-                 std::string(kWidth - filled, '.').c_str(), what.c_str());
-    std::fflush(stderr);
+    note(what, num_begun_);
     if (num_begun_ < num_units_) ++num_begun_;
   }
+  // More to say of the unit that has begun.
+  void note(const std::string& what) { note(what, num_begun_ > 0 ? num_begun_ - 1 : 0); }
   void clear() {
     if (is_terminal_) std::fputs("\r\033[K", stderr);
   }
 
  private:
+  void note(const std::string& what, int num_done) {
+    if (!is_terminal_) return;
+    const int filled = num_units_ > 0 ? num_done * kWidth / num_units_ : 0;
+    std::fprintf(stderr, "\r\033[K[%s%s] %s", std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, '.').c_str(), what.c_str());
+    std::fflush(stderr);
+  }
+
   static constexpr int kWidth = 24;
   const int num_units_;
   const bool is_terminal_;

@@ -1,5 +1,6 @@
 // `switchyard run`: steps of a MoE layer over all ranks, each verified against the plain reference.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -22,9 +23,13 @@ struct RunOptions {
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
+  uint64_t deadline_ms = 5000;
+  std::string kill;   // RANK@PHASE
+  std::string stall;  // RANK@PHASE:MS
   std::string dump;
   std::string json;
   Workload workload;
+  FaultPlan faults;
   bool tokens_given = false;
   bool top_k_given = false;
 };
@@ -42,6 +47,41 @@ struct Report {
   Target target = Target::kHost;
   int n_sms = 0;
 };
+
+std::vector<std::string> phase_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  if (has_router(options.workload)) names.push_back("route");
+  const std::vector<std::string> rest =
+      options.mode == "fused" ? std::vector<std::string>{"dispatch", "gate_up", "silu_mul", "down", "combine"}
+                              : std::vector<std::string>{"dispatch_async", "dispatch_wait", "gate_up",    "silu_mul",
+                                                         "down",           "combine_async", "combine_wait"};
+  names.insert(names.end(), rest.begin(), rest.end());
+  return names;
+}
+
+// RANK@PHASE, or RANK@PHASE:MS where `milliseconds` is wanted.
+Status parse_fault(const char* flag, const std::string& text, bool wants_milliseconds, const RunOptions& options,
+                   FaultPlan::Event& event) {
+  if (text.empty()) return Status();
+  const char* form = wants_milliseconds ? "RANK@PHASE:MS" : "RANK@PHASE";
+  const size_t at = text.find('@'), colon = text.find(':');
+  if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds || (wants_milliseconds && colon < at))
+    return invalid_argument("%s: %s is not of the form %s", flag, text.c_str(), form);
+  const auto number = [](const std::string& digits, auto& value) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && end == digits.data() + digits.size();
+  };
+  if (!number(text.substr(0, at), event.rank) || event.rank < 0 || event.rank >= options.workload.n_ranks)
+    return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(), options.workload.n_ranks - 1);
+  event.phase = text.substr(at + 1, wants_milliseconds ? colon - at - 1 : std::string::npos);
+  if (wants_milliseconds && (!number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
+    return invalid_argument("%s: the milliseconds in %s must be 0..3600000", flag, text.c_str());
+  const std::vector<std::string> names = phase_names(options);
+  if (std::find(names.begin(), names.end(), event.phase) != names.end()) return Status();
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return invalid_argument("%s: the phase in %s must be one of %s", flag, text.c_str(), all.c_str());
+}
 
 // Everything a flag can get wrong beyond its own range.
 Status finish_options(RunOptions& options) {
@@ -71,6 +111,8 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
   if (options.target == "cuda" && num_cuda_devices() == 0)
     return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
   return Status();
@@ -84,6 +126,10 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
   report.rows_per_rank.clear();
   uint64_t num_messages = 0, num_rows = 0;
   for (int rank = 0; rank < step.n_ranks; ++rank) {
+    if (!layer.is_alive(rank)) {
+      report.rows_per_rank.push_back(0);
+      continue;
+    }
     Result<MoeLayer::Results> results = layer.download(rank);
     if (!results.ok()) return results.status();
     report.rows_per_rank.push_back(results.value().dispatch.row_offsets.back());
@@ -161,7 +207,7 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
 Status run_steps(const RunOptions& options, Report& report) {
   const Workload& workload = options.workload;
   const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
-  const int phases_per_step = (has_router(workload) ? 1 : 0) + (mode == StepMode::kFused ? 2 : 4) + 3 + 1;
+  const int phases_per_step = static_cast<int>(phase_names(options).size()) + 1;  // and the verification
   Progress progress(1 + options.steps * phases_per_step);
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
   const TargetChoice target = options.target == "host"   ? TargetChoice::kHost
@@ -170,7 +216,8 @@ Status run_steps(const RunOptions& options, Report& report) {
   Result<std::unique_ptr<World>> world = World::create({.target = target, .n_ranks = workload.n_ranks});
   if (!world.ok()) return world.status();
   const reference::MlpExperts experts = make_experts(workload);
-  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(*world.value(), workload, experts, options.n_sms);
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
+      *world.value(), workload, experts, options.n_sms, options.deadline_ms * 1'000'000, options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
   report.target = world.value()->target();
@@ -327,6 +374,11 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_option("--seed", workload.seed, "All numbers follow from it")->capture_default_str();
+  command->add_option("--deadline-ms", options->deadline_ms, "How long a wait for a peer may take before it is a fault")
+      ->check(CLI::Range(1, 3600000))
+      ->capture_default_str();
+  command->add_option("--kill", options->kill, "RANK@PHASE: the rank does not come to that phase, nor to a later one");
+  command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
   command->add_option("--dump", options->dump,
                       "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");
   command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");

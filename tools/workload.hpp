@@ -9,6 +9,7 @@
 
 namespace switchyard::tools {
 
+enum class StepMode { kSplit, kFused };
 enum class RoutingKind { kUniform, kZipf, kOneExpert, kFile };
 
 struct Workload {
@@ -24,6 +25,18 @@ struct Workload {
   std::vector<std::vector<int32_t>> file_ids;  // by rank, for RoutingKind::kFile
 
   int max_tokens_per_rank() const;
+};
+
+// What is to go wrong, by hand: `rank` does not launch `phase` nor anything after it, or launches it late.
+struct FaultPlan {
+  static constexpr int kNobody = -1;
+  struct Event {
+    int rank = kNobody;
+    std::string phase;
+    uint64_t milliseconds = 0;  // of a stall
+  };
+  Event kill;
+  Event stall;
 };
 
 // Reads one token's ids per line (`rank,id,id,..`) into tokens_per_rank, top_k and file_ids. Blank lines and lines

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <tuple>
 
 namespace switchyard {
 namespace {
@@ -41,16 +42,41 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   return Status();
 }
 
+// Ranks must agree on everything that decides where a byte lies or what a signal means.
+Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank) {
+  const std::tuple<const char*, int, int> fields[] = {
+      {"n_experts", first.n_experts, other.n_experts},
+      {"top_k", first.top_k, other.top_k},
+      {"hidden", first.hidden, other.hidden},
+      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank}};
+  for (const auto& [name, expected, seen] : fields)
+    if (expected != seen)
+      return invalid_argument("rank %d has another configuration than rank 0: %s is %d there and %d here", rank, name,
+                              seen, expected);
+  return Status();
+}
+
+EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
+  return {.n_ranks = n_ranks,
+          .n_experts = config.n_experts,
+          .top_k = config.top_k,
+          .hidden = config.hidden,
+          .max_tokens_per_rank = config.max_tokens_per_rank,
+          .p2p_world_size = n_ranks};
+}
+
 }  // namespace
 
 struct ExpertParallel::RankState {
-  DeviceMemory send_buf, dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, poison, fault;
+  DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, poison, fault;
   Step step = Step::kIdle;
   int num_tokens = 0;  // of the step under way
   Status failure;
 };
 
-ExpertParallel::ExpertParallel(World& world, const ExpertParallelConfig& config) : world_(world), config_(config) {}
+ExpertParallel::ExpertParallel(World& world, const ExpertParallelConfig& config) : world_(world), config_(config) {
+  for (int rank = 0; rank < world.n_ranks(); ++rank) members_.push_back(rank);
+}
 ExpertParallel::~ExpertParallel() {
   // Kernels may still use the buffers; an error here has no one left to hear it.
   (void)world_.synchronize();
@@ -59,28 +85,43 @@ ExpertParallel::~ExpertParallel() {
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world, const ExpertParallelConfig& config) {
   SWITCHYARD_RETURN_IF_ERROR(validate(config, world.n_ranks()));
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(world, config));
-  const bool is_host = world.target() == Target::kHost;
-  if (ep->config_.num_threads == 0) ep->config_.num_threads = is_host ? kHostThreads : kCudaThreads;
-  for (int rank = 0; rank < world.n_ranks(); ++rank) {
-    Device& device = world.rank(rank).device();
-    const int num_sharing = world.num_ranks_on_device_of(rank);
-    SWITCHYARD_RETURN_IF_ERROR(device.activate());
-    if (ep->config_.n_sms == 0)
-      ep->config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
-    Result<int> resident = device.kernels().max_resident_blocks(ep->config_.num_threads);
-    if (!resident.ok()) return resident.status();
-    if (int64_t{ep->config_.n_sms} * num_sharing > resident.value())
-      return invalid_argument("n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once",
-                              ep->config_.n_sms, num_sharing, device.name().c_str(), resident.value() / num_sharing,
-                              ep->config_.num_threads);
-  }
+  SWITCHYARD_RETURN_IF_ERROR(ep->choose_launch());
   SWITCHYARD_RETURN_IF_ERROR(ep->allocate());
   SWITCHYARD_RETURN_IF_ERROR(ep->clear_buffers());
   return ep;
 }
 
+Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
+    World& world, const std::vector<ExpertParallelConfig>& config_of_rank) {
+  if (static_cast<int>(config_of_rank.size()) != world.n_ranks())
+    return invalid_argument("config_of_rank has %zu entries; the world has %d ranks", config_of_rank.size(),
+                            world.n_ranks());
+  for (size_t rank = 1; rank < config_of_rank.size(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(check_same(config_of_rank[0], config_of_rank[rank], static_cast<int>(rank)));
+  return create(world, config_of_rank.front());
+}
+
+// Blocks and threads: what the caller left open, and whether all of them fit at once.
+Status ExpertParallel::choose_launch() {
+  const bool is_host = world_.target() == Target::kHost;
+  if (config_.num_threads == 0) config_.num_threads = is_host ? kHostThreads : kCudaThreads;
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    Device& device = member(rank).device();
+    const int num_sharing = world_.num_ranks_on_device_of(members_[static_cast<size_t>(rank)]);
+    SWITCHYARD_RETURN_IF_ERROR(device.activate());
+    if (config_.n_sms == 0) config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
+    Result<int> resident = device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+    if (!resident.ok()) return resident.status();
+    if (int64_t{config_.n_sms} * num_sharing > resident.value())
+      return invalid_argument("n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once",
+                              config_.n_sms, num_sharing, device.name().c_str(), resident.value() / num_sharing,
+                              config_.num_threads);
+  }
+  return Status();
+}
+
 uint64_t ExpertParallel::max_recv_rows() const {
-  return static_cast<uint64_t>(world_.n_ranks()) * static_cast<uint64_t>(config_.max_tokens_per_rank) *
+  return static_cast<uint64_t>(n_ranks()) * static_cast<uint64_t>(config_.max_tokens_per_rank) *
          static_cast<uint64_t>(config_.top_k);
 }
 
@@ -95,33 +136,30 @@ uint32_t ExpertParallel::dispatch_message_bytes() const {
 
 uint64_t ExpertParallel::bytes_per_rank() const {
   const RankState& state = *ranks_.front();
-  return state.send_buf.bytes() + state.dispatch_recv.bytes() + state.dispatch_counts.bytes() +
+  return state.dispatch_recv.bytes() + state.dispatch_counts.bytes() +
          state.combine_recv.bytes() + state.combine_counts.bytes() + state.counters.bytes();
 }
 
 Status ExpertParallel::allocate() {
-  const int n_ranks = world_.n_ranks();
   const int tokens = config_.max_tokens_per_rank;
-  const CheckedSize send = DispatchSendLayout{tokens, dispatch_message_bytes()}.bytes();
-  const CheckedSize recv = DispatchRecvLayout{n_local_experts(), n_ranks, tokens, dispatch_message_bytes()}.bytes();
+  const CheckedSize recv = DispatchRecvLayout{n_local_experts(), n_ranks(), tokens, dispatch_message_bytes()}.bytes();
   const CheckedSize combine = CombineRecvLayout{tokens, config_.top_k, combine_message_bytes()}.bytes();
-  if (!(send + recv + combine).ok())
+  if (!(recv + combine).ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits", tokens,
                             config_.n_experts, dispatch_message_bytes());
   const CheckedSize cells = CombineCountLayout{config_.n_experts}.bytes();
   const CheckedSize counters(static_cast<uint64_t>(SyncCounterLayout{config_.n_experts}.total_size()) * sizeof(int32_t));
-  for (int rank = 0; rank < n_ranks; ++rank) {
-    Device& device = world_.rank(rank).device();
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    Device& device = member(rank).device();
     auto state = std::make_unique<RankState>();
     const std::pair<DeviceMemory*, CheckedSize> buffers[] = {
-        {&state->send_buf, send},         {&state->dispatch_recv, recv},   {&state->dispatch_counts, cells},
-        {&state->combine_recv, combine},  {&state->combine_counts, cells}, {&state->counters, counters},
-        {&state->poison, CheckedSize(64)}};
+        {&state->dispatch_recv, recv},     {&state->dispatch_counts, cells}, {&state->combine_recv, combine},
+        {&state->combine_counts, cells},   {&state->counters, counters},     {&state->poison, CheckedSize(64)}};
     for (const auto& [memory, size] : buffers) {
       Result<DeviceMemory> allocated = DeviceMemory::allocate(device, size.value());
       if (!allocated.ok())
         return resource_exhausted("exchange buffers of rank %d, %llu bytes per rank in all (max_tokens_per_rank %d): %s",
-                                  rank, static_cast<unsigned long long>((send + recv + combine).value()), tokens,
+                                  rank, static_cast<unsigned long long>((recv + combine).value()), tokens,
                                   allocated.status().message().c_str());
       *memory = std::move(allocated).value();
     }
@@ -135,9 +173,9 @@ Status ExpertParallel::allocate() {
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
 Status ExpertParallel::clear_buffers() {
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+  for (int rank = 0; rank < n_ranks(); ++rank) {
     RankState& state = *ranks_[static_cast<size_t>(rank)];
-    const Rank& owner = world_.rank(rank);
+    const Rank& owner = member(rank);
     const auto fill = [&](const DeviceMemory& memory, uint8_t value) {
       return owner.device().fill(memory.as<void>(), value, memory.bytes(), owner.stream());
     };
@@ -157,34 +195,53 @@ Status ExpertParallel::reset() {
   return clear_buffers();
 }
 
+Status ExpertParallel::reset(const std::vector<int>& survivors) {
+  if (survivors.empty()) return invalid_argument("survivors is empty; at least one rank must go on");
+  std::vector<int> members;
+  for (size_t i = 0; i < survivors.size(); ++i) {
+    if (survivors[i] < 0 || survivors[i] >= n_ranks() || (i > 0 && survivors[i] <= survivors[i - 1]))
+      return invalid_argument("survivors[%zu] is %d; they must ascend within 0..%d", i, survivors[i], n_ranks() - 1);
+    members.push_back(members_[static_cast<size_t>(survivors[i])]);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(validate(config_, static_cast<int>(members.size())));
+  SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
+  members_ = std::move(members);
+  ranks_.clear();
+  SWITCHYARD_RETURN_IF_ERROR(allocate());
+  return clear_buffers();
+}
+
+Status ExpertParallel::poison_receive_buffers(uint8_t value) {
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    const RankState& state = *ranks_[static_cast<size_t>(rank)];
+    for (const DeviceMemory* buffer : {&state.dispatch_recv, &state.combine_recv})
+      SWITCHYARD_RETURN_IF_ERROR(
+          member(rank).device().fill(buffer->as<void>(), value, buffer->bytes(), member(rank).stream()));
+  }
+  return Status();
+}
+
+std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
+  FaultRecord* record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
+  // acquire: the record; pairs with the release in raise_fault()
+  if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten) return {};
+  return *record;
+}
+
 FaultChannel ExpertParallel::fault_channel(int rank) const {
   FaultChannel channel{};
   channel.record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
   for (size_t peer = 0; peer < ranks_.size(); ++peer) channel.poison[peer] = ranks_[peer]->poison.as<uint32_t>();
   channel.my_rank = rank;
-  channel.n_ranks = world_.n_ranks();
+  channel.n_ranks = n_ranks();
   channel.timeout_ns = config_.timeout_ns;
   return channel;
 }
 
-namespace {
-
-EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
-  return {.n_ranks = n_ranks,
-          .n_experts = config.n_experts,
-          .top_k = config.top_k,
-          .hidden = config.hidden,
-          .max_tokens_per_rank = config.max_tokens_per_rank,
-          .p2p_world_size = n_ranks};
-}
-
-}  // namespace
-
 DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   DispatchArguments arguments{};
-  arguments.shape = shape_of(config_, world_.n_ranks());
+  arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
-  arguments.send_buf = ranks_[static_cast<size_t>(rank)]->send_buf.as<std::byte>();
   for (size_t peer = 0; peer < ranks_.size(); ++peer) {
     arguments.recv_bufs.of_rank[peer] = ranks_[peer]->dispatch_recv.as<std::byte>();
     arguments.recv_counts.of_rank[peer] = ranks_[peer]->dispatch_counts.as<uint64_t>();
@@ -196,7 +253,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
 
 CombineArguments ExpertParallel::combine_arguments(int rank) const {
   CombineArguments arguments{};
-  arguments.shape = shape_of(config_, world_.n_ranks());
+  arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
   for (size_t peer = 0; peer < ranks_.size(); ++peer) {
     arguments.recv_bufs.of_rank[peer] = ranks_[peer]->combine_recv.as<std::byte>();
@@ -208,8 +265,8 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
 }
 
 Status ExpertParallel::check_call(int rank, const char* call, Step required) const {
-  if (rank < 0 || rank >= world_.n_ranks())
-    return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, world_.n_ranks() - 1);
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
   const RankState& state = *ranks_[static_cast<size_t>(rank)];
   if (!state.failure.ok())
     return failed_precondition("%s: the last step of rank %d failed (%s); call reset() first", call, rank,
@@ -259,7 +316,7 @@ Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, c
     arguments.src_info = output->src_info;
     arguments.max_rows = output->max_rows;
   }
-  const Rank& owner = world_.rank(rank);
+  const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
   SWITCHYARD_RETURN_IF_ERROR(launch({.num_blocks = static_cast<uint32_t>(config_.n_sms),
                                      .num_threads = static_cast<uint32_t>(config_.num_threads)},
@@ -270,13 +327,13 @@ Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, c
 }
 
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
-  return launch_dispatch(world_.rank(0).device().kernels().dispatch_async, rank, "dispatch_async", &input, nullptr);
+  return launch_dispatch(kernels().dispatch_async, rank, "dispatch_async", &input, nullptr);
 }
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
-  return launch_dispatch(world_.rank(0).device().kernels().dispatch_wait, rank, "dispatch_wait", nullptr, &output);
+  return launch_dispatch(kernels().dispatch_wait, rank, "dispatch_wait", nullptr, &output);
 }
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
-  return launch_dispatch(world_.rank(0).device().kernels().dispatch, rank, "dispatch", &input, &output);
+  return launch_dispatch(kernels().dispatch, rank, "dispatch", &input, &output);
 }
 
 Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, const char* call,
@@ -307,7 +364,7 @@ Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, con
     arguments.topk_weights = output->topk_weights;
     destination = output->destination;
   }
-  const Rank& owner = world_.rank(rank);
+  const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
   SWITCHYARD_RETURN_IF_ERROR(launch({.num_blocks = static_cast<uint32_t>(config_.n_sms),
                                      .num_threads = static_cast<uint32_t>(config_.num_threads)},
@@ -317,27 +374,26 @@ Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, con
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
-  return launch_combine(world_.rank(0).device().kernels().combine_async, rank, "combine_async", &input, nullptr);
+  return launch_combine(kernels().combine_async, rank, "combine_async", &input, nullptr);
 }
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
-  return launch_combine(world_.rank(0).device().kernels().combine_wait, rank, "combine_wait", nullptr, &output);
+  return launch_combine(kernels().combine_wait, rank, "combine_wait", nullptr, &output);
 }
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
-  return launch_combine(world_.rank(0).device().kernels().combine, rank, "combine", &input, &output);
+  return launch_combine(kernels().combine, rank, "combine", &input, &output);
 }
 
 Status ExpertParallel::check_fault(int rank) {
   RankState& state = *ranks_[static_cast<size_t>(rank)];
   uint32_t poison = 0;
-  const Rank& owner = world_.rank(rank);
+  const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(
       owner.device().copy(&poison, state.poison.as<void>(), sizeof(poison), owner.stream()));
   if (poison == 0) return Status();
   // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
   for (const int reporter : {rank, static_cast<int>(poison) - 1}) {
-    FaultRecord* record = ranks_[static_cast<size_t>(reporter)]->fault.as<FaultRecord>();
-    // acquire: the record; pairs with the release in raise_fault()
-    if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten) continue;
+    const std::optional<FaultRecord> record = fault(reporter);
+    if (!record) continue;
     const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
                             : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
                                                                       : StatusCode::kInvalidArgument;
@@ -351,15 +407,18 @@ Status ExpertParallel::check_fault(int rank) {
 }
 
 Status ExpertParallel::synchronize(int rank) {
-  if (rank < 0 || rank >= world_.n_ranks())
-    return invalid_argument("synchronize: rank is %d; it must be 0..%d", rank, world_.n_ranks() - 1);
-  SWITCHYARD_RETURN_IF_ERROR(world_.rank(rank).synchronize());
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("synchronize: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
+  SWITCHYARD_RETURN_IF_ERROR(member(rank).synchronize());
   return check_fault(rank);
 }
 
 Status ExpertParallel::synchronize() {
   Status first_error = world_.synchronize();
-  for (int rank = 0; rank < world_.n_ranks() && first_error.ok(); ++rank) first_error = check_fault(rank);
+  if (!first_error.ok()) return first_error;
+  // Every rank is looked at, so that none takes another call after a broken step.
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    if (Status status = check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
   return first_error;
 }
 

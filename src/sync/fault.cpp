@@ -21,12 +21,17 @@ std::string describe(const FaultRecord& record) {
   switch (record.kind) {
     case FaultKind::kNone:
       return "no fault";
-    case FaultKind::kTimeout:
+    case FaultKind::kTimeout: {
+      // A count cell holds all ones until its count comes, whatever the count is.
+      const bool is_cell = record.seen == UINT64_MAX;
       std::snprintf(text, sizeof(text),
-                    "%s: rank %d waited %.3f ms for rank %d (expert %d): expected 0x%" PRIx64 ", saw 0x%" PRIx64,
+                    "%s: rank %d waited %.3f ms for rank %d (expert %d): expected %s%s, saw 0x%" PRIx64 "%s",
                     to_string(record.phase), record.waiting_rank, static_cast<double>(record.elapsed_ns) * 1e-6,
-                    record.late_rank, record.expert, record.expected, record.seen);
+                    record.late_rank, record.expert, is_cell ? "a count" : "",
+                    is_cell ? "" : std::to_string(record.expected).c_str(), record.seen,
+                    is_cell ? " (nothing arrived)" : "");
       return text;
+    }
     case FaultKind::kBadExpertId:
       std::snprintf(text, sizeof(text),
                     "%s: topk_ids of rank %d holds %" PRId64 "; valid ids are -1 (padding) and 0..%" PRIu64,

@@ -3,17 +3,12 @@
 
 #include <algorithm>
 
+#include "cuda_check.hpp"
+#include "cuda_recording.hpp"
 #include "switchyard/transport/device.hpp"
 
 namespace switchyard {
 namespace {
-
-Status check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return Status();
-  cudaGetLastError();  // a failed call must not fail the next one too
-  if (error == cudaErrorMemoryAllocation) return resource_exhausted("%s: %s", what, cudaGetErrorString(error));
-  return internal_error("%s: %s", what, cudaGetErrorString(error));
-}
 
 class CudaDevice : public Device {
  public:
@@ -23,16 +18,16 @@ class CudaDevice : public Device {
   Target target() const override { return Target::kCuda; }
   std::string name() const override { return name_; }
   const KernelTable& kernels() const override { return cuda_kernel_table(); }
-  Status activate() override { return check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+  Status activate() override { return check_cuda(cudaSetDevice(ordinal_), "cudaSetDevice"); }
   int num_multiprocessors() const override { return num_multiprocessors_; }
 
   Result<void*> allocate(uint64_t bytes) override {
     SWITCHYARD_RETURN_IF_ERROR(activate());
     void* memory = nullptr;
     const std::string what = std::to_string(bytes) + " bytes of GPU memory";
-    SWITCHYARD_RETURN_IF_ERROR(check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
-    SWITCHYARD_RETURN_IF_ERROR(check(cudaMemset(memory, 0, bytes), "cudaMemset"));
-    SWITCHYARD_RETURN_IF_ERROR(check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
     return memory;
   }
   void deallocate(void* memory) override {
@@ -42,7 +37,7 @@ class CudaDevice : public Device {
     SWITCHYARD_RETURN_IF_ERROR(activate());
     void* memory = nullptr;
     SWITCHYARD_RETURN_IF_ERROR(
-        check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
+        check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
     std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
     return memory;
   }
@@ -51,27 +46,43 @@ class CudaDevice : public Device {
   Result<StreamHandle> create_stream() override {
     SWITCHYARD_RETURN_IF_ERROR(activate());
     cudaStream_t stream = nullptr;
-    SWITCHYARD_RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
     return static_cast<StreamHandle>(stream);
   }
   void destroy_stream(StreamHandle stream) override { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
   Status synchronize(StreamHandle stream) override {
-    return check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a kernel or copy of the stream");
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
+    return check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a kernel or copy of the stream");
   }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
     SWITCHYARD_RETURN_IF_ERROR(activate());
-    SWITCHYARD_RETURN_IF_ERROR(check(
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(
         cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "cudaMemcpyAsync"));
     return synchronize(stream);
   }
   Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) override {
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
     SWITCHYARD_RETURN_IF_ERROR(activate());
     SWITCHYARD_RETURN_IF_ERROR(
-        check(cudaMemsetAsync(dst, value, bytes, static_cast<cudaStream_t>(stream)), "cudaMemsetAsync"));
+        check_cuda(cudaMemsetAsync(dst, value, bytes, static_cast<cudaStream_t>(stream)), "cudaMemsetAsync"));
     return synchronize(stream);
   }
 
+  Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
+    return begin_cuda_recording(streams);
+  }
+
  private:
+  // CUDA would refuse as well, but spoil the recording.
+  static Status check_not_recording(StreamHandle stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing"));
+    if (status == cudaStreamCaptureStatusNone) return Status();
+    return failed_precondition("a stream that is being recorded cannot be waited for: nothing on it runs");
+  }
+
   const int ordinal_;
   const std::string name_;
   const int num_multiprocessors_;
@@ -131,7 +142,7 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
   std::vector<std::unique_ptr<Device>> devices;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
     cudaDeviceProp properties{};
-    SWITCHYARD_RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
     devices.push_back(std::make_unique<CudaDevice>(ordinal, properties));
     SWITCHYARD_RETURN_IF_ERROR(devices.back()->activate());
     for (int peer = 0; peer < num_devices; ++peer) {

@@ -7,6 +7,7 @@
 #include "switchyard/format/bf16.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
 #include "switchyard/gemm/silu_mul.hpp"
+#include "switchyard/sync/stall.hpp"
 
 namespace switchyard {
 namespace {
@@ -15,17 +16,23 @@ namespace {
 constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait", kDispatch[] = "dispatch";
 constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combine_wait", kCombine[] = "combine";
 constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul", kSiluMul[] = "silu_mul";
+constexpr char kStall[] = "stall";
 
-LaunchShape with_ep_shared(LaunchShape shape) {
-  shape.shared_bytes = kEpSharedBytes;
+LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
+  shape.shared_bytes = shared_bytes;
   return shape;
+}
+
+uint64_t dispatch_shared_bytes_of(const BF16TokenFormat& format, const EpShape& shape) {
+  return dispatch_shared_bytes(MessageLayout{format.encoded_bytes(), shape.top_k}.bytes());
 }
 
 template <const char* kName, void (*kKernel)(DispatchParams<BF16TokenFormat>)>
 Status launch_dispatch(const LaunchShape& shape, StreamHandle stream, const DispatchArguments& arguments,
                        bf16* output_rows) {
   const DispatchParams<BF16TokenFormat> params{arguments, BF16TokenFormat{arguments.shape.hidden, output_rows}};
-  return target::launch(kName, kKernel, with_ep_shared(shape), stream, params);
+  const uint64_t shared_bytes = dispatch_shared_bytes_of(params.format, arguments.shape);
+  return target::launch(kName, kKernel, with_shared(shape, shared_bytes), stream, params);
 }
 
 template <const char* kName, void (*kWeighted)(CombineParams<StoreWeighted>),
@@ -33,10 +40,10 @@ template <const char* kName, void (*kWeighted)(CombineParams<StoreWeighted>),
 Status launch_combine(const LaunchShape& shape, StreamHandle stream, const CombineArguments& arguments,
                       const CombineDestination& destination) {
   if (destination.reduction == CombineReduction::kUnreduced)
-    return target::launch(kName, kUnreduced, with_ep_shared(shape), stream,
+    return target::launch(kName, kUnreduced, with_shared(shape, kCombineSharedBytes), stream,
                           CombineParams<StoreUnreduced>{arguments, StoreUnreduced{destination.output}});
   return target::launch(
-      kName, kWeighted, with_ep_shared(shape), stream,
+      kName, kWeighted, with_shared(shape, kCombineSharedBytes), stream,
       CombineParams<StoreWeighted>{arguments, StoreWeighted{destination.output, arguments.shape.hidden}});
 }
 
@@ -45,26 +52,30 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
   return target::launch(kName, kKernel, shape, stream, params);
 }
 
-Result<int> max_resident_blocks([[maybe_unused]] int num_threads) {
 #if defined(__CUDACC__)
-  int device = 0, num_multiprocessors = 0, blocks_per_multiprocessor = 0;
+Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
+  int device = 0, num_multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  // The fused weighted combine and the fused dispatch need the most.
-  for (const void* kernel : {reinterpret_cast<const void*>(&dispatch_kernel<RunTimeShape, BF16TokenFormat>),
-                             reinterpret_cast<const void*>(&combine_kernel<RunTimeShape, StoreWeighted>)}) {
-    int blocks = 0;
-    if (error == cudaSuccess)
-      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, num_threads, kEpSharedBytes);
-    if (blocks_per_multiprocessor == 0 || blocks < blocks_per_multiprocessor) blocks_per_multiprocessor = blocks;
-  }
+  // The fused kernels need the most.
+  int dispatch_blocks = 0, combine_blocks = 0;
+  const uint64_t dispatch_bytes = dispatch_shared_bytes_of(BF16TokenFormat{shape.hidden, nullptr}, shape);
+  const auto dispatch = &dispatch_kernel<RunTimeShape, BF16TokenFormat>;
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(dispatch_bytes));
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, dispatch, num_threads, dispatch_bytes);
+  if (error == cudaSuccess)
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &combine_blocks, &combine_kernel<RunTimeShape, StoreWeighted>, num_threads, kCombineSharedBytes);
   if (error != cudaSuccess) return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
-  return num_multiprocessors * blocks_per_multiprocessor;
-#else
-  return 4096;
-#endif
+  return num_multiprocessors * (dispatch_blocks < combine_blocks ? dispatch_blocks : combine_blocks);
 }
+#else
+// The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
+Result<int> max_resident_blocks(const EpShape&, int) { return 4096; }
+#endif
 
 using Format = BF16TokenFormat;
 
@@ -81,6 +92,7 @@ constexpr KernelTable kTable{
     .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
     .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
     .silu_mul = &launch_plain<kSiluMul, SiluMulParams, silu_mul_kernel>,
+    .stall = &launch_plain<kStall, StallParams, stall_kernel>,
     .max_resident_blocks = &max_resident_blocks,
 };
 

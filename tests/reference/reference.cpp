@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -117,7 +118,10 @@ std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction e
 Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_experts, int top_k) {
   Routing routing;
   for (int token = 0; token < num_tokens; ++token) {
-    const float* row = logits.data() + static_cast<size_t>(token) * n_experts;
+    const float* begin = logits.data() + static_cast<size_t>(token) * n_experts;
+    std::vector<float> row(begin, begin + n_experts);
+    for (float& logit : row)
+      if (std::isnan(logit)) logit = -std::numeric_limits<float>::infinity();
     std::vector<int32_t> order(n_experts);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });

@@ -9,6 +9,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct CombineAsyncShared {
   PairTable rows;
+  uint32_t first_row[kMaxExperts];  // [pair], where its rows lie in expert_rows
   bool is_last_block;
 };
 
@@ -26,6 +27,7 @@ struct CombineAsync {
   SWITCHYARD_DEVICE explicit CombineAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
+    if (!read_ranges()) return;  // the step is broken: there is nothing to send
     send_rows();
     target::sync_block();
     if (target::thread_idx() == 0)
@@ -36,17 +38,28 @@ struct CombineAsync {
     if (shared.is_last_block) signal();
   }
 
-  // Region A, as dispatch_wait left it, says which rows came from whom.
+  // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
+  SWITCHYARD_DEVICE bool read_ranges() {
+    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+      const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
+      shared.rows.first[pair_idx] = row_count;
+      shared.first_row[pair_idx] = static_cast<uint32_t>(target::ld(counters.row_end(pair_idx))) - row_count;
+    }
+    if (target::sync_block_any(is_broken)) return false;
+    if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
+    target::sync_block();
+    return true;
+  }
+
   SWITCHYARD_DEVICE void send_rows() {
     const int num_pairs = shape.n_experts();
-    shared.rows.fill(num_pairs, [&](int pair_idx) { return static_cast<uint32_t>(*counters.row_count(pair_idx)); });
     for_each_row(shared.rows.total(num_pairs), [&](uint32_t item_idx, int worker_idx, int num_workers) {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
-      const int64_t row = *counters.row_end(pair_idx) - *counters.row_count(pair_idx) +
-                          static_cast<int64_t>(item_idx - shared.rows.first[pair_idx]);
+      const int64_t row = int64_t{shared.first_row[pair_idx]} + item_idx - shared.rows.first[pair_idx];
       const int src_rank = pair_idx % shape.n_ranks();
-      target::copy_row(recv_layout.row(params.recv_bufs.of_rank[src_rank], params.src_info[2 * row],
-                                       params.src_info[2 * row + 1]),
+      target::copy_row(recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
+                                       target::ld(&params.src_info[2 * row + 1])),
                        params.expert_rows + row * shape.hidden(), recv_layout.msg_bytes, worker_idx, num_workers);
     });
   }
@@ -58,7 +71,7 @@ struct CombineAsync {
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
       target::st_release_system(counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
-                                static_cast<uint64_t>(*counters.row_count(pair_idx)));
+                                uint64_t{shared.rows.count(pair_idx)});
     }
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
   }

@@ -1,4 +1,4 @@
-// combine_wait: block 0 waits for the rows of all experts; then each token's rows become its output.
+// combine_wait: every block waits for the rows of all experts; then each token's rows become its output.
 #pragma once
 
 #include "switchyard/ep/params.hpp"
@@ -49,46 +49,41 @@ struct CombineWait {
   SWITCHYARD_DEVICE explicit CombineWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    const bool ready = target::block_idx() == 0 ? collect_rows() : wait_for_rows();
-    if (target::sync_block_any(!ready)) return;  // a fault: the host resets all counters
+    if (!collect_rows()) return;  // a fault: the host resets all counters
+    if (target::warp_idx() == 0) reset_cells();
     if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
       for_each_chunk(shape.top_k(), [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
     else
       for_each_chunk(1, [&](int token_idx, int, int column) { reduce(token_idx, column); });
-    leave();
   }
 
-  // Block 0: waits until every expert has sent its rows, and puts the cells back.
+  // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
-    bool arrived = true;
-    uint64_t* cells = params.recv_counts.of_rank[params.my_rank];
+    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;
       // acquire: the expert's rows; pairs with the release in its owner's signal()
-      const bool here = wait_for(
+      arrived &= wait_for(
           params.fault, {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
-          [&] { return target::ld_acquire_system(cells + expert_idx); },
+          [&] { return target::ld_acquire_system(my_cell(expert_idx)); },
           [](uint64_t cell) { return cell != kNothingArrived; });
-      if (here) target::st_relaxed_system(cells + expert_idx, kNothingArrived);
-      arrived &= here;
     }
-    if (target::sync_block_any(!arrived)) return false;
-    // release: passes the acquired rows on; pairs with wait_for_rows()
-    if (target::thread_idx() == 0) target::st_release_device(counters.combine_ready(), 1);
-    return true;
+    return !target::sync_block_any(!arrived);
   }
 
-  SWITCHYARD_DEVICE bool wait_for_rows() {
-    bool ready = true;
-    if (target::thread_idx() == 0) {
-      int32_t seen = 0;
-      // acquire: the rows of all experts; pairs with the release in collect_rows()
-      ready = wait_for(
-          params.fault, {Phase::kCombineWait, params.my_rank, -1, 1}, seen,
-          [&] { return target::ld_acquire_device(counters.combine_ready()); },
-          [](int32_t flag) { return flag == 1; });
-    }
-    return ready;
+  SWITCHYARD_DEVICE uint64_t* my_cell(int expert_idx) const {
+    return params.recv_counts.of_rank[params.my_rank] + expert_idx;
+  }
+
+  // The last block to have read the cells puts them back for the next step. By one warp, while the others reduce.
+  SWITCHYARD_DEVICE void reset_cells() {
+    int32_t num_before = 0;
+    // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
+    if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
+    if (target::shuffle(num_before, 0) != target::num_blocks() - 1) return;
+    for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
+      target::st_relaxed_system(my_cell(expert_idx), kNothingArrived);
+    if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
   // Deals (token, k, eight columns) to all threads of the launch.
@@ -143,17 +138,6 @@ struct CombineWait {
     for (int i = 0; i < kColumnsPerThread; ++i) {
       const uint16_t bits = static_cast<uint16_t>(row.words[i / 2] >> (i % 2 * 16));
       sums[i] = sums[i] + weight * to_float(bf16{bits});
-    }
-  }
-
-  // The last block out puts the flag back for the next step.
-  SWITCHYARD_DEVICE void leave() {
-    target::sync_block();
-    // acq_rel: every block has read the flag before the last one clears it
-    if (target::thread_idx() == 0 &&
-        target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1) == target::num_blocks() - 1) {
-      target::st_relaxed_device(counters.combine_ready(), 0);
-      target::st_relaxed_device(counters.combine_blocks_left(), 0);
     }
   }
 };

@@ -1,5 +1,6 @@
 // dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all copies of
-// an expert are out and then tells the expert's owner how many came.
+// an expert are out and then tells the expert's owner how many came. A sender encodes a token once, into shared memory,
+// and bulk copies carry the message from there to every expert while the next token is being encoded.
 #pragma once
 
 #include "switchyard/ep/params.hpp"
@@ -7,11 +8,20 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-struct DispatchAsyncShared {
+struct alignas(128) DispatchAsyncShared {
   uint32_t num_messages[kMaxExperts];    // per expert, of the tokens this block looks after
   uint32_t num_extra_rows[kMaxExperts];  // watcher: repeats of an id within its token
   uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
-  uint32_t slots[2][kMaxTopK];           // sender: the token being copied, by parity of the round
+  // Behind it: kNumStages messages, each aligned to 128 bytes.
+
+  static constexpr int kNumStages = 2;
+  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t msg_bytes) { return align_up<uint64_t>(msg_bytes, 128); }
+  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t msg_bytes) {
+    return sizeof(DispatchAsyncShared) + kNumStages * stage_bytes(msg_bytes);
+  }
+  SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t msg_bytes) {
+    return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(msg_bytes);
+  }
 };
 
 template <FixedShape Fixed, typename Format>
@@ -24,13 +34,12 @@ struct DispatchAsync {
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
   DispatchAsyncShared& shared = target::shared_storage<DispatchAsyncShared>();
 
-  static constexpr uint32_t kNoSlot = UINT32_MAX;
-
   SWITCHYARD_DEVICE explicit DispatchAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
     if (target::num_blocks() == 1) {
       send(0, 1);
+      target::sync_block();  // both use the counts in shared memory
       watch();
     } else if (target::block_idx() == 0) {
       watch();
@@ -52,13 +61,15 @@ struct DispatchAsync {
     return true;
   }
 
-  // Counts, per expert, the messages of tokens first_token, first_token + stride, ...
-  SWITCHYARD_DEVICE void count_messages(int first_token, int stride) {
+  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier step broke and
+  // has not been reset: its counters mean nothing.
+  SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
+    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
       shared.num_extra_rows[expert_idx] = 0;
     }
-    target::sync_block();
+    if (target::sync_block_any(is_broken)) return false;
     for (int64_t token_idx = first_token + static_cast<int64_t>(target::thread_idx()) * stride;
          token_idx < params.num_tokens; token_idx += static_cast<int64_t>(target::num_threads()) * stride) {
       for (int k = 0; k < shape.top_k(); ++k) {
@@ -71,10 +82,11 @@ struct DispatchAsync {
       }
     }
     target::sync_block();
+    return true;
   }
 
   SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
-    count_messages(sender_idx, num_senders);
+    if (!count_messages(sender_idx, num_senders)) return;
     // One range of slots per expert and block; within it slots are dealt in shared memory.
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
@@ -83,12 +95,20 @@ struct DispatchAsync {
             target::atomic_add_relaxed_device(counters.reserved(expert_idx), static_cast<int32_t>(count)));
     }
     target::sync_block();
-    int parity = 0;
-    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders, parity ^= 1) {
-      write_message(token_idx, shared.slots[parity]);
+    int stage_idx = 0;
+    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders, stage_idx ^= 1) {
+      std::byte* message = shared.stage(stage_idx, message_layout.bytes());
+      // The copies out of this stage, two tokens ago, have read it; those of the other stage may go on.
+      if (target::warp_idx() == 0) target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
       target::sync_block();
-      // No barrier after the copies: the next round writes another message and the other half of `slots`.
-      copy_to_experts(token_idx, shared.slots[parity]);
+      write_message(token_idx, message);
+      target::fence_proxy_async();
+      target::sync_block();
+      if (target::warp_idx() == 0) copy_to_experts(token_idx, message);
+    }
+    if (target::warp_idx() == 0) {
+      target::bulk_wait<0>();
+      target::fence_proxy_async();
     }
     target::sync_block();
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
@@ -98,9 +118,8 @@ struct DispatchAsync {
     }
   }
 
-  // Encodes the token into its row of the send buffer and takes a slot for each expert it goes to.
-  SWITCHYARD_DEVICE void write_message(int token_idx, uint32_t* slots) {
-    std::byte* message = send_layout().message(params.send_buf, token_idx);
+  // Encodes the token, with its index and expert ids behind it.
+  SWITCHYARD_DEVICE void write_message(int token_idx, std::byte* message) {
     const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
                         static_cast<int64_t>(token_idx) * shape.hidden();
     params.format.encode(token, message, target::thread_idx(), target::num_threads());
@@ -110,32 +129,29 @@ struct DispatchAsync {
       const int expert_idx = expert_of(token_idx, k);
       reinterpret_cast<uint16_t*>(message + message_layout.expert_ids_offset())[k] =
           expert_idx < 0 ? kPaddingId : static_cast<uint16_t>(expert_idx);
-      slots[k] = expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)
-                     ? target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u)
-                     : kNoSlot;
     }
   }
 
-  // Copies the message into the slots taken for it; a warp per copy, or several where there are warps to spare.
-  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, const uint32_t* slots) {
-    const std::byte* message = send_layout().message(params.send_buf, token_idx);
-    const int top_k = shape.top_k();
-    const int warps_per_copy = target::num_warps() >= top_k ? target::num_warps() / top_k : 1;
-    for (int unit = target::warp_idx(); unit < top_k * warps_per_copy; unit += target::num_warps()) {
-      const int k = unit % top_k;
-      if (slots[k] == kNoSlot) continue;
-      const int expert_idx = expert_of(token_idx, k);
-      std::byte* slot = recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
-                                              shape.local_expert(expert_idx), params.my_rank, slots[k]);
-      target::copy_row(slot, message, message_layout.bytes(), unit / top_k * kWarpSize + target::lane_idx(),
-                       warps_per_copy * kWarpSize);
+  // Lane k of one warp takes a slot of the token's choice k and starts the copy into it.
+  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, const std::byte* message) {
+    const int k = target::lane_idx();
+    const int expert_idx = k < shape.top_k() ? expert_of(token_idx, k) : -1;
+    if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
+      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
+      target::bulk_store(recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
+                                               shape.local_expert(expert_idx), params.my_rank, slot),
+                         message, message_layout.bytes());
     }
+    // A transport that cannot store into every rank finds the message here.
+    if (k == 0 && params.send_buf != nullptr)
+      target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
+    target::bulk_commit();
   }
 
   // Waits for each expert until all its messages are out, then signals its owner.
   SWITCHYARD_DEVICE void watch() {
+    if (!count_messages(0, 1)) return;
     report_bad_ids();
-    count_messages(0, 1);
     const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
     const int num_experts_rounded = ceil_div(shape.n_experts(), kWarpSize) * kWarpSize;
     for (int expert_idx = target::thread_idx(); expert_idx < num_experts_rounded;

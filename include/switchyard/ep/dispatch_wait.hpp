@@ -1,5 +1,5 @@
-// dispatch_wait: block 0 waits for the counts of all ranks and turns them into row offsets; then all blocks decode the
-// messages that arrived into the ragged output.
+// dispatch_wait: every block waits for the counts of all ranks, turns them into row offsets and decodes its share of the
+// messages into the ragged output. Block 0 also writes the offsets out.
 #pragma once
 
 #include "switchyard/ep/pair_table.hpp"
@@ -10,8 +10,9 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct DispatchWaitShared {
   PairTable messages;
-  uint32_t row_begin[kMaxExperts + 1];  // block 0: rows per local expert, then their offsets
-  bool is_last_block;
+  uint32_t first_row[kMaxExperts];         // [pair]: its number of rows, then its first row
+  uint32_t row_end[kMaxExperts];           // [pair]
+  uint32_t expert_begin[kMaxExperts + 1];  // [local expert]: its padded number of rows, then its first row
 };
 
 template <FixedShape Fixed, typename Format>
@@ -22,7 +23,6 @@ struct DispatchWait {
   ShapeOf<Fixed> shape{params.shape};
   SyncCounters counters{params.counters, {shape.n_experts()}};
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
-  DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
   DispatchRecvLayout recv_layout{shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(),
                                  message_layout.bytes()};
   DispatchWaitShared& shared = target::shared_storage<DispatchWaitShared>();
@@ -30,23 +30,32 @@ struct DispatchWait {
   SWITCHYARD_DEVICE explicit DispatchWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    const bool ready = target::block_idx() == 0 ? collect_counts() && publish_offsets() : wait_for_offsets();
-    if (target::sync_block_any(!ready)) return;  // a fault: the host resets all counters
+    if (!collect_counts()) return;  // a fault: the host resets all counters
+    build_tables();
+    const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
+    if (num_rows > params.max_rows) {
+      if (target::block_idx() == 0 && target::thread_idx() == 0)
+        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows}, num_rows, 0);
+      return;
+    }
+    if (target::block_idx() == 0) publish_offsets();
+    if (target::warp_idx() == 0) reset_cells();
     decode_arrivals();
-    leave();
   }
 
+  // The cell of a (local expert, source rank) pair in this rank's memory.
   SWITCHYARD_DEVICE uint64_t* my_cell(int pair_idx) const {
     return params.recv_counts.of_rank[params.my_rank] + pair_idx;
   }
-  // This rank's cells, once collect_counts() or wait_for_offsets() has acquired them.
-  SWITCHYARD_DEVICE ArrivalCount arrivals(int pair_idx) const {
-    return ArrivalCount::unpack(target::ld_relaxed_device(my_cell(pair_idx)));
+  SWITCHYARD_DEVICE void note_arrivals(int pair_idx, uint64_t cell) {
+    const ArrivalCount count = ArrivalCount::unpack(cell);
+    shared.messages.first[pair_idx] = count.num_messages;
+    shared.first_row[pair_idx] = count.num_rows();
   }
 
-  // Block 0: waits until every rank has told how much it sent to every expert here.
+  // Waits until every rank has told how much it sent to every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
-    bool arrived = true;
+    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
@@ -56,71 +65,57 @@ struct DispatchWait {
           params.fault, {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
           [&] { return target::ld_acquire_system(my_cell(pair_idx)); },
           [](uint64_t cell) { return cell != kNothingArrived; });
+      note_arrivals(pair_idx, seen);
     }
     return !target::sync_block_any(!arrived);
   }
 
-  // Block 0: row offsets for the grouped matmul, ranges for combine_async, then the ready flag for the other blocks.
-  SWITCHYARD_DEVICE bool publish_offsets() {
+  // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.
+  SWITCHYARD_DEVICE void build_tables() {
     const int n_local_experts = shape.n_local_experts();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
       uint32_t num_rows = 0;
-      for (int rank = 0; rank < shape.n_ranks(); ++rank)
-        num_rows += arrivals(expert_idx * shape.n_ranks() + rank).num_rows();
-      shared.row_begin[expert_idx] = align_up(num_rows, params.format.row_alignment());
+      for (int rank = 0; rank < shape.n_ranks(); ++rank) num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
+      shared.expert_begin[expert_idx] = align_up(num_rows, params.format.row_alignment());
     }
     target::sync_block();
-    if (target::warp_idx() == 0) warp_exclusive_scan(shared.row_begin, n_local_experts);
+    const int last_warp = target::num_warps() - 1;
+    if (target::warp_idx() == 0) warp_exclusive_scan(shared.expert_begin, n_local_experts);
+    if (target::warp_idx() == last_warp) shared.messages.scan(shape.n_experts());
     target::sync_block();
-    const uint32_t total_rows = shared.row_begin[n_local_experts];
-    if (total_rows > params.max_rows) {
-      if (target::thread_idx() == 0)
-        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows}, total_rows,
-                    0);
-      return false;
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
+      uint32_t row = shared.expert_begin[expert_idx];
+      for (int rank = 0; rank < shape.n_ranks(); ++rank) {
+        uint32_t& first_row = shared.first_row[expert_idx * shape.n_ranks() + rank];
+        const uint32_t num_rows = first_row;
+        first_row = row;
+        row += num_rows;
+        shared.row_end[expert_idx * shape.n_ranks() + rank] = row;
+      }
     }
-    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads())
-      publish_expert(expert_idx);
-    if (target::thread_idx() == 0) params.row_offsets[n_local_experts] = total_rows;
     target::sync_block();
-    // release: publishes the regions above and the acquired messages; pairs with wait_for_offsets()
-    if (target::thread_idx() == 0) target::st_release_device(counters.offsets_ready(), 1);
-    return true;
   }
 
-  SWITCHYARD_DEVICE void publish_expert(int expert_idx) {
-    uint32_t row = shared.row_begin[expert_idx];
-    params.row_offsets[expert_idx] = row;
-    params.expert_ids[expert_idx] = expert_idx;
-    uint32_t num_messages_before = 0;
-    for (int rank = 0; rank < shape.n_ranks(); ++rank) {
-      const int pair_idx = expert_idx * shape.n_ranks() + rank;
-      const ArrivalCount count = arrivals(pair_idx);
-      row += count.num_rows();
-      *counters.row_end(pair_idx) = static_cast<int32_t>(row);
-      *counters.row_count(pair_idx) = static_cast<int32_t>(count.num_rows());
-      *counters.first_in_expert(pair_idx) = static_cast<int32_t>(num_messages_before);
-      num_messages_before += count.num_messages;
+  // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
+  SWITCHYARD_DEVICE void publish_offsets() {
+    const int n_local_experts = shape.n_local_experts();
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
+      target::st(&params.row_offsets[expert_idx], shared.expert_begin[expert_idx]);
+      target::st(&params.expert_ids[expert_idx], expert_idx);
     }
-  }
-
-  // Other blocks: true in all threads of the block once the offsets are there.
-  SWITCHYARD_DEVICE bool wait_for_offsets() {
-    bool ready = true;
-    if (target::thread_idx() == 0) {
-      int32_t seen = 0;
-      // acquire: offsets and messages; pairs with the release in publish_offsets()
-      ready = wait_for(
-          params.fault, {Phase::kDispatchWait, params.my_rank, -1, 1}, seen,
-          [&] { return target::ld_acquire_device(counters.offsets_ready()); },
-          [](int32_t flag) { return flag == 1; });
+    if (target::thread_idx() == 0)
+      target::st(&params.row_offsets[n_local_experts], shared.expert_begin[n_local_experts]);
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+      const int first_of_expert = pair_idx / shape.n_ranks() * shape.n_ranks();
+      target::st(counters.row_end(pair_idx), static_cast<int32_t>(shared.row_end[pair_idx]));
+      target::st(counters.row_count(pair_idx), static_cast<int32_t>(shared.row_end[pair_idx] - shared.first_row[pair_idx]));
+      target::st(counters.first_in_expert(pair_idx),
+                 static_cast<int32_t>(shared.messages.first[pair_idx] - shared.messages.first[first_of_expert]));
     }
-    return ready;
   }
 
   SWITCHYARD_DEVICE void decode_arrivals() {
     const int num_pairs = shape.n_experts();
-    shared.messages.fill(num_pairs, [&](int pair_idx) { return arrivals(pair_idx).num_messages; });
     for_each_row(shared.messages.total(num_pairs), [&](uint32_t message_idx, int worker_idx, int num_workers) {
       const int pair_idx = shared.messages.find(message_idx, num_pairs);
       decode(pair_idx, message_idx - shared.messages.first[pair_idx], worker_idx, num_workers);
@@ -131,29 +126,29 @@ struct DispatchWait {
     return recv_layout.message(params.recv_bufs.of_rank[params.my_rank], pair_idx / shape.n_ranks(),
                                pair_idx % shape.n_ranks(), slot);
   }
-
-  // Which k of the message's token chose this expert, as a bit mask.
   SWITCHYARD_DEVICE bool names_expert(const std::byte* message, int k, int expert_idx) const {
-    return reinterpret_cast<const uint16_t*>(message + message_layout.expert_ids_offset())[k] == expert_idx;
+    const auto* ids = reinterpret_cast<const uint16_t*>(message + message_layout.expert_ids_offset());
+    return target::ld(ids + k) == expert_idx;
   }
 
   SWITCHYARD_DEVICE void decode(int pair_idx, uint32_t slot, int worker_idx, int num_workers) {
     const std::byte* message = message_of(pair_idx, slot);
     const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
-    const int src_token = *reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset());
+    const int src_token = target::ld(reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset()));
     const int lane_idx = target::lane_idx();
+    // Bit k: the token's choice k is this expert.
     uint32_t mentions = target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
-    const uint32_t first_row = static_cast<uint32_t>(*counters.row_end(pair_idx) - *counters.row_count(pair_idx));
-    uint32_t row = first_row + slot;
+    uint32_t row = shared.first_row[pair_idx] + slot;
     uint32_t next_extra_row = 0;
     if (target::popcount(mentions) > 1)
-      next_extra_row = first_row + arrivals(pair_idx).num_messages + extra_rows_before(pair_idx, slot, expert_idx);
+      next_extra_row = shared.first_row[pair_idx] + shared.messages.count(pair_idx) +
+                       extra_rows_before(pair_idx, slot, expert_idx);
     // One row per mention: the first at the message's own place, the others behind all messages of the pair.
     while (mentions != 0) {
       params.format.decode(message, row, worker_idx, num_workers);
       if (worker_idx == 0) {
-        params.src_info[2 * int64_t{row}] = src_token;
-        params.src_info[2 * int64_t{row} + 1] = target::lowest_set_bit(mentions);
+        target::st(&params.src_info[2 * int64_t{row}], src_token);
+        target::st(&params.src_info[2 * int64_t{row} + 1], target::lowest_set_bit(mentions));
       }
       mentions &= mentions - 1;
       row = next_extra_row++;
@@ -172,21 +167,15 @@ struct DispatchWait {
     return num_extra;
   }
 
-  // The last block out puts everything back for the next step.
-  SWITCHYARD_DEVICE void leave() {
-    target::sync_block();
-    if (target::thread_idx() == 0)
-      // acq_rel: every block's reads of flag and cells come before the last block's resets
-      shared.is_last_block =
-          target::atomic_add_acq_rel_device(counters.blocks_left(), 1) == target::num_blocks() - 1;
-    target::sync_block();
-    if (!shared.is_last_block) return;
-    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
+  // The last block to have read the cells puts them back for the next step. By one warp, while the others decode.
+  SWITCHYARD_DEVICE void reset_cells() {
+    int32_t num_before = 0;
+    // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
+    if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.blocks_left(), 1);
+    if (target::shuffle(num_before, 0) != target::num_blocks() - 1) return;
+    for (int pair_idx = target::lane_idx(); pair_idx < shape.n_experts(); pair_idx += kWarpSize)
       target::st_relaxed_system(my_cell(pair_idx), kNothingArrived);
-    if (target::thread_idx() == 0) {
-      target::st_relaxed_device(counters.offsets_ready(), 0);
-      target::st_relaxed_device(counters.blocks_left(), 0);
-    }
+    if (target::lane_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
   }
 };
 

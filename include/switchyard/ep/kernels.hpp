@@ -10,11 +10,12 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Dynamic shared memory every one of these kernels is launched with.
-inline constexpr uint64_t kEpSharedBytes = sizeof(DispatchAsyncShared) > sizeof(DispatchWaitShared)
-                                               ? sizeof(DispatchAsyncShared)
-                                               : sizeof(DispatchWaitShared);
-static_assert(sizeof(CombineAsyncShared) <= kEpSharedBytes);
+// The dynamic shared memory the kernels are launched with.
+SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {
+  const uint64_t async_bytes = DispatchAsyncShared::bytes(msg_bytes);
+  return async_bytes > sizeof(DispatchWaitShared) ? async_bytes : sizeof(DispatchWaitShared);
+}
+inline constexpr uint64_t kCombineSharedBytes = sizeof(CombineAsyncShared);
 
 template <FixedShape Fixed, TokenFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {

@@ -2,42 +2,43 @@
 // end: lets every warp of a launch find its share without talking to the others.
 #pragma once
 
+#include "switchyard/base/checked.hpp"
 #include "switchyard/ep/shape.hpp"
 #include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole warp.
+// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole warp, each
+// lane over a run of neighbours.
 SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
-  uint32_t total = 0;
-  for (int first = 0; first < count; first += kWarpSize) {
-    const int i = first + target::lane_idx();
-    const uint32_t value = i < count ? values[i] : 0;
-    uint32_t inclusive = value;
-    for (int delta = 1; delta < kWarpSize; delta *= 2) {
-      const uint32_t below = target::shuffle_up(inclusive, delta);
-      if (target::lane_idx() >= delta) inclusive += below;
-    }
-    if (i < count) values[i] = total + inclusive - value;
-    total += target::shuffle(inclusive, kWarpSize - 1);
+  const int run_length = ceil_div(count, kWarpSize);
+  const int begin = target::lane_idx() * run_length;
+  const int end = begin + run_length < count ? begin + run_length : count;
+  uint32_t sum = 0;
+  for (int i = begin; i < end; ++i) sum += values[i];
+  uint32_t inclusive = sum;
+  for (int delta = 1; delta < kWarpSize; delta *= 2) {
+    const uint32_t below = target::shuffle_up(inclusive, delta);
+    if (target::lane_idx() >= delta) inclusive += below;
   }
-  if (target::lane_idx() == 0) values[count] = total;
+  uint32_t before = inclusive - sum;
+  for (int i = begin; i < end; ++i) {
+    const uint32_t value = values[i];
+    values[i] = before;
+    before += value;
+  }
+  if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
 }
 
-// Lives in shared memory. fill() is called by all threads of a block and ends with a barrier.
+// Lives in shared memory. Filled with counts first, then turned into offsets by scan().
 struct PairTable {
-  uint32_t first[kMaxExperts + 1];  // [pair]; first[num_pairs] is the total
+  uint32_t first[kMaxExperts + 1];  // [pair]; after scan(), first[num_pairs] is the total
 
-  template <typename Count>
-  SWITCHYARD_DEVICE void fill(int num_pairs, Count count_of_pair) {
-    for (int pair_idx = target::thread_idx(); pair_idx < num_pairs; pair_idx += target::num_threads())
-      first[pair_idx] = count_of_pair(pair_idx);
-    target::sync_block();
-    if (target::warp_idx() == 0) warp_exclusive_scan(first, num_pairs);
-    target::sync_block();
-  }
+  // By one whole warp.
+  SWITCHYARD_DEVICE void scan(int num_pairs) { warp_exclusive_scan(first, num_pairs); }
 
   SWITCHYARD_DEVICE uint32_t total(int num_pairs) const { return first[num_pairs]; }
+  SWITCHYARD_DEVICE uint32_t count(int pair_idx) const { return first[pair_idx + 1] - first[pair_idx]; }
 
   // The pair that item `item_idx` belongs to.
   SWITCHYARD_DEVICE int find(uint32_t item_idx, int num_pairs) const {

@@ -21,7 +21,7 @@ struct DispatchArguments {
   int32_t num_tokens;
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
-  std::byte* send_buf;       // DispatchSendLayout
+  std::byte* send_buf;       // DispatchSendLayout, keeps every message; null: nobody needs it
 
   uint32_t* row_offsets;  // [n_local_experts + 1]
   int32_t* expert_ids;    // [n_local_experts], local indices

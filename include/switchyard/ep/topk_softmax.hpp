@@ -1,4 +1,5 @@
-// The router: each token's top_k experts by logit (ties to the lower index), with softmax weights over those chosen.
+// The router: each token's top_k experts by logit (ties to the lower index, NaN counts as minus infinity), with softmax
+// weights over those chosen.
 #pragma once
 
 #include <cmath>
@@ -22,7 +23,9 @@ struct RoutedExpert {
 SWITCHYARD_DEVICE RoutedExpert best_of_lane(const float* logits, int n_experts, uint32_t taken) {
   RoutedExpert best{0.0f, -1};
   for (int i = 0; i * kWarpSize + target::lane_idx() < n_experts; ++i) {
-    const RoutedExpert candidate{logits[i * kWarpSize + target::lane_idx()], i * kWarpSize + target::lane_idx()};
+    const int expert_idx = i * kWarpSize + target::lane_idx();
+    const float logit = logits[expert_idx];
+    const RoutedExpert candidate{logit == logit ? logit : -INFINITY, expert_idx};
     if ((taken >> i & 1u) == 0 && candidate.beats(best)) best = candidate;
   }
   return best;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "switchyard/runtime/world.hpp"
@@ -54,6 +55,10 @@ class ExpertParallel {
  public:
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
   static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
+  // The same with what each rank believes the configuration to be: ranks that differ are refused, with the rank and the
+  // field named.
+  static Result<std::unique_ptr<ExpertParallel>> create(World& world,
+                                                        const std::vector<ExpertParallelConfig>& config_of_rank);
   ~ExpertParallel();
 
   Status dispatch_async(int rank, const DispatchInput& input);
@@ -70,9 +75,17 @@ class ExpertParallel {
   Status synchronize();
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
+  // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0, 1, .. and own
+  // all experts, n_experts / survivors each.
+  Status reset(const std::vector<int>& survivors);
+  // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
+  Status poison_receive_buffers(uint8_t value);
+  // What the rank itself found wrong in the step that failed.
+  std::optional<FaultRecord> fault(int rank) const;
 
   const ExpertParallelConfig& config() const { return config_; }
-  int n_local_experts() const { return config_.n_experts / world_.n_ranks(); }
+  int n_ranks() const { return static_cast<int>(members_.size()); }
+  int n_local_experts() const { return config_.n_experts / n_ranks(); }
   int n_sms() const { return config_.n_sms; }
   // Rows a rank can receive at the very most: every token of every rank, top_k times.
   uint64_t max_recv_rows() const;
@@ -87,6 +100,9 @@ class ExpertParallel {
   struct RankState;
 
   ExpertParallel(World& world, const ExpertParallelConfig& config);
+  Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
+  const KernelTable& kernels() const { return member(0).device().kernels(); }
+  Status choose_launch();
   Status allocate();
   Status clear_buffers();
   Status check_call(int rank, const char* call, Step required) const;
@@ -102,6 +118,7 @@ class ExpertParallel {
 
   World& world_;
   ExpertParallelConfig config_;
+  std::vector<int> members_;  // the world's rank behind each of ours
   std::vector<std::unique_ptr<RankState>> ranks_;
 };
 

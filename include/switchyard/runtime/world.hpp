@@ -2,7 +2,9 @@
 // other's memory.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "switchyard/transport/device.hpp"
@@ -83,6 +85,8 @@ class Rank {
   const StreamHandle stream_;
 };
 
+class Graph;
+
 class World {
  public:
   static Result<std::unique_ptr<World>> create(const WorldOptions& options);
@@ -95,8 +99,22 @@ class World {
   // Waits for all ranks; the first error, if any.
   Status synchronize() const;
 
+  // Records what `enqueue` launches on the streams of all ranks, without running it, as one graph (runtime/graph.hpp)
+  // that can be launched again and again. A launch reads its buffers anew: new inputs go into the same memory. What
+  // waits, copies or allocates is an error inside. The error of `enqueue` is the error of the capture; what was
+  // recorded is dropped then, so an ExpertParallel whose calls were part of it needs a reset().
+  Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
+  // Inside capture(): a phase begins, on all ranks together, and the last one ends. Graph::elapsed() gives their times.
+  Status mark(const std::string& phase);
+
  private:
+  struct Capture {
+    Recording* recording;
+    std::vector<std::string> phases;
+  };
+
   World() = default;
+  Capture* capture_ = nullptr;  // while capture() runs
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // after devices_: streams go before what they run on
 };

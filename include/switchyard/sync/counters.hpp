@@ -35,7 +35,8 @@ struct SyncCounters {
   SWITCHYARD_HD int32_t* reserved(int expert_idx) const { return ptr + expert_idx; }
   SWITCHYARD_HD int32_t* finished(int expert_idx) const { return ptr + layout.n_experts + expert_idx; }
 
-  // dispatch_wait / combine_async, regions A to G.
+  // dispatch_wait / combine_async, regions A to G. C and E are there for the layout: rows are dealt without counters,
+  // and no block waits for another to learn the offsets.
   SWITCHYARD_HD int32_t* row_end(int pair_idx) const { return wait_region(0) + 2 * pair_idx; }            // A
   SWITCHYARD_HD int32_t* row_count(int pair_idx) const { return wait_region(0) + 2 * pair_idx + 1; }      // A
   SWITCHYARD_HD int32_t* first_in_expert(int pair_idx) const { return wait_region(2) + pair_idx; }        // B
@@ -45,9 +46,8 @@ struct SyncCounters {
   SWITCHYARD_HD int32_t* send_buf_ready() const { return wait_region(4) + 2; }                            // F
   SWITCHYARD_HD int32_t* shared_expert_started() const { return wait_region(4) + 3; }                     // G
 
-  // combine_wait. Two words, whatever the number of blocks.
-  SWITCHYARD_HD int32_t* combine_ready() const { return ptr + layout.combine_wait_offset(); }
-  SWITCHYARD_HD int32_t* combine_blocks_left() const { return ptr + layout.combine_wait_offset() + 1; }
+  // combine_wait. One word, whatever the number of blocks.
+  SWITCHYARD_HD int32_t* combine_blocks_left() const { return ptr + layout.combine_wait_offset(); }
 
  private:
   SWITCHYARD_HD int32_t* wait_region(int n_experts_before) const {

@@ -45,4 +45,9 @@ struct FaultChannel {
   uint64_t timeout_ns;
 };
 
+// A stall, for trying out what lateness does.
+struct StallParams {
+  uint64_t duration_ns;
+};
+
 }  // namespace switchyard

@@ -19,14 +19,14 @@ SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, 
                                    uint64_t elapsed_ns) {
   FaultRecord& record = *channel.record;
   if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear}, uint32_t{FaultRecord::kClaimed})) {
-    record.kind = kind;
-    record.phase = site.phase;
-    record.waiting_rank = channel.my_rank;
-    record.late_rank = site.late_rank;
-    record.expert = site.expert;
-    record.expected = site.expected;
-    record.seen = seen;
-    record.elapsed_ns = elapsed_ns;
+    target::st(&record.kind, kind);
+    target::st(&record.phase, site.phase);
+    target::st(&record.waiting_rank, channel.my_rank);
+    target::st(&record.late_rank, site.late_rank);
+    target::st(&record.expert, site.expert);
+    target::st(&record.expected, site.expected);
+    target::st(&record.seen, seen);
+    target::st(&record.elapsed_ns, elapsed_ns);
     // release: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
     target::st_release_system(&record.state, uint32_t{FaultRecord::kWritten});
   }
@@ -49,9 +49,11 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   bool arrived = false;
   const bool ended = target::wait_until(
       [&] {
+        // Both loads are under way before either is looked at: the check for poison adds no time to a poll.
+        const bool poisoned = is_poisoned(channel);
         seen = load();
         arrived = done(seen);
-        return arrived || is_poisoned(channel);
+        return arrived || poisoned;
       },
       start_ns + channel.timeout_ns + grace_ns);
   if (!ended) raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);

@@ -50,6 +50,7 @@ SWITCHYARD_DEVICE T shuffle_up(T value, int delta) {
 SWITCHYARD_DEVICE uint32_t ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
 
 SWITCHYARD_DEVICE int popcount(uint32_t mask) { return __popc(mask); }
+// The mask must not be 0.
 SWITCHYARD_DEVICE int lowest_set_bit(uint32_t mask) { return __ffs(static_cast<int>(mask)) - 1; }
 
 // Memory that crosses threads.
@@ -83,7 +84,15 @@ SWITCHYARD_DEVICE bool compare_exchange(T* p, T expected, T desired) {
       expected, desired, detail::kMemoryOrder<kOrder>, cuda::memory_order_acquire);
 }
 
-// Weak 16-byte accesses.
+// Weak accesses.
+template <typename T>
+SWITCHYARD_DEVICE T ld(const T* p) {
+  return *p;
+}
+template <typename T>
+SWITCHYARD_DEVICE void st(T* p, T value) {
+  *p = value;
+}
 SWITCHYARD_DEVICE Vec16 ld_16(const void* p) {
   const uint4 value = *static_cast<const uint4*>(p);
   return Vec16{{value.x, value.y, value.z, value.w}};
@@ -93,7 +102,7 @@ SWITCHYARD_DEVICE void st_16(void* p, Vec16 value) {
 }
 
 SWITCHYARD_DEVICE void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes) {
-  constexpr int kInFlight = 4;  // loads issued before the first store
+  constexpr int kInFlight = 8;  // loads issued before the first store
   const uint32_t num_vectors = static_cast<uint32_t>(num_bytes / sizeof(uint4));
   uint32_t i = static_cast<uint32_t>(lane_idx);
   const uint32_t stride = static_cast<uint32_t>(num_lanes);
@@ -162,6 +171,7 @@ SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
 template <typename Parameters>
 Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& shape, StreamHandle stream,
               const Parameters& parameters) {
+  SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
   cudaError_t error = cudaSuccess;
   if (shape.shared_bytes > 48 * 1024)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -178,6 +188,7 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
   config.numAttrs = shape.programmatic_dependent ? 1 : 0;
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, parameters);
   if (error == cudaSuccess) return Status();
+  cudaGetLastError();  // a failed call must not fail the next one too
   return internal_error("launch of %s (%u blocks of %u threads, %llu bytes of shared memory): %s", name,
                         shape.num_blocks, shape.num_threads, static_cast<unsigned long long>(shape.shared_bytes),
                         cudaGetErrorString(error));

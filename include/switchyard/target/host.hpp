@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "switchyard/base/status.hpp"
+#include "switchyard/target/mutant.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard::emulator {
@@ -23,6 +24,7 @@ struct ThreadState {
   std::byte* shared = nullptr;
   uint64_t shared_bytes = 0;
   bool preemptible = false;  // simulated mode, and not inside a wait's predicate
+  bool is_weak = false;      // simulated mode with a weak memory: the words go through it
 };
 
 using Where = std::source_location;
@@ -43,6 +45,27 @@ void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void transfer_complete(uint64_t* barrier, uint32_t bytes);
 bool transfer_done(uint64_t* barrier, uint32_t parity);
+
+// The words when memory is weak (emulator/weak_memory.hpp).
+struct WeakAccess {
+  const void* address;
+  uint32_t bytes;  // 1, 2, 4, 8 or 16, naturally aligned
+  WordKind kind;
+  Order order;
+  Scope scope;
+  bool is_atomic;  // else it neither releases nor acquires, whatever the order says
+  Where where;
+};
+// Makes a new value of the old one, in place; false: memory stays as it is.
+using ModifyFunction = bool (*)(void* value, const void* operands);
+void weak_load(const WeakAccess& access, void* value);
+void weak_store(const WeakAccess& access, const void* value);
+void weak_modify(const WeakAccess& access, void* old, ModifyFunction modify, const void* operands);
+void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes, Where where);
+void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where);
+void weak_bulk_commit();
+void weak_bulk_wait(uint32_t num_pending, Where where);
+
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
                const void* arguments, size_t argument_bytes, size_t argument_alignment);
 
@@ -122,9 +145,10 @@ inline uint32_t ballot(bool value, Where where = Where::current()) {
 }
 
 inline int popcount(uint32_t mask) { return std::popcount(mask); }
+// The mask must not be 0.
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 
-// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU.
+// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU, but not in a weak memory.
 namespace detail {
 constexpr std::memory_order memory_order(Order order) {
   switch (order) {
@@ -138,36 +162,82 @@ constexpr std::memory_order memory_order(Order order) {
 inline void preemption_point(Where where) {
   if (emulator::current_thread != nullptr && emulator::current_thread->preemptible) emulator::preempt(where);
 }
+inline bool is_weak() { return emulator::current_thread != nullptr && emulator::current_thread->is_weak; }
 }  // namespace detail
 
-template <Order kOrder, Scope, typename T>
+template <Order kOrder, Scope kScope, typename T>
 T load(const T* p, Where where = Where::current()) {
   detail::preemption_point(where);
+  if (detail::is_weak()) [[unlikely]] {
+    T value;
+    emulator::weak_load({p, sizeof(T), WordKind::kLoad, kOrder, kScope, true, where}, &value);
+    return value;
+  }
   return std::atomic_ref<T>(*const_cast<T*>(p)).load(detail::memory_order(kOrder));
 }
-template <Order kOrder, Scope, typename T>
+template <Order kOrder, Scope kScope, typename T>
 void store(T* p, T value, Where where = Where::current()) {
   detail::preemption_point(where);
+  if (detail::is_weak()) [[unlikely]]
+    return emulator::weak_store({p, sizeof(T), WordKind::kStore, kOrder, kScope, true, where}, &value);
   std::atomic_ref<T>(*p).store(value, detail::memory_order(kOrder));
 }
-template <Order kOrder, Scope, typename T>
+template <Order kOrder, Scope kScope, typename T>
 T fetch_add(T* p, T value, Where where = Where::current()) {
   detail::preemption_point(where);
+  if (detail::is_weak()) [[unlikely]] {
+    T old;
+    const auto add = [](void* sum, const void* operand) {
+      *static_cast<T*>(sum) += *static_cast<const T*>(operand);
+      return true;
+    };
+    emulator::weak_modify({p, sizeof(T), WordKind::kAdd, kOrder, kScope, true, where}, &old, add, &value);
+    return old;
+  }
   return std::atomic_ref<T>(*p).fetch_add(value, detail::memory_order(kOrder));
 }
-template <Order kOrder, Scope, typename T>
+template <Order kOrder, Scope kScope, typename T>
 bool compare_exchange(T* p, T expected, T desired, Where where = Where::current()) {
   detail::preemption_point(where);
+  if (detail::is_weak()) [[unlikely]] {
+    T old;
+    const T operands[2] = {expected, desired};
+    const auto exchange = [](void* value, const void* expected_and_desired) {
+      const T* operand = static_cast<const T*>(expected_and_desired);
+      return *static_cast<T*>(value) == operand[0] && (*static_cast<T*>(value) = operand[1], true);
+    };
+    emulator::weak_modify({p, sizeof(T), WordKind::kCompareExchange, kOrder, kScope, true, where}, &old, exchange,
+                          operands);
+    return old == expected;
+  }
   return std::atomic_ref<T>(*p).compare_exchange_strong(expected, desired, detail::memory_order(kOrder),
                                                         std::memory_order_acquire);
 }
 
-// Weak 16-byte accesses: ordered by releases and acquires around them, never by themselves.
-inline Vec16 ld_16(const void* p) { return *static_cast<const Vec16*>(p); }
-inline void st_16(void* p, Vec16 value) { *static_cast<Vec16*>(p) = value; }
+// Weak accesses: ordered by releases and acquires around them, never by themselves.
+template <typename T>
+T ld(const T* p, Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]] {
+    T value;
+    emulator::weak_load({p, sizeof(T), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+    return value;
+  }
+  return *p;
+}
+template <typename T>
+void st(T* p, T value, Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    return emulator::weak_store({p, sizeof(T), WordKind::kStore, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+  *p = value;
+}
+inline Vec16 ld_16(const void* p, Where where = Where::current()) { return ld(static_cast<const Vec16*>(p), where); }
+inline void st_16(void* p, Vec16 value, Where where = Where::current()) { st(static_cast<Vec16*>(p), value, where); }
 
 // Copies `num_bytes` (a multiple of 16) with one lane of `num_lanes` calling it for each lane_idx.
-inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes) {
+inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes,
+                     Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    return emulator::weak_copy(dst, src, num_bytes, lane_idx, num_lanes, where);
   const uint64_t num_vectors = num_bytes / sizeof(Vec16);
   for (uint64_t i = static_cast<uint64_t>(lane_idx); i < num_vectors; i += static_cast<uint64_t>(num_lanes))
     static_cast<Vec16*>(dst)[i] = static_cast<const Vec16*>(src)[i];
@@ -186,23 +256,29 @@ class TransferBarrier {
   bool done(uint32_t parity) { return emulator::transfer_done(&word_, parity); }
 
  private:
-  friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&);
+  friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&, Where);
   uint64_t word_;
 };
 
-inline void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier) {
-  copy_row(shared_dst, global_src, bytes, 0, 1);
+inline void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier,
+                      Where where = Where::current()) {
+  copy_row(shared_dst, global_src, bytes, 0, 1, where);
   emulator::transfer_complete(&barrier.word_, bytes);
 }
-inline void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes) {
-  copy_row(global_dst, shared_src, bytes, 0, 1);
+inline void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes, Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]] return emulator::weak_bulk_store(global_dst, shared_src, bytes, where);
+  copy_row(global_dst, shared_src, bytes, 0, 1, where);
 }
-inline void bulk_commit() {}
+inline void bulk_commit() {
+  if (detail::is_weak()) [[unlikely]] emulator::weak_bulk_commit();
+}
 // At most kPending committed groups still read shared memory / are not yet visible.
 template <int kPending>
 void bulk_wait_read() {}
 template <int kPending>
-void bulk_wait() {}
+void bulk_wait(Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]] emulator::weak_bulk_wait(kPending, where);
+}
 // Between ordinary accesses to memory and bulk copies of the same memory, either way.
 inline void fence_proxy_async() {}
 

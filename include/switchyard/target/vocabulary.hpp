@@ -5,17 +5,24 @@
 #include <cstdint>
 
 #include "switchyard/base/macros.hpp"
+#include "switchyard/base/status.hpp"
 
 // Kernels and all they call live in an inline namespace per target, so that both can be linked into one binary.
 // SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself.
+// SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the
+// host's emulator wants to know, CUDA does not.
 #if defined(__CUDACC__)
 #define SWITCHYARD_TARGET cuda_target
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 #define SWITCHYARD_KERNEL __global__
+#define SWITCHYARD_WHERE
+#define SWITCHYARD_PASS_WHERE
 #else
 #define SWITCHYARD_TARGET host_target
 #define SWITCHYARD_DEVICE inline
 #define SWITCHYARD_KERNEL inline
+#define SWITCHYARD_WHERE , ::switchyard::emulator::Where where = ::switchyard::emulator::Where::current()
+#define SWITCHYARD_PASS_WHERE , where
 #endif
 
 namespace switchyard {
@@ -40,6 +47,21 @@ struct LaunchShape {
   // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order there.
   bool programmatic_dependent = false;
 };
+
+inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a Hopper block can have
+
+// The shapes that both targets take.
+inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
+  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 || shape.num_threads > 1024)
+    return invalid_argument(
+        "launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)", name,
+        shape.num_blocks, shape.num_threads, kWarpSize);
+  if (shape.shared_bytes > kMaxSharedBytes)
+    return invalid_argument("launch of %s: %llu bytes of shared memory (at most %llu)", name,
+                            static_cast<unsigned long long>(shape.shared_bytes),
+                            static_cast<unsigned long long>(kMaxSharedBytes));
+  return Status();
+}
 
 // A stream of the target: emulator::Stream* on the host, cudaStream_t on CUDA.
 using StreamHandle = void*;

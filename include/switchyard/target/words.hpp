@@ -8,61 +8,61 @@
 namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 template <typename T>
-SWITCHYARD_DEVICE T ld_relaxed_device(const T* p) {
-  return load<Order::kRelaxed, Scope::kDevice>(p);
+SWITCHYARD_DEVICE T ld_relaxed_device(const T* p SWITCHYARD_WHERE) {
+  return load<Order::kRelaxed, Scope::kDevice>(p SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T ld_relaxed_system(const T* p) {
-  return load<Order::kRelaxed, Scope::kSystem>(p);
+SWITCHYARD_DEVICE T ld_relaxed_system(const T* p SWITCHYARD_WHERE) {
+  return load<Order::kRelaxed, Scope::kSystem>(p SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T ld_acquire_device(const T* p) {
-  return load<Order::kAcquire, Scope::kDevice>(p);
+SWITCHYARD_DEVICE T ld_acquire_device(const T* p SWITCHYARD_WHERE) {
+  return load<Order::kAcquire, Scope::kDevice>(p SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T ld_acquire_system(const T* p) {
-  return load<Order::kAcquire, Scope::kSystem>(p);
+SWITCHYARD_DEVICE T ld_acquire_system(const T* p SWITCHYARD_WHERE) {
+  return load<Order::kAcquire, Scope::kSystem>(p SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE void st_relaxed_device(T* p, T value) {
-  store<Order::kRelaxed, Scope::kDevice>(p, value);
+SWITCHYARD_DEVICE void st_relaxed_device(T* p, T value SWITCHYARD_WHERE) {
+  store<Order::kRelaxed, Scope::kDevice>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE void st_relaxed_system(T* p, T value) {
-  store<Order::kRelaxed, Scope::kSystem>(p, value);
+SWITCHYARD_DEVICE void st_relaxed_system(T* p, T value SWITCHYARD_WHERE) {
+  store<Order::kRelaxed, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE void st_release_device(T* p, T value) {
-  store<Order::kRelease, Scope::kDevice>(p, value);
+SWITCHYARD_DEVICE void st_release_device(T* p, T value SWITCHYARD_WHERE) {
+  store<Order::kRelease, Scope::kDevice>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE void st_release_system(T* p, T value) {
-  store<Order::kRelease, Scope::kSystem>(p, value);
+SWITCHYARD_DEVICE void st_release_system(T* p, T value SWITCHYARD_WHERE) {
+  store<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T atomic_add_relaxed_block(T* p, T value) {
-  return fetch_add<Order::kRelaxed, Scope::kBlock>(p, value);
+SWITCHYARD_DEVICE T atomic_add_relaxed_block(T* p, T value SWITCHYARD_WHERE) {
+  return fetch_add<Order::kRelaxed, Scope::kBlock>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T atomic_add_relaxed_device(T* p, T value) {
-  return fetch_add<Order::kRelaxed, Scope::kDevice>(p, value);
+SWITCHYARD_DEVICE T atomic_add_relaxed_device(T* p, T value SWITCHYARD_WHERE) {
+  return fetch_add<Order::kRelaxed, Scope::kDevice>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T atomic_add_release_device(T* p, T value) {
-  return fetch_add<Order::kRelease, Scope::kDevice>(p, value);
+SWITCHYARD_DEVICE T atomic_add_release_device(T* p, T value SWITCHYARD_WHERE) {
+  return fetch_add<Order::kRelease, Scope::kDevice>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T atomic_add_acq_rel_device(T* p, T value) {
-  return fetch_add<Order::kAcqRel, Scope::kDevice>(p, value);
+SWITCHYARD_DEVICE T atomic_add_acq_rel_device(T* p, T value SWITCHYARD_WHERE) {
+  return fetch_add<Order::kAcqRel, Scope::kDevice>(p, value SWITCHYARD_PASS_WHERE);
 }
 template <typename T>
-SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value) {
-  return fetch_add<Order::kRelease, Scope::kSystem>(p, value);
+SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value SWITCHYARD_WHERE) {
+  return fetch_add<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
 // True if `*p` was `expected` and is `desired` now.
 template <typename T>
-SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired) {
-  return compare_exchange<Order::kAcqRel, Scope::kSystem>(p, expected, desired);
+SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired SWITCHYARD_WHERE) {
+  return compare_exchange<Order::kAcqRel, Scope::kSystem>(p, expected, desired SWITCHYARD_PASS_WHERE);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "switchyard/base/status.hpp"
+#include "switchyard/target/mutant.hpp"
 #include "switchyard/transport/kernel_table.hpp"
+#include "switchyard/transport/recording.hpp"
 
 namespace switchyard {
 
@@ -26,6 +29,10 @@ class Device {
   // Makes the device current for the calling thread; every launch through kernels() needs it.
   virtual Status activate() = 0;
   virtual int num_multiprocessors() const = 0;
+  // The emulator's simulated mode: what tells one run from another, and the last things the stream's threads did, a
+  // line each. Nothing elsewhere.
+  virtual uint64_t trace_hash() const { return 0; }
+  virtual std::string recent_events(StreamHandle) const { return ""; }
 
   // Zeroed memory, aligned to 256 bytes.
   virtual Result<void*> allocate(uint64_t bytes) = 0;
@@ -36,11 +43,16 @@ class Device {
 
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
-  // Returns when everything enqueued on the stream has ended.
+  // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as are copy
+  // and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
   // After what is on the stream; done when they return. Either side of a copy may be host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
+
+  // From now on launches on these streams, of this and other devices of the world, are recorded instead of run. The
+  // first stream is this device's.
+  virtual Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) = 0;
 };
 
 enum class EmulatorMode { kFast, kSimulated };
@@ -48,6 +60,8 @@ enum class EmulatorMode { kFast, kSimulated };
 struct HostDeviceOptions {
   EmulatorMode mode = EmulatorMode::kFast;
   uint64_t seed = 0;  // simulated mode
+  bool weak = false;  // simulated mode: a load may return any value that nothing forbids
+  std::optional<OrderMutant> mutant = std::nullopt;  // weak memory: for tests
 };
 
 std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);

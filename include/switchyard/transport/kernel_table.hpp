@@ -32,8 +32,9 @@ struct KernelTable {
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulParams> silu_mul;
+  LaunchFunction<StallParams> stall;
   // Blocks of the expert-parallel kernels, of this many threads, that fit on the current device at once.
-  Result<int> (*max_resident_blocks)(int num_threads);
+  Result<int> (*max_resident_blocks)(const EpShape& shape, int num_threads);
 };
 
 const KernelTable& host_kernel_table();

@@ -1,0 +1,545 @@
+#include "weak_memory.hpp"
+
+#include <array>
+#include <cstring>
+#include <string_view>
+
+namespace switchyard::emulator {
+namespace {
+
+constexpr uint64_t kLineBytes = 16;
+constexpr size_t kMaxWritesPerLine = 16;
+constexpr uint64_t kNewest = UINT64_MAX;
+constexpr uint32_t kNoActor = UINT32_MAX;
+
+// [mask of 8 bytes]: 0xff where the bit is set.
+constexpr std::array<uint64_t, 256> kBytesOfMask = [] {
+  std::array<uint64_t, 256> table{};
+  for (uint32_t mask = 0; mask < 256; ++mask)
+    for (uint32_t byte = 0; byte < 8; ++byte)
+      if ((mask >> byte & 1u) != 0) table[mask] |= 0xffull << 8 * byte;
+  return table;
+}();
+
+// The bytes of a line, or some of them.
+struct LineBytes {
+  uint64_t half[2] = {0, 0};
+
+  void overlay(const LineBytes& other, uint16_t mask) {
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint64_t bytes = kBytesOfMask[mask >> 8 * i & 0xffu];
+      half[i] = (half[i] & ~bytes) | (other.half[i] & bytes);
+    }
+  }
+  bool equals(const LineBytes& other, uint16_t mask) const {
+    uint64_t differing = 0;
+    for (uint32_t i = 0; i < 2; ++i)
+      differing |= (half[i] ^ other.half[i]) & kBytesOfMask[mask >> 8 * i & 0xffu];
+    return differing == 0;
+  }
+  std::byte* at(uint32_t offset) { return reinterpret_cast<std::byte*>(half) + offset; }
+};
+
+bool acquires(Order order) { return order == Order::kAcquire || order == Order::kAcqRel; }
+bool releases(Order order) { return order == Order::kRelease || order == Order::kAcqRel; }
+
+uint32_t known_epoch(const Clock& clock, uint32_t actor) { return actor < clock.size() ? clock[actor] : 0; }
+
+void learn(Clock& clock, uint32_t actor, uint32_t epoch) {
+  if (clock.size() <= actor) clock.resize(actor + 1);
+  clock[actor] = std::max(clock[actor], epoch);
+}
+
+// No string: the fiber that fails is abandoned, and with it what it owns.
+const char* file_of(Where where) {
+  const char* slash = std::strrchr(where.file_name(), '/');
+  return slash == nullptr ? where.file_name() : slash + 1;
+}
+
+bool matches(std::string_view name, std::string_view pattern) {
+  for (;;) {
+    const size_t star = pattern.find('*');
+    const std::string_view piece = pattern.substr(0, star);
+    const size_t found = name.find(piece);
+    if (found == std::string_view::npos) return false;
+    if (star == std::string_view::npos) return true;
+    name.remove_prefix(found + piece.size());
+    pattern.remove_prefix(star + 1);
+  }
+}
+
+}  // namespace
+
+// A warp, or the bulk stores of one.
+struct WeakMemory::Actor {
+  uint32_t index;
+  uint32_t stream_idx;
+  uint32_t block_idx;
+  uint32_t epoch = 0;
+  uint32_t bulk_actor = kNoActor;
+  Knowledge knowledge;
+
+  // What the actor did so far has been told to somebody; what it does from now on has not.
+  void begin_epoch() {
+    ++epoch;
+    learn(knowledge.before, index, epoch);
+    learn(knowledge.seen, index, epoch);
+  }
+  bool knows(uint32_t actor, uint32_t of_epoch) const {
+    return known_epoch(knowledge.before, actor) >= of_epoch;
+  }
+  bool has_heard_of(uint32_t actor, uint32_t of_epoch) const {
+    return known_epoch(knowledge.seen, actor) >= of_epoch;
+  }
+};
+
+struct WeakMemory::StreamState {
+  uint32_t index;
+  bool is_known_to_host = true;
+  Knowledge at_end;                                          // of its launches so far
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> actors;  // (block, warp) -> actor, for all its launches
+};
+
+// What an atomic write carries to who reads it.
+struct WeakMemory::Published {
+  // The releases it makes visible: its own, and those of the chain of read-modify-writes that it continues.
+  struct Release {
+    uint32_t actor;
+    Scope scope;
+    Clock before;
+  };
+  std::vector<Release> releases;
+  Clock seen;
+};
+
+struct WeakMemory::Write {
+  uint64_t sequence;
+  uint32_t actor;
+  uint32_t epoch;
+  uint16_t mask;
+  LineBytes bytes;
+  std::shared_ptr<const Published> published;  // null: a weak store
+  Where where;
+};
+
+// The latest read of these bytes by an actor.
+struct WeakMemory::Read {
+  uint32_t actor;
+  uint16_t mask;
+  uint64_t sequence;           // of the newest write it returned
+  uint32_t epoch;              // in which it first did
+  uint32_t checked_epoch = 0;  // of the last read that is not part of a wait
+  Where where;
+};
+
+struct WeakMemory::Line {
+  uint64_t generation = 0;
+  uint16_t known_mask = 0;    // bytes that `base` or a write has
+  LineBytes base;             // what was there before the oldest write
+  std::vector<Write> writes;  // oldest first
+  std::vector<Read> reads;
+
+  void clear() {
+    known_mask = 0;
+    writes.clear();
+    reads.clear();
+  }
+  // The bytes as they were after write `as_of`; those of `memory` where nothing is known.
+  LineBytes compose(LineBytes memory, uint64_t as_of) const {
+    memory.overlay(base, known_mask);
+    for (const Write& write : writes) {
+      if (write.sequence > as_of) break;
+      memory.overlay(write.bytes, write.mask);
+    }
+    return memory;
+  }
+  const Write* newest(uint16_t mask, uint64_t as_of) const {
+    for (size_t i = writes.size(); i-- > 0;)
+      if (writes[i].sequence <= as_of && (writes[i].mask & mask) != 0) return &writes[i];
+    return nullptr;
+  }
+};
+
+// Where an access goes.
+struct WeakMemory::Place {
+  Line& line;
+  uint32_t offset;
+  uint16_t mask;
+  LineBytes memory;  // the accessed bytes as they are now
+};
+
+WeakMemory::WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant)
+    : random_{seed ^ 0x7765616bull}, mutant_(std::move(mutant)) {}
+WeakMemory::~WeakMemory() = default;
+
+// Streams, launches and blocks.
+
+WeakMemory::StreamState& WeakMemory::state_of(const Stream* stream) {
+  std::unique_ptr<StreamState>& state = streams_[stream];
+  if (state == nullptr) {
+    state = std::make_unique<StreamState>();
+    state->index = static_cast<uint32_t>(streams_.size() - 1);
+  }
+  return *state;
+}
+
+WeakMemory::Actor& WeakMemory::add_actor(uint32_t stream_idx, uint32_t block_idx) {
+  const uint32_t index = static_cast<uint32_t>(actors_.size());
+  actors_.push_back(
+      std::make_unique<Actor>(Actor{.index = index, .stream_idx = stream_idx, .block_idx = block_idx}));
+  return *actors_.back();
+}
+
+WeakMemory::Actor& WeakMemory::actor_of(const Thread& thread) {
+  return *actors_[thread.block->warps[thread.thread_idx / kWarpSize].actor];
+}
+
+void WeakMemory::on_enqueue(Launch& launch) {
+  launch.knowledge = host_;
+  state_of(launch.stream).is_known_to_host = false;
+}
+
+void WeakMemory::on_start(Launch& launch) { launch.knowledge.join(state_of(launch.stream).at_end); }
+
+void WeakMemory::start_block(Block& block) {
+  StreamState& state = state_of(block.launch.stream);
+  const uint32_t block_idx = block.threads.front().block_idx;
+  for (uint32_t warp_idx = 0; warp_idx < block.warps.size(); ++warp_idx) {
+    const auto [slot, is_new] = state.actors.try_emplace({block_idx, warp_idx}, kNoActor);
+    if (is_new) slot->second = add_actor(state.index, block_idx).index;
+    block.warps[warp_idx].actor = slot->second;
+    Actor& actor = *actors_[slot->second];
+    actor.knowledge = block.launch.knowledge;
+    actor.begin_epoch();
+    if (actor.bulk_actor != kNoActor) actors_[actor.bulk_actor]->begin_epoch();
+  }
+}
+
+void WeakMemory::end_block(Block& block) {
+  StreamState& state = state_of(block.launch.stream);
+  for (const Warp& warp : block.warps) {
+    const Actor& actor = *actors_[warp.actor];
+    state.at_end.join(actor.knowledge);
+    if (actor.bulk_actor != kNoActor) state.at_end.join(actors_[actor.bulk_actor]->knowledge);
+  }
+}
+
+void WeakMemory::on_synchronized(const Stream* stream) {
+  bool all_known = true;
+  for (const auto& [key, state] : streams_) {
+    if (stream == nullptr || key == stream) {
+      host_.join(state->at_end);
+      state->is_known_to_host = true;
+    }
+    all_known &= state->is_known_to_host;
+  }
+  if (all_known) forget_all();
+}
+
+// Everything that was written comes before everything that will run.
+void WeakMemory::forget_all() {
+  ++generation_;
+  is_touched_ = false;
+  transfers_.clear();
+}
+
+void WeakMemory::forget(const void* memory, uint64_t bytes) {
+  if (!is_touched_) return;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(memory) / kLineBytes;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes + kLineBytes - 1) / kLineBytes;
+  if (last - first > lines_.size()) {
+    std::erase_if(lines_, [&](const auto& entry) { return entry.first >= first && entry.first < last; });
+    return;
+  }
+  for (uintptr_t key = first; key < last; ++key) lines_.erase(key);
+}
+
+void WeakMemory::add_range(const void* memory, uint64_t bytes) {
+  forget(memory, bytes);
+  ranges_[reinterpret_cast<uintptr_t>(memory)] = reinterpret_cast<uintptr_t>(memory) + bytes;
+}
+
+void WeakMemory::remove_range(const void* memory) { ranges_.erase(reinterpret_cast<uintptr_t>(memory)); }
+
+// Barriers.
+
+void WeakMemory::release(Thread& self, Knowledge& knowledge) {
+  Actor& actor = actor_of(self);
+  knowledge.join(actor.knowledge);
+  actor.begin_epoch();
+}
+
+void WeakMemory::acquire(Thread& self, const Knowledge& knowledge) {
+  actor_of(self).knowledge.join(knowledge);
+}
+
+void WeakMemory::transfer_init(const uint64_t* barrier) { transfers_.erase(barrier); }
+
+void WeakMemory::transfer_release(Thread& self, const uint64_t* barrier, uint32_t phase) {
+  Transfer& transfer = transfers_[barrier];
+  if (std::exchange(transfer.phase, phase) != phase) transfer.arrived[phase].clear();  // of two phases ago
+  release(self, transfer.arrived[phase]);
+}
+
+void WeakMemory::transfer_acquire(Thread& self, const uint64_t* barrier, uint32_t phase) {
+  acquire(self, transfers_[barrier].arrived[phase]);
+}
+
+// Words.
+
+bool WeakMemory::is_mutant(WordKind kind, Where where) {
+  if (!mutant_ || mutant_->kind != kind) return false;
+  const auto [entry, is_new] = is_mutant_.try_emplace(where.function_name(), false);
+  if (is_new) entry->second = matches(where.function_name(), mutant_->function);
+  return entry->second;
+}
+
+void WeakMemory::mutate(WeakAccess& access) {
+  if (!is_mutant(access.kind, access.where)) return;
+  access.order = mutant_->order;
+  access.scope = mutant_->scope.value_or(access.scope);
+}
+
+void WeakMemory::check_range(Thread& self, const WeakAccess& access) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(access.address);
+  const auto after = ranges_.upper_bound(begin);
+  if (ranges_.empty() || (after != ranges_.begin() && begin + access.bytes <= std::prev(after)->second))
+    return;
+  self.block->executor.fail_current(
+      self, internal_error(
+                "%s, block %u, thread %u: %s at %s:%u touches %p, which is no memory of the device",
+                self.block->launch.name.c_str(), self.block_idx, self.thread_idx,
+                access.where.function_name(), file_of(access.where), access.where.line(), access.address));
+}
+
+WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
+  check_range(self, access);
+  is_touched_ = true;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(access.address);
+  Place place{.line = lines_[address / kLineBytes],
+              .offset = static_cast<uint32_t>(address % kLineBytes),
+              .mask = static_cast<uint16_t>(((1u << access.bytes) - 1) << address % kLineBytes)};
+  std::memcpy(place.memory.at(place.offset), access.address, access.bytes);
+  // A line that another hand (the host, a plain store of a kernel) has written since has no history.
+  Line& line = place.line;
+  if (line.generation != generation_ ||
+      !line.compose(place.memory, kNewest).equals(place.memory, line.known_mask & place.mask)) {
+    line.clear();
+    line.generation = generation_;
+  }
+  return place;
+}
+
+// The newest write that the actor may not look behind: it comes before the actor, or the actor or somebody
+// before it has already read it.
+uint64_t WeakMemory::floor_of(const Actor& actor, const Place& place) const {
+  uint64_t floor = 0;
+  for (size_t i = place.line.writes.size(); i-- > 0;) {
+    const Write& write = place.line.writes[i];
+    if ((write.mask & place.mask) == 0 || !actor.knows(write.actor, write.epoch)) continue;
+    floor = write.sequence;
+    break;
+  }
+  for (const Read& read : place.line.reads)
+    if ((read.mask & place.mask) != 0 && read.sequence > floor && actor.knows(read.actor, read.epoch))
+      floor = read.sequence;
+  return floor;
+}
+
+// The write as of which a load reads: the newest, or with probability 1/2 any that it may.
+uint64_t WeakMemory::choose(const Actor& actor, const Place& place) {
+  const std::vector<Write>& writes = place.line.writes;
+  if (writes.empty()) return kNewest;
+  const uint64_t floor = floor_of(actor, place);
+  uint32_t num_newer = 0;
+  for (const Write& write : writes) num_newer += write.sequence > floor && (write.mask & place.mask) != 0;
+  if (num_newer == 0) return kNewest;
+  const uint64_t drawn = random_();
+  const uint64_t chosen = (drawn & 1u) != 0 ? num_newer : (drawn >> 1) % (num_newer + 1);
+  trace_hash_ = (trace_hash_ ^ (chosen + 1)) * 0x100000001b3ull;
+  if (chosen == 0) return floor;
+  uint64_t num_left = chosen;
+  for (const Write& write : writes)
+    if (write.sequence > floor && (write.mask & place.mask) != 0 && --num_left == 0) return write.sequence;
+  return kNewest;
+}
+
+bool WeakMemory::are_mutual(const Actor& writer, Scope writer_scope, const Actor& reader,
+                            Scope reader_scope) const {
+  switch (std::min(writer_scope, reader_scope)) {
+    case Scope::kBlock:
+      return writer.stream_idx == reader.stream_idx && writer.block_idx == reader.block_idx;
+    case Scope::kDevice:
+      return writer.stream_idx == reader.stream_idx;
+    case Scope::kSystem:
+      return true;
+  }
+  return false;
+}
+
+// What reading the write does to the actor, and the trace the read leaves.
+void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of,
+                         bool is_checked) {
+  const Write* write = place.line.newest(place.mask, as_of);
+  if (write != nullptr && write->published != nullptr) {
+    join(actor.knowledge.seen, write->published->seen);
+    if (access.is_atomic && acquires(access.order))
+      for (const Published::Release& release : write->published->releases)
+        if (are_mutual(*actors_[release.actor], release.scope, actor, access.scope))
+          join(actor.knowledge.before, release.before);
+  }
+  const uint64_t sequence = write == nullptr ? 0 : write->sequence;
+  Read* read = nullptr;
+  for (Read& earlier : place.line.reads)
+    if (earlier.actor == actor.index && earlier.mask == place.mask) read = &earlier;
+  if (read == nullptr)
+    read = &place.line.reads.emplace_back(Read{.actor = actor.index,
+                                               .mask = place.mask,
+                                               .sequence = sequence,
+                                               .epoch = actor.epoch,
+                                               .where = access.where});
+  if (sequence > read->sequence) {
+    read->sequence = sequence;
+    read->epoch = actor.epoch;
+  }
+  if (!is_checked) return;
+  read->checked_epoch = actor.epoch;
+  read->where = access.where;
+}
+
+// A store that others only reach through values read without order may be made before what they did earlier:
+// an earlier load may return it, an earlier store may land on top of it. The value of that is nothing to go
+// on with.
+void WeakMemory::check_not_overtaking(const Actor& actor, Thread& self, const WeakAccess& access,
+                                      const Place& place) {
+  if (mutant_ && !mutant_->stops_at_overtaking) return;
+  const char* what = nullptr;
+  uint32_t overtaken = 0;
+  Where where;
+  for (const Read& read : place.line.reads) {
+    if ((read.mask & place.mask) == 0 || read.checked_epoch == 0 ||
+        actor.knows(read.actor, read.checked_epoch) || !actor.has_heard_of(read.actor, read.checked_epoch))
+      continue;
+    what = "load", overtaken = read.actor, where = read.where;
+  }
+  const Write* newest = place.line.newest(place.mask, kNewest);
+  if (newest != nullptr && !actor.knows(newest->actor, newest->epoch) &&
+      actor.has_heard_of(newest->actor, newest->epoch) && floor_of(actor, place) < newest->sequence)
+    what = "store", overtaken = newest->actor, where = newest->where;
+  if (what == nullptr) return;
+  const Actor& other = *actors_[overtaken];
+  self.block->executor.fail_current(
+      self, internal_error(
+                "%s, block %u, thread %u: the store at %s:%u may overtake the %s at %s:%u of block %u of "
+                "stream %u: nothing orders them",
+                self.block->launch.name.c_str(), self.block_idx, self.thread_idx, file_of(access.where),
+                access.where.line(), what, file_of(where), where.line(), other.block_idx, other.stream_idx));
+}
+
+std::shared_ptr<const WeakMemory::Published> WeakMemory::publish(Actor& actor, const WeakAccess& access,
+                                                                 const Write* continued) {
+  if (!access.is_atomic) return nullptr;
+  auto published = std::make_shared<Published>();
+  published->seen = actor.knowledge.seen;
+  if (continued != nullptr && continued->published != nullptr)
+    published->releases = continued->published->releases;
+  if (releases(access.order)) {
+    std::erase_if(published->releases, [&](const Published::Release& release) {
+      return release.actor == actor.index && release.scope <= access.scope;
+    });
+    published->releases.push_back({actor.index, access.scope, actor.knowledge.before});
+  }
+  return published;
+}
+
+void WeakMemory::append(Actor& actor, const WeakAccess& access, const Place& place, const void* value,
+                        std::shared_ptr<const Published> published) {
+  Line& line = place.line;
+  line.base.overlay(place.memory, place.mask & ~line.known_mask);
+  line.known_mask |= place.mask;
+  if (line.writes.size() == kMaxWritesPerLine) {
+    line.base.overlay(line.writes.front().bytes, line.writes.front().mask);
+    line.writes.erase(line.writes.begin());
+  }
+  Write write{.sequence = next_sequence_++,
+              .actor = actor.index,
+              .epoch = actor.epoch,
+              .mask = place.mask,
+              .published = std::move(published),
+              .where = access.where};
+  std::memcpy(write.bytes.at(place.offset), value, access.bytes);
+  std::memcpy(const_cast<void*>(access.address), value, access.bytes);
+  if (write.published != nullptr) actor.begin_epoch();
+  line.writes.push_back(std::move(write));
+}
+
+void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
+  mutate(access);
+  Actor& actor = actor_of(self);
+  const Place place = locate(self, access);
+  // A wait's predicate reads the newest value: that it came late is no news, and the wait must end.
+  const bool is_polling = !self.preemptible;
+  const uint64_t as_of = is_polling ? kNewest : choose(actor, place);
+  LineBytes bytes = place.line.compose(place.memory, as_of);
+  std::memcpy(value, bytes.at(place.offset), access.bytes);
+  observe(actor, access, place, as_of, !is_polling);
+}
+
+void WeakMemory::store_as(Actor& actor, Thread& self, const WeakAccess& access, const void* value) {
+  const Place place = locate(self, access);
+  check_not_overtaking(actor, self, access, place);
+  append(actor, access, place, value, publish(actor, access, nullptr));
+}
+
+void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
+  mutate(access);
+  store_as(actor_of(self), self, access, value);
+}
+
+void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify,
+                        const void* operands) {
+  mutate(access);
+  Actor& actor = actor_of(self);
+  const Place place = locate(self, access);
+  std::memcpy(old, access.address, access.bytes);
+  alignas(16) std::byte value[kLineBytes];
+  std::memcpy(value, old, access.bytes);
+  const bool is_modified = modify(value, operands);
+  observe(actor, access, place, kNewest, /*is_checked=*/false);
+  if (!is_modified) return;
+  append(actor, access, place, value, publish(actor, access, place.line.newest(place.mask, kNewest)));
+}
+
+// Bulk stores.
+
+WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
+  if (actor.bulk_actor == kNoActor) {
+    Actor& added = add_actor(actor.stream_idx, actor.block_idx);
+    added.begin_epoch();
+    actor.bulk_actor = added.index;
+  }
+  return *actors_[actor.bulk_actor];
+}
+
+void WeakMemory::bulk_store(Thread& self, WeakAccess access, const void* value) {
+  Actor& bulk_actor = bulk_actor_of(actor_of(self));
+  bulk_actor.knowledge.join(actor_of(self).knowledge);
+  store_as(bulk_actor, self, access, value);
+}
+
+void WeakMemory::bulk_commit(Thread& self) {
+  Actor& bulk_actor = bulk_actor_of(actor_of(self));
+  self.bulk_groups.push_back(bulk_actor.epoch);
+  bulk_actor.begin_epoch();
+}
+
+void WeakMemory::bulk_wait(Thread& self, uint32_t num_pending, Where where) {
+  if (self.bulk_groups.size() <= num_pending || is_mutant(WordKind::kBulkWait, where)) return;
+  const auto end = self.bulk_groups.end() - num_pending;
+  Actor& actor = actor_of(self);
+  learn(actor.knowledge.before, actor.bulk_actor, *(end - 1));
+  learn(actor.knowledge.seen, actor.bulk_actor, *(end - 1));
+  self.bulk_groups.erase(self.bulk_groups.begin(), end);
+}
+
+}  // namespace switchyard::emulator

@@ -1,0 +1,110 @@
+// The weak memory of the simulated mode: a load may return any value that the kernels' releases, acquires and
+// barriers do not forbid, drawn from the seed. docs/memory-model.md, "Simulating it", says what that shows
+// and what it cannot.
+//
+// An actor is a warp of a block of a stream. Its clock says, for every actor, up to which epoch it knows what
+// that one did. Memory itself always holds the newest value; beside it each 16-byte line that kernels touched
+// keeps its latest writes, with who wrote them in which epoch. A write comes before an actor if the actor's
+// clock covers its epoch.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "executor.hpp"
+#include "switchyard/target/mutant.hpp"
+
+namespace switchyard::emulator {
+
+class WeakMemory {
+ public:
+  WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant);
+  ~WeakMemory();
+
+  // A launch starts with what the host knew when it enqueued it and what its stream's previous launch ended
+  // with.
+  void on_enqueue(Launch& launch);
+  void on_start(Launch& launch);
+  void start_block(Block& block);
+  void end_block(Block& block);
+  // The host has waited for the stream; all streams if null.
+  void on_synchronized(const Stream* stream);
+
+  // Barriers: what a thread knows goes into `knowledge`, and out of it.
+  void release(Thread& self, Knowledge& knowledge);
+  void acquire(Thread& self, const Knowledge& knowledge);
+  void transfer_init(const uint64_t* barrier);
+  void transfer_release(Thread& self, const uint64_t* barrier, uint32_t phase);
+  void transfer_acquire(Thread& self, const uint64_t* barrier, uint32_t phase);
+
+  void load(Thread& self, WeakAccess access, void* value);
+  void store(Thread& self, WeakAccess access, const void* value);
+  // Reads the newest value into `old`; what `modify` makes of it, unless it refuses, is the new one.
+  void modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify, const void* operands);
+  // Bulk stores are made by an actor of their own, which the warp hears from when it waits for the group.
+  void bulk_store(Thread& self, WeakAccess access, const void* value);
+  void bulk_commit(Thread& self);
+  void bulk_wait(Thread& self, uint32_t num_pending, Where where);
+
+  // Memory kernels may touch. Until the first call they may touch any; from then on anything else is an
+  // error.
+  void add_range(const void* memory, uint64_t bytes);
+  void remove_range(const void* memory);
+  // The host has written there, when no kernel was using it.
+  void forget(const void* memory, uint64_t bytes);
+
+  uint64_t trace_hash() const { return trace_hash_; }
+
+ private:
+  struct Actor;
+  struct StreamState;
+  struct Line;
+  struct Write;
+  struct Read;
+  struct Published;
+  struct Place;
+  struct Transfer {
+    uint32_t phase = 0;
+    std::array<Knowledge, 2> arrived;  // [phase]
+  };
+
+  Actor& actor_of(const Thread& thread);
+  StreamState& state_of(const Stream* stream);
+  Actor& bulk_actor_of(Actor& actor);
+  Actor& add_actor(uint32_t stream_idx, uint32_t block_idx);
+  bool is_mutant(WordKind kind, Where where);
+  void mutate(WeakAccess& access);
+  Place locate(Thread& self, const WeakAccess& access);
+  void store_as(Actor& actor, Thread& self, const WeakAccess& access, const void* value);
+  void check_range(Thread& self, const WeakAccess& access);
+  uint64_t floor_of(const Actor& actor, const Place& place) const;
+  uint64_t choose(const Actor& actor, const Place& place);
+  void observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of, bool is_checked);
+  void check_not_overtaking(const Actor& actor, Thread& self, const WeakAccess& access, const Place& place);
+  std::shared_ptr<const Published> publish(Actor& actor, const WeakAccess& access, const Write* continued);
+  void append(Actor& actor, const WeakAccess& access, const Place& place, const void* value,
+              std::shared_ptr<const Published> published);
+  bool are_mutual(const Actor& writer, Scope writer_scope, const Actor& reader, Scope reader_scope) const;
+  void forget_all();
+
+  Random random_;
+  const std::optional<OrderMutant> mutant_;
+  std::unordered_map<const char*, bool> is_mutant_;  // by function name
+  std::vector<std::unique_ptr<Actor>> actors_;
+  std::unordered_map<const Stream*, std::unique_ptr<StreamState>> streams_;
+  Knowledge host_;
+  std::unordered_map<uintptr_t, Line>
+      lines_;                // by address / 16; never iterated, so that addresses decide nothing
+  uint64_t generation_ = 1;  // lines of earlier ones are empty
+  bool is_touched_ = false;  // in this generation
+  std::unordered_map<const uint64_t*, Transfer> transfers_;
+  std::map<uintptr_t, uintptr_t> ranges_;  // begin -> end
+  uint64_t next_sequence_ = 1;
+  uint64_t trace_hash_ = 0;
+};
+
+}  // namespace switchyard::emulator

@@ -1,0 +1,214 @@
+// `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "bench_report.hpp"
+#include "commands.hpp"
+#include "progress.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// Zero and empty mean: as the target suggests.
+struct BenchOptions {
+  std::string target = "auto";
+  int n_ranks = 8;
+  int n_sms = 0;
+  int hidden = 0;
+  int top_k = 8;
+  int n_experts = 0;
+  std::vector<int> tokens;
+  std::string mode = "both";
+  int num_replays = 0;
+  std::string routing = "uniform";
+  uint64_t seed = 1;
+  int64_t repeat_check = 0;
+  int64_t hash_every = 1000;
+  std::string json;
+  std::string svg;
+
+  std::vector<StepMode> modes() const {
+    if (mode == "both") return {StepMode::kSplit, StepMode::kFused};
+    return {mode == "fused" ? StepMode::kFused : StepMode::kSplit};
+  }
+};
+
+Status finish_options(BenchOptions& options) {
+  if (options.target == "cuda" && num_cuda_devices() == 0)
+    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
+  const bool is_host = options.target == "host";
+  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
+    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
+  };
+  choose(options.n_sms, 4, 16);
+  choose(options.hidden, 512, 7168);
+  choose(options.n_experts, 32, 256);
+  choose(options.num_replays, 3, 100);
+  choose(options.tokens, std::vector<int>{1, 8, 32}, std::vector<int>{1, 16, 128, 1024, 4096});
+  if (options.n_experts % options.n_ranks != 0)
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", options.n_experts, options.n_ranks);
+  if (options.hidden % kHiddenMultiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
+  if (options.top_k > options.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
+  return Status();
+}
+
+Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
+  Workload workload;
+  workload.n_ranks = options.n_ranks;
+  workload.tokens_per_rank.assign(static_cast<size_t>(options.n_ranks), tokens_per_rank);
+  workload.hidden = options.hidden;
+  workload.top_k = options.top_k;
+  workload.n_experts = options.n_experts;
+  workload.routing = options.routing == "zipf" ? RoutingKind::kZipf : RoutingKind::kUniform;
+  workload.seed = options.seed;
+  return workload;
+}
+
+Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+  const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
+  progress.begin(label + "preparing");
+  Result<std::unique_ptr<EpBench>> created =
+      EpBench::create(world, workload_of(options, size.tokens_per_rank), options.n_sms, options.num_replays);
+  if (!created.ok() && created.status().code() == StatusCode::kResourceExhausted) {
+    size.why_skipped = created.status().message();
+    return Status();
+  }
+  if (!created.ok()) return created.status();
+  EpBench& bench = *created.value();
+  size.num_sets = bench.num_sets();
+  size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
+  for (const StepMode mode : options.modes()) {
+    progress.begin(label + to_string(mode));
+    if (options.repeat_check > 0) {
+      Result<RepeatCheck> check =
+          bench.repeat(mode, options.repeat_check, options.hash_every, [&](int64_t num_done) {
+            progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
+                          std::to_string(options.repeat_check) + " replays");
+          });
+      if (!check.ok()) return check.status();
+      size.repeats.push_back(check.value());
+    } else {
+      Result<std::vector<PhaseTime>> times = bench.time(mode, options.num_replays);
+      if (!times.ok()) return times.status();
+      size.times.insert(size.times.end(), times.value().begin(), times.value().end());
+    }
+  }
+  size.first_difference = bench.first_difference();
+  return Status();
+}
+
+Status measure(const BenchOptions& options, BenchReport& report) {
+  const int units_per_size = 1 + static_cast<int>(options.modes().size());
+  Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
+  progress.begin("copy bandwidth");
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = options.target == "host" ? TargetChoice::kHost : TargetChoice::kCuda,
+                     .n_ranks = options.n_ranks});
+  if (!world.ok()) return world.status();
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device().name();
+  report.workload = workload_of(options, 0);
+  report.routing = options.routing;
+  report.n_sms = options.n_sms;
+  report.num_replays = options.num_replays;
+  if (options.repeat_check == 0) {
+    Result<CopyBandwidth> copy = measure_copy(*world.value());
+    if (!copy.ok()) return copy.status();
+    report.copy = copy.value();
+  }
+  for (const int tokens : options.tokens) {
+    SizeResult& size = report.sizes.emplace_back();
+    size.tokens_per_rank = tokens;
+    if (Status status = measure_size(*world.value(), options, progress, size); !status.ok())
+      return Status(status.code(), std::to_string(tokens) + " tokens per rank: " + status.message());
+  }
+  return Status();
+}
+
+Status write_file(const char* flag, const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? Status() : invalid_argument("%s: cannot write %s", flag, path.c_str());
+}
+
+int bench_and_report(BenchOptions& options) {
+  // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by default.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  BenchReport report;
+  Status status = finish_options(options);
+  if (status.ok()) status = measure(options, report);
+  if (!status.ok()) {
+    const bool is_bad_argument = status.code() == StatusCode::kInvalidArgument;
+    std::fprintf(stderr, "switchyard bench ep: %s\n",
+                 is_bad_argument ? status.message().c_str() : status.to_string().c_str());
+    return is_bad_argument ? kBadArgument : kFault;
+  }
+  if (options.json == "-")
+    std::fputs(to_json(report).c_str(), stdout);
+  else
+    print_table(report);
+  if (!options.json.empty() && options.json != "-") status = write_file("--json", options.json, to_json(report));
+  if (status.ok() && !options.svg.empty()) status = write_file("--svg", options.svg, to_svg(report));
+  if (!status.ok()) {
+    std::fprintf(stderr, "switchyard bench ep: %s\n", status.message().c_str());
+    return kBadArgument;
+  }
+  return report.verified() ? kVerified : kNotVerified;
+}
+
+void add_ep(CLI::App& bench, std::function<int()>* run) {
+  CLI::App* command = bench.add_subcommand(
+      "ep", "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
+  auto options = std::make_shared<BenchOptions>();
+  command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--ranks", options->n_ranks, "Ranks in the world")
+      ->check(CLI::Range(1, kMaxRanks))
+      ->capture_default_str();
+  command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank [16; host 4]")
+      ->check(CLI::Range(1, 65535));
+  command->add_option("--hidden", options->hidden, "Elements of a token, a multiple of 8 [7168; host 512]")
+      ->check(CLI::Range(kHiddenMultiple, kMaxHidden));
+  command->add_option("--top-k", options->top_k, "Experts of each token")
+      ->check(CLI::Range(1, kMaxTopK))
+      ->capture_default_str();
+  command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
+      ->check(CLI::Range(1, kMaxExperts));
+  command->add_option("--tokens", options->tokens, "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxTokensPerRank));
+  command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, one each, or both ways")
+      ->check(CLI::IsMember({"split", "fused", "both"}))
+      ->capture_default_str();
+  command->add_option("--replays", options->num_replays, "Replays of each graph; their median counts [100; host 3]")
+      ->check(CLI::Range(2, 1000000));
+  command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
+      ->check(CLI::IsMember({"uniform", "zipf"}))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "All numbers follow from it")->capture_default_str();
+  command->add_option("--repeat-check", options->repeat_check,
+                      "Instead of timing, replay each step so often and compare hashes of its outputs")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
+  command->add_option("--hash-every", options->hash_every, "With --repeat-check: replays between two hashes")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
+  command->add_option("--svg", options->svg, "Plot time and bandwidth against tokens per rank to FILE");
+  command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, std::function<int()>* run) {
+  CLI::App* command = app.add_subcommand("bench", "Measure this machine");
+  command->require_subcommand(1);
+  add_ep(*command, run);
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,162 @@
+#include "bench_report.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "json.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "0x%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+void print_times(const BenchReport& report) {
+  const double unit = report.target == Target::kCuda ? 1e12 : 1e9;
+  std::printf("  tokens/rank  mode   phase                  us          MB      %s   %% of copy\n",
+              report.target == Target::kCuda ? "TB/s" : "GB/s");
+  for (const SizeResult& size : report.sizes) {
+    if (!size.why_skipped.empty()) {
+      std::printf("  %11d  skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
+      continue;
+    }
+    for (size_t i = 0; i < size.times.size(); ++i) {
+      const PhaseTime& time = size.times[i];
+      const bool begins_mode = i == 0 || size.times[i - 1].mode != time.mode;
+      std::printf("  %11s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f\n",
+                  i == 0 ? std::to_string(size.tokens_per_rank).c_str() : "", begins_mode ? to_string(time.mode) : "",
+                  time.phase.c_str(), time.median_us, static_cast<double>(time.bytes) / 1e6,
+                  report.bytes_per_second(time) / unit, 100 * report.fraction_of_copy(time));
+    }
+  }
+}
+
+void print_repeats(const BenchReport& report) {
+  for (const SizeResult& size : report.sizes) {
+    if (!size.why_skipped.empty())
+      std::printf("  %d tokens/rank, skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
+    for (const RepeatCheck& check : size.repeats)
+      std::printf("  %d tokens/rank, %s: %lld replays, outputs hashed %lld times, %s (%s over %d sets)\n",
+                  size.tokens_per_rank, to_string(check.mode), static_cast<long long>(check.num_replays),
+                  static_cast<long long>(check.num_hashed),
+                  check.num_different == 0 ? "all equal to the reference"
+                                           : (std::to_string(check.num_different) + " DIFFERENT").c_str(),
+                  hex(check.hash).c_str(), size.num_sets);
+  }
+}
+
+std::string time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
+  return JsonObject(2)
+      .integer("tokens_per_rank", size.tokens_per_rank)
+      .text("mode", to_string(time.mode))
+      .text("phase", time.phase)
+      .number("us", time.median_us)
+      .number("us_min", time.min_us)
+      .number("us_p95", time.p95_us)
+      .integer("bytes", static_cast<int64_t>(time.bytes))
+      .number("bytes_per_second", report.bytes_per_second(time))
+      .number("fraction_of_copy", report.fraction_of_copy(time))
+      .str();
+}
+
+std::string repeat_json(const SizeResult& size, const RepeatCheck& check) {
+  return JsonObject(2)
+      .integer("tokens_per_rank", size.tokens_per_rank)
+      .text("mode", to_string(check.mode))
+      .integer("replays", check.num_replays)
+      .integer("hashed", check.num_hashed)
+      .integer("different", check.num_different)
+      .text("hash", hex(check.hash))
+      .str();
+}
+
+std::string size_json(const SizeResult& size) {
+  JsonObject json(2);
+  json.integer("tokens_per_rank", size.tokens_per_rank);
+  if (!size.why_skipped.empty()) return json.text("why_skipped", size.why_skipped).str();
+  json.integer("buffer_sets", size.num_sets)
+      .integer("exchange_bytes_per_rank", static_cast<int64_t>(size.exchange_bytes_per_rank));
+  if (!size.first_difference.empty()) json.text("first_difference", size.first_difference);
+  return json.str();
+}
+
+std::string json_list(const std::vector<std::string>& objects) {
+  std::string text = "[";
+  for (const std::string& object : objects) text += (text.size() > 1 ? ", " : "") + object;
+  return text + "]";
+}
+
+}  // namespace
+
+bool BenchReport::anything_ran() const {
+  return std::any_of(sizes.begin(), sizes.end(), [](const SizeResult& size) { return size.why_skipped.empty(); });
+}
+
+bool BenchReport::verified() const {
+  return std::all_of(sizes.begin(), sizes.end(), [](const SizeResult& size) {
+    return size.first_difference.empty() &&
+           std::all_of(size.repeats.begin(), size.repeats.end(),
+                       [](const RepeatCheck& check) { return check.num_different == 0; });
+  });
+}
+
+void print_table(const BenchReport& report) {
+  const Workload& workload = report.workload;
+  const bool has_repeats = std::any_of(report.sizes.begin(), report.sizes.end(),
+                                       [](const SizeResult& size) { return !size.repeats.empty(); });
+  std::printf("Switchyard: dispatch and combine over %d rank%s, by graph replay\n\n", workload.n_ranks,
+              workload.n_ranks == 1 ? "" : "s");
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(), report.n_sms);
+  std::printf("  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
+              workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  if (has_repeats) {
+    std::printf("\n");
+    print_repeats(report);
+  } else {
+    std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n", report.copy.bytes_per_second / 1e9,
+                static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
+    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n\n", report.num_replays);
+    print_times(report);
+  }
+  for (const SizeResult& size : report.sizes)
+    if (!size.first_difference.empty())
+      std::printf("\n  %d tokens/rank: %s\n", size.tokens_per_rank, size.first_difference.c_str());
+  if (!report.anything_ran())
+    std::printf("\nnothing was run: every size was skipped\n");
+  else
+    std::printf("\n%s\n", report.verified() ? "verified: every output of every set of buffers, bit for bit"
+                                            : "NOT VERIFIED");
+}
+
+std::string to_json(const BenchReport& report) {
+  std::vector<std::string> times, repeats, sizes;
+  for (const SizeResult& size : report.sizes) {
+    sizes.push_back(size_json(size));
+    for (const PhaseTime& time : size.times) times.push_back(time_json(report, size, time));
+    for (const RepeatCheck& check : size.repeats) repeats.push_back(repeat_json(size, check));
+  }
+  const Workload& workload = report.workload;
+  JsonObject json;
+  json.boolean("verified", report.anything_ran() && report.verified())
+      .text("target", to_string(report.target))
+      .text("device", report.device)
+      .integer("ranks", workload.n_ranks)
+      .integer("n_sms", report.n_sms)
+      .integer("hidden", workload.hidden)
+      .integer("top_k", workload.top_k)
+      .integer("experts", workload.n_experts)
+      .text("format", "bf16")
+      .text("protocol", "slotted")
+      .text("routing", report.routing)
+      .integer("seed", static_cast<int64_t>(workload.seed));
+  if (!times.empty())
+    json.integer("replays", report.num_replays)
+        .number("copy_bytes_per_second", report.copy.bytes_per_second)
+        .integer("copy_bytes", static_cast<int64_t>(report.copy.bytes_copied));
+  return json.raw("sizes", json_list(sizes)).raw("times", json_list(times)).raw("repeats", json_list(repeats)).str() + "\n";
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,42 @@
+// What `switchyard bench ep` found, for people (a table, a plot) and for machines (JSON).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ep_bench.hpp"
+
+namespace switchyard::tools {
+
+struct SizeResult {
+  int tokens_per_rank;
+  std::string why_skipped;  // empty: it was measured
+  int num_sets = 0;
+  uint64_t exchange_bytes_per_rank = 0;
+  std::vector<PhaseTime> times;
+  std::vector<RepeatCheck> repeats;
+  std::string first_difference;  // empty: every output was right
+};
+
+struct BenchReport {
+  Target target = Target::kHost;
+  std::string device;
+  Workload workload;  // the shape; tokens are those of each size
+  std::string routing;
+  int n_sms = 0;
+  int num_replays = 0;
+  CopyBandwidth copy{};
+  std::vector<SizeResult> sizes;
+
+  bool anything_ran() const;
+  bool verified() const;
+  double bytes_per_second(const PhaseTime& time) const { return static_cast<double>(time.bytes) / (time.median_us * 1e-6); }
+  double fraction_of_copy(const PhaseTime& time) const { return bytes_per_second(time) / copy.bytes_per_second; }
+};
+
+void print_table(const BenchReport& report);
+std::string to_json(const BenchReport& report);
+// Two panels over tokens per rank: time, and bandwidth as a part of the copy's.
+std::string to_svg(const BenchReport& report);
+
+}  // namespace switchyard::tools

@@ -1,0 +1,330 @@
+#include "ep_bench.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <map>
+#include <numeric>
+
+namespace switchyard::tools {
+namespace {
+
+// More than the L2 of any GPU we know, so that what a replay reads is not what the last one left there.
+constexpr uint64_t kRotatedBytes = 64ull << 20;
+constexpr int kMaxSets = 64;
+constexpr uint8_t kPoison = 0xff;
+
+template <typename T>
+Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
+  Result<Buffer<T>> allocated = rank.allocate<T>(size);
+  if (!allocated.ok()) return allocated.status();
+  buffer = std::move(allocated).value();
+  return Status();
+}
+
+template <typename T>
+Status upload_into(Buffer<T>& buffer, const Rank& rank, const std::vector<T>& values) {
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffer, rank, values.size()));
+  return buffer.upload(values);
+}
+
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
+  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
+  return {token, token + step.hidden};
+}
+
+// A step with the ids and weights that a router would give it: distinct experts for each token.
+reference::Step make_routed_step(const Workload& workload, int step_idx) {
+  reference::Step step = make_step(workload, step_idx);
+  const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    reference::Routing routing = reference::topk_softmax(logits[rank], workload.tokens_per_rank[rank],
+                                                         workload.n_experts, workload.top_k);
+    step.topk_ids[rank] = std::move(routing.topk_ids);
+    step.topk_weights[rank] = std::move(routing.topk_weights);
+  }
+  return step;
+}
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+  return hash ^ (hash >> 29);
+}
+
+// Of 16-bit values, four at a time; the count is part of it.
+uint64_t hash_of(const std::vector<bf16>& values, uint64_t hash) {
+  hash = mix(hash, values.size());
+  for (size_t i = 0; i < values.size(); i += 4) {
+    uint64_t word = 0;
+    std::memcpy(&word, &values[i], std::min<size_t>(4, values.size() - i) * sizeof(bf16));
+    hash = mix(hash, word);
+  }
+  return hash;
+}
+
+PhaseTime summarize(StepMode mode, const std::string& phase, std::vector<double> samples, uint64_t bytes) {
+  std::sort(samples.begin(), samples.end());
+  const size_t last = samples.size() - 1;
+  const double median = (samples[last / 2] + samples[last - last / 2]) / 2;
+  return {mode, phase, median, samples.front(), samples[(last * 95 + 99) / 100], bytes};
+}
+
+}  // namespace
+
+const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split" : "fused"; }
+
+Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& workload, int n_sms, int max_sets) {
+  auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload));
+  const uint64_t set_bytes = static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
+                             static_cast<uint64_t>(workload.hidden) * sizeof(bf16) *
+                             static_cast<uint64_t>(2 + workload.top_k);
+  const bool has_cache_to_beat = world.target() == Target::kCuda;
+  const uint64_t wanted_sets = has_cache_to_beat ? 2 + kRotatedBytes / set_bytes : 2;
+  const int num_sets = static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
+  SWITCHYARD_RETURN_IF_ERROR(bench->check_host_memory(num_sets));
+  // The emulator is slow, and a machine that is shared makes it slower.
+  const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
+  auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
+                                           .top_k = workload.top_k,
+                                           .hidden = workload.hidden,
+                                           .max_tokens_per_rank = bench->num_tokens(),
+                                           .n_sms = n_sms,
+                                           .timeout_ns = timeout_ns});
+  if (!ep.ok()) return ep.status();
+  bench->ep_ = std::move(ep).value();
+  for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
+  return bench;
+}
+
+// Memory of the process is promised whether it is there or not, so it has to be asked for beforehand.
+Status EpBench::check_host_memory(int num_sets) const {
+  const double token_bytes = double(workload_.n_ranks) * num_tokens() * workload_.hidden * sizeof(bf16);
+  const double row_bytes = token_bytes * workload_.top_k;
+  double needed = token_bytes * (1 + num_sets) + 4.0 * workload_.n_ranks * num_tokens() * workload_.n_experts;
+  // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever touched.
+  if (world_.target() == Target::kHost) needed += num_sets * (2 * token_bytes + row_bytes) + token_bytes + 2 * row_bytes;
+  const double present = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE));
+  if (needed <= 0.8 * present) return Status();
+  return resource_exhausted("needs %.1f GiB of host memory, of which there are %.1f", needed / (1 << 30),
+                            present / (1 << 30));
+}
+
+Status EpBench::add_set(int set_idx) {
+  const reference::Step step = make_routed_step(workload_, set_idx);
+  const int n_local = step.n_local_experts();
+  std::vector<std::future<std::vector<bf16>>> outputs;
+  for (int rank = 0; rank < step.n_ranks; ++rank)
+    outputs.push_back(std::async(std::launch::async, [&step, rank] {
+      return reference::combine_weighted(step, rank, &identity_expert, nullptr);
+    }));
+  std::vector<uint32_t> rows_of_expert(static_cast<size_t>(step.n_experts));
+  for (const auto& ids : step.topk_ids)
+    for (const int32_t id : ids) ++rows_of_expert[static_cast<size_t>(id)];
+
+  const uint64_t hidden = static_cast<uint64_t>(step.hidden);
+  BufferSet& set = sets_.emplace_back(static_cast<size_t>(step.n_ranks));
+  for (int r = 0; r < step.n_ranks; ++r) {
+    const Rank& rank = world_.rank(r);
+    RankBuffers& buffers = set[static_cast<size_t>(r)];
+    buffers.expected_output = outputs[static_cast<size_t>(r)].get();
+    buffers.expected_offsets.push_back(0);
+    for (int expert = r * n_local; expert < (r + 1) * n_local; ++expert)
+      buffers.expected_offsets.push_back(buffers.expected_offsets.back() + rows_of_expert[static_cast<size_t>(expert)]);
+    const uint64_t num_rows = buffers.expected_offsets.back();
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
+  }
+  return Status();
+}
+
+// What a replay does not write must not look as if it had.
+Status EpBench::poison(BufferSet& set) {
+  for (RankBuffers& buffers : set) {
+    SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(kPoison));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(kPoison));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(kPoison));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(kPoison));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(kPoison));
+  }
+  return Status();
+}
+
+Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
+  const auto dispatch_input = [&](const RankBuffers& buffers) {
+    return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
+  };
+  const auto dispatch_output = [&](const RankBuffers& buffers) {
+    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(), buffers.expected_offsets.back(),
+                          buffers.row_offsets.data(), buffers.expert_ids.data()};
+  };
+  const auto combine_input = [](const RankBuffers& buffers) {
+    return CombineInput{buffers.rows.data(), buffers.src_info.data()};
+  };
+  const auto combine_output = [&](const RankBuffers& buffers) {
+    return CombineOutput{buffers.topk_ids.data(), buffers.topk_weights.data(), num_tokens(),
+                         {CombineReduction::kWeighted, buffers.output.data()}};
+  };
+  const auto phase = [&](const char* name, const auto& call) {
+    if (marks == Marks::kPhases) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
+    for (size_t rank = 0; rank < set.size(); ++rank)
+      SWITCHYARD_RETURN_IF_ERROR(call(static_cast<int>(rank), set[rank]));
+    return Status();
+  };
+  if (marks == Marks::kStep) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
+  if (mode == StepMode::kFused) {
+    SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {
+      return ep_->dispatch(rank, dispatch_input(buffers), dispatch_output(buffers));
+    }));
+    return phase("combine", [&](int rank, const RankBuffers& buffers) {
+      return ep_->combine(rank, combine_input(buffers), combine_output(buffers));
+    });
+  }
+  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_async", [&](int rank, const RankBuffers& buffers) {
+    return ep_->dispatch_async(rank, dispatch_input(buffers));
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
+    return ep_->dispatch_wait(rank, dispatch_output(buffers));
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
+    return ep_->combine_async(rank, combine_input(buffers));
+  }));
+  return phase("combine_wait", [&](int rank, const RankBuffers& buffers) {
+    return ep_->combine_wait(rank, combine_output(buffers));
+  });
+}
+
+Result<EpBench::Graphs> EpBench::capture(StepMode mode, Marks marks) {
+  // Once without a graph: kernels are loaded, and what is wrong is found where it is easiest to read.
+  SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Marks::kNone));
+  SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
+  Graphs graphs;
+  for (const BufferSet& set : sets_) {
+    Result<std::unique_ptr<Graph>> graph = world_.capture([&] { return enqueue(set, mode, marks); });
+    if (!graph.ok()) return graph.status();
+    graphs.push_back(std::move(graph).value());
+  }
+  return graphs;
+}
+
+Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times) {
+  Result<Graphs> captured = capture(mode, marks);
+  if (!captured.ok()) return captured.status();
+  const Graphs& graphs = captured.value();
+  for (const auto& graph : graphs) SWITCHYARD_RETURN_IF_ERROR(graph->launch());  // warms up
+  SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
+  for (BufferSet& set : sets_) SWITCHYARD_RETURN_IF_ERROR(poison(set));
+
+  std::vector<std::string> names;
+  std::map<std::string, std::vector<double>> samples;
+  for (int i = 0; i < std::max(num_replays, num_sets()); ++i) {
+    Graph& graph = *graphs[static_cast<size_t>(i % num_sets())];
+    SWITCHYARD_RETURN_IF_ERROR(graph.launch());
+    SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
+    Result<std::vector<GraphPhase>> phases = graph.elapsed();
+    if (!phases.ok()) return phases.status();
+    for (const GraphPhase& phase : phases.value()) {
+      if (i == 0) names.push_back(phase.name);
+      samples[phase.name].push_back(phase.microseconds);
+    }
+  }
+  SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
+  for (const std::string& name : names) times.push_back(summarize(mode, name, samples[name], bytes_of(name)));
+  for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
+    Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
+    if (!difference.ok()) return difference.status();
+    if (!difference.value().empty()) first_difference_ = std::string(to_string(mode)) + ": " + difference.value();
+  }
+  return Status();
+}
+
+Result<std::vector<PhaseTime>> EpBench::time(StepMode mode, int num_replays) {
+  std::vector<PhaseTime> times;
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kStep, num_replays, times));
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kPhases, num_replays, times));
+  return times;
+}
+
+Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
+  for (size_t rank = 0; rank < set.size(); ++rank) {
+    const RankBuffers& buffers = set[rank];
+    const std::string where = "set " + std::to_string(set_idx) + ", rank " + std::to_string(rank) + ": ";
+    Result<std::vector<uint32_t>> offsets = buffers.row_offsets.download();
+    if (!offsets.ok()) return offsets.status();
+    if (offsets.value() != buffers.expected_offsets) return where + "row_offsets are wrong";
+    Result<std::vector<bf16>> output = buffers.output.download();
+    if (!output.ok()) return output.status();
+    const auto [expected, seen] = std::mismatch(buffers.expected_output.begin(), buffers.expected_output.end(),
+                                                output.value().begin());
+    if (expected == buffers.expected_output.end()) continue;
+    const auto index = expected - buffers.expected_output.begin();
+    return where + "token " + std::to_string(index / workload_.hidden) + ", column " +
+           std::to_string(index % workload_.hidden) + ": output " + std::to_string(to_float(*seen)) + ", expected " +
+           std::to_string(to_float(*expected));
+  }
+  return std::string();
+}
+
+Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+                                    const std::function<void(int64_t num_done)>& on_progress) {
+  Result<Graphs> captured = capture(mode, Marks::kNone);
+  if (!captured.ok()) return captured.status();
+  std::vector<uint64_t> expected;  // by set
+  RepeatCheck result{.mode = mode};
+  for (BufferSet& set : sets_) {
+    expected.push_back(std::accumulate(set.begin(), set.end(), uint64_t{0}, [](uint64_t hash, const RankBuffers& b) {
+      return hash_of(b.expected_output, hash);
+    }));
+    result.hash = mix(result.hash, expected.back());
+    SWITCHYARD_RETURN_IF_ERROR(poison(set));
+  }
+  for (int64_t i = 1, num_unhashed = 0; i <= num_replays; ++i) {
+    SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
+    ++num_unhashed;
+    if (i % hash_every != 0 && i != num_replays) continue;
+    SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
+    for (int64_t j = 0; j < std::min<int64_t>(num_unhashed, num_sets()); ++j) {
+      const size_t set_idx = static_cast<size_t>((i - j) % num_sets());
+      uint64_t hash = 0;
+      for (const RankBuffers& buffers : sets_[set_idx]) {
+        Result<std::vector<bf16>> output = buffers.output.download();
+        if (!output.ok()) return output.status();
+        hash = hash_of(output.value(), hash);
+      }
+      ++result.num_hashed;
+      if (hash != expected[set_idx]) ++result.num_different;
+      SWITCHYARD_RETURN_IF_ERROR(poison(sets_[set_idx]));
+    }
+    num_unhashed = 0;
+    result.num_replays = i;
+    on_progress(i);
+  }
+  return result;
+}
+
+// What the slotted protocol must move: a token is read once and written as a message to each of its experts; there
+// messages become rows; combine moves each row home, where they are read and summed. The send buffer is not counted:
+// ExpertParallel has none.
+uint64_t EpBench::bytes_of(const std::string& phase) const {
+  const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
+  const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);
+  const uint64_t row_bytes = ep_->combine_message_bytes(), message_bytes = ep_->dispatch_message_bytes();
+  const std::map<std::string, uint64_t> bytes = {
+      {"dispatch_async", tokens * row_bytes + rows * message_bytes},
+      {"dispatch_wait", rows * message_bytes + rows * row_bytes},
+      {"combine_async", 2 * rows * row_bytes},
+      {"combine_wait", rows * row_bytes + tokens * row_bytes}};
+  if (phase == kWholeStep) return bytes_of("dispatch") + bytes_of("combine");
+  if (phase == "dispatch") return bytes.at("dispatch_async") + bytes.at("dispatch_wait");
+  if (phase == "combine") return bytes.at("combine_async") + bytes.at("combine_wait");
+  return bytes.at(phase);
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,96 @@
+// Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long they take,
+// how many bytes they move, and whether every output is right. The experts between the two are the identity.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "switchyard/runtime/expert_parallel.hpp"
+#include "switchyard/runtime/graph.hpp"
+#include "workload.hpp"
+
+namespace switchyard::tools {
+
+inline constexpr const char* kWholeStep = "step";
+
+const char* to_string(StepMode mode);
+
+// One phase on all ranks together, or the whole step.
+struct PhaseTime {
+  StepMode mode;
+  std::string phase;
+  double median_us;
+  double min_us;
+  double p95_us;
+  uint64_t bytes;  // read and written, counted
+};
+
+struct RepeatCheck {
+  StepMode mode;
+  int64_t num_replays = 0;
+  int64_t num_hashed = 0;    // outputs of a step that were hashed
+  int64_t num_different = 0;  // of those, not what the reference says
+  uint64_t hash = 0;         // of all outputs, as the reference says they are
+};
+
+class EpBench {
+ public:
+  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted where memory does not suffice.
+  // `max_sets`: at most so many sets of inputs and outputs to take turns, but always 2.
+  static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload, int n_sms, int max_sets);
+
+  // The whole step, then its phases, each the median of `num_replays` (at least num_sets()).
+  Result<std::vector<PhaseTime>> time(StepMode mode, int num_replays);
+  // Empty while every output of every timed replay's set was what the reference says; else what was wrong first.
+  const std::string& first_difference() const { return first_difference_; }
+
+  // Replays the step, hashing the outputs written since the last time after every `hash_every`-th replay and the last.
+  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+                             const std::function<void(int64_t num_done)>& on_progress);
+
+  int num_sets() const { return static_cast<int>(sets_.size()); }
+  const ExpertParallel& ep() const { return *ep_; }
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> tokens, rows, output;
+    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<float> topk_weights;
+    Buffer<uint32_t> row_offsets;
+    std::vector<uint32_t> expected_offsets;
+    std::vector<bf16> expected_output;
+  };
+  using BufferSet = std::vector<RankBuffers>;  // by rank
+  enum class Marks { kNone, kStep, kPhases };
+  using Graphs = std::vector<std::unique_ptr<Graph>>;  // by set
+
+  EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
+  int num_tokens() const { return workload_.tokens_per_rank.front(); }
+  Status check_host_memory(int num_sets) const;
+  Status add_set(int set_idx);
+  Status poison(BufferSet& set);
+  Status enqueue(const BufferSet& set, StepMode mode, Marks marks);
+  Result<Graphs> capture(StepMode mode, Marks marks);
+  Status time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times);
+  // Empty if the set's outputs are right.
+  Result<std::string> check(const BufferSet& set, int set_idx) const;
+  uint64_t bytes_of(const std::string& phase) const;
+
+  World& world_;
+  const Workload workload_;
+  std::unique_ptr<ExpertParallel> ep_;
+  std::vector<BufferSet> sets_;
+  std::string first_difference_;
+};
+
+struct CopyBandwidth {
+  double bytes_per_second;  // read and written
+  uint64_t bytes_copied;
+};
+
+// Of all devices of the world together, from their own memory to their own memory.
+Result<CopyBandwidth> measure_copy(const World& world);
+
+}  // namespace switchyard::tools

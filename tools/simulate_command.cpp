@@ -1,0 +1,136 @@
+// `switchyard simulate`: whole multi-rank steps in the emulator's simulated mode, seed after seed.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "commands.hpp"
+#include "progress.hpp"
+#include "simulation.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct SimulateOptions {
+  uint64_t num_seeds = 1000;
+  uint64_t first_seed = 1;
+  std::vector<int> rank_counts = {2, 3, 4};
+  std::string faults = "none";
+  uint64_t replay = 0;
+  bool has_replay = false;
+};
+
+constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedFault::kLongStall, SimulatedFault::kKill,
+                                         SimulatedFault::kBadId};
+
+Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults) {
+  if (text == "none") return Status();
+  if (text == "all") {
+    faults.assign(std::begin(kAllFaults), std::end(kAllFaults));
+    return Status();
+  }
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    const auto fault = std::find_if(std::begin(kAllFaults), std::end(kAllFaults),
+                                    [&](SimulatedFault candidate) { return name == to_string(candidate); });
+    if (fault == std::end(kAllFaults))
+      return invalid_argument("--faults: '%s' must be none, all, or a list of short-stall, long-stall, kill, bad-id",
+                              name.c_str());
+    faults.push_back(*fault);
+    begin = end + 1;
+  }
+  return Status();
+}
+
+std::string replay_command(const SimulateOptions& options, uint64_t seed) {
+  std::string ranks;
+  for (const int count : options.rank_counts) ranks += (ranks.empty() ? "" : ",") + std::to_string(count);
+  return "switchyard simulate --ranks " + ranks + " --faults " + options.faults + " --replay " + std::to_string(seed);
+}
+
+void print_failure(const SimulateOptions& options, const Scenario& scenario, const SimulationResult& result) {
+  std::printf("seed %llu FAILED: %s\n  %s\n", static_cast<unsigned long long>(scenario.seed),
+              result.difference.c_str(), scenario.describe().c_str());
+  for (size_t rank = 0; rank < result.events.size(); ++rank)
+    std::printf("  last events of rank %zu:\n%s", rank, result.events[rank].c_str());
+  std::printf("  replay it with: %s\n", replay_command(options, scenario.seed).c_str());
+}
+
+int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
+  const Scenario scenario = draw_scenario(options.replay, options.rank_counts, faults);
+  const SimulationResult result = simulate(scenario);
+  const SimulationResult again = simulate(scenario);
+  std::printf("seed %llu: %s\n", static_cast<unsigned long long>(scenario.seed), scenario.describe().c_str());
+  for (size_t rank = 0; rank < result.events.size(); ++rank)
+    std::printf("last events of rank %zu:\n%s", rank, result.events[rank].c_str());
+  std::printf("trace hash %016llx, replayed %016llx\n", static_cast<unsigned long long>(result.trace_hash),
+              static_cast<unsigned long long>(again.trace_hash));
+  if (result.trace_hash != again.trace_hash) {
+    std::printf("NOT REPLAYED: the two runs differ\n");
+    return kNotVerified;
+  }
+  std::printf("%s\n", result.difference.empty() ? "verified" : ("FAILED: " + result.difference).c_str());
+  return result.difference.empty() ? kVerified : kNotVerified;
+}
+
+// All seeds, shared among the cores. Each has a world of its own.
+int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
+  Progress progress(static_cast<int>(options.num_seeds));
+  std::atomic<uint64_t> next = 0, num_failed = 0;
+  std::mutex mutex;
+  const auto worker = [&] {
+    for (uint64_t i = next++; i < options.num_seeds; i = next++) {
+      const Scenario scenario = draw_scenario(options.first_seed + i, options.rank_counts, faults);
+      const SimulationResult result = simulate(scenario);
+      std::lock_guard lock(mutex);
+      progress.begin("seed " + std::to_string(scenario.seed) + ", " + std::to_string(num_failed) + " failed");
+      if (result.difference.empty()) continue;
+      progress.clear();
+      if (num_failed++ < 5) print_failure(options, scenario, result);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(worker);
+  for (std::thread& thread : threads) thread.join();
+  progress.clear();
+  std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n", static_cast<unsigned long long>(options.num_seeds),
+              options.faults.c_str(), static_cast<unsigned long long>(options.num_seeds - num_failed),
+              static_cast<unsigned long long>(num_failed.load()));
+  return num_failed == 0 ? kVerified : kNotVerified;
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app, std::function<int()>* run) {
+  CLI::App* command = app.add_subcommand(
+      "simulate", "Run steps in random interleavings on a weak memory, with faults, and verify each");
+  auto options = std::make_shared<SimulateOptions>();
+  command->add_option("--seeds", options->num_seeds, "How many seeds")
+      ->check(CLI::Range(1, 1000000000))
+      ->capture_default_str();
+  command->add_option("--first-seed", options->first_seed, "The first of them")->capture_default_str();
+  command->add_option("--ranks", options->rank_counts, "Numbers of ranks to draw from, as 2,3,4")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 8))
+      ->capture_default_str();
+  command->add_option("--faults", options->faults,
+                      "none, all, or a list of short-stall, long-stall, kill, bad-id: each seed draws one")
+      ->capture_default_str();
+  CLI::Option* replay_option =
+      command->add_option("--replay", options->replay, "Run this seed alone, twice, and show its last events");
+  command->callback([=] {
+    options->has_replay = replay_option->count() > 0;
+    *run = [options] {
+      std::vector<SimulatedFault> faults;
+      if (Status status = parse_faults(options->faults, faults); !status.ok()) {
+        std::fprintf(stderr, "switchyard simulate: %s\n", status.message().c_str());
+        return static_cast<int>(kBadArgument);
+      }
+      return options->has_replay ? replay(*options, faults) : run_seeds(*options, faults);
+    };
+  });
+}
+
+}  // namespace switchyard::tools
