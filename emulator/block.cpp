@@ -12,7 +12,8 @@ constexpr size_t kSharedAlignment = 128;
 
 void run_thread(void* argument) {
   Thread& self = *static_cast<Thread*>(argument);
-  annotate_acquire(&self.block->launch);  // pairs with the release in Machine's enqueue: the launch sees its past
+  annotate_acquire(
+      &self.block->launch);  // pairs with the release in Machine's enqueue: the launch sees its past
   self.block->launch.body(self.block->launch.arguments);
   annotate_release(&self.block->launch);
 }
@@ -67,8 +68,8 @@ void Block::complete(Barrier& barrier) {
   wake(barrier.waiters);
 }
 
-void Block::arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word,
-                            Where where) {
+void Block::arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait,
+                            const char* word, Where where) {
   char* sync_object = &barrier.sync_object[barrier.generation % 2];
   Knowledge& knowledge = barrier.knowledge[barrier.generation % 2];
   annotate_release(sync_object);
@@ -98,8 +99,10 @@ bool Block::sync_any(Thread& self, bool value, Where where) {
 
 void Block::named_barrier(Thread& self, uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where) {
   if (barrier_idx == 0 || barrier_idx >= kNumBarriers || num_threads == 0 || num_threads % kWarpSize != 0)
-    executor.fail_current(self, invalid_argument("named barrier %u of %u threads: the index must be 1..15 and the "
-                                                 "count a multiple of %d", barrier_idx, num_threads, kWarpSize));
+    executor.fail_current(self,
+                          invalid_argument("named barrier %u of %u threads: the index must be 1..15 and the "
+                                           "count a multiple of %d",
+                                           barrier_idx, num_threads, kWarpSize));
   arrive_and_wait(self, barriers[barrier_idx], num_threads, wait, "named_barrier", where);
 }
 
@@ -115,9 +118,10 @@ const uint64_t* Block::warp_collect(Thread& self, uint64_t value, const char* wo
   const uint32_t buffer = warp.generation % 2;
   if (warp.num_arrived == 0) warp.word = word;
   if (std::strcmp(warp.word, word) != 0)
-    executor.fail_current(self, internal_error("lanes of warp %u in block %u of %s disagree: %s against %s at %s:%u",
-                                               self.thread_idx / kWarpSize, self.block_idx, launch.name.c_str(),
-                                               warp.word, word, where.file_name(), where.line()));
+    executor.fail_current(
+        self, internal_error("lanes of warp %u in block %u of %s disagree: %s against %s at %s:%u",
+                             self.thread_idx / kWarpSize, self.block_idx, launch.name.c_str(), warp.word,
+                             word, where.file_name(), where.line()));
   warp.values[buffer][self.thread_idx % kWarpSize] = value;
   annotate_release(&warp.sync_object[buffer]);
   if (++warp.num_arrived == warp.num_live) {

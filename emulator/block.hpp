@@ -1,4 +1,5 @@
-// The state of a running block: its threads, warps and barriers. Touched only by the executor that runs the block.
+// The state of a running block: its threads, warps and barriers. Touched only by the executor that runs the
+// block.
 #pragma once
 
 #include <array>
@@ -41,18 +42,19 @@ struct Thread : ThreadState {
   const char* word = "start";  // what it waits in, and where
   Where where;
   Thread* next_waiter = nullptr;
-  std::vector<uint32_t> bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
+  std::vector<uint32_t>
+      bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
 };
 
-// Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and must
-// not allocate (ThreadSanitizer would see the allocator's memory move between fibers).
+// Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and
+// must not allocate (ThreadSanitizer would see the allocator's memory move between fibers).
 struct WaitList {
   Thread* first = nullptr;
   void add(Thread& thread) { thread.next_waiter = std::exchange(first, &thread); }
 };
 
-// One block-level barrier. Two synchronisation objects alternate by generation, so that a late waiter does not seem
-// to synchronise with arrivals of the next round.
+// One block-level barrier. Two synchronisation objects alternate by generation, so that a late waiter does
+// not seem to synchronise with arrivals of the next round.
 struct Barrier {
   uint32_t num_arrived = 0;
   uint32_t generation = 0;
@@ -97,7 +99,8 @@ struct Block {
   std::unique_ptr<std::byte[]> shared_storage;
 
  private:
-  void arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word, Where where);
+  void arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word,
+                       Where where);
   void complete(Barrier& barrier);
   void complete(Warp& warp);
   void wake(WaitList& waiters);

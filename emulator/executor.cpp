@@ -58,7 +58,8 @@ void Executor::add_block(Launch& launch, uint32_t block_idx) {
 void Executor::admit_pending() {
   while (!pending_.empty()) {
     const auto [launch, block_idx] = pending_.front();
-    if (num_resident_threads_ > 0 && num_resident_threads_ + launch->shape.num_threads > max_resident_threads_)
+    if (num_resident_threads_ > 0 &&
+        num_resident_threads_ + launch->shape.num_threads > max_resident_threads_)
       return;
     pending_.pop_front();
     auto block = std::make_unique<Block>(*this, *launch, block_idx);
@@ -76,7 +77,8 @@ void Executor::admit_pending() {
 
 uint64_t Executor::now_ns() const {
   if (simulated_) return virtual_now_ns_;
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
 }
 
 void Executor::trace(uint64_t value) { trace_hash_ = (trace_hash_ ^ value) * 0x100000001b3ull; }
@@ -84,8 +86,9 @@ void Executor::trace(uint64_t value) { trace_hash_ = (trace_hash_ ^ value) * 0x1
 // Spinners that have not looked since something last happened go back among the ready ones.
 bool Executor::unpark_spinners() {
   const uint64_t epoch = progress_epoch_;
-  const auto stale = std::partition(spinning_.begin(), spinning_.end(),
-                                    [&](const Thread* thread) { return simulated_ && thread->checked_epoch == epoch; });
+  const auto stale = std::partition(spinning_.begin(), spinning_.end(), [&](const Thread* thread) {
+    return simulated_ && thread->checked_epoch == epoch;
+  });
   const bool any = stale != spinning_.end();
   for (auto it = stale; it != spinning_.end(); ++it) {
     (*it)->phase = ThreadPhase::kReady;
@@ -114,8 +117,8 @@ void Executor::step(Thread& thread) {
   current_thread = nullptr;
   if (simulated_) note_event(thread);
   if (thread.fiber.overflowed()) {
-    host_.fail(internal_error("a thread of %s overflowed its stack of %zu bytes", thread.block->launch.name.c_str(),
-                              kStackBytes));
+    host_.fail(internal_error("a thread of %s overflowed its stack of %zu bytes",
+                              thread.block->launch.name.c_str(), kStackBytes));
     return;
   }
   if (thread.fiber.finished()) {
@@ -138,8 +141,8 @@ void Executor::note_event(const Thread& thread) {
   trace(launch.sequence << 40 ^ uint64_t{thread.block_idx} << 24 ^ uint64_t{thread.thread_idx} << 12 ^
         uint64_t{thread.where.line()} ^ static_cast<uint64_t>(thread.phase) << 60);
   RecentEvents& recent = events_[launch.stream];
-  recent.ring[recent.num_noted++ % RecentEvents::kCapacity] = {virtual_now_ns_,   launch.sequence, thread.block_idx,
-                                                               thread.thread_idx, thread.word,     thread.where};
+  recent.ring[recent.num_noted++ % RecentEvents::kCapacity] = {
+      virtual_now_ns_, launch.sequence, thread.block_idx, thread.thread_idx, thread.word, thread.where};
 }
 
 std::string Executor::recent_events(const Stream* stream) const {
@@ -147,12 +150,14 @@ std::string Executor::recent_events(const Stream* stream) const {
   if (found == events_.end()) return "    none\n";
   const RecentEvents& recent = found->second;
   std::string text;
-  const size_t oldest = recent.num_noted > RecentEvents::kCapacity ? recent.num_noted - RecentEvents::kCapacity : 0;
+  const size_t oldest =
+      recent.num_noted > RecentEvents::kCapacity ? recent.num_noted - RecentEvents::kCapacity : 0;
   for (size_t i = oldest; i < recent.num_noted; ++i) {
     const Event& event = recent.ring[i % RecentEvents::kCapacity];
-    text += "    " + std::to_string(event.virtual_ns) + " ns: launch " + std::to_string(event.launch_sequence) +
-            ", block " + std::to_string(event.block_idx) + ", thread " + std::to_string(event.thread_idx) + ": " +
-            event.word + " at " + base_name(event.where.file_name()) + ":" + std::to_string(event.where.line()) + "\n";
+    text += "    " + std::to_string(event.virtual_ns) + " ns: launch " +
+            std::to_string(event.launch_sequence) + ", block " + std::to_string(event.block_idx) +
+            ", thread " + std::to_string(event.thread_idx) + ": " + event.word + " at " +
+            base_name(event.where.file_name()) + ":" + std::to_string(event.where.line()) + "\n";
   }
   return text;
 }
@@ -216,17 +221,17 @@ std::string Executor::describe_waits() const {
     for (const Thread& thread : block->threads) {
       if (thread.phase == ThreadPhase::kFinished) continue;
       const char* word = thread.phase == ThreadPhase::kSpinning ? "wait_until" : thread.word;
-      const std::string place =
-          std::string(word) + " at " + base_name(thread.where.file_name()) + ":" + std::to_string(thread.where.line());
+      const std::string place = std::string(word) + " at " + base_name(thread.where.file_name()) + ":" +
+                                std::to_string(thread.where.line());
       places[{{block->launch.sequence, thread.block_idx}, place}].push_back(thread.thread_idx);
     }
   }
   std::string text;
   for (const auto& [key, thread_indices] : places) {
     const auto& [launch_and_block, place] = key;
-    text += "  " + names[launch_and_block.first] + " block " + std::to_string(launch_and_block.second) + ": " +
-            std::to_string(thread_indices.size()) + " thread(s) from " + std::to_string(thread_indices.front()) +
-            " in " + place + "\n";
+    text += "  " + names[launch_and_block.first] + " block " + std::to_string(launch_and_block.second) +
+            ": " + std::to_string(thread_indices.size()) + " thread(s) from " +
+            std::to_string(thread_indices.front()) + " in " + place + "\n";
   }
   if (!pending_.empty()) text += "  " + std::to_string(pending_.size()) + " block(s) wait for room\n";
   return text;

@@ -1,4 +1,5 @@
-// Runs the threads of the blocks given to it, on one OS thread: in turn (fast mode) or in a seeded order (simulated).
+// Runs the threads of the blocks given to it, on one OS thread: in turn (fast mode) or in a seeded order
+// (simulated).
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ class ExecutorHost {
   virtual void fail(Status status) = 0;
 };
 
-// The seeded choices. Not one of <random>'s engines: those may be compiled with a sanitizer elsewhere and linked in here.
+// The seeded choices. Not one of <random>'s engines: those may be compiled with a sanitizer elsewhere and
+// linked in here.
 struct Random {
   uint64_t state;
   uint64_t operator()() {
@@ -63,9 +65,11 @@ class Executor {
 
   void add_block(Launch& launch, uint32_t block_idx);
   bool has_blocks() const { return !blocks_.empty() || !pending_.empty(); }
-  // Runs threads until none is ready (or a bounded number of steps was made). False if all of them only waited.
+  // Runs threads until none is ready (or a bounded number of steps was made). False if all of them only
+  // waited.
   bool run_some();
-  // Nobody else will act: a wait that has a deadline may expire now (virtual time), anything else is a deadlock.
+  // Nobody else will act: a wait that has a deadline may expire now (virtual time), anything else is a
+  // deadlock.
   void resolve_stuck();
   bool all_waits_unbounded() const;
   // Every thread waits in a barrier or collective, which only its own block could complete.

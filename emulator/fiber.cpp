@@ -10,8 +10,9 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-// This file is compiled without ThreadSanitizer's instrumentation (CMake defines the word instead): it switches
-// between TSan's threads, and its own bookkeeping is shared by all fibers of one OS thread without a race.
+// This file is compiled without ThreadSanitizer's instrumentation (CMake defines the word instead): it
+// switches between TSan's threads, and its own bookkeeping is shared by all fibers of one OS thread without a
+// race.
 #if defined(SWITCHYARD_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
@@ -57,7 +58,8 @@ void Fiber::prepare(Stack stack, void (*body)(void*), void* argument) {
   body_ = body;
   argument_ = argument;
   finished_ = false;
-  for (size_t i = 0; i < kCanaryWords; ++i) std::memcpy(stack.low + i * sizeof(kCanary), &kCanary, sizeof(kCanary));
+  for (size_t i = 0; i < kCanaryWords; ++i)
+    std::memcpy(stack.low + i * sizeof(kCanary), &kCanary, sizeof(kCanary));
   context_ = boost::context::detail::make_fcontext(stack.low + stack.bytes, stack.bytes, &Fiber::enter);
 #if defined(SWITCHYARD_TSAN)
   tsan_fiber_ = __tsan_create_fiber(0);
@@ -87,7 +89,8 @@ __attribute__((noinline)) void Fiber::resume() {
 
 __attribute__((noinline)) void Fiber::suspend() {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(finished_ ? nullptr : &asan_fake_stack_, scheduler_stack_low_, scheduler_stack_bytes_);
+  __sanitizer_start_switch_fiber(finished_ ? nullptr : &asan_fake_stack_, scheduler_stack_low_,
+                                 scheduler_stack_bytes_);
 #endif
 #if defined(SWITCHYARD_TSAN)
   __tsan_switch_to_fiber(tsan_scheduler_, __tsan_switch_to_fiber_no_sync);

@@ -1,4 +1,5 @@
-// One fiber: a stack and a place to go on from. Boost.Context does the switch; this file tells the sanitizers.
+// One fiber: a stack and a place to go on from. Boost.Context does the switch; this file tells the
+// sanitizers.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>

@@ -29,11 +29,13 @@ class Machine::Impl : public ExecutorHost {
  public:
   explicit Impl(const MachineOptions& options) : options_(options) {
     const bool simulated = options.mode == Mode::kSimulated;
-    unsigned num_workers = options.num_workers != 0 ? options.num_workers : std::thread::hardware_concurrency();
+    unsigned num_workers =
+        options.num_workers != 0 ? options.num_workers : std::thread::hardware_concurrency();
     if (simulated || num_workers == 0) num_workers = 1;
     for (unsigned i = 0; i < num_workers; ++i)
-      workers_.push_back(std::make_unique<Worker>(
-          *this, simulated ? std::optional<uint64_t>(options.seed) : std::nullopt, options.max_resident_threads));
+      workers_.push_back(
+          std::make_unique<Worker>(*this, simulated ? std::optional<uint64_t>(options.seed) : std::nullopt,
+                                   options.max_resident_threads));
 #if !defined(SWITCHYARD_TSAN)  // it would see the fibers race in what the weak memory keeps
     if (simulated && options.weak) weak_memory_ = std::make_unique<WeakMemory>(options.seed, options.mutant);
 #endif
@@ -125,7 +127,8 @@ class Machine::Impl : public ExecutorHost {
 
   std::string recent_events(Stream* stream) const { return workers_.front()->executor.recent_events(stream); }
   uint64_t trace_hash() const {
-    return workers_.front()->executor.trace_hash() ^ (weak_memory_ != nullptr ? weak_memory_->trace_hash() : 0);
+    return workers_.front()->executor.trace_hash() ^
+           (weak_memory_ != nullptr ? weak_memory_->trace_hash() : 0);
   }
   WeakMemory* weak_memory() const { return weak_memory_.get(); }
 
@@ -144,7 +147,8 @@ class Machine::Impl : public ExecutorHost {
   bool is_recording(const Stream* stream) {
     std::lock_guard lock(mutex_);
     if (stream != nullptr) return stream->recording.has_value();
-    return std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->recording.has_value(); });
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [](const auto& s) { return s->recording.has_value(); });
   }
 
   bool is_idle(const Stream* stream) const {
@@ -242,9 +246,9 @@ class Machine::Impl : public ExecutorHost {
 
   const MachineOptions options_;
   std::mutex mutex_;
-  std::mutex drive_mutex_;            // simulated mode: one caller drives
-  std::condition_variable changed_;   // workers: there is mail, or an end
-  std::condition_variable idle_;      // callers: a stream is empty, or the machine failed
+  std::mutex drive_mutex_;           // simulated mode: one caller drives
+  std::condition_variable changed_;  // workers: there is mail, or an end
+  std::condition_variable idle_;     // callers: a stream is empty, or the machine failed
   std::vector<std::unique_ptr<Stream>> streams_;
   std::unique_ptr<WeakMemory> weak_memory_;  // null unless options_.weak
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -288,7 +292,8 @@ Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, 
   launch->body = body;
   launch->argument_storage.reset(new std::byte[argument_bytes + argument_alignment]);
   std::byte* aligned = launch->argument_storage.get();
-  aligned += (argument_alignment - reinterpret_cast<uintptr_t>(aligned) % argument_alignment) % argument_alignment;
+  aligned +=
+      (argument_alignment - reinterpret_cast<uintptr_t>(aligned) % argument_alignment) % argument_alignment;
   std::memcpy(aligned, arguments, argument_bytes);
   launch->arguments = aligned;
   Stream& target_stream = *static_cast<Stream*>(stream);
@@ -350,7 +355,8 @@ void release_transfer(uint64_t* barrier) {
 
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals) {
   if (weak_memory() != nullptr) weak_memory()->transfer_init(barrier);
-  store_transfer(barrier, TransferState{0, static_cast<uint16_t>(num_arrivals), static_cast<uint16_t>(num_arrivals << 1)});
+  store_transfer(barrier, TransferState{0, static_cast<uint16_t>(num_arrivals),
+                                        static_cast<uint16_t>(num_arrivals << 1)});
 }
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes) {
   release_transfer(barrier);

@@ -1,11 +1,11 @@
 // The SIMT emulator: a machine with streams on which kernels run, each CUDA thread a fiber.
 //
 // Fast mode: one OS thread per core runs blocks as they are launched. Simulated mode: nothing runs until
-// synchronize(), which runs everything on the calling thread in an order drawn from the seed; time is virtual and
-// jumps to the next deadline when all threads wait. The same seed and calls give the same trace_hash().
+// synchronize(), which runs everything on the calling thread in an order drawn from the seed; time is virtual
+// and jumps to the next deadline when all threads wait. The same seed and calls give the same trace_hash().
 //
-// A machine whose threads can never go on stops with StatusCode::kDeadlock and the place where each thread waits.
-// After any failure the machine refuses further work.
+// A machine whose threads can never go on stops with StatusCode::kDeadlock and the place where each thread
+// waits. After any failure the machine refuses further work.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,17 @@ struct MachineOptions {
   Mode mode = Mode::kFast;
   uint64_t seed = 0;         // simulated mode
   unsigned num_workers = 0;  // fast mode: OS threads; 0: one per core
-  // Blocks beyond this many threads per worker wait until earlier ones end, as on a GPU whose multiprocessors are all
-  // taken; 0: as many as the build can hold.
+  // Blocks beyond this many threads per worker wait until earlier ones end, as on a GPU whose multiprocessors
+  // are all taken; 0: as many as the build can hold.
   uint64_t max_resident_threads = 0;
   // Fast mode: threads that wait without a deadline while nothing moves for this long are deadlocked.
   uint64_t stuck_after_ns = 2'000'000'000;
-  // Simulated mode: a load may return any value that the kernels' releases, acquires and barriers do not forbid
-  // (weak_memory.hpp). Launches then come from one host thread. A build with ThreadSanitizer ignores it.
+  // Simulated mode: a load may return any value that the kernels' releases, acquires and barriers do not
+  // forbid (weak_memory.hpp). Launches then come from one host thread. A build with ThreadSanitizer ignores
+  // it.
   bool weak = false;
-  std::optional<OrderMutant> mutant = std::nullopt;  // weak memory: for tests that want to see a wrong order caught
+  std::optional<OrderMutant> mutant =
+      std::nullopt;  // weak memory: for tests that want to see a wrong order caught
 };
 
 class Stream;
@@ -47,7 +49,8 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Launches on one stream run in order, launches on different streams side by side. The machine owns its streams.
+  // Launches on one stream run in order, launches on different streams side by side. The machine owns its
+  // streams.
   Stream* create_stream();
   // Returns when every launch of the stream (of all streams) has ended, or the machine has failed.
   Status synchronize(Stream* stream);
@@ -63,8 +66,9 @@ class Machine {
   // Simulated mode: the last things the threads of this stream did, a line each.
   std::string recent_events(Stream* stream) const;
 
-  // For a weak memory, and nothing without one. Memory that kernels may touch: from the first call on an access of any
-  // other stops the machine, with its place. What the host writes itself, when no kernel uses it, has no history.
+  // For a weak memory, and nothing without one. Memory that kernels may touch: from the first call on an
+  // access of any other stops the machine, with its place. What the host writes itself, when no kernel uses
+  // it, has no history.
   void add_memory(const void* memory, uint64_t bytes);
   void remove_memory(const void* memory);
   void on_host_write(const void* memory, uint64_t bytes);

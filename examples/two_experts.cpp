@@ -45,7 +45,8 @@ int main() {
     const size_t max_rows = ep->max_recv_rows();
     data.push_back({need(rank.upload(tokens)), need(rank.allocate<bf16>(max_rows * kHidden)),
                     need(rank.allocate<bf16>(tokens.size())), need(rank.upload(topk_ids)),
-                    need(rank.allocate<int32_t>(2 * max_rows)), need(rank.allocate<int32_t>(kExperts / kRanks)),
+                    need(rank.allocate<int32_t>(2 * max_rows)),
+                    need(rank.allocate<int32_t>(kExperts / kRanks)),
                     need(rank.upload(std::vector<float>(topk_ids.size(), 0.5f))),
                     need(rank.allocate<uint32_t>(kExperts / kRanks + 1))});
   }
@@ -55,11 +56,14 @@ int main() {
                       {d.rows.data(), d.src_info.data(), static_cast<uint32_t>(ep->max_recv_rows()),
                        d.row_offsets.data(), d.expert_ids.data()}));
     // Here a model would run its experts on d.rows, grouped by d.row_offsets, on the same stream.
-    need(ep->combine(r, {d.rows.data(), d.src_info.data()},
-                     {d.topk_ids.data(), d.topk_weights.data(), kTokens, {CombineReduction::kWeighted, d.output.data()}}));
+    need(ep->combine(
+        r, {d.rows.data(), d.src_info.data()},
+        {d.topk_ids.data(), d.topk_weights.data(), kTokens, {CombineReduction::kWeighted, d.output.data()}}));
   }
   need(ep->synchronize());  // a dead peer, a bad id or a full buffer is named here
   for (int r = 0; r < kRanks; ++r)
-    if (need(data[r].output.download()) != tokens) return std::fprintf(stderr, "rank %d: wrong output\n", r), 1;
-  std::printf("%d ranks, %d tokens each, to %d of %d experts and back: right\n", kRanks, kTokens, kTopK, kExperts);
+    if (need(data[r].output.download()) != tokens)
+      return std::fprintf(stderr, "rank %d: wrong output\n", r), 1;
+  std::printf("%d ranks, %d tokens each, to %d of %d experts and back: right\n", kRanks, kTokens, kTopK,
+              kExperts);
 }

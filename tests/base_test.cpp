@@ -75,14 +75,14 @@ TEST(EPLocalSyncCounters, HasTheDocumentedLayout) {
   EXPECT_EQ(view.reserved(5), counters.get_dispatch_async_ptr() + 5);
   EXPECT_EQ(view.finished(5), counters.get_dispatch_async_ptr() + 256 + 5);
   int32_t* wait = counters.get_dispatch_wait_ptr();
-  EXPECT_EQ(view.row_end(7), wait + 14);            // region A
-  EXPECT_EQ(view.row_count(7), wait + 15);          // region A
-  EXPECT_EQ(view.row_count(255), wait + 511);       // the last of region A
-  EXPECT_EQ(view.first_in_expert(0), wait + 512);   // region B
-  EXPECT_EQ(view.expert_work(0), wait + 768);       // region C
-  EXPECT_EQ(view.blocks_left(), wait + 1024);       // region D
-  EXPECT_EQ(view.offsets_ready(), wait + 1025);     // region E
-  EXPECT_EQ(view.send_buf_ready(), wait + 1026);    // region F
+  EXPECT_EQ(view.row_end(7), wait + 14);                 // region A
+  EXPECT_EQ(view.row_count(7), wait + 15);               // region A
+  EXPECT_EQ(view.row_count(255), wait + 511);            // the last of region A
+  EXPECT_EQ(view.first_in_expert(0), wait + 512);        // region B
+  EXPECT_EQ(view.expert_work(0), wait + 768);            // region C
+  EXPECT_EQ(view.blocks_left(), wait + 1024);            // region D
+  EXPECT_EQ(view.offsets_ready(), wait + 1025);          // region E
+  EXPECT_EQ(view.send_buf_ready(), wait + 1026);         // region F
   EXPECT_EQ(view.shared_expert_started(), wait + 1027);  // region G
   EXPECT_EQ(view.combine_blocks_left(), counters.get_combine_wait_ptr());
 }

@@ -44,15 +44,18 @@ class Cli : public testing::Test {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments;
     EXPECT_EQ(outcome.out, "") << arguments;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << arguments << "\n" << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << arguments << "\n"
+                                                                           << outcome.err;
     for (const std::string& part : parts)
-      EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n" << outcome.err << "lacks " << part;
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n"
+                                                           << outcome.err << "lacks " << part;
   }
 
   const std::filesystem::path folder;
 };
 
-const std::string kSmall = "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 32 --expert-width 16 --tokens 5 ";
+const std::string kSmall =
+    "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 32 --expert-width 16 --tokens 5 ";
 
 TEST_F(Cli, RunVerifiesAndPrintsATable) {
   const Outcome outcome = run(kSmall);
@@ -72,9 +75,13 @@ TEST_F(Cli, FusedModePaddingZipfAndOneExpertVerify) {
 }
 
 TEST_F(Cli, OddShapesVerify) {
-  EXPECT_EQ(run("run --target host --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 3 --hidden 72 --expert-width 8")
-                .exit_code, 0);
-  EXPECT_EQ(run("run --target host --ranks 1 --tokens 0 --experts 1 --top-k 1 --hidden 8 --expert-width 8").exit_code, 0);
+  EXPECT_EQ(run("run --target host --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 3 --hidden 72 "
+                "--expert-width 8")
+                .exit_code,
+            0);
+  EXPECT_EQ(run("run --target host --ranks 1 --tokens 0 --experts 1 --top-k 1 --hidden 8 --expert-width 8")
+                .exit_code,
+            0);
 }
 
 TEST_F(Cli, JsonAloneOnStdout) {
@@ -82,17 +89,19 @@ TEST_F(Cli, JsonAloneOnStdout) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out.front(), '{');
   EXPECT_EQ(outcome.out.substr(outcome.out.size() - 2), "}\n");
-  for (const char* part : {"\"verified\": true", "\"max_abs_error\": 0", "\"rows_per_rank\": [", "\"bytes_moved\": ",
-                           "\"phases\": {", "\"dispatch_wait\": ", "\"target\": \"host\"", "\"hidden\": 32"})
+  for (const char* part : {"\"verified\": true", "\"max_abs_error\": 0", "\"rows_per_rank\": [",
+                           "\"bytes_moved\": ", "\"phases\": {",
+                           "\"dispatch_wait\": ", "\"target\": \"host\"", "\"hidden\": 32"})
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in " << outcome.out;
   EXPECT_EQ(run(kSmall + "--json " + (folder / "report.json").string()).exit_code, 0);
   EXPECT_EQ(read_file(folder / "report.json").front(), '{');
 }
 
 TEST_F(Cli, TheSameSeedGivesTheSameDump) {
-  for (const char* name : {"a", "b"}) ASSERT_EQ(run(kSmall + "--seed 9 --dump " + (folder / name).string()).exit_code, 0);
-  for (const char* file : {"tokens.npy", "topk_ids.npy", "topk_weights.npy", "gate_up_weights.npy", "down_weights.npy",
-                           "row_offsets.npy", "expert_ids.npy", "output.npy"}) {
+  for (const char* name : {"a", "b"})
+    ASSERT_EQ(run(kSmall + "--seed 9 --dump " + (folder / name).string()).exit_code, 0);
+  for (const char* file : {"tokens.npy", "topk_ids.npy", "topk_weights.npy", "gate_up_weights.npy",
+                           "down_weights.npy", "row_offsets.npy", "expert_ids.npy", "output.npy"}) {
     const std::string a = read_file(folder / "a" / "rank_1" / file);
     EXPECT_EQ(a.substr(0, 6), "\x93NUMPY") << file;
     EXPECT_EQ(a, read_file(folder / "b" / "rank_1" / file)) << file;
@@ -105,7 +114,8 @@ TEST_F(Cli, TheSameSeedGivesTheSameDump) {
 TEST_F(Cli, ARoutingFileSaysWhereTokensGo) {
   const std::string path = folder / "routing.csv";
   std::ofstream(path) << "# rank, ids\n0,3,3\n1,0,-1\n\n1,2,1\n";
-  const Outcome outcome = run("run --target host --ranks 2 --experts 4 --hidden 16 --expert-width 8 --json - --routing " + path);
+  const Outcome outcome =
+      run("run --target host --ranks 2 --experts 4 --hidden 16 --expert-width 8 --json - --routing " + path);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("\"rows_per_rank\": [2, 3]"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("\"tokens_per_rank\": [1, 2]"), std::string::npos) << outcome.out;
@@ -163,8 +173,8 @@ TEST_F(Cli, BenchTimesEveryPhaseAndVerifies) {
   const Outcome table = run(kSmallBench + "--json " + json_path + " --svg " + svg_path);
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_EQ(table.err, "");
-  for (const char* part : {"step", "dispatch_async", "dispatch_wait", "combine_async", "combine_wait", "dispatch ",
-                           "combine ", "% of copy", "verified"})
+  for (const char* part : {"step", "dispatch_async", "dispatch_wait", "combine_async", "combine_wait",
+                           "dispatch ", "combine ", "% of copy", "verified"})
     EXPECT_NE(table.out.find(part), std::string::npos) << part << " in " << table.out;
   const std::string json = read_file(json_path), svg = read_file(svg_path);
   for (const char* part : {"\"verified\": true", "\"copy_bytes_per_second\": ", "\"tokens_per_rank\": 3",
@@ -179,12 +189,14 @@ TEST_F(Cli, BenchRepeatsAndComparesHashes) {
   const Outcome outcome = run(kSmallBench + "--tokens 2 --routing zipf --repeat-check 5 --hash-every 2");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   for (const char* mode : {"split", "fused"})
-    EXPECT_NE(outcome.out.find(std::string(mode) + ": 5 replays, outputs hashed 5 times, all equal"), std::string::npos)
+    EXPECT_NE(outcome.out.find(std::string(mode) + ": 5 replays, outputs hashed 5 times, all equal"),
+              std::string::npos)
         << outcome.out;
 }
 
 TEST_F(Cli, BenchSkipsWhatDoesNotFit) {
-  const Outcome outcome = run("bench ep --target host --hidden 16384 --tokens 65535 --ranks 64 --experts 1024 --top-k 32");
+  const Outcome outcome =
+      run("bench ep --target host --hidden 16384 --tokens 65535 --ranks 64 --experts 1024 --top-k 32");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("65535  skipped: needs"), std::string::npos) << outcome.out;
 }
@@ -198,6 +210,33 @@ TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench ep --target host --hidden 12", {"--hidden", "multiple of 8"});
   expect_refused("bench ep --target host --experts 8 --top-k 9", {"--top-k", "--experts (8)"});
   expect_refused("bench ep --target host --n-sms 60000 --tokens 1", {"n_sms"});
+}
+
+TEST_F(Cli, AKilledRankIsNamedAndAStalledOneWaitedFor) {
+  const std::string ranks = "run --target host --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 --tokens 5 ";
+  for (const char* phase : {"dispatch_async", "dispatch_wait", "gate_up", "combine_async", "combine_wait"}) {
+    const Outcome outcome = run(ranks + "--deadline-ms 1500 --kill 1@" + phase);
+    EXPECT_EQ(outcome.exit_code, 3) << phase;
+    EXPECT_NE(outcome.err.find("for rank 1 "), std::string::npos) << phase << ": " << outcome.err;
+  }
+  EXPECT_EQ(run(ranks + "--mode fused --stall 2@combine:50").exit_code, 0);
+  expect_refused(ranks + "--kill 3@dispatch_wait", {"--kill", "0..2"});
+  expect_refused(ranks + "--kill 1@lunch", {"--kill", "dispatch_async"});
+  expect_refused(ranks + "--stall 1@down", {"--stall", "RANK@PHASE:MS"});
+  expect_refused(ranks + "--deadline-ms 0", {"--deadline-ms"});
+}
+
+TEST_F(Cli, SimulatedSeedsAreRightAndReplay) {
+  const Outcome plain = run("simulate --seeds 60");
+  EXPECT_EQ(plain.exit_code, 0) << plain.out;
+  EXPECT_NE(plain.out.find("60 right, 0 wrong"), std::string::npos) << plain.out;
+  EXPECT_EQ(run("simulate --seeds 60 --faults all").exit_code, 0);
+  EXPECT_EQ(run("simulate --seeds 10 --faults kill,bad-id --ranks 2").exit_code, 0);
+  const Outcome replay = run("simulate --faults all --replay 28");
+  EXPECT_EQ(replay.exit_code, 0) << replay.out;
+  EXPECT_NE(replay.out.find("last events of rank 0"), std::string::npos) << replay.out;
+  expect_refused("simulate --faults fire", {"--faults", "short-stall"});
+  expect_refused("simulate --ranks 9", {"--ranks"});
 }
 
 TEST_F(Cli, DoctorSaysWhatRunsHere) {

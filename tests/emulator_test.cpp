@@ -1,5 +1,5 @@
-// What the emulator promises beyond the vocabulary (target_test.cpp): seeds replay, time is virtual where it is
-// simulated, deadlocks are named, blocks wait for room.
+// What the emulator promises beyond the vocabulary (target_test.cpp): seeds replay, time is virtual where it
+// is simulated, deadlocks are named, blocks wait for room.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -15,9 +15,11 @@ using emulator::MachineOptions;
 using emulator::Mode;
 
 template <typename Parameters>
-Status run(Machine& machine, void (*kernel)(Parameters), const LaunchShape& shape, const Parameters& parameters) {
+Status run(Machine& machine, void (*kernel)(Parameters), const LaunchShape& shape,
+           const Parameters& parameters) {
   emulator::Stream* stream = machine.create_stream();
-  if (Status status = target::launch("kernel", kernel, shape, stream, parameters); !status.ok()) return status;
+  if (Status status = target::launch("kernel", kernel, shape, stream, parameters); !status.ok())
+    return status;
   return machine.synchronize(stream);
 }
 
@@ -38,9 +40,11 @@ TEST_P(Emulator, ADivergentBarrierIsADeadlockThatNamesThePlace) {
   };
   const Status status = run(machine, kernel, {.num_threads = 64}, static_cast<int*>(nullptr));
   EXPECT_EQ(status.code(), StatusCode::kDeadlock);
-  EXPECT_NE(status.message().find("32 thread(s) from 0 in named_barrier at emulator_test.cpp"), std::string::npos)
+  EXPECT_NE(status.message().find("32 thread(s) from 0 in named_barrier at emulator_test.cpp"),
+            std::string::npos)
       << status.to_string();
-  EXPECT_NE(status.message().find("32 thread(s) from 32 in sync_block at emulator_test.cpp"), std::string::npos)
+  EXPECT_NE(status.message().find("32 thread(s) from 32 in sync_block at emulator_test.cpp"),
+            std::string::npos)
       << status.to_string();
 }
 
@@ -48,18 +52,23 @@ TEST_P(Emulator, AWaitThatNothingCanEndIsADeadlock) {
   Machine impatient(MachineOptions{.mode = GetParam(), .stuck_after_ns = 50'000'000});
   uint32_t never = 0;
   auto kernel = +[](uint32_t* p) {
-    if (target::thread_idx() == 0) target::wait_until([&] { return target::ld_acquire_device(p) != 0; }, kNoDeadline);
+    if (target::thread_idx() == 0)
+      target::wait_until([&] { return target::ld_acquire_device(p) != 0; }, kNoDeadline);
     target::sync_warp();
   };
   const Status status = run(impatient, kernel, {}, &never);
   EXPECT_EQ(status.code(), StatusCode::kDeadlock);
-  EXPECT_NE(status.message().find("1 thread(s) from 0 in wait_until at emulator_test.cpp"), std::string::npos);
-  EXPECT_NE(status.message().find("31 thread(s) from 1 in sync_warp"), std::string::npos) << status.to_string();
-  EXPECT_EQ(run(impatient, kernel, {}, &never).code(), StatusCode::kDeadlock) << "a failed machine stays failed";
+  EXPECT_NE(status.message().find("1 thread(s) from 0 in wait_until at emulator_test.cpp"),
+            std::string::npos);
+  EXPECT_NE(status.message().find("31 thread(s) from 1 in sync_warp"), std::string::npos)
+      << status.to_string();
+  EXPECT_EQ(run(impatient, kernel, {}, &never).code(), StatusCode::kDeadlock)
+      << "a failed machine stays failed";
 }
 
 TEST_P(Emulator, GoingFromOneWaitToTheNextIsProgress) {
-  // Two threads that do nothing but answer each other: what one writes between two waits lets the other go on.
+  // Two threads that do nothing but answer each other: what one writes between two waits lets the other go
+  // on.
   struct Params {
     uint32_t* turn;
   };

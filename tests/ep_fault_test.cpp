@@ -1,4 +1,5 @@
-// Bad input, misuse and absent peers end in a Status that says what happened; after reset() the world works again.
+// Bad input, misuse and absent peers end in a Status that says what happened; after reset() the world works
+// again.
 #include "ep_harness.hpp"
 
 namespace switchyard {
@@ -27,8 +28,9 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
   for (const int32_t bad_id : {4, -2, 1 << 30}) {
     reference::Step step = make_step(shape, 5);
     step.topk_ids[1][3] = bad_id;
-    expect_message(harness.dispatch_some(step, {0, 1}), StatusCode::kInvalidArgument,
-                   "topk_ids of rank 1 holds " + std::to_string(bad_id) + "; valid ids are -1 (padding) and 0..3");
+    expect_message(
+        harness.dispatch_some(step, {0, 1}), StatusCode::kInvalidArgument,
+        "topk_ids of rank 1 holds " + std::to_string(bad_id) + "; valid ids are -1 (padding) and 0..3");
     ASSERT_TRUE(harness.ep().reset().ok());
     harness.run_and_check(make_step(shape, 6));
   }
@@ -37,8 +39,12 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
 TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
   auto world = World::create({.target = GetParam(), .n_ranks = 3});
   ASSERT_TRUE(world.ok());
-  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 6, .top_k = 1, .hidden = 8, .max_tokens_per_rank = 4,
-                                                    .n_sms = 2, .timeout_ns = 1'000'000'000});
+  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 6,
+                                                    .top_k = 1,
+                                                    .hidden = 8,
+                                                    .max_tokens_per_rank = 4,
+                                                    .n_sms = 2,
+                                                    .timeout_ns = 1'000'000'000});
   ASSERT_TRUE(ep.ok()) << ep.status().to_string();
   std::vector<Buffer<uint32_t>> offsets;
   std::vector<Buffer<int32_t>> ids;
@@ -57,8 +63,8 @@ TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
 
 TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
   auto world = World::create({.target = GetParam(), .n_ranks = 1});
-  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 1, .top_k = 2, .hidden = 8, .max_tokens_per_rank = 4,
-                                                    .n_sms = 2});
+  auto ep = ExpertParallel::create(
+      *world.value(), {.n_experts = 1, .top_k = 2, .hidden = 8, .max_tokens_per_rank = 4, .n_sms = 2});
   ASSERT_TRUE(ep.ok()) << ep.status().to_string();
   Rank& rank = world.value()->rank(0);
   auto tokens = rank.upload(std::vector<bf16>(32)).value();
@@ -71,7 +77,8 @@ TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
                   ->dispatch(0, {tokens.data(), topk_ids.data(), 4},
                              {rows.data(), src_info.data(), 7, offsets.data(), ids.data()})
                   .ok());
-  expect_message(ep.value()->synchronize(), StatusCode::kResourceExhausted, "receives 8 rows, its output holds 7");
+  expect_message(ep.value()->synchronize(), StatusCode::kResourceExhausted,
+                 "receives 8 rows, its output holds 7");
 }
 
 TEST_P(EpFault, CallsOutOfOrderAreRefused) {
@@ -106,38 +113,53 @@ TEST_P(EpFault, BadArgumentsNameTheArgumentAndTheLimit) {
   ExpertParallel& ep = harness.ep();
   expect_message(ep.dispatch_async(0, {tokens.data(), ids.data(), 3}), StatusCode::kInvalidArgument,
                  "num_tokens is 3; it must be 0..2");
-  expect_message(ep.dispatch_async(0, {tokens.data(), ids.data(), -1}), StatusCode::kInvalidArgument, "num_tokens is -1");
-  expect_message(ep.dispatch_async(0, {tokens.data() + 1, ids.data(), 2}), StatusCode::kInvalidArgument, "tokens is");
-  expect_message(ep.dispatch_async(0, {nullptr, ids.data(), 2}), StatusCode::kInvalidArgument, "tokens is null");
-  expect_message(ep.dispatch_async(0, {tokens.data(), nullptr, 2}), StatusCode::kInvalidArgument, "topk_ids is null");
-  expect_message(ep.dispatch(0, {tokens.data(), ids.data(), 2}, {}), StatusCode::kInvalidArgument, "row_offsets is null");
+  expect_message(ep.dispatch_async(0, {tokens.data(), ids.data(), -1}), StatusCode::kInvalidArgument,
+                 "num_tokens is -1");
+  expect_message(ep.dispatch_async(0, {tokens.data() + 1, ids.data(), 2}), StatusCode::kInvalidArgument,
+                 "tokens is");
+  expect_message(ep.dispatch_async(0, {nullptr, ids.data(), 2}), StatusCode::kInvalidArgument,
+                 "tokens is null");
+  expect_message(ep.dispatch_async(0, {tokens.data(), nullptr, 2}), StatusCode::kInvalidArgument,
+                 "topk_ids is null");
+  expect_message(ep.dispatch(0, {tokens.data(), ids.data(), 2}, {}), StatusCode::kInvalidArgument,
+                 "row_offsets is null");
 }
 
 TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
   auto world = World::create({.target = GetParam(), .n_ranks = 2});
   ASSERT_TRUE(world.ok());
-  const ExpertParallelConfig good{.n_experts = 4, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
+  const ExpertParallelConfig good{
+      .n_experts = 4, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
   const auto status_of = [&](auto change) {
     ExpertParallelConfig config = good;
     change(config);
     return ExpertParallel::create(*world.value(), config).status();
   };
-  expect_message(status_of([](auto& c) { c.n_experts = 5; }), StatusCode::kInvalidArgument, "multiple of the number of ranks (2)");
-  expect_message(status_of([](auto& c) { c.n_experts = 1026; }), StatusCode::kInvalidArgument, "n_experts is 1026; it must be 1..1024");
-  expect_message(status_of([](auto& c) { c.top_k = 0; }), StatusCode::kInvalidArgument, "top_k is 0; it must be 1..32");
+  expect_message(status_of([](auto& c) { c.n_experts = 5; }), StatusCode::kInvalidArgument,
+                 "multiple of the number of ranks (2)");
+  expect_message(status_of([](auto& c) { c.n_experts = 1026; }), StatusCode::kInvalidArgument,
+                 "n_experts is 1026; it must be 1..1024");
+  expect_message(status_of([](auto& c) { c.top_k = 0; }), StatusCode::kInvalidArgument,
+                 "top_k is 0; it must be 1..32");
   expect_message(status_of([](auto& c) { c.top_k = 33; }), StatusCode::kInvalidArgument, "top_k is 33");
-  expect_message(status_of([](auto& c) { c.hidden = 20; }), StatusCode::kInvalidArgument, "hidden is 20; it must be a multiple of 8");
-  expect_message(status_of([](auto& c) { c.hidden = 16392; }), StatusCode::kInvalidArgument, "hidden is 16392");
-  expect_message(status_of([](auto& c) { c.max_tokens_per_rank = 65536; }), StatusCode::kInvalidArgument, "0..65535");
-  expect_message(status_of([](auto& c) { c.num_threads = 48; }), StatusCode::kInvalidArgument, "num_threads is 48");
+  expect_message(status_of([](auto& c) { c.hidden = 20; }), StatusCode::kInvalidArgument,
+                 "hidden is 20; it must be a multiple of 8");
+  expect_message(status_of([](auto& c) { c.hidden = 16392; }), StatusCode::kInvalidArgument,
+                 "hidden is 16392");
+  expect_message(status_of([](auto& c) { c.max_tokens_per_rank = 65536; }), StatusCode::kInvalidArgument,
+                 "0..65535");
+  expect_message(status_of([](auto& c) { c.num_threads = 48; }), StatusCode::kInvalidArgument,
+                 "num_threads is 48");
   expect_message(status_of([](auto& c) { c.n_sms = 60000; }), StatusCode::kInvalidArgument, "n_sms is 60000");
-  expect_message(status_of([](auto& c) { c.timeout_ns = 0; }), StatusCode::kInvalidArgument, "timeout_ns is 0");
+  expect_message(status_of([](auto& c) { c.timeout_ns = 0; }), StatusCode::kInvalidArgument,
+                 "timeout_ns is 0");
 }
 
 TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
   auto world = World::create({.target = GetParam(), .n_ranks = 3});
   ASSERT_TRUE(world.ok());
-  const ExpertParallelConfig good{.n_experts = 6, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
+  const ExpertParallelConfig good{
+      .n_experts = 6, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
   std::vector<ExpertParallelConfig> configs(3, good);
   EXPECT_TRUE(ExpertParallel::create(*world.value(), configs).ok());
   configs[2].top_k = 3;
@@ -148,7 +170,8 @@ TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
                  "config_of_rank has 2 entries; the world has 3 ranks");
 }
 
-// A step that broke leaves counters that mean nothing. What was enqueued behind it must leave them, and memory, alone.
+// A step that broke leaves counters that mean nothing. What was enqueued behind it must leave them, and
+// memory, alone.
 TEST_P(EpFault, WhatIsEnqueuedBehindABrokenStepDoesNothing) {
   const Shape shape;
   EpHarness harness(shape, {.target = GetParam()});
@@ -172,8 +195,10 @@ TEST_P(EpFault, ResetRefusesSurvivorsThatMakeNoWorld) {
 }
 
 TEST(WorldOptionsTest, RankLimitsAreChecked) {
-  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 0}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 65}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 0}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 65}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ reference::Step make_step(const Shape& shape, uint64_t seed) {
   return step;
 }
 
-std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx) {
+std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx,
+                                 int expert_idx) {
   std::vector<bf16> row(step.hidden);
   for (int column = 0; column < step.hidden; ++column) {
     const bf16 value = step.tokens[rank][static_cast<size_t>(token_idx) * step.hidden + column];
@@ -47,7 +48,8 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                                               .max_tokens_per_rank = max_tokens,
                                               .n_sms = options.n_sms,
                                               .num_threads = options.num_threads,
-                                              .timeout_ns = 20'000'000'000}));
+                                              .timeout_ns = 20'000'000'000,
+                                              .dependent_launch = options.dependent_launch}));
   const size_t n_local = static_cast<size_t>(ep_->n_local_experts());
   const size_t max_rows = ep_->max_recv_rows();
   const size_t hidden = static_cast<size_t>(shape.hidden);
@@ -147,7 +149,8 @@ Status EpHarness::run_combine(const reference::Step& step) {
 
 reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
-  reference::DispatchResult result{must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
+  reference::DispatchResult result{
+      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep_->max_recv_rows());
   result.src_info = must(buffers.src_info.download(2 * num_rows));
   result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
@@ -167,15 +170,18 @@ std::string EpHarness::compare_dispatch(const reference::Step& step) {
       for (size_t row = result.row_offsets[expert]; row < result.row_offsets[expert + 1]; ++row)
         for (int column = 0; column < step.hidden; ++column) {
           const int expert_idx = rank * step.n_local_experts() + expert;
-          expert_rows[row * step.hidden + column] = to_bf16(to_float(result.rows[row * step.hidden + column]) *
-                                                            (1.0f + static_cast<float>(expert_idx) / 8.0f));
+          expert_rows[row * step.hidden + column] =
+              to_bf16(to_float(result.rows[row * step.hidden + column]) *
+                      (1.0f + static_cast<float>(expert_idx) / 8.0f));
         }
-    if (const Status status = ranks_[rank].expert_rows.upload(expert_rows); !status.ok()) return status.to_string();
+    if (const Status status = ranks_[rank].expert_rows.upload(expert_rows); !status.ok())
+      return status.to_string();
   }
   return "";
 }
 
-std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer) {
+std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expected,
+                                      const Buffer<bf16>& buffer) {
   const std::vector<bf16> output = must(buffer.download(expected.size()));
   for (size_t i = 0; i < expected.size(); ++i)
     if (output[i].bits != expected[i].bits)
@@ -193,10 +199,11 @@ std::string EpHarness::run_and_compare(const reference::Step& step) {
   last_output_.clear();
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     const bool weighted = options_.reduction == CombineReduction::kWeighted;
-    const std::vector<bf16> expected = weighted
-                                           ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
-                                           : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
-    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output); !difference.empty())
+    const std::vector<bf16> expected =
+        weighted ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
+                 : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
+    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
+        !difference.empty())
       return difference;
   }
   return "";
@@ -225,15 +232,19 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
       status = launch_dispatch(rank, {step.tokens.data(), step.topk_ids.data(), num_tokens});
       if (status.ok())
         status = launch_combine(rank, {ranks_[rank].rows.data(), ranks_[rank].src_info.data()},
-                                {step.topk_ids.data(), step.topk_weights.data(), num_tokens,
+                                {step.topk_ids.data(),
+                                 step.topk_weights.data(),
+                                 num_tokens,
                                  {CombineReduction::kWeighted, step.output.data()}});
     }
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
   for (size_t i = 0; i < steps.size(); ++i)
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-      const std::vector<bf16> expected = reference::combine_weighted(steps[i], rank, &identity_expert, nullptr);
-      if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output); !difference.empty())
+      const std::vector<bf16> expected =
+          reference::combine_weighted(steps[i], rank, &identity_expert, nullptr);
+      if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output);
+          !difference.empty())
         return "step " + std::to_string(i) + ": " + difference;
     }
   return "";

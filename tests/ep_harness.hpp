@@ -37,6 +37,7 @@ struct RunOptions {
   CombineReduction reduction = CombineReduction::kWeighted;
   int n_sms = 3;
   int num_threads = 64;
+  bool dependent_launch = false;
   HostDeviceOptions host;
 };
 
@@ -49,8 +50,8 @@ class EpHarness {
   void run_and_check(const reference::Step& step);
   // The same; what is wrong, in words, or nothing.
   std::string run_and_compare(const reference::Step& step);
-  // Puts all steps on the streams before it waits for any, with experts that return what they get, and compares the
-  // outputs: nothing but the kernels keeps a step from the next.
+  // Puts all steps on the streams before it waits for any, with experts that return what they get, and
+  // compares the outputs: nothing but the kernels keeps a step from the next.
   std::string run_back_to_back(const std::vector<reference::Step>& steps);
   // Only launches dispatch of every rank in `ranks`; for tests of faults and misuse.
   Status dispatch_some(const reference::Step& step, const std::vector<int>& ranks);
@@ -91,17 +92,21 @@ class EpHarness {
 };
 
 // The experts of these tests: expert e turns x into bf16(x * (1 + e / 8)).
-std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx);
+std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx,
+                                 int expert_idx);
 
 // Experts that return what they get.
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int expert_idx);
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
+                                  int expert_idx);
 
 // Every target there is, for INSTANTIATE_TEST_SUITE_P; call skip_if_absent() first in each test.
 inline auto all_targets() { return ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda); }
-inline std::string target_name(TargetChoice target) { return target == TargetChoice::kHost ? "Host" : "Cuda"; }
+inline std::string target_name(TargetChoice target) {
+  return target == TargetChoice::kHost ? "Host" : "Cuda";
+}
 
 }  // namespace switchyard::testing_support
 
-#define SWITCHYARD_SKIP_IF_ABSENT(target)                                            \
+#define SWITCHYARD_SKIP_IF_ABSENT(target)                                                     \
   if ((target) == ::switchyard::TargetChoice::kCuda && ::switchyard::num_cuda_devices() == 0) \
   GTEST_SKIP() << "no GPU: " << ::switchyard::why_no_cuda()

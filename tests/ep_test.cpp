@@ -19,7 +19,8 @@ class Ep : public testing::TestWithParam<Variant> {
   // Runs `num_steps` steps of random routing.
   static void check(const Shape& shape, RunOptions run = options(), int num_steps = 2) {
     EpHarness harness(shape, run);
-    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i) harness.run_and_check(make_step(shape, 100 + i));
+    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
+      harness.run_and_check(make_step(shape, 100 + i));
   }
 };
 
@@ -38,7 +39,11 @@ TEST_P(Ep, OneRank) { check({.n_ranks = 1, .n_experts = 6, .top_k = 3, .tokens_p
 TEST_P(Ep, ThreeRanks) { check({.n_ranks = 3, .n_experts = 9, .top_k = 4, .tokens_per_rank = {7, 11, 2}}); }
 
 TEST_P(Ep, EightRanks) {
-  check({.n_ranks = 8, .n_experts = 32, .top_k = 8, .hidden = 128, .tokens_per_rank = {8, 3, 8, 1, 0, 5, 8, 2}});
+  check({.n_ranks = 8,
+         .n_experts = 32,
+         .top_k = 8,
+         .hidden = 128,
+         .tokens_per_rank = {8, 3, 8, 1, 0, 5, 8, 2}});
 }
 
 TEST_P(Ep, ARankWithoutTokensStillTakesPart) { check({.tokens_per_rank = {0, 6}}); }
@@ -110,7 +115,8 @@ TEST_P(Ep, EveryTopK) {
 TEST_P(Ep, HiddenSizesThatNobodyTunesFor) {
   for (const int hidden : {8, 16, 24, 72, 264, 1000, 2880, 7168, 16384})
     if (!HasFatalFailure())
-      check({.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = hidden, .tokens_per_rank = {3, 2}}, options(), 1);
+      check({.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = hidden, .tokens_per_rank = {3, 2}},
+            options(), 1);
 }
 
 TEST_P(Ep, OneBlockDoesEverything) {
@@ -126,24 +132,40 @@ TEST_P(Ep, MoreBlocksThanExpertsOrTokens) {
   check({.n_ranks = 2, .n_experts = 2, .top_k = 1, .tokens_per_rank = {2, 1}}, run);
 }
 
+TEST_P(Ep, DependentLaunchesWaitForWhatTheyRead) {
+  RunOptions run = options();
+  run.dependent_launch = true;
+  check({.n_ranks = 4, .n_experts = 16, .top_k = 4, .hidden = 512, .tokens_per_rank = {30, 7, 0, 19}}, run,
+        6);
+}
+
 TEST_P(Ep, ManyExpertsAndRanks) {
   RunOptions run = options();
   run.n_sms = 2;
-  check({.n_ranks = 16, .n_experts = 1024, .top_k = 6, .hidden = 16, .tokens_per_rank = std::vector<int>(16, 3)}, run, 1);
+  check({.n_ranks = 16,
+         .n_experts = 1024,
+         .top_k = 6,
+         .hidden = 16,
+         .tokens_per_rank = std::vector<int>(16, 3)},
+        run, 1);
 }
 
 TEST_P(Ep, SixtyFourRanks) {
   RunOptions run = options();
   run.n_sms = 2;
   run.num_threads = 32;
-  check({.n_ranks = 64, .n_experts = 64, .top_k = 2, .hidden = 8, .tokens_per_rank = std::vector<int>(64, 2)}, run, 1);
+  check({.n_ranks = 64, .n_experts = 64, .top_k = 2, .hidden = 8, .tokens_per_rank = std::vector<int>(64, 2)},
+        run, 1);
 }
 
 // What dispatch and combine give on the GPU is what they give on the host, bit for bit.
 TEST(EpTargets, GpuEqualsHost) {
   SWITCHYARD_SKIP_IF_ABSENT(TargetChoice::kCuda);
   for (const int n_ranks : {1, 2, 4, 8}) {
-    const Shape shape{.n_ranks = n_ranks, .n_experts = 32, .top_k = 8, .hidden = 512,
+    const Shape shape{.n_ranks = n_ranks,
+                      .n_experts = 32,
+                      .top_k = 8,
+                      .hidden = 512,
                       .tokens_per_rank = std::vector<int>(n_ranks, 16)};
     const reference::Step step = make_step(shape, 77);
     EpHarness host(shape, {.target = TargetChoice::kHost});
@@ -159,7 +181,9 @@ TEST(EpSimulated, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 4}};
   for (uint64_t seed = 0; seed < 40 && !testing::Test::HasFatalFailure(); ++seed) {
     const StepMode mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused;
-    EpHarness harness(shape, {.mode = mode, .n_sms = 2, .num_threads = 32,
+    EpHarness harness(shape, {.mode = mode,
+                              .n_sms = 2,
+                              .num_threads = 32,
                               .host = {.mode = EmulatorMode::kSimulated, .seed = seed}});
     for (int i = 0; i < 2; ++i) harness.run_and_check(make_step(shape, seed * 10 + i));
   }

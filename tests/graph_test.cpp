@@ -73,7 +73,9 @@ class StepRunner {
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
       Buffers& buffers = ranks_[rank];
       const CombineInput input{buffers.rows.data(), buffers.src_info.data()};
-      const CombineOutput output{buffers.topk_ids.data(), buffers.topk_weights.data(), shape_.tokens_per_rank[rank],
+      const CombineOutput output{buffers.topk_ids.data(),
+                                 buffers.topk_weights.data(),
+                                 shape_.tokens_per_rank[rank],
                                  {CombineReduction::kWeighted, buffers.output.data()}};
       if (mode == StepMode::kFused) {
         SWITCHYARD_RETURN_IF_ERROR(ep->combine(rank, input, output));
@@ -157,7 +159,8 @@ TEST_P(GraphReplay, NothingRunsWhileItIsCaptured) {
   StepRunner runner(kShape, GetParam());
   const reference::Step step = make_step(kShape, 7);
   runner.upload(step);
-  const std::unique_ptr<Graph> graph = must(runner.world->capture([&] { return runner.enqueue(StepMode::kFused); }));
+  const std::unique_ptr<Graph> graph =
+      must(runner.world->capture([&] { return runner.enqueue(StepMode::kFused); }));
   // A step without the graph, of other inputs, finds everything as it was.
   const reference::Step other = make_step(kShape, 8);
   runner.upload(other);
@@ -172,7 +175,7 @@ TEST_P(GraphReplay, ReplaysNeedNothingBetweenThem) {
   for (const StepMode mode : kModes) {
     runner.upload(step);
     const std::unique_ptr<Graph> graph = must(runner.world->capture([&] { return runner.enqueue(mode); }));
-    for (int replay = 0; replay < 10; ++replay) ASSERT_TRUE(graph->launch().ok());
+    for (int replay = 0; replay < 4; ++replay) ASSERT_TRUE(graph->launch().ok());
     ASSERT_TRUE(graph->synchronize().ok());
     ASSERT_TRUE(runner.ep->synchronize().ok());
     runner.check(step);
@@ -222,7 +225,9 @@ TEST_P(GraphReplay, WaitingInsideACaptureIsAnErrorWithAName) {
   for (const auto& wait : std::vector<std::function<Status()>>{
            [&] { return runner.world->synchronize(); }, [&] { return runner.ep->synchronize(); },
            [&] { return runner.ep->synchronize(1); }, [&] { return runner.world->rank(2).synchronize(); },
-           [&] { return runner.world->rank(1).upload(std::vector<int>{1, 2, 3}).status(); }}) {
+           [&] {
+             return runner.world->rank(1).upload(std::vector<int>{1, 2, 3}).status();
+           }}) {
     const auto failed = runner.world->capture([&] {
       SWITCHYARD_RETURN_IF_ERROR(runner.enqueue(StepMode::kFused));
       return wait();
@@ -251,7 +256,7 @@ TEST_P(GraphReplay, NothingCanBeCapturedToo) {
 }
 
 TEST(GraphSimulated, ReplaysInAnyOrderTheSeedDraws) {
-  for (uint64_t seed = 0; seed < 6 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < 2 && !testing::Test::HasFatalFailure(); ++seed) {
     StepRunner runner(kShape, TargetChoice::kHost, {.mode = EmulatorMode::kSimulated, .seed = seed});
     replay_with_new_inputs(runner);
   }

@@ -14,7 +14,7 @@ namespace {
 struct BenchOptions {
   std::string target = "auto";
   int n_ranks = 8;
-  int n_sms = 0;
+  EpLaunch launch;
   int hidden = 0;
   int top_k = 8;
   int n_experts = 0;
@@ -42,13 +42,14 @@ Status finish_options(BenchOptions& options) {
   const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
     if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
   };
-  choose(options.n_sms, 4, 16);
+  choose(options.launch.n_sms, 4, 16);
   choose(options.hidden, 512, 7168);
   choose(options.n_experts, 32, 256);
   choose(options.num_replays, 3, 100);
   choose(options.tokens, std::vector<int>{1, 8, 32}, std::vector<int>{1, 16, 128, 1024, 4096});
   if (options.n_experts % options.n_ranks != 0)
-    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", options.n_experts, options.n_ranks);
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", options.n_experts,
+                            options.n_ranks);
   if (options.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
   if (options.top_k > options.n_experts)
@@ -72,7 +73,7 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
   progress.begin(label + "preparing");
   Result<std::unique_ptr<EpBench>> created =
-      EpBench::create(world, workload_of(options, size.tokens_per_rank), options.n_sms, options.num_replays);
+      EpBench::create(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
   if (!created.ok() && created.status().code() == StatusCode::kResourceExhausted) {
     size.why_skipped = created.status().message();
     return Status();
@@ -113,7 +114,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.device = world.value()->rank(0).device().name();
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
-  report.n_sms = options.n_sms;
+  report.n_sms = options.launch.n_sms;
   report.num_replays = options.num_replays;
   if (options.repeat_check == 0) {
     Result<CopyBandwidth> copy = measure_copy(*world.value());
@@ -137,7 +138,8 @@ Status write_file(const char* flag, const std::string& path, const std::string& 
 }
 
 int bench_and_report(BenchOptions& options) {
-  // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by default.
+  // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
+  // default.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   BenchReport report;
   Status status = finish_options(options);
@@ -152,7 +154,8 @@ int bench_and_report(BenchOptions& options) {
     std::fputs(to_json(report).c_str(), stdout);
   else
     print_table(report);
-  if (!options.json.empty() && options.json != "-") status = write_file("--json", options.json, to_json(report));
+  if (!options.json.empty() && options.json != "-")
+    status = write_file("--json", options.json, to_json(report));
   if (status.ok() && !options.svg.empty()) status = write_file("--svg", options.svg, to_svg(report));
   if (!status.ok()) {
     std::fprintf(stderr, "switchyard bench ep: %s\n", status.message().c_str());
@@ -163,7 +166,8 @@ int bench_and_report(BenchOptions& options) {
 
 void add_ep(CLI::App& bench, std::function<int()>* run) {
   CLI::App* command = bench.add_subcommand(
-      "ep", "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
+      "ep",
+      "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
   auto options = std::make_shared<BenchOptions>();
   command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
@@ -171,8 +175,14 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--ranks", options->n_ranks, "Ranks in the world")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
-  command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank [16; host 4]")
+  command->add_option("--n-sms", options->launch.n_sms, "Blocks of each launch, per rank [16; host 4]")
       ->check(CLI::Range(1, 65535));
+  command
+      ->add_option("--num-threads", options->launch.num_threads,
+                   "Threads of a block, a multiple of 32; 0 chooses")
+      ->check(CLI::Range(0, 1024));
+  command->add_flag("--dependent-launch", options->launch.dependent,
+                    "CUDA: launches may take their places before their predecessors have ended");
   command->add_option("--hidden", options->hidden, "Elements of a token, a multiple of 8 [7168; host 512]")
       ->check(CLI::Range(kHiddenMultiple, kMaxHidden));
   command->add_option("--top-k", options->top_k, "Experts of each token")
@@ -180,20 +190,27 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->capture_default_str();
   command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
       ->check(CLI::Range(1, kMaxExperts));
-  command->add_option("--tokens", options->tokens, "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]")
+  command
+      ->add_option("--tokens", options->tokens,
+                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]")
       ->delimiter(',')
       ->check(CLI::Range(1, kMaxTokensPerRank));
-  command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, one each, or both ways")
+  command
+      ->add_option("--mode", options->mode,
+                   "Two kernels for dispatch and two for combine, one each, or both ways")
       ->check(CLI::IsMember({"split", "fused", "both"}))
       ->capture_default_str();
-  command->add_option("--replays", options->num_replays, "Replays of each graph; their median counts [100; host 3]")
+  command
+      ->add_option("--replays", options->num_replays,
+                   "Replays of each graph; their median counts [100; host 3]")
       ->check(CLI::Range(2, 1000000));
   command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
       ->check(CLI::IsMember({"uniform", "zipf"}))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "All numbers follow from it")->capture_default_str();
-  command->add_option("--repeat-check", options->repeat_check,
-                      "Instead of timing, replay each step so often and compare hashes of its outputs")
+  command
+      ->add_option("--repeat-check", options->repeat_check,
+                   "Instead of timing, replay each step so often and compare hashes of its outputs")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
   command->add_option("--hash-every", options->hash_every, "With --repeat-check: replays between two hashes")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))

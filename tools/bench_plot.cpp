@@ -39,7 +39,8 @@ std::vector<Series> collect(const BenchReport& report) {
       auto found = std::find_if(all.begin(), all.end(), [&](const Series& series) {
         return series.mode == time.mode && series.phase == time.phase;
       });
-      if (found == all.end()) found = all.insert(all.end(), {time.mode, time.phase, {}, color_of(time.phase)});
+      if (found == all.end())
+        found = all.insert(all.end(), {time.mode, time.phase, {}, color_of(time.phase)});
       found->points.emplace_back(size.tokens_per_rank, &time);
     }
   for (Series& series : all) std::sort(series.points.begin(), series.points.end());
@@ -61,7 +62,8 @@ struct Axis {
 
 std::string escaped(const std::string& text) {
   std::string safe;
-  for (const char c : text) safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
+  for (const char c : text)
+    safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
   return safe;
 }
 
@@ -85,9 +87,10 @@ class Svg {
     add("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" %s>", x, y, anchor, more);
     text_ += escaped(text) + "</text>\n";
   }
-  void line(double x1, double y1, double x2, double y2, const char* color, double width, const char* more = "") {
-    add("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\" %s/>\n", x1, y1, x2, y2,
-        color, width, more);
+  void line(double x1, double y1, double x2, double y2, const char* color, double width,
+            const char* more = "") {
+    add("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\" %s/>\n", x1,
+        y1, x2, y2, color, width, more);
   }
   std::string finish() { return text_ + "</svg>\n"; }
 
@@ -110,9 +113,11 @@ std::string short_number(double value) {
 std::vector<double> log_ticks(const Axis& axis) {
   const bool few = std::log10(axis.high / axis.low) <= 3.2;
   std::vector<double> ticks;
-  for (double decade = std::pow(10, std::floor(std::log10(axis.low))); decade <= axis.high * 1.001; decade *= 10)
+  for (double decade = std::pow(10, std::floor(std::log10(axis.low))); decade <= axis.high * 1.001;
+       decade *= 10)
     for (const double factor : {1.0, 2.0, 5.0})
-      if ((few || factor == 1.0) && decade * factor >= axis.low * 0.999 && decade * factor <= axis.high * 1.001)
+      if ((few || factor == 1.0) && decade * factor >= axis.low * 0.999 &&
+          decade * factor <= axis.high * 1.001)
         ticks.push_back(decade * factor);
   return ticks;
 }
@@ -124,8 +129,8 @@ double nice_step(double range) {
   return decade * 2;
 }
 
-void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& sizes, const std::vector<double>& ticks,
-                const std::string& title) {
+void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& sizes,
+                const std::vector<double>& ticks, const std::string& title) {
   for (const double tick : ticks) {
     svg.line(x.first, y.place(tick), x.last, y.place(tick), "#dddddd", 1);
     svg.label(x.first - 10, y.place(tick) + 5, "end", short_number(tick));
@@ -155,11 +160,12 @@ template <typename Value>
 void draw_series(Svg& svg, const Axis& x, const Axis& y, const std::vector<Series>& all, const Value& value) {
   for (const Series& series : all) {
     svg.add("<polyline fill=\"none\" stroke-linejoin=\"round\" %s points=\"", stroke_of(series).c_str());
-    for (const auto& [tokens, time] : series.points) svg.add("%.1f,%.1f ", x.place(tokens), y.place(value(*time)));
+    for (const auto& [tokens, time] : series.points)
+      svg.add("%.1f,%.1f ", x.place(tokens), y.place(value(*time)));
     svg.add("\"/>\n");
     for (const auto& [tokens, time] : series.points)
-      svg.add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", x.place(tokens), y.place(value(*time)),
-              series.is_whole_step() ? 4.5 : 3.5, series.color);
+      svg.add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", x.place(tokens),
+              y.place(value(*time)), series.is_whole_step() ? 4.5 : 3.5, series.color);
   }
 }
 
@@ -224,7 +230,8 @@ std::string to_svg(const BenchReport& report) {
   draw_frame(svg, x, time_axis, sizes, log_ticks(time_axis), "Time of all ranks together, µs");
   draw_frame(svg, x, percent_axis, sizes, percent_ticks, copy);
   draw_series(svg, x, time_axis, all, [](const PhaseTime& time) { return time.median_us; });
-  draw_series(svg, x, percent_axis, all, [&](const PhaseTime& time) { return 100 * report.fraction_of_copy(time); });
+  draw_series(svg, x, percent_axis, all,
+              [&](const PhaseTime& time) { return 100 * report.fraction_of_copy(time); });
   draw_legend(svg, all);
   svg.label((kLeft + kRight) / 2, kSecondBottom + 50, "middle", "tokens per rank");
   return svg.finish();

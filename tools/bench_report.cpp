@@ -27,9 +27,10 @@ void print_times(const BenchReport& report) {
       const PhaseTime& time = size.times[i];
       const bool begins_mode = i == 0 || size.times[i - 1].mode != time.mode;
       std::printf("  %11s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f\n",
-                  i == 0 ? std::to_string(size.tokens_per_rank).c_str() : "", begins_mode ? to_string(time.mode) : "",
-                  time.phase.c_str(), time.median_us, static_cast<double>(time.bytes) / 1e6,
-                  report.bytes_per_second(time) / unit, 100 * report.fraction_of_copy(time));
+                  i == 0 ? std::to_string(size.tokens_per_rank).c_str() : "",
+                  begins_mode ? to_string(time.mode) : "", time.phase.c_str(), time.median_us,
+                  static_cast<double>(time.bytes) / 1e6, report.bytes_per_second(time) / unit,
+                  100 * report.fraction_of_copy(time));
     }
   }
 }
@@ -92,7 +93,8 @@ std::string json_list(const std::vector<std::string>& objects) {
 }  // namespace
 
 bool BenchReport::anything_ran() const {
-  return std::any_of(sizes.begin(), sizes.end(), [](const SizeResult& size) { return size.why_skipped.empty(); });
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [](const SizeResult& size) { return size.why_skipped.empty(); });
 }
 
 bool BenchReport::verified() const {
@@ -109,16 +111,20 @@ void print_table(const BenchReport& report) {
                                        [](const SizeResult& size) { return !size.repeats.empty(); });
   std::printf("Switchyard: dispatch and combine over %d rank%s, by graph replay\n\n", workload.n_ranks,
               workload.n_ranks == 1 ? "" : "s");
-  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(), report.n_sms);
-  std::printf("  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
-              workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
+              report.n_sms);
+  std::printf(
+      "  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
+      workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
   if (has_repeats) {
     std::printf("\n");
     print_repeats(report);
   } else {
-    std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n", report.copy.bytes_per_second / 1e9,
+    std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
+                report.copy.bytes_per_second / 1e9,
                 static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
-    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n\n", report.num_replays);
+    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n\n",
+                report.num_replays);
     print_times(report);
   }
   for (const SizeResult& size : report.sizes)
@@ -156,7 +162,11 @@ std::string to_json(const BenchReport& report) {
     json.integer("replays", report.num_replays)
         .number("copy_bytes_per_second", report.copy.bytes_per_second)
         .integer("copy_bytes", static_cast<int64_t>(report.copy.bytes_copied));
-  return json.raw("sizes", json_list(sizes)).raw("times", json_list(times)).raw("repeats", json_list(repeats)).str() + "\n";
+  return json.raw("sizes", json_list(sizes))
+             .raw("times", json_list(times))
+             .raw("repeats", json_list(repeats))
+             .str() +
+         "\n";
 }
 
 }  // namespace switchyard::tools

@@ -30,8 +30,12 @@ struct BenchReport {
 
   bool anything_ran() const;
   bool verified() const;
-  double bytes_per_second(const PhaseTime& time) const { return static_cast<double>(time.bytes) / (time.median_us * 1e-6); }
-  double fraction_of_copy(const PhaseTime& time) const { return bytes_per_second(time) / copy.bytes_per_second; }
+  double bytes_per_second(const PhaseTime& time) const {
+    return static_cast<double>(time.bytes) / (time.median_us * 1e-6);
+  }
+  double fraction_of_copy(const PhaseTime& time) const {
+    return bytes_per_second(time) / copy.bytes_per_second;
+  }
 };
 
 void print_table(const BenchReport& report);

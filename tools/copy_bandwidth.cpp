@@ -11,11 +11,13 @@ namespace switchyard::tools {
 Result<CopyBandwidth> measure_copy(const World& world) {
   const Rank& rank = world.rank(0);
   const bool is_host = world.target() == Target::kHost;
-  // Large, since the time includes that of the call; less where memory is short, but never what a cache could hold.
+  // Large, since the time includes that of the call; less where memory is short, but never what a cache could
+  // hold.
   uint64_t bytes = is_host ? 256ull << 20 : 8ull << 30;
   const uint64_t min_bytes = is_host ? bytes : 1ull << 30;
   for (;; bytes /= 2) {
-    Result<Buffer<std::byte>> source = rank.allocate<std::byte>(bytes), copy = rank.allocate<std::byte>(bytes);
+    Result<Buffer<std::byte>> source = rank.allocate<std::byte>(bytes),
+                              copy = rank.allocate<std::byte>(bytes);
     if (!source.ok() || !copy.ok()) {
       if (bytes / 2 >= min_bytes) continue;
       return source.ok() ? copy.status() : source.status();
@@ -27,12 +29,13 @@ Result<CopyBandwidth> measure_copy(const World& world) {
       const auto start = std::chrono::steady_clock::now();
       SWITCHYARD_RETURN_IF_ERROR(
           rank.device().copy(copy.value().data(), source.value().data(), bytes, rank.stream()));
-      best_seconds = std::min(best_seconds,
-                              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      best_seconds = std::min(
+          best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     std::set<const Device*> devices;
     for (int r = 0; r < world.n_ranks(); ++r) devices.insert(&world.rank(r).device());
-    return CopyBandwidth{2.0 * static_cast<double>(bytes) * static_cast<double>(devices.size()) / best_seconds, bytes};
+    return CopyBandwidth{
+        2.0 * static_cast<double>(bytes) * static_cast<double>(devices.size()) / best_seconds, bytes};
   }
 }
 

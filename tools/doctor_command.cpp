@@ -40,15 +40,16 @@ void print_text(const CudaReport& cuda) {
     std::printf("CUDA       not in this build\n");
   for (size_t i = 0; i < cuda.gpus.size(); ++i) {
     const GpuInfo& gpu = cuda.gpus[i];
-    std::printf("GPU %-6zu %s, sm_%d%d, %d multiprocessors, %.1f GiB; reaches", i, gpu.name.c_str(), gpu.compute_major,
-                gpu.compute_minor, gpu.num_multiprocessors, gib(gpu.memory_bytes));
+    std::printf("GPU %-6zu %s, sm_%d%d, %d multiprocessors, %.1f GiB; reaches", i, gpu.name.c_str(),
+                gpu.compute_major, gpu.compute_minor, gpu.num_multiprocessors, gib(gpu.memory_bytes));
     for (const int peer : gpu.peers) std::printf(" GPU %d", peer);
     std::printf("%s\n", gpu.peers.empty() ? " no other GPU" : "");
   }
   std::printf("\nWhat runs here\n");
   std::printf("  host     yes: every kernel, in the SIMT emulator, 1..64 ranks\n");
   if (num_cuda_devices() > 0)
-    std::printf("  cuda     yes: on %d GPU(s), ranks sharing a GPU where there are more of them\n", num_cuda_devices());
+    std::printf("  cuda     yes: on %d GPU(s), ranks sharing a GPU where there are more of them\n",
+                num_cuda_devices());
   else
     std::printf("  cuda     no: %s\n", why_no_cuda().c_str());
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
@@ -57,14 +58,15 @@ void print_text(const CudaReport& cuda) {
 void print_json(const CudaReport& cuda) {
   std::string gpus = "[";
   for (const GpuInfo& gpu : cuda.gpus)
-    gpus += (gpus.size() > 1 ? ", " : "") + JsonObject(2)
-                                                .text("name", gpu.name)
-                                                .integer("compute_major", gpu.compute_major)
-                                                .integer("compute_minor", gpu.compute_minor)
-                                                .integer("multiprocessors", gpu.num_multiprocessors)
-                                                .integer("memory_bytes", static_cast<int64_t>(gpu.memory_bytes))
-                                                .raw("peers", json_array(gpu.peers))
-                                                .str();
+    gpus +=
+        (gpus.size() > 1 ? ", " : "") + JsonObject(2)
+                                            .text("name", gpu.name)
+                                            .integer("compute_major", gpu.compute_major)
+                                            .integer("compute_minor", gpu.compute_minor)
+                                            .integer("multiprocessors", gpu.num_multiprocessors)
+                                            .integer("memory_bytes", static_cast<int64_t>(gpu.memory_bytes))
+                                            .raw("peers", json_array(gpu.peers))
+                                            .str();
   JsonObject report;
   report.text("cpu", cpu_name())
       .integer("cores", std::thread::hardware_concurrency())

@@ -75,14 +75,16 @@ PhaseTime summarize(StepMode mode, const std::string& phase, std::vector<double>
 
 const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split" : "fused"; }
 
-Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& workload, int n_sms, int max_sets) {
+Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& workload,
+                                                 const EpLaunch& launch, int max_sets) {
   auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload));
-  const uint64_t set_bytes = static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
-                             static_cast<uint64_t>(workload.hidden) * sizeof(bf16) *
-                             static_cast<uint64_t>(2 + workload.top_k);
+  const uint64_t set_bytes =
+      static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
+      static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
   const bool has_cache_to_beat = world.target() == Target::kCuda;
   const uint64_t wanted_sets = has_cache_to_beat ? 2 + kRotatedBytes / set_bytes : 2;
-  const int num_sets = static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
+  const int num_sets =
+      static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
   SWITCHYARD_RETURN_IF_ERROR(bench->check_host_memory(num_sets));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
@@ -90,8 +92,10 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
                                            .top_k = workload.top_k,
                                            .hidden = workload.hidden,
                                            .max_tokens_per_rank = bench->num_tokens(),
-                                           .n_sms = n_sms,
-                                           .timeout_ns = timeout_ns});
+                                           .n_sms = launch.n_sms,
+                                           .num_threads = launch.num_threads,
+                                           .timeout_ns = timeout_ns,
+                                           .dependent_launch = launch.dependent});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
@@ -103,8 +107,10 @@ Status EpBench::check_host_memory(int num_sets) const {
   const double token_bytes = double(workload_.n_ranks) * num_tokens() * workload_.hidden * sizeof(bf16);
   const double row_bytes = token_bytes * workload_.top_k;
   double needed = token_bytes * (1 + num_sets) + 4.0 * workload_.n_ranks * num_tokens() * workload_.n_experts;
-  // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever touched.
-  if (world_.target() == Target::kHost) needed += num_sets * (2 * token_bytes + row_bytes) + token_bytes + 2 * row_bytes;
+  // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever
+  // touched.
+  if (world_.target() == Target::kHost)
+    needed += num_sets * (2 * token_bytes + row_bytes) + token_bytes + 2 * row_bytes;
   const double present = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE));
   if (needed <= 0.8 * present) return Status();
   return resource_exhausted("needs %.1f GiB of host memory, of which there are %.1f", needed / (1 << 30),
@@ -131,7 +137,8 @@ Status EpBench::add_set(int set_idx) {
     buffers.expected_output = outputs[static_cast<size_t>(r)].get();
     buffers.expected_offsets.push_back(0);
     for (int expert = r * n_local; expert < (r + 1) * n_local; ++expert)
-      buffers.expected_offsets.push_back(buffers.expected_offsets.back() + rows_of_expert[static_cast<size_t>(expert)]);
+      buffers.expected_offsets.push_back(buffers.expected_offsets.back() +
+                                         rows_of_expert[static_cast<size_t>(expert)]);
     const uint64_t num_rows = buffers.expected_offsets.back();
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
@@ -169,7 +176,9 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
     return CombineInput{buffers.rows.data(), buffers.src_info.data()};
   };
   const auto combine_output = [&](const RankBuffers& buffers) {
-    return CombineOutput{buffers.topk_ids.data(), buffers.topk_weights.data(), num_tokens(),
+    return CombineOutput{buffers.topk_ids.data(),
+                         buffers.topk_weights.data(),
+                         num_tokens(),
                          {CombineReduction::kWeighted, buffers.output.data()}};
   };
   const auto phase = [&](const char* name, const auto& call) {
@@ -240,7 +249,8 @@ Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::ve
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();
-    if (!difference.value().empty()) first_difference_ = std::string(to_string(mode)) + ": " + difference.value();
+    if (!difference.value().empty())
+      first_difference_ = std::string(to_string(mode)) + ": " + difference.value();
   }
   return Status();
 }
@@ -261,13 +271,13 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
     if (offsets.value() != buffers.expected_offsets) return where + "row_offsets are wrong";
     Result<std::vector<bf16>> output = buffers.output.download();
     if (!output.ok()) return output.status();
-    const auto [expected, seen] = std::mismatch(buffers.expected_output.begin(), buffers.expected_output.end(),
-                                                output.value().begin());
+    const auto [expected, seen] =
+        std::mismatch(buffers.expected_output.begin(), buffers.expected_output.end(), output.value().begin());
     if (expected == buffers.expected_output.end()) continue;
     const auto index = expected - buffers.expected_output.begin();
     return where + "token " + std::to_string(index / workload_.hidden) + ", column " +
-           std::to_string(index % workload_.hidden) + ": output " + std::to_string(to_float(*seen)) + ", expected " +
-           std::to_string(to_float(*expected));
+           std::to_string(index % workload_.hidden) + ": output " + std::to_string(to_float(*seen)) +
+           ", expected " + std::to_string(to_float(*expected));
   }
   return std::string();
 }
@@ -279,9 +289,9 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t 
   std::vector<uint64_t> expected;  // by set
   RepeatCheck result{.mode = mode};
   for (BufferSet& set : sets_) {
-    expected.push_back(std::accumulate(set.begin(), set.end(), uint64_t{0}, [](uint64_t hash, const RankBuffers& b) {
-      return hash_of(b.expected_output, hash);
-    }));
+    expected.push_back(std::accumulate(
+        set.begin(), set.end(), uint64_t{0},
+        [](uint64_t hash, const RankBuffers& b) { return hash_of(b.expected_output, hash); }));
     result.hash = mix(result.hash, expected.back());
     SWITCHYARD_RETURN_IF_ERROR(poison(set));
   }
@@ -309,9 +319,9 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t 
   return result;
 }
 
-// What the slotted protocol must move: a token is read once and written as a message to each of its experts; there
-// messages become rows; combine moves each row home, where they are read and summed. The send buffer is not counted:
-// ExpertParallel has none.
+// What the slotted protocol must move: a token is read once and written as a message to each of its experts;
+// there messages become rows; combine moves each row home, where they are read and summed. The send buffer is
+// not counted: ExpertParallel has none.
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
   const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);

@@ -1,5 +1,6 @@
-// Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long they take,
-// how many bytes they move, and whether every output is right. The experts between the two are the identity.
+// Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long
+// they take, how many bytes they move, and whether every output is right. The experts between the two are the
+// identity.
 #pragma once
 
 #include <functional>
@@ -30,23 +31,33 @@ struct PhaseTime {
 struct RepeatCheck {
   StepMode mode;
   int64_t num_replays = 0;
-  int64_t num_hashed = 0;    // outputs of a step that were hashed
+  int64_t num_hashed = 0;     // outputs of a step that were hashed
   int64_t num_different = 0;  // of those, not what the reference says
-  uint64_t hash = 0;         // of all outputs, as the reference says they are
+  uint64_t hash = 0;          // of all outputs, as the reference says they are
+};
+
+// How the kernels are launched.
+struct EpLaunch {
+  int n_sms = 0;
+  int num_threads = 0;  // 0: as the target suggests
+  bool dependent = false;
 };
 
 class EpBench {
  public:
-  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted where memory does not suffice.
-  // `max_sets`: at most so many sets of inputs and outputs to take turns, but always 2.
-  static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload, int n_sms, int max_sets);
+  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted where memory does not
+  // suffice. `max_sets`: at most so many sets of inputs and outputs to take turns, but always 2.
+  static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload,
+                                                 const EpLaunch& launch, int max_sets);
 
   // The whole step, then its phases, each the median of `num_replays` (at least num_sets()).
   Result<std::vector<PhaseTime>> time(StepMode mode, int num_replays);
-  // Empty while every output of every timed replay's set was what the reference says; else what was wrong first.
+  // Empty while every output of every timed replay's set was what the reference says; else what was wrong
+  // first.
   const std::string& first_difference() const { return first_difference_; }
 
-  // Replays the step, hashing the outputs written since the last time after every `hash_every`-th replay and the last.
+  // Replays the step, hashing the outputs written since the last time after every `hash_every`-th replay and
+  // the last.
   Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
                              const std::function<void(int64_t num_done)>& on_progress);
 

@@ -1,4 +1,5 @@
-// A JSON object or array being written, value by value. Enough for flat reports; escapes what must be escaped.
+// A JSON object or array being written, value by value. Enough for flat reports; escapes what must be
+// escaped.
 #pragma once
 
 #include <cmath>

@@ -17,7 +17,8 @@ int main(int argc, char** argv) {
       "  switchyard run --json - | python3 -m json.tool  the same for machines\n"
       "  switchyard bench ep --svg ep.svg                times and bandwidth of dispatch and combine\n"
       "  switchyard run --kill 3@combine_async --deadline-ms 500    what a dead peer looks like\n"
-      "  switchyard simulate --faults all                random interleavings, weak memory, dead and late ranks\n"
+      "  switchyard simulate --faults all                random interleavings, weak memory, dead and late "
+      "ranks\n"
       "  switchyard doctor                               what will run here, and why\n"
       "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time.");
   std::function<int()> run;

@@ -51,7 +51,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
     const uint64_t num_ids = num_tokens * static_cast<uint64_t>(workload_.top_k);
     const uint64_t num_experts = static_cast<uint64_t>(n_local);
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_experts * hidden * width));
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
@@ -61,7 +62,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_experts));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_experts + 1));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.gate_up_weights.upload(concatenate(experts.gate_up, r * n_local, n_local)));
+    SWITCHYARD_RETURN_IF_ERROR(
+        buffers.gate_up_weights.upload(concatenate(experts.gate_up, r * n_local, n_local)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(concatenate(experts.down, r * n_local, n_local)));
   }
   return Status();
@@ -103,20 +105,23 @@ Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
   }
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  phases_.emplace_back(phase,
-                       std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  phases_.emplace_back(
+      phase, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   return Status();
 }
 
-Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& step, const OnPhase& on_phase) {
+Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& step,
+                       const OnPhase& on_phase) {
   const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
   for (int rank = 0; rank < world_.n_ranks(); ++rank)
     SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
   SWITCHYARD_RETURN_IF_ERROR(timed("route", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const TopkSoftmaxParams params{step.num_tokens(rank), workload.n_experts,     workload.top_k,
-                                   buffers.logits.data(), buffers.topk_ids.data(), buffers.topk_weights.data()};
-    return world_.rank(rank).device().kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(), params);
+    const TopkSoftmaxParams params{step.num_tokens(rank),   workload.n_experts,
+                                   workload.top_k,          buffers.logits.data(),
+                                   buffers.topk_ids.data(), buffers.topk_weights.data()};
+    return world_.rank(rank).device().kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(),
+                                                             params);
   }));
   for (int rank = 0; rank < world_.n_ranks(); ++rank) {
     Result<std::vector<int32_t>> ids = ranks_[rank].topk_ids.download();
@@ -124,7 +129,8 @@ Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& 
     if (!ids.ok() || !weights.ok()) return ids.ok() ? weights.status() : ids.status();
     const reference::Routing expected =
         reference::topk_softmax(logits[rank], step.num_tokens(rank), workload.n_experts, workload.top_k);
-    if (is_alive(rank) && ids.value() != expected.topk_ids) return internal_error("the router's ids differ from the reference");
+    if (is_alive(rank) && ids.value() != expected.topk_ids)
+      return internal_error("the router's ids differ from the reference");
     step.topk_ids[rank] = std::move(ids).value();
     step.topk_weights[rank] = std::move(weights).value();
   }
@@ -137,11 +143,13 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.max_rows),
-                          buffers.row_offsets.data(), buffers.expert_ids.data()};
+    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(),
+                          static_cast<uint32_t>(buffers.max_rows), buffers.row_offsets.data(),
+                          buffers.expert_ids.data()};
   };
   if (mode == StepMode::kFused)
-    return timed("dispatch", on_phase, [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
+    return timed("dispatch", on_phase,
+                 [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
   SWITCHYARD_RETURN_IF_ERROR(
       timed("dispatch_async", on_phase, [&](int rank) { return ep_->dispatch_async(rank, input(rank)); }));
   return timed("dispatch_wait", on_phase, [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
@@ -149,11 +157,14 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
 
 Status MoeLayer::run_experts(const OnPhase& on_phase) {
   const int n_local = ep_->n_local_experts();
-  const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns, bf16* output) {
+  const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
+                          bf16* output) {
     RankBuffers& buffers = ranks_[rank];
     const GroupedMatmulParams params{
-        n_local, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(), output};
-    return world_.rank(rank).device().kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
+        n_local, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(),
+        output};
+    return world_.rank(rank).device().kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(),
+                                                               params);
   };
   SWITCHYARD_RETURN_IF_ERROR(timed("gate_up", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -162,9 +173,10 @@ Status MoeLayer::run_experts(const OnPhase& on_phase) {
   }));
   SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const SiluMulParams params{n_local, workload_.expert_width, buffers.gate_up.data(), buffers.row_offsets.data(),
-                               buffers.activated.data()};
-    return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), params);
+    const SiluMulParams params{n_local, workload_.expert_width, buffers.gate_up.data(),
+                               buffers.row_offsets.data(), buffers.activated.data()};
+    return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(),
+                                                         params);
   }));
   return timed("down", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -179,11 +191,14 @@ Status MoeLayer::combine(const reference::Step& step, StepMode mode, const OnPha
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return CombineOutput{buffers.topk_ids.data(), buffers.topk_weights.data(), step.num_tokens(rank),
+    return CombineOutput{buffers.topk_ids.data(),
+                         buffers.topk_weights.data(),
+                         step.num_tokens(rank),
                          {CombineReduction::kWeighted, buffers.output.data()}};
   };
   if (mode == StepMode::kFused)
-    return timed("combine", on_phase, [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
+    return timed("combine", on_phase,
+                 [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
   SWITCHYARD_RETURN_IF_ERROR(
       timed("combine_async", on_phase, [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
   return timed("combine_wait", on_phase, [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
@@ -226,7 +241,8 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.rows.download(num_rows * hidden), results.dispatch.rows));
-  SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_outputs.download(num_rows * hidden), results.expert_outputs));
+  SWITCHYARD_RETURN_IF_ERROR(
+      take(buffers.expert_outputs.download(num_rows * hidden), results.expert_outputs));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));
   return results;
 }

@@ -1,4 +1,5 @@
-// A MoE layer on a world: router, dispatch, the experts' gated MLP, combine; each phase over all ranks, timed.
+// A MoE layer on a world: router, dispatch, the experts' gated MLP, combine; each phase over all ranks,
+// timed.
 #pragma once
 
 #include <functional>
@@ -22,7 +23,8 @@ class MoeLayer {
                                                   uint64_t timeout_ns, const FaultPlan& faults);
 
   // Runs one step. With a router the step's ids and weights are filled in by it, before padding is applied.
-  Status run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step, const OnPhase& on_phase);
+  Status run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step,
+             const OnPhase& on_phase);
 
   struct Results {
     reference::DispatchResult dispatch;
@@ -53,7 +55,8 @@ class MoeLayer {
       : world_(world), workload_(workload), faults_(faults) {}
   Status allocate(const reference::MlpExperts& experts);
   Status reserve_rows(int rank, uint64_t num_rows);
-  Status timed(const std::string& phase, const OnPhase& on_phase, const std::function<Status(int rank)>& launch);
+  Status timed(const std::string& phase, const OnPhase& on_phase,
+               const std::function<Status(int rank)>& launch);
   Status route(const Workload& workload, int step_idx, reference::Step& step, const OnPhase& on_phase);
   Status dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
   Status run_experts(const OnPhase& on_phase);

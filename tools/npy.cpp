@@ -6,8 +6,8 @@
 
 namespace switchyard::tools {
 
-Status write_npy_bytes(const std::string& path, const char* dtype, const std::vector<uint64_t>& shape, const void* data,
-                       uint64_t bytes) {
+Status write_npy_bytes(const std::string& path, const char* dtype, const std::vector<uint64_t>& shape,
+                       const void* data, uint64_t bytes) {
   std::string header = std::string("{'descr': '") + dtype + "', 'fortran_order': False, 'shape': (";
   for (const uint64_t extent : shape) header += std::to_string(extent) + ", ";
   header += "), }";

@@ -10,8 +10,8 @@
 
 namespace switchyard::tools {
 
-Status write_npy_bytes(const std::string& path, const char* dtype, const std::vector<uint64_t>& shape, const void* data,
-                       uint64_t bytes);
+Status write_npy_bytes(const std::string& path, const char* dtype, const std::vector<uint64_t>& shape,
+                       const void* data, uint64_t bytes);
 
 // NumPy has no bf16: it travels as uint16, to be shifted left by 16 and seen as float32.
 inline const char* npy_dtype(bf16) { return "<u2"; }

@@ -52,29 +52,33 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   std::vector<std::string> names;
   if (has_router(options.workload)) names.push_back("route");
   const std::vector<std::string> rest =
-      options.mode == "fused" ? std::vector<std::string>{"dispatch", "gate_up", "silu_mul", "down", "combine"}
-                              : std::vector<std::string>{"dispatch_async", "dispatch_wait", "gate_up",    "silu_mul",
-                                                         "down",           "combine_async", "combine_wait"};
+      options.mode == "fused"
+          ? std::vector<std::string>{"dispatch", "gate_up", "silu_mul", "down", "combine"}
+          : std::vector<std::string>{"dispatch_async", "dispatch_wait", "gate_up",     "silu_mul",
+                                     "down",           "combine_async", "combine_wait"};
   names.insert(names.end(), rest.begin(), rest.end());
   return names;
 }
 
 // RANK@PHASE, or RANK@PHASE:MS where `milliseconds` is wanted.
-Status parse_fault(const char* flag, const std::string& text, bool wants_milliseconds, const RunOptions& options,
-                   FaultPlan::Event& event) {
+Status parse_fault(const char* flag, const std::string& text, bool wants_milliseconds,
+                   const RunOptions& options, FaultPlan::Event& event) {
   if (text.empty()) return Status();
   const char* form = wants_milliseconds ? "RANK@PHASE:MS" : "RANK@PHASE";
   const size_t at = text.find('@'), colon = text.find(':');
-  if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds || (wants_milliseconds && colon < at))
+  if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds ||
+      (wants_milliseconds && colon < at))
     return invalid_argument("%s: %s is not of the form %s", flag, text.c_str(), form);
   const auto number = [](const std::string& digits, auto& value) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     return error == std::errc() && end == digits.data() + digits.size();
   };
   if (!number(text.substr(0, at), event.rank) || event.rank < 0 || event.rank >= options.workload.n_ranks)
-    return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(), options.workload.n_ranks - 1);
+    return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(),
+                            options.workload.n_ranks - 1);
   event.phase = text.substr(at + 1, wants_milliseconds ? colon - at - 1 : std::string::npos);
-  if (wants_milliseconds && (!number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
+  if (wants_milliseconds &&
+      (!number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
     return invalid_argument("%s: the milliseconds in %s must be 0..3600000", flag, text.c_str());
   const std::vector<std::string> names = phase_names(options);
   if (std::find(names.begin(), names.end(), event.phase) != names.end()) return Status();
@@ -95,16 +99,19 @@ Status finish_options(RunOptions& options) {
   } else {
     workload.routing = RoutingKind::kFile;
     if (options.tokens_given)
-      return invalid_argument("--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
-    SWITCHYARD_RETURN_IF_ERROR(read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
+      return invalid_argument(
+          "--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
+    SWITCHYARD_RETURN_IF_ERROR(
+        read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
   }
   if (workload.routing != RoutingKind::kFile && workload.tokens_per_rank.empty())
     workload.tokens_per_rank.assign(static_cast<size_t>(workload.n_ranks), options.tokens);
   if (static_cast<int>(workload.tokens_per_rank.size()) != workload.n_ranks)
-    return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d", workload.tokens_per_rank.size(),
-                            workload.n_ranks);
+    return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d",
+                            workload.tokens_per_rank.size(), workload.n_ranks);
   if (workload.n_experts % workload.n_ranks != 0)
-    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts, workload.n_ranks);
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts,
+                            workload.n_ranks);
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
   if (workload.expert_width % 8 != 0)
@@ -135,7 +142,8 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
     report.rows_per_rank.push_back(results.value().dispatch.row_offsets.back());
     std::string difference = reference::check_dispatch(step, rank, results.value().dispatch);
     double largest = 0;
-    for (const bf16 value : expected[rank]) largest = std::max(largest, std::abs(static_cast<double>(to_float(value))));
+    for (const bf16 value : expected[rank])
+      largest = std::max(largest, std::abs(static_cast<double>(to_float(value))));
     // The target's exp may differ in the last place, which may turn a rounding to bf16 here and there.
     const double bound = largest / 128;
     report.error_bound = std::max(report.error_bound, bound);
@@ -144,9 +152,10 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
           std::abs(static_cast<double>(to_float(results.value().output[i])) - to_float(expected[rank][i]));
       if (!(error <= report.max_abs_error)) report.max_abs_error = error;
       if (!(error <= bound) && difference.empty())
-        difference = "rank " + std::to_string(rank) + ", token " + std::to_string(i / step.hidden) + ", column " +
-                     std::to_string(i % step.hidden) + ": output " + std::to_string(to_float(results.value().output[i])) +
-                     ", expected " + std::to_string(to_float(expected[rank][i]));
+        difference = "rank " + std::to_string(rank) + ", token " + std::to_string(i / step.hidden) +
+                     ", column " + std::to_string(i % step.hidden) + ": output " +
+                     std::to_string(to_float(results.value().output[i])) + ", expected " +
+                     std::to_string(to_float(expected[rank][i]));
     }
     if (!difference.empty() && report.verified) {
       report.verified = false;
@@ -176,9 +185,11 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
     Result<MoeLayer::Results> results = layer.download(rank);
     if (!results.ok()) return results.status();
     const auto& [dispatch, expert_outputs, output] = results.value();
-    const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)), top_k = static_cast<uint64_t>(step.top_k);
+    const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)),
+                   top_k = static_cast<uint64_t>(step.top_k);
     const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
-    const uint64_t rows = dispatch.row_offsets.back(), n_local = static_cast<uint64_t>(step.n_local_experts());
+    const uint64_t rows = dispatch.row_offsets.back(),
+                   n_local = static_cast<uint64_t>(step.n_local_experts());
     std::vector<bf16> gate_up, down;
     for (uint64_t i = 0; i < n_local; ++i) {
       const uint64_t expert = static_cast<uint64_t>(rank) * n_local + i;
@@ -190,8 +201,10 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
       for (const reference::RowOrigin& origin : expert_rows) src_rank.push_back(origin.src_rank);
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "tokens.npy", {tokens, hidden}, step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "topk_ids.npy", {tokens, top_k}, step.topk_ids[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "topk_weights.npy", {tokens, top_k}, step.topk_weights[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "gate_up_weights.npy", {n_local, hidden, 2 * width}, gate_up));
+    SWITCHYARD_RETURN_IF_ERROR(
+        write_npy(folder + "topk_weights.npy", {tokens, top_k}, step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(
+        write_npy(folder + "gate_up_weights.npy", {n_local, hidden, 2 * width}, gate_up));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "down_weights.npy", {n_local, width, hidden}, down));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "row_offsets.npy", {n_local + 1}, dispatch.row_offsets));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_ids.npy", {n_local}, dispatch.expert_ids));
@@ -224,10 +237,11 @@ Status run_steps(const RunOptions& options, Report& report) {
   report.device = world.value()->rank(0).device().name();
   report.n_sms = layer.ep().n_sms();
   for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
-    const std::string label = "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
+    const std::string label =
+        "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
     reference::Step step = make_step(workload, step_idx);
-    SWITCHYARD_RETURN_IF_ERROR(
-        layer.run(workload, step_idx, mode, step, [&](const std::string& phase) { progress.begin(label + phase); }));
+    SWITCHYARD_RETURN_IF_ERROR(layer.run(workload, step_idx, mode, step,
+                                         [&](const std::string& phase) { progress.begin(label + phase); }));
     SWITCHYARD_RETURN_IF_ERROR(verify(layer, step, experts, progress, label, report));
     if (!options.dump.empty() && step_idx == options.steps - 1)
       SWITCHYARD_RETURN_IF_ERROR(dump(options.dump, layer, step, experts));
@@ -240,24 +254,26 @@ void print_table(const RunOptions& options, const Report& report) {
   const Workload& workload = options.workload;
   std::printf("Switchyard: a mixture-of-experts layer over %d rank%s\n\n", workload.n_ranks,
               workload.n_ranks == 1 ? "" : "s");
-  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(), report.n_sms);
-  std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n", workload.hidden,
-              workload.n_experts, workload.expert_width, workload.top_k, options.format.c_str(), options.mode.c_str(),
-              options.routing.c_str());
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
+              report.n_sms);
+  std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n",
+              workload.hidden, workload.n_experts, workload.expert_width, workload.top_k,
+              options.format.c_str(), options.mode.c_str(), options.routing.c_str());
   std::printf("  rank   tokens   expert rows\n");
   const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
     const uint64_t rows = report.rows_per_rank[rank];
     const size_t bar = most == 0 ? 0 : static_cast<size_t>((rows * 30 + most - 1) / most);
-    std::printf("  %4d  %7d  %12llu  %s\n", rank, workload.tokens_per_rank[rank], static_cast<unsigned long long>(rows),
-                std::string(bar, '#').c_str());
+    std::printf("  %4d  %7d  %12llu  %s\n", rank, workload.tokens_per_rank[rank],
+                static_cast<unsigned long long>(rows), std::string(bar, '#').c_str());
   }
   std::printf("\n  phase                    time\n");
-  for (const auto& [name, microseconds] : report.phases) std::printf("  %-16s %9.1f us\n", name.c_str(), microseconds);
+  for (const auto& [name, microseconds] : report.phases)
+    std::printf("  %-16s %9.1f us\n", name.c_str(), microseconds);
   std::printf("\n  bytes moved      %.2f MB per step (dispatch messages and combined rows)\n",
               static_cast<double>(report.bytes_moved) * 1e-6);
-  std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error, report.error_bound,
-              options.steps, options.steps == 1 ? "" : "s");
+  std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error,
+              report.error_bound, options.steps, options.steps == 1 ? "" : "s");
   if (report.verified)
     std::printf("  verified         row_offsets, expert_ids, src_info, rows and output\n");
   else
@@ -325,7 +341,8 @@ int run_and_report(RunOptions& options) {
 }  // namespace
 
 void add_run_command(CLI::App& app, std::function<int()>* run) {
-  CLI::App* command = app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
+  CLI::App* command =
+      app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
   auto options = std::make_shared<RunOptions>();
   Workload& workload = options->workload;
   command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
@@ -351,7 +368,8 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--experts", workload.n_experts, "Experts of the model, a multiple of --ranks")
       ->check(CLI::Range(1, kMaxExperts))
       ->capture_default_str();
-  command->add_option("--expert-width", workload.expert_width, "Inner width of an expert's MLP, a multiple of 8")
+  command
+      ->add_option("--expert-width", workload.expert_width, "Inner width of an expert's MLP, a multiple of 8")
       ->check(CLI::Range(8, 65536))
       ->capture_default_str();
   command->add_option("--format", options->format, "How tokens travel")
@@ -363,9 +381,10 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank; 0 chooses")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  command->add_option("--routing", options->routing,
-                      "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
-                      "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
+  command
+      ->add_option("--routing", options->routing,
+                   "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
+                   "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
       ->capture_default_str();
   command->add_option("--padding", workload.padding, "Share of the ids that become -1")
       ->check(CLI::Range(0.0, 1.0))
@@ -374,10 +393,13 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   command->add_option("--seed", workload.seed, "All numbers follow from it")->capture_default_str();
-  command->add_option("--deadline-ms", options->deadline_ms, "How long a wait for a peer may take before it is a fault")
+  command
+      ->add_option("--deadline-ms", options->deadline_ms,
+                   "How long a wait for a peer may take before it is a fault")
       ->check(CLI::Range(1, 3600000))
       ->capture_default_str();
-  command->add_option("--kill", options->kill, "RANK@PHASE: the rank does not come to that phase, nor to a later one");
+  command->add_option("--kill", options->kill,
+                      "RANK@PHASE: the rank does not come to that phase, nor to a later one");
   command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
   command->add_option("--dump", options->dump,
                       "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");

@@ -21,8 +21,8 @@ struct SimulateOptions {
   bool has_replay = false;
 };
 
-constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedFault::kLongStall, SimulatedFault::kKill,
-                                         SimulatedFault::kBadId};
+constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedFault::kLongStall,
+                                         SimulatedFault::kKill, SimulatedFault::kBadId};
 
 Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults) {
   if (text == "none") return Status();
@@ -36,8 +36,9 @@ Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults
     const auto fault = std::find_if(std::begin(kAllFaults), std::end(kAllFaults),
                                     [&](SimulatedFault candidate) { return name == to_string(candidate); });
     if (fault == std::end(kAllFaults))
-      return invalid_argument("--faults: '%s' must be none, all, or a list of short-stall, long-stall, kill, bad-id",
-                              name.c_str());
+      return invalid_argument(
+          "--faults: '%s' must be none, all, or a list of short-stall, long-stall, kill, bad-id",
+          name.c_str());
     faults.push_back(*fault);
     begin = end + 1;
   }
@@ -47,7 +48,8 @@ Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults
 std::string replay_command(const SimulateOptions& options, uint64_t seed) {
   std::string ranks;
   for (const int count : options.rank_counts) ranks += (ranks.empty() ? "" : ",") + std::to_string(count);
-  return "switchyard simulate --ranks " + ranks + " --faults " + options.faults + " --replay " + std::to_string(seed);
+  return "switchyard simulate --ranks " + ranks + " --faults " + options.faults + " --replay " +
+         std::to_string(seed);
 }
 
 void print_failure(const SimulateOptions& options, const Scenario& scenario, const SimulationResult& result) {
@@ -92,11 +94,13 @@ int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>&
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(worker);
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back(worker);
   for (std::thread& thread : threads) thread.join();
   progress.clear();
-  std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n", static_cast<unsigned long long>(options.num_seeds),
-              options.faults.c_str(), static_cast<unsigned long long>(options.num_seeds - num_failed),
+  std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n",
+              static_cast<unsigned long long>(options.num_seeds), options.faults.c_str(),
+              static_cast<unsigned long long>(options.num_seeds - num_failed),
               static_cast<unsigned long long>(num_failed.load()));
   return num_failed == 0 ? kVerified : kNotVerified;
 }
@@ -115,11 +119,12 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
       ->delimiter(',')
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
-  command->add_option("--faults", options->faults,
-                      "none, all, or a list of short-stall, long-stall, kill, bad-id: each seed draws one")
+  command
+      ->add_option("--faults", options->faults,
+                   "none, all, or a list of short-stall, long-stall, kill, bad-id: each seed draws one")
       ->capture_default_str();
-  CLI::Option* replay_option =
-      command->add_option("--replay", options->replay, "Run this seed alone, twice, and show its last events");
+  CLI::Option* replay_option = command->add_option("--replay", options->replay,
+                                                   "Run this seed alone, twice, and show its last events");
   command->callback([=] {
     options->has_replay = replay_option->count() > 0;
     *run = [options] {

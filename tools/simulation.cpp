@@ -56,20 +56,20 @@ Status allocate_into(Buffer<T>& buffer, Rank& rank, uint64_t size) {
 }
 
 Status SimulatedWorld::create() {
-  Result<std::unique_ptr<World>> world = World::create(
-      {.target = TargetChoice::kHost,
-       .n_ranks = scenario_.n_ranks,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = scenario_.seed, .weak = true}});
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = TargetChoice::kHost,
+                     .n_ranks = scenario_.n_ranks,
+                     .host = {.mode = EmulatorMode::kSimulated, .seed = scenario_.seed, .weak = true}});
   if (!world.ok()) return world.status();
   world_ = std::move(world).value();
-  Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(
-      *world_, {.n_experts = scenario_.n_experts,
-                .top_k = scenario_.top_k,
-                .hidden = scenario_.hidden,
-                .max_tokens_per_rank = scenario_.max_tokens,
-                .n_sms = scenario_.n_sms,
-                .num_threads = kWarpSize,
-                .timeout_ns = kDeadlineNs});
+  Result<std::unique_ptr<ExpertParallel>> ep =
+      ExpertParallel::create(*world_, {.n_experts = scenario_.n_experts,
+                                       .top_k = scenario_.top_k,
+                                       .hidden = scenario_.hidden,
+                                       .max_tokens_per_rank = scenario_.max_tokens,
+                                       .n_sms = scenario_.n_sms,
+                                       .num_threads = kWarpSize,
+                                       .timeout_ns = kDeadlineNs});
   if (!ep.ok()) return ep.status();
   ep_ = std::move(ep).value();
   for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
@@ -77,7 +77,8 @@ Status SimulatedWorld::create() {
 }
 
 Status SimulatedWorld::allocate() {
-  const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens), hidden = static_cast<uint64_t>(scenario_.hidden);
+  const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
+                 hidden = static_cast<uint64_t>(scenario_.hidden);
   const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k), max_rows = ep_->max_recv_rows();
   const uint64_t n_local = static_cast<uint64_t>(ep_->n_local_experts());
   ranks_.clear();
@@ -106,14 +107,16 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
     for (bf16& value : tokens) value = to_bf16(static_cast<float>(random() % 4001) / 1000.0f - 2.0f);
     std::vector<int32_t> ids(num_tokens * static_cast<size_t>(scenario_.top_k));
     // Padding now and then; repeats come by themselves.
-    for (int32_t& id : ids) id = random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % scenario_.n_experts);
+    for (int32_t& id : ids)
+      id = random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % scenario_.n_experts);
     std::vector<float> weights(ids.size());
     for (float& weight : weights) weight = static_cast<float>(random() % 1000 + 1) / 1000.0f;
     step.tokens.push_back(std::move(tokens));
     step.topk_ids.push_back(std::move(ids));
     step.topk_weights.push_back(std::move(weights));
   }
-  if (has_bad_id) step.topk_ids[scenario_.fault_rank].back() = scenario_.n_experts + static_cast<int>(random() % 3);
+  if (has_bad_id)
+    step.topk_ids[scenario_.fault_rank].back() = scenario_.n_experts + static_cast<int>(random() % 3);
   return step;
 }
 
@@ -131,22 +134,30 @@ Status SimulatedWorld::upload(const reference::Step& step) {
   return ep_->poison_receive_buffers(0xdd);
 }
 
-// The experts are the identity: combine takes the rows as dispatched, so nothing has to come back to the host between.
+// The experts are the identity: combine takes the rows as dispatched, so nothing has to come back to the host
+// between.
 Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
-  const DispatchOutput rows{buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(ep_->max_recv_rows()),
-                            buffers.row_offsets.data(), buffers.expert_ids.data()};
+  const DispatchOutput rows{buffers.rows.data(), buffers.src_info.data(),
+                            static_cast<uint32_t>(ep_->max_recv_rows()), buffers.row_offsets.data(),
+                            buffers.expert_ids.data()};
   const CombineInput experts{buffers.rows.data(), buffers.src_info.data()};
-  const CombineOutput output{buffers.topk_ids.data(), buffers.topk_weights.data(), step.num_tokens(rank),
+  const CombineOutput output{buffers.topk_ids.data(),
+                             buffers.topk_weights.data(),
+                             step.num_tokens(rank),
                              {CombineReduction::kWeighted, buffers.output.data()}};
   if (scenario_.mode == StepMode::kFused)
     return phase_idx == 0 ? ep_->dispatch(rank, input, rows) : ep_->combine(rank, experts, output);
   switch (phase_idx) {
-    case 0: return ep_->dispatch_async(rank, input);
-    case 1: return ep_->dispatch_wait(rank, rows);
-    case 2: return ep_->combine_async(rank, experts);
-    default: return ep_->combine_wait(rank, output);
+    case 0:
+      return ep_->dispatch_async(rank, input);
+    case 1:
+      return ep_->dispatch_wait(rank, rows);
+    case 2:
+      return ep_->combine_async(rank, experts);
+    default:
+      return ep_->combine_wait(rank, output);
   }
 }
 
@@ -156,10 +167,12 @@ Status SimulatedWorld::launch_all(const reference::Step& step, int step_idx) {
   for (int phase_idx = 0; phase_idx < num_phases; ++phase_idx) {
     for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
       const bool is_culprit = has_fault && rank == scenario_.fault_rank;
-      if (is_culprit && scenario_.fault == SimulatedFault::kKill && phase_idx >= scenario_.fault_phase) continue;
+      if (is_culprit && scenario_.fault == SimulatedFault::kKill && phase_idx >= scenario_.fault_phase)
+        continue;
       if (is_culprit && phase_idx == scenario_.fault_phase &&
           (scenario_.fault == SimulatedFault::kShortStall || scenario_.fault == SimulatedFault::kLongStall)) {
-        const uint64_t stall_ns = scenario_.fault == SimulatedFault::kShortStall ? kDeadlineNs / 2 : kDeadlineNs * 2;
+        const uint64_t stall_ns =
+            scenario_.fault == SimulatedFault::kShortStall ? kDeadlineNs / 2 : kDeadlineNs * 2;
         SWITCHYARD_RETURN_IF_ERROR(
             member(rank).device().kernels().stall({}, member(rank).stream(), StallParams{stall_ns}));
       }
@@ -184,7 +197,9 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
     reference::DispatchResult result{downloaded(buffers.row_offsets, buffers.row_offsets.size()),
-                                     downloaded(buffers.expert_ids, buffers.expert_ids.size()), {}, {}};
+                                     downloaded(buffers.expert_ids, buffers.expert_ids.size()),
+                                     {},
+                                     {}};
     const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep_->max_recv_rows());
     result.src_info = downloaded(buffers.src_info, 2 * num_rows);
     result.rows = downloaded(buffers.rows, num_rows * static_cast<size_t>(step.hidden));
@@ -208,8 +223,8 @@ std::string SimulatedWorld::check_fault(const Status& status) {
     const std::string culprit =
         (is_timeout ? "for rank " : "topk_ids of rank ") + std::to_string(scenario_.fault_rank) + " ";
     if (seen.code() != expected || seen.message().find(culprit) == std::string::npos)
-      return "rank " + std::to_string(rank) + " should have named rank " + std::to_string(scenario_.fault_rank) +
-             " and says: " + seen.to_string();
+      return "rank " + std::to_string(rank) + " should have named rank " +
+             std::to_string(scenario_.fault_rank) + " and says: " + seen.to_string();
   }
   Status reset = scenario_.go_on_with_fewer ? Status() : ep_->reset();
   if (scenario_.go_on_with_fewer) {
@@ -244,11 +259,16 @@ std::vector<std::string> SimulatedWorld::events() const {
 
 const char* to_string(SimulatedFault fault) {
   switch (fault) {
-    case SimulatedFault::kNone: return "none";
-    case SimulatedFault::kShortStall: return "short-stall";
-    case SimulatedFault::kLongStall: return "long-stall";
-    case SimulatedFault::kKill: return "kill";
-    case SimulatedFault::kBadId: return "bad-id";
+    case SimulatedFault::kNone:
+      return "none";
+    case SimulatedFault::kShortStall:
+      return "short-stall";
+    case SimulatedFault::kLongStall:
+      return "long-stall";
+    case SimulatedFault::kKill:
+      return "kill";
+    case SimulatedFault::kBadId:
+      return "bad-id";
   }
   return "unknown";
 }
@@ -260,11 +280,13 @@ std::vector<std::string> Scenario::phases() const {
 
 std::string Scenario::describe() const {
   std::string text = std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
-                     std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " + std::to_string(n_sms) +
-                     " blocks, " + (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
+                     std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " +
+                     std::to_string(n_sms) + " blocks, " + (mode == StepMode::kFused ? "fused" : "split") +
+                     ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
     text += " ";
-    for (size_t rank = 0; rank < tokens.size(); ++rank) text += (rank > 0 ? "," : "") + std::to_string(tokens[rank]);
+    for (size_t rank = 0; rank < tokens.size(); ++rank)
+      text += (rank > 0 ? "," : "") + std::to_string(tokens[rank]);
   }
   if (fault == SimulatedFault::kNone) return text;
   text += "; " + std::string(to_string(fault)) + " of rank " + std::to_string(fault_rank) + " in step " +
@@ -272,7 +294,8 @@ std::string Scenario::describe() const {
   return fault == SimulatedFault::kBadId ? text : text + " at " + phases()[fault_phase];
 }
 
-Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts, const std::vector<SimulatedFault>& faults) {
+Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
+                       const std::vector<SimulatedFault>& faults) {
   std::mt19937_64 random(seed ^ 0x5eedull);
   const auto below = [&](uint64_t bound) { return static_cast<int>(random() % bound); };
   Scenario scenario;
@@ -287,7 +310,8 @@ Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts, const
   const int num_steps = 2 + below(2);
   for (int step = 0; step < num_steps; ++step) {
     std::vector<int> tokens;
-    for (int rank = 0; rank < scenario.n_ranks; ++rank) tokens.push_back(below(static_cast<uint64_t>(scenario.max_tokens) + 1));
+    for (int rank = 0; rank < scenario.n_ranks; ++rank)
+      tokens.push_back(below(static_cast<uint64_t>(scenario.max_tokens) + 1));
     scenario.tokens_of_step.push_back(tokens);
   }
   scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // a step comes after it
@@ -296,10 +320,13 @@ Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts, const
   if (scenario.fault == SimulatedFault::kNone) return scenario;
   const int num_phases = static_cast<int>(scenario.phases().size());
   scenario.fault_phase = below(static_cast<uint64_t>(num_phases));
-  // Who is late to its own last wait keeps nobody waiting; nor does one whose stall begins after it has sent everything.
-  if (scenario.fault != SimulatedFault::kShortStall && scenario.phases()[scenario.fault_phase] == "combine_wait")
+  // Who is late to its own last wait keeps nobody waiting; nor does one whose stall begins after it has sent
+  // everything.
+  if (scenario.fault != SimulatedFault::kShortStall &&
+      scenario.phases()[scenario.fault_phase] == "combine_wait")
     scenario.fault_phase -= 1;
-  scenario.go_on_with_fewer = scenario.fault == SimulatedFault::kKill && scenario.n_ranks > 1 && below(2) == 0;
+  scenario.go_on_with_fewer =
+      scenario.fault == SimulatedFault::kKill && scenario.n_ranks > 1 && below(2) == 0;
   if (scenario.fault == SimulatedFault::kBadId) {
     int& tokens = scenario.tokens_of_step[scenario.fault_step][scenario.fault_rank];
     tokens = std::max(1, tokens);
@@ -314,9 +341,11 @@ SimulationResult simulate(const Scenario& scenario) {
     result.difference = status.to_string();
     return result;
   }
-  for (int step_idx = 0; step_idx < static_cast<int>(scenario.tokens_of_step.size()) && result.difference.empty(); ++step_idx) {
+  for (int step_idx = 0;
+       step_idx < static_cast<int>(scenario.tokens_of_step.size()) && result.difference.empty(); ++step_idx) {
     result.difference = world.run_step(step_idx);
-    if (!result.difference.empty()) result.difference = "step " + std::to_string(step_idx) + ": " + result.difference;
+    if (!result.difference.empty())
+      result.difference = "step " + std::to_string(step_idx) + ": " + result.difference;
   }
   result.trace_hash = world.trace_hash();
   result.events = world.events();

@@ -1,5 +1,5 @@
-// One seed of `switchyard simulate`: a world, some steps and perhaps a fault, all drawn from the seed, run in the
-// emulator's simulated mode with weak memory and checked against the plain reference.
+// One seed of `switchyard simulate`: a world, some steps and perhaps a fault, all drawn from the seed, run in
+// the emulator's simulated mode with weak memory and checked against the plain reference.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ struct Scenario {
   SimulatedFault fault = SimulatedFault::kNone;
   int fault_step = 0;
   int fault_rank = 0;
-  int fault_phase = 0;     // an index into phases()
+  int fault_phase = 0;            // an index into phases()
   bool go_on_with_fewer = false;  // after a kill: without the dead rank
 
   std::vector<std::string> phases() const;
@@ -41,7 +41,8 @@ struct Scenario {
 };
 
 // `faults` empty: none. Else one of them, drawn.
-Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts, const std::vector<SimulatedFault>& faults);
+Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
+                       const std::vector<SimulatedFault>& faults);
 
 struct SimulationResult {
   std::string difference;           // empty: everything was as it must be

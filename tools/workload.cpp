@@ -10,7 +10,8 @@
 namespace switchyard::tools {
 namespace {
 
-// A stream of random numbers named by (seed, purpose, index): the same on every machine, cheap to make in bulk.
+// A stream of random numbers named by (seed, purpose, index): the same on every machine, cheap to make in
+// bulk.
 class Random {
  public:
   Random(uint64_t seed, uint64_t purpose, uint64_t index) : state_(seed * 0x9e3779b97f4a7c15ull) {
@@ -36,7 +37,9 @@ class Random {
 
 enum Purpose : uint64_t { kTokens, kLogits, kWeights, kPadding, kGateUp, kDown };
 
-uint64_t stream_of(int step_idx, int rank) { return static_cast<uint64_t>(step_idx) * 4096 + static_cast<uint64_t>(rank); }
+uint64_t stream_of(int step_idx, int rank) {
+  return static_cast<uint64_t>(step_idx) * 4096 + static_cast<uint64_t>(rank);
+}
 
 std::vector<bf16> random_matrix(uint64_t seed, Purpose purpose, int expert, size_t size, float scale) {
   Random random(seed, purpose, static_cast<uint64_t>(expert));
@@ -53,7 +56,9 @@ int Workload::max_tokens_per_rank() const {
 
 Status read_routing_file(const std::string& path, int top_k, Workload& workload) {
   std::ifstream file(path);
-  if (!file) return invalid_argument("--routing: %s is not uniform, zipf or one-expert, and no file to read", path.c_str());
+  if (!file)
+    return invalid_argument("--routing: %s is not uniform, zipf or one-expert, and no file to read",
+                            path.c_str());
   workload.file_ids.assign(static_cast<size_t>(workload.n_ranks), {});
   std::string line;
   for (int line_number = 1; std::getline(file, line); ++line_number) {
@@ -67,34 +72,36 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
       int32_t value = 0;
       const auto [after, error] = std::from_chars(position, end, value);
       if (error != std::errc())
-        return invalid_argument("--routing: %s line %d, column %td: not a whole number", path.c_str(), line_number,
-                                position - line.data() + 1);
+        return invalid_argument("--routing: %s line %d, column %td: not a whole number", path.c_str(),
+                                line_number, position - line.data() + 1);
       fields.push_back(value);
       position = after;
       while (position < end && *position == ' ') ++position;
       if (position == end) break;
       if (*position++ != ',')
-        return invalid_argument("--routing: %s line %d: fields must be separated by commas", path.c_str(), line_number);
+        return invalid_argument("--routing: %s line %d: fields must be separated by commas", path.c_str(),
+                                line_number);
     }
     const int num_ids = static_cast<int>(fields.size()) - 1;
     if (top_k == 0) top_k = num_ids;
     if (num_ids != top_k || num_ids < 1 || num_ids > kMaxTopK)
-      return invalid_argument("--routing: %s line %d has %d ids; every line must have %d (1..%d)", path.c_str(),
-                              line_number, num_ids, top_k, kMaxTopK);
+      return invalid_argument("--routing: %s line %d has %d ids; every line must have %d (1..%d)",
+                              path.c_str(), line_number, num_ids, top_k, kMaxTopK);
     if (fields[0] < 0 || fields[0] >= workload.n_ranks)
-      return invalid_argument("--routing: %s line %d: rank %d must be 0..%d (--ranks)", path.c_str(), line_number,
-                              fields[0], workload.n_ranks - 1);
+      return invalid_argument("--routing: %s line %d: rank %d must be 0..%d (--ranks)", path.c_str(),
+                              line_number, fields[0], workload.n_ranks - 1);
     for (int i = 1; i <= num_ids; ++i)
       if (fields[i] < -1 || fields[i] >= workload.n_experts)
-        return invalid_argument("--routing: %s line %d: id %d must be -1..%d (--experts)", path.c_str(), line_number,
-                                fields[i], workload.n_experts - 1);
+        return invalid_argument("--routing: %s line %d: id %d must be -1..%d (--experts)", path.c_str(),
+                                line_number, fields[i], workload.n_experts - 1);
     auto& ids = workload.file_ids[static_cast<size_t>(fields[0])];
     ids.insert(ids.end(), fields.begin() + 1, fields.end());
   }
   if (top_k == 0) return invalid_argument("--routing: %s has no line with ids", path.c_str());
   workload.top_k = top_k;
   workload.tokens_per_rank.clear();
-  for (const auto& ids : workload.file_ids) workload.tokens_per_rank.push_back(static_cast<int>(ids.size()) / top_k);
+  for (const auto& ids : workload.file_ids)
+    workload.tokens_per_rank.push_back(static_cast<int>(ids.size()) / top_k);
   return Status();
 }
 
@@ -115,7 +122,8 @@ reference::Step make_step(const Workload& workload, int step_idx) {
                                                                    : std::vector<int32_t>(num_ids, 0));
     Random weights_random(workload.seed, kWeights, stream_of(step_idx, rank));
     std::vector<float> weights(num_ids);
-    for (float& weight : weights) weight = (0.5f + weights_random.uniform()) / static_cast<float>(workload.top_k);
+    for (float& weight : weights)
+      weight = (0.5f + weights_random.uniform()) / static_cast<float>(workload.top_k);
     step.topk_weights.push_back(std::move(weights));
   }
   return step;

@@ -1,4 +1,5 @@
-// What `switchyard run` runs: a shape, where each token goes, and the numbers in it. Everything follows from the seed.
+// What `switchyard run` runs: a shape, where each token goes, and the numbers in it. Everything follows from
+// the seed.
 #pragma once
 
 #include <string>
@@ -39,8 +40,8 @@ struct FaultPlan {
   Event stall;
 };
 
-// Reads one token's ids per line (`rank,id,id,..`) into tokens_per_rank, top_k and file_ids. Blank lines and lines
-// that start with # are skipped. `top_k` 0: as many as the first line has.
+// Reads one token's ids per line (`rank,id,id,..`) into tokens_per_rank, top_k and file_ids. Blank lines and
+// lines that start with # are skipped. `top_k` 0: as many as the first line has.
 Status read_routing_file(const std::string& path, int top_k, Workload& workload);
 
 // Tokens and, for routings that come from a router, logits; else ids and weights.

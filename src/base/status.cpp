@@ -20,14 +20,22 @@ Status formatted(StatusCode code, const char* format, va_list arguments) {
 
 const char* to_string(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "ok";
-    case StatusCode::kInvalidArgument: return "invalid argument";
-    case StatusCode::kFailedPrecondition: return "failed precondition";
-    case StatusCode::kResourceExhausted: return "resource exhausted";
-    case StatusCode::kDeadlineExceeded: return "deadline exceeded";
-    case StatusCode::kDeadlock: return "deadlock";
-    case StatusCode::kUnavailable: return "unavailable";
-    case StatusCode::kInternal: return "internal";
+    case StatusCode::kOk:
+      return "ok";
+    case StatusCode::kInvalidArgument:
+      return "invalid argument";
+    case StatusCode::kFailedPrecondition:
+      return "failed precondition";
+    case StatusCode::kResourceExhausted:
+      return "resource exhausted";
+    case StatusCode::kDeadlineExceeded:
+      return "deadline exceeded";
+    case StatusCode::kDeadlock:
+      return "deadlock";
+    case StatusCode::kUnavailable:
+      return "unavailable";
+    case StatusCode::kInternal:
+      return "internal";
   }
   return "unknown";
 }
@@ -36,13 +44,13 @@ std::string Status::to_string() const {
   return ok() ? "ok" : std::string(switchyard::to_string(code_)) + ": " + message_;
 }
 
-#define SWITCHYARD_DEFINE_STATUS(name, code)                          \
-  Status name(const char* format, ...) {                              \
-    va_list arguments;                                                \
-    va_start(arguments, format);                                      \
-    Status status = formatted(StatusCode::code, format, arguments);   \
-    va_end(arguments);                                                \
-    return status;                                                    \
+#define SWITCHYARD_DEFINE_STATUS(name, code)                        \
+  Status name(const char* format, ...) {                            \
+    va_list arguments;                                              \
+    va_start(arguments, format);                                    \
+    Status status = formatted(StatusCode::code, format, arguments); \
+    va_end(arguments);                                              \
+    return status;                                                  \
   }
 
 SWITCHYARD_DEFINE_STATUS(invalid_argument, kInvalidArgument)

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kHostSms = 4;
 constexpr int kHostThreads = 64;
-constexpr int kCudaThreads = 512;
+constexpr int kCudaThreads[] = {1024, 512};  // the first that fits
 
 Status check_range(const char* name, int value, int low, int high) {
   if (value >= low && value <= high) return Status();
@@ -28,12 +28,13 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_experts", config.n_experts, 1, kMaxExperts));
   SWITCHYARD_RETURN_IF_ERROR(check_range("top_k", config.top_k, 1, kMaxTopK));
   SWITCHYARD_RETURN_IF_ERROR(check_range("hidden", config.hidden, kHiddenMultiple, kMaxHidden));
-  SWITCHYARD_RETURN_IF_ERROR(check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_sms", config.n_sms, 0, 65535));
   SWITCHYARD_RETURN_IF_ERROR(check_range("num_threads", config.num_threads, 0, 1024));
   if (config.n_experts % n_ranks != 0)
-    return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)", config.n_experts,
-                            n_ranks);
+    return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)",
+                            config.n_experts, n_ranks);
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   if (config.num_threads % kWarpSize != 0)
@@ -51,8 +52,8 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
       {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank}};
   for (const auto& [name, expected, seen] : fields)
     if (expected != seen)
-      return invalid_argument("rank %d has another configuration than rank 0: %s is %d there and %d here", rank, name,
-                              seen, expected);
+      return invalid_argument("rank %d has another configuration than rank 0: %s is %d there and %d here",
+                              rank, name, seen, expected);
   return Status();
 }
 
@@ -74,7 +75,8 @@ struct ExpertParallel::RankState {
   Status failure;
 };
 
-ExpertParallel::ExpertParallel(World& world, const ExpertParallelConfig& config) : world_(world), config_(config) {
+ExpertParallel::ExpertParallel(World& world, const ExpertParallelConfig& config)
+    : world_(world), config_(config) {
   for (int rank = 0; rank < world.n_ranks(); ++rank) members_.push_back(rank);
 }
 ExpertParallel::~ExpertParallel() {
@@ -82,7 +84,8 @@ ExpertParallel::~ExpertParallel() {
   (void)world_.synchronize();
 }
 
-Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world, const ExpertParallelConfig& config) {
+Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
+                                                               const ExpertParallelConfig& config) {
   SWITCHYARD_RETURN_IF_ERROR(validate(config, world.n_ranks()));
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(world, config));
   SWITCHYARD_RETURN_IF_ERROR(ep->choose_launch());
@@ -104,20 +107,35 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
 // Blocks and threads: what the caller left open, and whether all of them fit at once.
 Status ExpertParallel::choose_launch() {
   const bool is_host = world_.target() == Target::kHost;
-  if (config_.num_threads == 0) config_.num_threads = is_host ? kHostThreads : kCudaThreads;
+  const bool chooses_threads = config_.num_threads == 0;
+  if (chooses_threads) config_.num_threads = is_host ? kHostThreads : kCudaThreads[0];
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Device& device = member(rank).device();
     const int num_sharing = world_.num_ranks_on_device_of(members_[static_cast<size_t>(rank)]);
     SWITCHYARD_RETURN_IF_ERROR(device.activate());
-    if (config_.n_sms == 0) config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
-    Result<int> resident = device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+    if (config_.n_sms == 0)
+      config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
+    const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
+    Result<int> resident =
+        device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+    if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
+      config_.num_threads = kCudaThreads[1];
+      resident = device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+    }
     if (!resident.ok()) return resident.status();
-    if (int64_t{config_.n_sms} * num_sharing > resident.value())
-      return invalid_argument("n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once",
-                              config_.n_sms, num_sharing, device.name().c_str(), resident.value() / num_sharing,
-                              config_.num_threads);
+    if (num_blocks > resident.value())
+      return invalid_argument(
+          "n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once%s",
+          config_.n_sms, num_sharing, device.name().c_str(), resident.value() / num_sharing,
+          config_.num_threads, config_.dependent_launch ? ", and dependent_launch needs twice n_sms" : "");
   }
   return Status();
+}
+
+LaunchShape ExpertParallel::launch_shape() const {
+  return {.num_blocks = static_cast<uint32_t>(config_.n_sms),
+          .num_threads = static_cast<uint32_t>(config_.num_threads),
+          .programmatic_dependent = config_.dependent_launch};
 }
 
 uint64_t ExpertParallel::max_recv_rows() const {
@@ -130,37 +148,41 @@ uint32_t ExpertParallel::combine_message_bytes() const {
 }
 
 uint32_t ExpertParallel::dispatch_message_bytes() const {
-  return MessageLayout{static_cast<uint32_t>(config_.hidden) * static_cast<uint32_t>(sizeof(bf16)), config_.top_k}
+  return MessageLayout{static_cast<uint32_t>(config_.hidden) * static_cast<uint32_t>(sizeof(bf16)),
+                       config_.top_k}
       .bytes();
 }
 
 uint64_t ExpertParallel::bytes_per_rank() const {
   const RankState& state = *ranks_.front();
-  return state.dispatch_recv.bytes() + state.dispatch_counts.bytes() +
-         state.combine_recv.bytes() + state.combine_counts.bytes() + state.counters.bytes();
+  return state.dispatch_recv.bytes() + state.dispatch_counts.bytes() + state.combine_recv.bytes() +
+         state.combine_counts.bytes() + state.counters.bytes();
 }
 
 Status ExpertParallel::allocate() {
   const int tokens = config_.max_tokens_per_rank;
-  const CheckedSize recv = DispatchRecvLayout{n_local_experts(), n_ranks(), tokens, dispatch_message_bytes()}.bytes();
+  const CheckedSize recv =
+      DispatchRecvLayout{n_local_experts(), n_ranks(), tokens, dispatch_message_bytes()}.bytes();
   const CheckedSize combine = CombineRecvLayout{tokens, config_.top_k, combine_message_bytes()}.bytes();
   if (!(recv + combine).ok())
-    return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits", tokens,
-                            config_.n_experts, dispatch_message_bytes());
+    return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
+                            tokens, config_.n_experts, dispatch_message_bytes());
   const CheckedSize cells = CombineCountLayout{config_.n_experts}.bytes();
-  const CheckedSize counters(static_cast<uint64_t>(SyncCounterLayout{config_.n_experts}.total_size()) * sizeof(int32_t));
+  const CheckedSize counters(static_cast<uint64_t>(SyncCounterLayout{config_.n_experts}.total_size()) *
+                             sizeof(int32_t));
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Device& device = member(rank).device();
     auto state = std::make_unique<RankState>();
     const std::pair<DeviceMemory*, CheckedSize> buffers[] = {
-        {&state->dispatch_recv, recv},     {&state->dispatch_counts, cells}, {&state->combine_recv, combine},
-        {&state->combine_counts, cells},   {&state->counters, counters},     {&state->poison, CheckedSize(64)}};
+        {&state->dispatch_recv, recv},   {&state->dispatch_counts, cells}, {&state->combine_recv, combine},
+        {&state->combine_counts, cells}, {&state->counters, counters},     {&state->poison, CheckedSize(64)}};
     for (const auto& [memory, size] : buffers) {
       Result<DeviceMemory> allocated = DeviceMemory::allocate(device, size.value());
       if (!allocated.ok())
-        return resource_exhausted("exchange buffers of rank %d, %llu bytes per rank in all (max_tokens_per_rank %d): %s",
-                                  rank, static_cast<unsigned long long>((recv + combine).value()), tokens,
-                                  allocated.status().message().c_str());
+        return resource_exhausted(
+            "exchange buffers of rank %d, %llu bytes per rank in all (max_tokens_per_rank %d): %s", rank,
+            static_cast<unsigned long long>((recv + combine).value()), tokens,
+            allocated.status().message().c_str());
       *memory = std::move(allocated).value();
     }
     Result<DeviceMemory> fault = DeviceMemory::allocate_host_visible(device, sizeof(FaultRecord));
@@ -200,7 +222,8 @@ Status ExpertParallel::reset(const std::vector<int>& survivors) {
   std::vector<int> members;
   for (size_t i = 0; i < survivors.size(); ++i) {
     if (survivors[i] < 0 || survivors[i] >= n_ranks() || (i > 0 && survivors[i] <= survivors[i - 1]))
-      return invalid_argument("survivors[%zu] is %d; they must ascend within 0..%d", i, survivors[i], n_ranks() - 1);
+      return invalid_argument("survivors[%zu] is %d; they must ascend within 0..%d", i, survivors[i],
+                              n_ranks() - 1);
     members.push_back(members_[static_cast<size_t>(survivors[i])]);
   }
   SWITCHYARD_RETURN_IF_ERROR(validate(config_, static_cast<int>(members.size())));
@@ -224,14 +247,16 @@ Status ExpertParallel::poison_receive_buffers(uint8_t value) {
 std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
   FaultRecord* record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
   // acquire: the record; pairs with the release in raise_fault()
-  if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten) return {};
+  if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten)
+    return {};
   return *record;
 }
 
 FaultChannel ExpertParallel::fault_channel(int rank) const {
   FaultChannel channel{};
   channel.record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) channel.poison[peer] = ranks_[peer]->poison.as<uint32_t>();
+  for (size_t peer = 0; peer < ranks_.size(); ++peer)
+    channel.poison[peer] = ranks_[peer]->poison.as<uint32_t>();
   channel.my_rank = rank;
   channel.n_ranks = n_ranks();
   channel.timeout_ns = config_.timeout_ns;
@@ -318,9 +343,7 @@ Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, c
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch({.num_blocks = static_cast<uint32_t>(config_.n_sms),
-                                     .num_threads = static_cast<uint32_t>(config_.num_threads)},
-                                    owner.stream(), arguments, output_rows));
+  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, output_rows));
   if (input != nullptr) state.num_tokens = input->num_tokens;
   state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
   return Status();
@@ -338,7 +361,8 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
 
 Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, const char* call,
                                       const CombineInput* input, const CombineOutput* output) {
-  SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
   RankState& state = *ranks_[static_cast<size_t>(rank)];
   CombineArguments arguments = combine_arguments(rank);
   CombineDestination destination;
@@ -366,9 +390,7 @@ Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, con
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch({.num_blocks = static_cast<uint32_t>(config_.n_sms),
-                                     .num_threads = static_cast<uint32_t>(config_.num_threads)},
-                                    owner.stream(), arguments, destination));
+  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, destination));
   state.step = output != nullptr ? Step::kIdle : Step::kCombineSent;
   return Status();
 }

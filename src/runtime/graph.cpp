@@ -16,7 +16,8 @@ Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enq
   } scope{capture_};
   capture_ = &capture;
   SWITCHYARD_RETURN_IF_ERROR(enqueue());
-  if (!capture.phases.empty()) SWITCHYARD_RETURN_IF_ERROR(capture.recording->mark());  // where the last phase ends
+  if (!capture.phases.empty())
+    SWITCHYARD_RETURN_IF_ERROR(capture.recording->mark());  // where the last phase ends
   Result<std::unique_ptr<RecordedLaunches>> recorded = capture.recording->finish();
   if (!recorded.ok()) return recorded.status();
   return std::unique_ptr<Graph>(new Graph(std::move(recorded).value(), std::move(capture.phases)));
@@ -41,7 +42,8 @@ Result<std::vector<GraphPhase>> Graph::elapsed() const {
   Result<std::vector<double>> microseconds = recorded_->microseconds_between_marks();
   if (!microseconds.ok()) return microseconds.status();
   std::vector<GraphPhase> phases;
-  for (size_t i = 0; i < microseconds.value().size(); ++i) phases.push_back({phases_[i], microseconds.value()[i]});
+  for (size_t i = 0; i < microseconds.value().size(); ++i)
+    phases.push_back({phases_[i], microseconds.value()[i]});
   return phases;
 }
 

@@ -13,7 +13,8 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
                         (options.target == TargetChoice::kAuto && num_cuda_devices() > 0);
   auto world = std::unique_ptr<World>(new World());
   if (use_cuda) {
-    const int n_gpus = options.n_gpus != 0 ? options.n_gpus : std::clamp(num_cuda_devices(), 1, options.n_ranks);
+    const int n_gpus =
+        options.n_gpus != 0 ? options.n_gpus : std::clamp(num_cuda_devices(), 1, options.n_ranks);
     if (n_gpus < 0 || n_gpus > options.n_ranks)
       return invalid_argument("n_gpus is %d; it must be 1..n_ranks (%d)", n_gpus, options.n_ranks);
     auto devices = create_cuda_devices(n_gpus);
@@ -33,9 +34,9 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
 }
 
 int World::num_ranks_on_device_of(int index) const {
-  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [&](const std::unique_ptr<Rank>& other) {
-    return &other->device() == &rank(index).device();
-  }));
+  return static_cast<int>(std::count_if(
+      ranks_.begin(), ranks_.end(),
+      [&](const std::unique_ptr<Rank>& other) { return &other->device() == &rank(index).device(); }));
 }
 
 Status World::synchronize() const {

@@ -7,11 +7,16 @@ namespace switchyard {
 
 const char* to_string(Phase phase) {
   switch (phase) {
-    case Phase::kNone: return "none";
-    case Phase::kDispatchAsync: return "dispatch_async";
-    case Phase::kDispatchWait: return "dispatch_wait";
-    case Phase::kCombineAsync: return "combine_async";
-    case Phase::kCombineWait: return "combine_wait";
+    case Phase::kNone:
+      return "none";
+    case Phase::kDispatchAsync:
+      return "dispatch_async";
+    case Phase::kDispatchWait:
+      return "dispatch_wait";
+    case Phase::kCombineAsync:
+      return "combine_async";
+    case Phase::kCombineWait:
+      return "combine_wait";
   }
   return "unknown";
 }
@@ -26,10 +31,10 @@ std::string describe(const FaultRecord& record) {
       const bool is_cell = record.seen == UINT64_MAX;
       std::snprintf(text, sizeof(text),
                     "%s: rank %d waited %.3f ms for rank %d (expert %d): expected %s%s, saw 0x%" PRIx64 "%s",
-                    to_string(record.phase), record.waiting_rank, static_cast<double>(record.elapsed_ns) * 1e-6,
-                    record.late_rank, record.expert, is_cell ? "a count" : "",
-                    is_cell ? "" : std::to_string(record.expected).c_str(), record.seen,
-                    is_cell ? " (nothing arrived)" : "");
+                    to_string(record.phase), record.waiting_rank,
+                    static_cast<double>(record.elapsed_ns) * 1e-6, record.late_rank, record.expert,
+                    is_cell ? "a count" : "", is_cell ? "" : std::to_string(record.expected).c_str(),
+                    record.seen, is_cell ? " (nothing arrived)" : "");
       return text;
     }
     case FaultKind::kBadExpertId:

@@ -36,8 +36,8 @@ class CudaDevice : public Device {
   Result<void*> allocate_host_visible(uint64_t bytes) override {
     SWITCHYARD_RETURN_IF_ERROR(activate());
     void* memory = nullptr;
-    SWITCHYARD_RETURN_IF_ERROR(
-        check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(
+        cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
     std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
     return memory;
   }
@@ -46,19 +46,22 @@ class CudaDevice : public Device {
   Result<StreamHandle> create_stream() override {
     SWITCHYARD_RETURN_IF_ERROR(activate());
     cudaStream_t stream = nullptr;
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
     return static_cast<StreamHandle>(stream);
   }
   void destroy_stream(StreamHandle stream) override { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
   Status synchronize(StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
-    return check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a kernel or copy of the stream");
+    return check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)),
+                      "a kernel or copy of the stream");
   }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
     SWITCHYARD_RETURN_IF_ERROR(activate());
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(
-        cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "cudaMemcpyAsync"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+                   "cudaMemcpyAsync"));
     return synchronize(stream);
   }
   Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) override {
@@ -77,8 +80,8 @@ class CudaDevice : public Device {
   // CUDA would refuse as well, but spoil the recording.
   static Status check_not_recording(StreamHandle stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    SWITCHYARD_RETURN_IF_ERROR(
-        check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+                                          "cudaStreamIsCapturing"));
     if (status == cudaStreamCaptureStatusNone) return Status();
     return failed_precondition("a stream that is being recorded cannot be waited for: nothing on it runs");
   }
@@ -93,18 +96,21 @@ class CudaDevice : public Device {
 CudaReport report_cuda() {
   CudaReport report{.is_built_in = true, .toolkit_version = CUDART_VERSION};
   int count = 0;
-  if (cudaDriverGetVersion(&report.driver_version) != cudaSuccess || cudaGetDeviceCount(&count) != cudaSuccess) {
+  if (cudaDriverGetVersion(&report.driver_version) != cudaSuccess ||
+      cudaGetDeviceCount(&count) != cudaSuccess) {
     cudaGetLastError();
     return report;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) continue;
-    GpuInfo gpu{properties.name, properties.major, properties.minor, properties.multiProcessorCount,
+    GpuInfo gpu{properties.name,           properties.major,
+                properties.minor,          properties.multiProcessorCount,
                 properties.totalGlobalMem, {}};
     for (int peer = 0; peer < count; ++peer) {
       int can_reach = 0;
-      if (peer != ordinal && cudaDeviceCanAccessPeer(&can_reach, ordinal, peer) == cudaSuccess && can_reach != 0)
+      if (peer != ordinal && cudaDeviceCanAccessPeer(&can_reach, ordinal, peer) == cudaSuccess &&
+          can_reach != 0)
         gpu.peers.push_back(peer);
     }
     report.gpus.push_back(std::move(gpu));
@@ -121,7 +127,9 @@ int num_cuda_devices() {
   int num_usable = 0;
   for (; num_usable < count; ++num_usable) {
     int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, num_usable) != cudaSuccess || major < 9) break;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, num_usable) != cudaSuccess ||
+        major < 9)
+      break;
   }
   return num_usable;
 }
@@ -138,11 +146,13 @@ std::string why_no_cuda() {
 
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {
   if (num_devices > num_cuda_devices() || num_cuda_devices() == 0)
-    return unavailable("%d GPU(s) asked for, %d there: %s", num_devices, num_cuda_devices(), why_no_cuda().c_str());
+    return unavailable("%d GPU(s) asked for, %d there: %s", num_devices, num_cuda_devices(),
+                       why_no_cuda().c_str());
   std::vector<std::unique_ptr<Device>> devices;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
     cudaDeviceProp properties{};
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
     devices.push_back(std::make_unique<CudaDevice>(ordinal, properties));
     SWITCHYARD_RETURN_IF_ERROR(devices.back()->activate());
     for (int peer = 0; peer < num_devices; ++peer) {
@@ -154,7 +164,8 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
       }
       if (error != cudaSuccess) {
         cudaGetLastError();
-        return unavailable("GPU %d cannot reach the memory of GPU %d: %s", ordinal, peer, cudaGetErrorString(error));
+        return unavailable("GPU %d cannot reach the memory of GPU %d: %s", ordinal, peer,
+                           cudaGetErrorString(error));
       }
     }
   }

@@ -1,5 +1,5 @@
-// Capture begins on the first stream; events fork it to the others and join them again. A mark is an event-record node
-// between a join and a fork, so that every replay takes the time anew.
+// Capture begins on the first stream; events fork it to the others and join them again. A mark is an
+// event-record node between a join and a fork, so that every replay takes the time anew.
 #include "cuda_recording.hpp"
 
 #include "cuda_check.hpp"
@@ -80,16 +80,19 @@ class CudaRecordedLaunches : public RecordedLaunches {
 
   Status instantiate(cudaGraph_t graph) {
     SWITCHYARD_RETURN_IF_ERROR(device_.activate());
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate"));
     // Now rather than in the first launch, whose time it would spoil.
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaGraphUpload(executable_, streams_.origin()), "cudaGraphUpload"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaGraphUpload(executable_, streams_.origin()), "cudaGraphUpload"));
     return synchronize();
   }
 
   Status launch() override {
     SWITCHYARD_RETURN_IF_ERROR(streams_.join());
     SWITCHYARD_RETURN_IF_ERROR(device_.activate());
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaGraphLaunch(executable_, streams_.origin()), "cudaGraphLaunch"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaGraphLaunch(executable_, streams_.origin()), "cudaGraphLaunch"));
     return streams_.fork();
   }
 
@@ -130,7 +133,8 @@ class CudaRecording : public Recording {
 
   Status begin() {
     SWITCHYARD_RETURN_IF_ERROR(streams_.front().device->activate());
-    // Thread-local: a call of this thread that cannot be recorded is refused; other threads are none of our business.
+    // Thread-local: a call of this thread that cannot be recorded is refused; other threads are none of our
+    // business.
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(
         cudaStreamBeginCapture(group_.origin(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
     capturing_ = true;
@@ -163,7 +167,8 @@ class CudaRecording : public Recording {
  private:
   Status end_capture() {
     capturing_ = false;  // whatever it says, the capture is over
-    return check_cuda(cudaStreamEndCapture(group_.origin(), &graph_), "what was launched since the capture began");
+    return check_cuda(cudaStreamEndCapture(group_.origin(), &graph_),
+                      "what was launched since the capture began");
   }
 
   const std::vector<DeviceStream> streams_;

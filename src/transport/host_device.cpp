@@ -35,7 +35,8 @@ class HostRecordedLaunches : public RecordedLaunches {
     return Status();
   }
   Status synchronize() override {
-    for (const auto& [stream, launches] : segments_.front()) SWITCHYARD_RETURN_IF_ERROR(machine_.synchronize(stream));
+    for (const auto& [stream, launches] : segments_.front())
+      SWITCHYARD_RETURN_IF_ERROR(machine_.synchronize(stream));
     return Status();
   }
   Result<std::vector<double>> microseconds_between_marks() override {
@@ -93,10 +94,11 @@ class HostRecording : public Recording {
 class HostDevice : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options)
-      : machine_({.mode = options.mode == EmulatorMode::kFast ? emulator::Mode::kFast : emulator::Mode::kSimulated,
-                  .seed = options.seed,
-                  .weak = options.weak,
-                  .mutant = options.mutant}) {}
+      : machine_(
+            {.mode = options.mode == EmulatorMode::kFast ? emulator::Mode::kFast : emulator::Mode::kSimulated,
+             .seed = options.seed,
+             .weak = options.weak,
+             .mutant = options.mutant}) {}
   ~HostDevice() override {
     for (const auto& [memory, bytes] : allocations_) munmap(memory, bytes);
   }
@@ -116,7 +118,8 @@ class HostDevice : public Device {
   // Mapped, not malloc'ed: receive buffers are large and mostly never touched.
   Result<void*> allocate(uint64_t bytes) override {
     const uint64_t mapped = bytes == 0 ? 1 : bytes;
-    void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
       return resource_exhausted("%llu bytes of memory cannot be had", static_cast<unsigned long long>(bytes));
     std::lock_guard lock(mutex_);
@@ -134,7 +137,9 @@ class HostDevice : public Device {
   Result<void*> allocate_host_visible(uint64_t bytes) override { return allocate(bytes); }
   void deallocate_host_visible(void* memory) override { deallocate(memory); }
 
-  Result<StreamHandle> create_stream() override { return static_cast<StreamHandle>(machine_.create_stream()); }
+  Result<StreamHandle> create_stream() override {
+    return static_cast<StreamHandle>(machine_.create_stream());
+  }
   void destroy_stream(StreamHandle) override {}  // the machine owns its streams
   Status synchronize(StreamHandle stream) override {
     return machine_.synchronize(static_cast<emulator::Stream*>(stream));
@@ -153,7 +158,8 @@ class HostDevice : public Device {
   }
   Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
     std::vector<emulator::Stream*> recorded;
-    for (const DeviceStream& member : streams) recorded.push_back(static_cast<emulator::Stream*>(member.stream));
+    for (const DeviceStream& member : streams)
+      recorded.push_back(static_cast<emulator::Stream*>(member.stream));
     return std::unique_ptr<Recording>(std::make_unique<HostRecording>(machine_, std::move(recorded)));
   }
 

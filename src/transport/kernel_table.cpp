@@ -13,7 +13,8 @@ namespace switchyard {
 namespace {
 
 // Kernel names as template arguments: the emulator and launch errors say them.
-constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait", kDispatch[] = "dispatch";
+constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait",
+               kDispatch[] = "dispatch";
 constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combine_wait", kCombine[] = "combine";
 constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul", kSiluMul[] = "silu_mul";
 constexpr char kStall[] = "stall";
@@ -30,7 +31,8 @@ uint64_t dispatch_shared_bytes_of(const BF16TokenFormat& format, const EpShape& 
 template <const char* kName, void (*kKernel)(DispatchParams<BF16TokenFormat>)>
 Status launch_dispatch(const LaunchShape& shape, StreamHandle stream, const DispatchArguments& arguments,
                        bf16* output_rows) {
-  const DispatchParams<BF16TokenFormat> params{arguments, BF16TokenFormat{arguments.shape.hidden, output_rows}};
+  const DispatchParams<BF16TokenFormat> params{arguments,
+                                               BF16TokenFormat{arguments.shape.hidden, output_rows}};
   const uint64_t shared_bytes = dispatch_shared_bytes_of(params.format, arguments.shape);
   return target::launch(kName, kKernel, with_shared(shape, shared_bytes), stream, params);
 }
@@ -63,9 +65,11 @@ Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
   const uint64_t dispatch_bytes = dispatch_shared_bytes_of(BF16TokenFormat{shape.hidden, nullptr}, shape);
   const auto dispatch = &dispatch_kernel<RunTimeShape, BF16TokenFormat>;
   if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(dispatch_bytes));
+    error = cudaFuncSetAttribute(dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(dispatch_bytes));
   if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, dispatch, num_threads, dispatch_bytes);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, dispatch, num_threads,
+                                                          dispatch_bytes);
   if (error == cudaSuccess)
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &combine_blocks, &combine_kernel<RunTimeShape, StoreWeighted>, num_threads, kCombineSharedBytes);

@@ -34,21 +34,25 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
   const auto expected = dispatched_rows(step, rank);
   size_t next_row = 0;
   for (int expert = 0; expert < step.n_local_experts(); ++expert) {
-    const std::string where = "rank " + std::to_string(rank) + ", local expert " + std::to_string(expert) + ": ";
+    const std::string where =
+        "rank " + std::to_string(rank) + ", local expert " + std::to_string(expert) + ": ";
     if (result.row_offsets[expert] != next_row)
       return where + "row_offsets is " + std::to_string(result.row_offsets[expert]) + ", expected " +
              std::to_string(next_row);
-    if (result.expert_ids[expert] != expert) return where + "expert_ids is " + std::to_string(result.expert_ids[expert]);
+    if (result.expert_ids[expert] != expert)
+      return where + "expert_ids is " + std::to_string(result.expert_ids[expert]);
     std::vector<RowOrigin> seen;
     for (size_t i = 0; i < expected[expert].size(); ++i) {
       const size_t row = next_row + i;
       // Rows are ordered by source rank, so the rank of a row is known from its place.
-      const RowOrigin origin{expected[expert][i].src_rank, result.src_info[2 * row], result.src_info[2 * row + 1]};
+      const RowOrigin origin{expected[expert][i].src_rank, result.src_info[2 * row],
+                             result.src_info[2 * row + 1]};
       if (origin.src_token < 0 || origin.src_token >= step.num_tokens(origin.src_rank))
         return where + "row " + std::to_string(row) + " claims to come from " + text(origin);
       seen.push_back(origin);
       for (int column = 0; column < step.hidden; ++column) {
-        const bf16 want = step.tokens[origin.src_rank][static_cast<size_t>(origin.src_token) * step.hidden + column];
+        const bf16 want =
+            step.tokens[origin.src_rank][static_cast<size_t>(origin.src_token) * step.hidden + column];
         const bf16 got = result.rows[row * step.hidden + column];
         if (!(got == want))
           return where + "row " + std::to_string(row) + " from " + text(origin) + " differs in column " +
@@ -59,25 +63,29 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
     std::sort(seen.begin(), seen.end());
     for (size_t i = 0; i < seen.size(); ++i)
       if (seen[i] != expected[expert][i])
-        return where + "has a row from " + text(seen[i]) + " where " + text(expected[expert][i]) + " is expected";
+        return where + "has a row from " + text(seen[i]) + " where " + text(expected[expert][i]) +
+               " is expected";
     next_row += expected[expert].size();
   }
   if (result.row_offsets[step.n_local_experts()] != next_row)
     return "rank " + std::to_string(rank) + ": the last row_offsets is " +
-           std::to_string(result.row_offsets[step.n_local_experts()]) + ", expected " + std::to_string(next_row);
+           std::to_string(result.row_offsets[step.n_local_experts()]) + ", expected " +
+           std::to_string(next_row);
   return "";
 }
 
 namespace {
 
-std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert, const void* experts) {
+std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert,
+                                 const void* experts) {
   std::vector<float> sums(step.hidden, 0.0f);
   for (int k = 0; k < step.top_k; ++k) {
     const int id = step.topk_ids[rank][token * step.top_k + k];
     if (id < 0) continue;
     const float weight = step.topk_weights[rank][token * step.top_k + k];
     const std::vector<bf16> row = expert(experts, step, rank, token, id);
-    for (int column = 0; column < step.hidden; ++column) sums[column] = sums[column] + weight * to_float(row[column]);
+    for (int column = 0; column < step.hidden; ++column)
+      sums[column] = sums[column] + weight * to_float(row[column]);
   }
   return sums;
 }
@@ -138,12 +146,14 @@ Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_exp
 namespace {
 
 // row [inner] times matrix [inner][columns], summed over k in order.
-std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vector<bf16>& matrix, int columns) {
+std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vector<bf16>& matrix,
+                                   int columns) {
   std::vector<float> sums(columns, 0.0f);
   for (size_t k = 0; k < row.size(); ++k) {
     const float value = to_float(row[k]);
     const bf16* weights = matrix.data() + k * columns;
-    for (int column = 0; column < columns; ++column) sums[column] = sums[column] + value * to_float(weights[column]);
+    for (int column = 0; column < columns; ++column)
+      sums[column] = sums[column] + value * to_float(weights[column]);
   }
   return rounded(sums);
 }
@@ -156,8 +166,8 @@ std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<b
   for (size_t group = 0; group < groups.expert_ids.size(); ++group)
     for (uint32_t row = groups.row_offsets[group]; row < groups.row_offsets[group + 1]; ++row) {
       const auto begin = rows.begin() + static_cast<ptrdiff_t>(row) * inner;
-      const std::vector<bf16> product =
-          row_times_matrix(std::vector<bf16>(begin, begin + inner), matrices[groups.expert_ids[group]], columns);
+      const std::vector<bf16> product = row_times_matrix(std::vector<bf16>(begin, begin + inner),
+                                                         matrices[groups.expert_ids[group]], columns);
       output.insert(output.end(), product.begin(), product.end());
     }
   return output;
@@ -197,7 +207,8 @@ std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& exp
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) threads.emplace_back(worker);
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back(worker);
   for (std::thread& thread : threads) thread.join();
   return outputs;
 }

@@ -1,5 +1,5 @@
-// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. Knows nothing of kernels, buffers
-// or protocols; written to be read, and to be believed.
+// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. Knows nothing of kernels,
+// buffers or protocols; written to be read, and to be believed.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ struct DispatchResult {
   std::vector<bf16> rows;             // [rows][hidden]
 };
 
-// Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in any order.
+// Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in
+// any order.
 std::string check_dispatch(const Step& step, int rank, const DispatchResult& result);
 
 // The result of expert `expert_idx` (global) for token `token_idx` of rank `rank`: [hidden].
@@ -69,14 +70,16 @@ struct RaggedGroups {
   std::vector<uint32_t> row_offsets;
   std::vector<int32_t> expert_ids;
 };
-// [row][columns]: each row [inner] times its expert's matrix [inner][columns], summed in fp32 over k in order.
+// [row][columns]: each row [inner] times its expert's matrix [inner][columns], summed in fp32 over k in
+// order.
 std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
                                  const std::vector<std::vector<bf16>>& matrices, int inner, int columns);
 
 // [row][width]: silu(gate) * up in fp32, rounded once, of [row][2 * width]: gate, then up.
 std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width);
 
-// A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to bf16.
+// A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to
+// bf16.
 struct MlpExperts {
   int hidden = 0;
   int width = 0;

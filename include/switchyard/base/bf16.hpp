@@ -20,7 +20,8 @@ SWITCHYARD_HD constexpr float to_float(bf16 value) {
 // NaN becomes the quiet NaN of the same sign; infinities and signed zeros are kept.
 SWITCHYARD_HD constexpr bf16 to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return bf16{static_cast<uint16_t>((bits >> 16 & 0x8000u) | 0x7fc0u)};
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return bf16{static_cast<uint16_t>((bits >> 16 & 0x8000u) | 0x7fc0u)};
   const uint32_t round_to_even = 0x7fffu + (bits >> 16 & 1u);
   return bf16{static_cast<uint16_t>((bits + round_to_even) >> 16)};
 }

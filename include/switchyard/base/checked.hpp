@@ -24,12 +24,14 @@ class CheckedSize {
 
   constexpr CheckedSize operator*(CheckedSize other) const {
     CheckedSize product(0);
-    product.overflowed_ = __builtin_mul_overflow(value_, other.value_, &product.value_) || overflowed_ || other.overflowed_;
+    product.overflowed_ =
+        __builtin_mul_overflow(value_, other.value_, &product.value_) || overflowed_ || other.overflowed_;
     return product;
   }
   constexpr CheckedSize operator+(CheckedSize other) const {
     CheckedSize sum(0);
-    sum.overflowed_ = __builtin_add_overflow(value_, other.value_, &sum.value_) || overflowed_ || other.overflowed_;
+    sum.overflowed_ =
+        __builtin_add_overflow(value_, other.value_, &sum.value_) || overflowed_ || other.overflowed_;
     return sum;
   }
   // True while the size fits what an allocator can be asked for.

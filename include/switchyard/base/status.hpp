@@ -46,7 +46,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}                                          // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   Result(Status status) : state_(std::move(status)) { assert(!std::get<Status>(state_).ok()); }  // NOLINT
 
   bool ok() const { return std::holds_alternative<T>(state_); }
@@ -62,8 +62,7 @@ class [[nodiscard]] Result {
 }  // namespace switchyard
 
 // Leaves the enclosing function with the Status of `expression` unless it is ok.
-#define SWITCHYARD_RETURN_IF_ERROR(expression)                     \
-  do {                                                             \
-    if (::switchyard::Status status_ = (expression); !status_.ok()) \
-      return status_;                                              \
+#define SWITCHYARD_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                              \
+    if (::switchyard::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)

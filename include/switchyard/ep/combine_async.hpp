@@ -1,4 +1,5 @@
-// combine_async: sends every expert row back to the token it came from; the last block signals all source ranks.
+// combine_async: sends every expert row back to the token it came from; the last block signals all source
+// ranks.
 #pragma once
 
 #include "switchyard/ep/pair_table.hpp"
@@ -31,7 +32,8 @@ struct CombineAsync {
     send_rows();
     target::sync_block();
     if (target::thread_idx() == 0)
-      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the other blocks
+      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
+      // other blocks
       shared.is_last_block =
           target::atomic_add_acq_rel_device(counters.blocks_left(), 1) == target::num_blocks() - 1;
     target::sync_block();
@@ -41,7 +43,8 @@ struct CombineAsync {
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
     const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
-    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
       shared.rows.first[pair_idx] = row_count;
       shared.first_row[pair_idx] = static_cast<uint32_t>(target::ld(counters.row_end(pair_idx))) - row_count;
@@ -58,15 +61,17 @@ struct CombineAsync {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
       const int64_t row = int64_t{shared.first_row[pair_idx]} + item_idx - shared.rows.first[pair_idx];
       const int src_rank = pair_idx % shape.n_ranks();
-      target::copy_row(recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
-                                       target::ld(&params.src_info[2 * row + 1])),
-                       params.expert_rows + row * shape.hidden(), recv_layout.msg_bytes, worker_idx, num_workers);
+      target::copy_row(
+          recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
+                          target::ld(&params.src_info[2 * row + 1])),
+          params.expert_rows + row * shape.hidden(), recv_layout.msg_bytes, worker_idx, num_workers);
     });
   }
 
   SWITCHYARD_DEVICE void signal() {
     const CombineCountLayout counts{shape.n_experts()};
-    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait

@@ -1,10 +1,10 @@
 // combine_wait: every block waits for the rows of all experts; then each token's rows become its output.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
-
-#include <type_traits>
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -14,14 +14,17 @@ inline constexpr int kColumnsPerThread = 8;
 // An epilogue takes the router-weighted sum of a token, eight columns at a time, in fp32 before any rounding.
 template <typename Epilogue>
 concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int column,
-                                   const float (&values)[kColumnsPerThread]) { epilogue(token_idx, column, values); };
+                                   const float (&values)[kColumnsPerThread]) {
+  epilogue(token_idx, column, values);
+};
 
 // Writes [num_tokens][hidden] in bf16, rounded once.
 struct StoreWeighted {
   bf16* output;
   int32_t hidden;
 
-  SWITCHYARD_DEVICE void operator()(int token_idx, int column, const float (&values)[kColumnsPerThread]) const {
+  SWITCHYARD_DEVICE void operator()(int token_idx, int column,
+                                    const float (&values)[kColumnsPerThread]) const {
     Vec16 packed;
     for (int i = 0; i < 4; ++i)
       packed.words[i] = static_cast<uint32_t>(to_bf16(values[2 * i]).bits) |
@@ -52,7 +55,8 @@ struct CombineWait {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     if (target::warp_idx() == 0) reset_cells();
     if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
-      for_each_chunk(shape.top_k(), [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
+      for_each_chunk(shape.top_k(),
+                     [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
     else
       for_each_chunk(1, [&](int token_idx, int, int column) { reduce(token_idx, column); });
   }
@@ -60,7 +64,8 @@ struct CombineWait {
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
     bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;
       // acquire: the expert's rows; pairs with the release in its owner's signal()
       arrived &= wait_for(
@@ -75,11 +80,13 @@ struct CombineWait {
     return params.recv_counts.of_rank[params.my_rank] + expert_idx;
   }
 
-  // The last block to have read the cells puts them back for the next step. By one warp, while the others reduce.
+  // The last block to have read the cells puts them back for the next step. By one warp, while the others
+  // reduce.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
-    if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
+    if (target::lane_idx() == 0)
+      num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
     if (target::shuffle(num_before, 0) != target::num_blocks() - 1) return;
     for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
       target::st_relaxed_system(my_cell(expert_idx), kNothingArrived);
@@ -92,7 +99,8 @@ struct CombineWait {
     const int chunks_per_row = shape.hidden() / kColumnsPerThread;
     const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
     const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
-    for (int64_t chunk = static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+    for (int64_t chunk =
+             static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
          chunk < num_chunks; chunk += num_threads) {
       const int64_t row = chunk / chunks_per_row;
       work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),

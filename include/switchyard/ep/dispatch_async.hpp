@@ -1,6 +1,7 @@
-// dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all copies of
-// an expert are out and then tells the expert's owner how many came. A sender encodes a token once, into shared memory,
-// and bulk copies carry the message from there to every expert while the next token is being encoded.
+// dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all
+// copies of an expert are out and then tells the expert's owner how many came. A sender encodes a token once,
+// into shared memory, and bulk copies carry the message from there to every expert while the next token is
+// being encoded.
 #pragma once
 
 #include "switchyard/ep/params.hpp"
@@ -15,7 +16,9 @@ struct alignas(128) DispatchAsyncShared {
   // Behind it: kNumStages messages, each aligned to 128 bytes.
 
   static constexpr int kNumStages = 2;
-  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t msg_bytes) { return align_up<uint64_t>(msg_bytes, 128); }
+  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t msg_bytes) {
+    return align_up<uint64_t>(msg_bytes, 128);
+  }
   SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t msg_bytes) {
     return sizeof(DispatchAsyncShared) + kNumStages * stage_bytes(msg_bytes);
   }
@@ -61,11 +64,12 @@ struct DispatchAsync {
     return true;
   }
 
-  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier step broke and
-  // has not been reset: its counters mean nothing.
+  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
+  // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
     const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
       shared.num_extra_rows[expert_idx] = 0;
     }
@@ -88,7 +92,8 @@ struct DispatchAsync {
   SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
     if (!count_messages(sender_idx, num_senders)) return;
     // One range of slots per expert and block; within it slots are dealt in shared memory.
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
       if (count > 0)
         shared.next_slot[expert_idx] = static_cast<uint32_t>(
@@ -96,7 +101,8 @@ struct DispatchAsync {
     }
     target::sync_block();
     int stage_idx = 0;
-    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders, stage_idx ^= 1) {
+    for (int token_idx = sender_idx; token_idx < params.num_tokens;
+         token_idx += num_senders, stage_idx ^= 1) {
       std::byte* message = shared.stage(stage_idx, message_layout.bytes());
       // The copies out of this stage, two tokens ago, have read it; those of the other stage may go on.
       if (target::warp_idx() == 0) target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
@@ -111,10 +117,12 @@ struct DispatchAsync {
       target::fence_proxy_async();
     }
     target::sync_block();
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts(); expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
       // release: publishes this block's copies for the expert; pairs with the acquire in watch()
-      if (count > 0) target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
+      if (count > 0)
+        target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
     }
   }
 
@@ -163,7 +171,8 @@ struct DispatchAsync {
         int32_t seen = 0;
         // acquire: all copies for this expert; pairs with the release at the end of send()
         finished = wait_for(
-            params.fault, {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
+            params.fault,
+            {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
             [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
             [&](int32_t value) { return value == expected; });
       }
@@ -172,7 +181,8 @@ struct DispatchAsync {
       target::st_relaxed_device(counters.reserved(expert_idx), 0);
       target::st_relaxed_device(counters.finished(expert_idx), 0);
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
-      // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over there
+      // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
+      // there
       target::st_release_system(counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
                                             shape.local_expert(expert_idx), params.my_rank),
                                 count.pack());

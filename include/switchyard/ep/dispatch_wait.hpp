@@ -1,5 +1,5 @@
-// dispatch_wait: every block waits for the counts of all ranks, turns them into row offsets and decodes its share of the
-// messages into the ragged output. Block 0 also writes the offsets out.
+// dispatch_wait: every block waits for the counts of all ranks, turns them into row offsets and decodes its
+// share of the messages into the ragged output. Block 0 also writes the offsets out.
 #pragma once
 
 #include "switchyard/ep/pair_table.hpp"
@@ -35,7 +35,8 @@ struct DispatchWait {
     const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
     if (num_rows > params.max_rows) {
       if (target::block_idx() == 0 && target::thread_idx() == 0)
-        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows}, num_rows, 0);
+        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows},
+                    num_rows, 0);
       return;
     }
     if (target::block_idx() == 0) publish_offsets();
@@ -56,7 +57,8 @@ struct DispatchWait {
   // Waits until every rank has told how much it sent to every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
     bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
-    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint64_t seen = kNothingArrived;
@@ -73,9 +75,11 @@ struct DispatchWait {
   // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.
   SWITCHYARD_DEVICE void build_tables() {
     const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
+         expert_idx += target::num_threads()) {
       uint32_t num_rows = 0;
-      for (int rank = 0; rank < shape.n_ranks(); ++rank) num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
+      for (int rank = 0; rank < shape.n_ranks(); ++rank)
+        num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
       shared.expert_begin[expert_idx] = align_up(num_rows, params.format.row_alignment());
     }
     target::sync_block();
@@ -83,7 +87,8 @@ struct DispatchWait {
     if (target::warp_idx() == 0) warp_exclusive_scan(shared.expert_begin, n_local_experts);
     if (target::warp_idx() == last_warp) shared.messages.scan(shape.n_experts());
     target::sync_block();
-    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
+         expert_idx += target::num_threads()) {
       uint32_t row = shared.expert_begin[expert_idx];
       for (int rank = 0; rank < shape.n_ranks(); ++rank) {
         uint32_t& first_row = shared.first_row[expert_idx * shape.n_ranks() + rank];
@@ -99,27 +104,32 @@ struct DispatchWait {
   // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
   SWITCHYARD_DEVICE void publish_offsets() {
     const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts; expert_idx += target::num_threads()) {
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
+         expert_idx += target::num_threads()) {
       target::st(&params.row_offsets[expert_idx], shared.expert_begin[expert_idx]);
       target::st(&params.expert_ids[expert_idx], expert_idx);
     }
     if (target::thread_idx() == 0)
       target::st(&params.row_offsets[n_local_experts], shared.expert_begin[n_local_experts]);
-    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads()) {
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
       const int first_of_expert = pair_idx / shape.n_ranks() * shape.n_ranks();
       target::st(counters.row_end(pair_idx), static_cast<int32_t>(shared.row_end[pair_idx]));
-      target::st(counters.row_count(pair_idx), static_cast<int32_t>(shared.row_end[pair_idx] - shared.first_row[pair_idx]));
-      target::st(counters.first_in_expert(pair_idx),
-                 static_cast<int32_t>(shared.messages.first[pair_idx] - shared.messages.first[first_of_expert]));
+      target::st(counters.row_count(pair_idx),
+                 static_cast<int32_t>(shared.row_end[pair_idx] - shared.first_row[pair_idx]));
+      target::st(
+          counters.first_in_expert(pair_idx),
+          static_cast<int32_t>(shared.messages.first[pair_idx] - shared.messages.first[first_of_expert]));
     }
   }
 
   SWITCHYARD_DEVICE void decode_arrivals() {
     const int num_pairs = shape.n_experts();
-    for_each_row(shared.messages.total(num_pairs), [&](uint32_t message_idx, int worker_idx, int num_workers) {
-      const int pair_idx = shared.messages.find(message_idx, num_pairs);
-      decode(pair_idx, message_idx - shared.messages.first[pair_idx], worker_idx, num_workers);
-    });
+    for_each_row(shared.messages.total(num_pairs),
+                 [&](uint32_t message_idx, int worker_idx, int num_workers) {
+                   const int pair_idx = shared.messages.find(message_idx, num_pairs);
+                   decode(pair_idx, message_idx - shared.messages.first[pair_idx], worker_idx, num_workers);
+                 });
   }
 
   SWITCHYARD_DEVICE const std::byte* message_of(int pair_idx, uint32_t slot) const {
@@ -134,10 +144,12 @@ struct DispatchWait {
   SWITCHYARD_DEVICE void decode(int pair_idx, uint32_t slot, int worker_idx, int num_workers) {
     const std::byte* message = message_of(pair_idx, slot);
     const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
-    const int src_token = target::ld(reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset()));
+    const int src_token =
+        target::ld(reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset()));
     const int lane_idx = target::lane_idx();
     // Bit k: the token's choice k is this expert.
-    uint32_t mentions = target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
+    uint32_t mentions =
+        target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
     uint32_t row = shared.first_row[pair_idx] + slot;
     uint32_t next_extra_row = 0;
     if (target::popcount(mentions) > 1)
@@ -155,19 +167,22 @@ struct DispatchWait {
     }
   }
 
-  // Extra rows of the messages in earlier slots of the pair. By a whole warp; only where ids repeat within a token.
+  // Extra rows of the messages in earlier slots of the pair. By a whole warp; only where ids repeat within a
+  // token.
   SWITCHYARD_DEVICE uint32_t extra_rows_before(int pair_idx, uint32_t slot, int expert_idx) const {
     uint32_t num_extra = 0;
     for (uint32_t earlier = static_cast<uint32_t>(target::lane_idx()); earlier < slot; earlier += kWarpSize) {
       uint32_t num_mentions = 0;
-      for (int k = 0; k < shape.top_k(); ++k) num_mentions += names_expert(message_of(pair_idx, earlier), k, expert_idx);
+      for (int k = 0; k < shape.top_k(); ++k)
+        num_mentions += names_expert(message_of(pair_idx, earlier), k, expert_idx);
       num_extra += num_mentions - 1;
     }
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) num_extra += target::shuffle_xor(num_extra, mask);
     return num_extra;
   }
 
-  // The last block to have read the cells puts them back for the next step. By one warp, while the others decode.
+  // The last block to have read the cells puts them back for the next step. By one warp, while the others
+  // decode.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself

@@ -10,6 +10,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+// A dependent launch is on its multiprocessors before its predecessor has ended, and waits here for what that
+// wrote. Only then may its own successor come: two launches of a stream at once, never three, or the ranks
+// that share a GPU would wait for each other's room.
+SWITCHYARD_DEVICE void begin_kernel() {
+  target::grid_dependency_wait();
+  target::grid_dependency_launch();
+}
+
 // The dynamic shared memory the kernels are launched with.
 SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {
   const uint64_t async_bytes = DispatchAsyncShared::bytes(msg_bytes);
@@ -19,16 +27,19 @@ inline constexpr uint64_t kCombineSharedBytes = sizeof(CombineAsyncShared);
 
 template <FixedShape Fixed, TokenFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
+  begin_kernel();
   DispatchAsync<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, TokenFormat Format>
 SWITCHYARD_KERNEL void dispatch_wait_kernel(DispatchParams<Format> params) {
+  begin_kernel();
   DispatchWait<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, TokenFormat Format>
 SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
+  begin_kernel();
   DispatchAsync<Fixed, Format>(params).run();
   target::sync_block();  // the two halves use the same shared memory
   DispatchWait<Fixed, Format>(params).run();
@@ -36,16 +47,19 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
 
 template <FixedShape Fixed, typename Epilogue>
 SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
   CombineAsync<Fixed, Epilogue>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue>
 SWITCHYARD_KERNEL void combine_wait_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
   CombineWait<Fixed, Epilogue>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue>
 SWITCHYARD_KERNEL void combine_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
   CombineAsync<Fixed, Epilogue>(params).run();
   target::sync_block();
   CombineWait<Fixed, Epilogue>(params).run();

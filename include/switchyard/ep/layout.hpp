@@ -1,4 +1,5 @@
-// Where things lie in the buffers ranks exchange: each layout gives its size and its pointers. 64-bit throughout.
+// Where things lie in the buffers ranks exchange: each layout gives its size and its pointers. 64-bit
+// throughout.
 #pragma once
 
 #include <cstddef>
@@ -88,8 +89,8 @@ struct CombineCountLayout {
   SWITCHYARD_HD uint64_t* cell(uint64_t* base, int expert_idx) const { return base + expert_idx; }
 };
 
-// What a dispatch count cell says: messages sent, and rows beyond one per message. A token that names an expert twice
-// is sent once and becomes two rows, so that max_tokens_per_rank slots are always enough.
+// What a dispatch count cell says: messages sent, and rows beyond one per message. A token that names an
+// expert twice is sent once and becomes two rows, so that max_tokens_per_rank slots are always enough.
 struct ArrivalCount {
   uint32_t num_messages;
   uint32_t num_extra_rows;

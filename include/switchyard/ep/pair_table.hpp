@@ -1,5 +1,5 @@
-// Where the items (messages or rows) of each (local expert, source rank) pair begin when all pairs are laid end to
-// end: lets every warp of a launch find its share without talking to the others.
+// Where the items (messages or rows) of each (local expert, source rank) pair begin when all pairs are laid
+// end to end: lets every warp of a launch find its share without talking to the others.
 #pragma once
 
 #include "switchyard/base/checked.hpp"
@@ -8,8 +8,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole warp, each
-// lane over a run of neighbours.
+// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole
+// warp, each lane over a run of neighbours.
 SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
   const int run_length = ceil_div(count, kWarpSize);
   const int begin = target::lane_idx() * run_length;
@@ -61,7 +61,8 @@ SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
   constexpr uint32_t kMaxWarpsPerRow = 8;
   const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
   // Neighbouring warp numbers lie in different blocks, so that few rows spread over all multiprocessors.
-  const uint32_t warp = static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
+  const uint32_t warp =
+      static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
   uint32_t warps_per_row = num_items == 0 ? 1 : num_warps / num_items;
   if (warps_per_row < 1) warps_per_row = 1;
   if (warps_per_row > kMaxWarpsPerRow) warps_per_row = kMaxWarpsPerRow;

@@ -13,8 +13,8 @@ struct RankPointers {
   T* of_rank[kMaxRanks];
 };
 
-// What a step needs whatever the token format. dispatch_async reads the first group, dispatch_wait writes the second,
-// dispatch does both.
+// What a step needs whatever the token format. dispatch_async reads the first group, dispatch_wait writes the
+// second, dispatch does both.
 struct DispatchArguments {
   EpShape shape;
   int32_t my_rank;
@@ -39,8 +39,8 @@ struct DispatchParams : DispatchArguments {
   Format format;  // holds the output tensors
 };
 
-// What a step needs whatever becomes of the values. combine_async reads the first group, combine_wait the second,
-// combine both.
+// What a step needs whatever becomes of the values. combine_async reads the first group, combine_wait the
+// second, combine both.
 struct CombineArguments {
   EpShape shape;
   int32_t my_rank;

@@ -26,9 +26,12 @@ struct EpShape {
   friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
 };
 
-// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is left to run time.
+// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is left to run
+// time.
 template <typename T>
-concept FixedShape = requires { EpShape{T::kShape}; };
+concept FixedShape = requires {
+  EpShape{T::kShape};
+};
 
 // Nothing is fixed: one kernel for every shape.
 struct RunTimeShape {
@@ -42,7 +45,9 @@ struct ShapeOf {
   EpShape given;  // what kFixed leaves open
 
   SWITCHYARD_HD constexpr int n_ranks() const { return kFixed.n_ranks != 0 ? kFixed.n_ranks : given.n_ranks; }
-  SWITCHYARD_HD constexpr int n_experts() const { return kFixed.n_experts != 0 ? kFixed.n_experts : given.n_experts; }
+  SWITCHYARD_HD constexpr int n_experts() const {
+    return kFixed.n_experts != 0 ? kFixed.n_experts : given.n_experts;
+  }
   SWITCHYARD_HD constexpr int top_k() const { return kFixed.top_k != 0 ? kFixed.top_k : given.top_k; }
   SWITCHYARD_HD constexpr int hidden() const { return kFixed.hidden != 0 ? kFixed.hidden : given.hidden; }
   SWITCHYARD_HD constexpr int max_tokens_per_rank() const {

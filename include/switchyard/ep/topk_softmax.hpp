@@ -1,5 +1,5 @@
-// The router: each token's top_k experts by logit (ties to the lower index, NaN counts as minus infinity), with softmax
-// weights over those chosen.
+// The router: each token's top_k experts by logit (ties to the lower index, NaN counts as minus infinity),
+// with softmax weights over those chosen.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,8 @@ SWITCHYARD_DEVICE void route_token(const TopkSoftmaxParams& params, int token_id
   for (int k = 0; k < params.top_k; ++k) {
     RoutedExpert best = best_of_lane(logits, params.n_experts, taken);
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
-      const RoutedExpert other{target::shuffle_xor(best.logit, mask), target::shuffle_xor(best.expert_idx, mask)};
+      const RoutedExpert other{target::shuffle_xor(best.logit, mask),
+                               target::shuffle_xor(best.expert_idx, mask)};
       if (other.beats(best)) best = other;
     }
     if (best.expert_idx % kWarpSize == target::lane_idx()) taken |= 1u << (best.expert_idx / kWarpSize);
@@ -58,8 +59,8 @@ SWITCHYARD_DEVICE void route_token(const TopkSoftmaxParams& params, int token_id
 
 SWITCHYARD_KERNEL void topk_softmax_kernel(TopkSoftmaxParams params) {
   const int num_warps = target::num_warps() * target::num_blocks();
-  for (int token_idx = target::block_idx() * target::num_warps() + target::warp_idx(); token_idx < params.num_tokens;
-       token_idx += num_warps)
+  for (int token_idx = target::block_idx() * target::num_warps() + target::warp_idx();
+       token_idx < params.num_tokens; token_idx += num_warps)
     route_token(params, token_idx);
 }
 

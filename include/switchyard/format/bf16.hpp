@@ -16,10 +16,12 @@ struct BF16TokenFormat {
   SWITCHYARD_HD uint32_t encoded_bytes() const { return static_cast<uint32_t>(hidden) * sizeof(bf16); }
   SWITCHYARD_HD uint32_t row_alignment() const { return 1; }
 
-  SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx, int num_workers) const {
+  SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
+                                int num_workers) const {
     target::copy_row(message, token, encoded_bytes(), worker_idx, num_workers);
   }
-  SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx, int num_workers) const {
+  SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
+                                int num_workers) const {
     target::copy_row(output_rows + row * hidden, message, encoded_bytes(), worker_idx, num_workers);
   }
 };

@@ -1,5 +1,6 @@
-// A plain grouped matmul over the ragged rows dispatch makes: group g takes rows [row_offsets[g], row_offsets[g + 1])
-// times the weights of expert_ids[g]. Sums run over k in order, in fp32, without fma: the same bits on every target.
+// A plain grouped matmul over the ragged rows dispatch makes: group g takes rows [row_offsets[g],
+// row_offsets[g + 1]) times the weights of expert_ids[g]. Sums run over k in order, in fp32, without fma: the
+// same bits on every target.
 #pragma once
 
 #include "switchyard/base/checked.hpp"
@@ -39,7 +40,8 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
 }
 
 SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
-  const int64_t thread = static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+  const int64_t thread =
+      static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
   const int64_t num_column_tiles = params.columns / kTileColumns;
   int64_t tiles_before = 0;  // of earlier groups, so that all groups share the threads evenly
@@ -53,8 +55,9 @@ SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
          tile += num_threads) {
       const int64_t row_in_group = tile / num_column_tiles * kTileRows;
       const int64_t rows_left = num_rows - row_in_group;
-      multiply_tile(params, group_begin + row_in_group, static_cast<int>(rows_left < kTileRows ? rows_left : kTileRows),
-                    weights, static_cast<int>(tile % num_column_tiles) * kTileColumns);
+      multiply_tile(params, group_begin + row_in_group,
+                    static_cast<int>(rows_left < kTileRows ? rows_left : kTileRows), weights,
+                    static_cast<int>(tile % num_column_tiles) * kTileColumns);
     }
     tiles_before += num_tiles;
   }

@@ -1,4 +1,5 @@
-// SiLU-and-multiply over ragged rows: output = silu(gate) * up, with gate and up side by side in each input row.
+// SiLU-and-multiply over ragged rows: output = silu(gate) * up, with gate and up side by side in each input
+// row.
 #pragma once
 
 #include <cmath>

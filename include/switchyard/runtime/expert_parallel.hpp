@@ -1,5 +1,5 @@
-// ExpertParallel: dispatch and combine for all ranks of a world. Calls enqueue on the rank's stream and return;
-// synchronize() waits and says what went wrong. A step is dispatch then combine, on every rank.
+// ExpertParallel: dispatch and combine for all ranks of a world. Calls enqueue on the rank's stream and
+// return; synchronize() waits and says what went wrong. A step is dispatch then combine, on every rank.
 //
 //   dispatch(rank, input, output)      = dispatch_async + dispatch_wait in one launch
 //   combine(rank, input, destination)  = combine_async + combine_wait in one launch
@@ -14,13 +14,17 @@
 namespace switchyard {
 
 struct ExpertParallelConfig {
-  int n_experts = 0;            // of the model; a multiple of the number of ranks
+  int n_experts = 0;  // of the model; a multiple of the number of ranks
   int top_k = 0;
   int hidden = 0;               // a multiple of 8
   int max_tokens_per_rank = 0;  // what every rank promises
-  int n_sms = 0;                // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
-  int num_threads = 0;          // per block, a multiple of 32; 0: chosen by target
+  int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
+  int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
   uint64_t timeout_ns = 5'000'000'000;
+  // CUDA: a launch may take its place before the one in front of it has ended (programmatic dependent
+  // launch). Two launches of every rank must fit on the device at once then. Off unless asked for: it pays
+  // only where nothing else wants the multiprocessors.
+  bool dependent_launch = false;
 };
 
 // Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
@@ -55,10 +59,10 @@ class ExpertParallel {
  public:
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
   static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
-  // The same with what each rank believes the configuration to be: ranks that differ are refused, with the rank and the
-  // field named.
-  static Result<std::unique_ptr<ExpertParallel>> create(World& world,
-                                                        const std::vector<ExpertParallelConfig>& config_of_rank);
+  // The same with what each rank believes the configuration to be: ranks that differ are refused, with the
+  // rank and the field named.
+  static Result<std::unique_ptr<ExpertParallel>> create(
+      World& world, const std::vector<ExpertParallelConfig>& config_of_rank);
   ~ExpertParallel();
 
   Status dispatch_async(int rank, const DispatchInput& input);
@@ -68,15 +72,15 @@ class ExpertParallel {
   Status combine_wait(int rank, const CombineOutput& output);
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
 
-  // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here, and every
-  // further call fails until reset().
+  // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
+  // and every further call fails until reset().
   Status synchronize(int rank);
   // The same for all ranks; the first error.
   Status synchronize();
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
-  // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0, 1, .. and own
-  // all experts, n_experts / survivors each.
+  // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
+  // 1, .. and own all experts, n_experts / survivors each.
   Status reset(const std::vector<int>& survivors);
   // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
   Status poison_receive_buffers(uint8_t value);
@@ -103,6 +107,7 @@ class ExpertParallel {
   Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
   const KernelTable& kernels() const { return member(0).device().kernels(); }
   Status choose_launch();
+  LaunchShape launch_shape() const;
   Status allocate();
   Status clear_buffers();
   Status check_call(int rank, const char* call, Step required) const;

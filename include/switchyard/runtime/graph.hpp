@@ -20,8 +20,8 @@ struct GraphPhase {
 // Must not outlive its world. Waits for its last launch when it goes.
 class Graph {
  public:
-  // Enqueues everything once more: after what is on the stream of any rank, before what comes on any of them later.
-  // On the emulator a graph with marks runs to its end here.
+  // Enqueues everything once more: after what is on the stream of any rank, before what comes on any of them
+  // later. On the emulator a graph with marks runs to its end here.
   Status launch();
   // Waits for the last launch. Whether a step of it met a fault is for ExpertParallel::synchronize() to say.
   Status synchronize();

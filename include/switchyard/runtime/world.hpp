@@ -1,5 +1,5 @@
-// A world of ranks in one process: each rank has a stream and memory on a device. All ranks can store into each
-// other's memory.
+// A world of ranks in one process: each rank has a stream and memory on a device. All ranks can store into
+// each other's memory.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,8 @@ class Buffer {
   size_t size() const { return size_; }
   // Both are ordered after what is on the rank's stream and complete when they return.
   Status upload(const std::vector<T>& values) {
-    if (values.size() > size_) return invalid_argument("upload of %zu values into a buffer of %zu", values.size(), size_);
+    if (values.size() > size_)
+      return invalid_argument("upload of %zu values into a buffer of %zu", values.size(), size_);
     return device_->copy(data(), values.data(), values.size() * sizeof(T), stream_);
   }
   Result<std::vector<T>> download() const { return download(size_); }
@@ -99,12 +100,14 @@ class World {
   // Waits for all ranks; the first error, if any.
   Status synchronize() const;
 
-  // Records what `enqueue` launches on the streams of all ranks, without running it, as one graph (runtime/graph.hpp)
-  // that can be launched again and again. A launch reads its buffers anew: new inputs go into the same memory. What
-  // waits, copies or allocates is an error inside. The error of `enqueue` is the error of the capture; what was
-  // recorded is dropped then, so an ExpertParallel whose calls were part of it needs a reset().
+  // Records what `enqueue` launches on the streams of all ranks, without running it, as one graph
+  // (runtime/graph.hpp) that can be launched again and again. A launch reads its buffers anew: new inputs go
+  // into the same memory. What waits, copies or allocates is an error inside. The error of `enqueue` is the
+  // error of the capture; what was recorded is dropped then, so an ExpertParallel whose calls were part of it
+  // needs a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
-  // Inside capture(): a phase begins, on all ranks together, and the last one ends. Graph::elapsed() gives their times.
+  // Inside capture(): a phase begins, on all ranks together, and the last one ends. Graph::elapsed() gives
+  // their times.
   Status mark(const std::string& phase);
 
  private:

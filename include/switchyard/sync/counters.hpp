@@ -1,5 +1,5 @@
-// EPLocalSyncCounters: the int32 counters through which the blocks of one rank synchronise, one region per kernel.
-// dispatch_wait and combine_async share a region: the one leaves there what the other reads.
+// EPLocalSyncCounters: the int32 counters through which the blocks of one rank synchronise, one region per
+// kernel. dispatch_wait and combine_async share a region: the one leaves there what the other reads.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,13 @@ struct SyncCounterLayout {
     return dispatch_async_size() + dispatch_wait_size() + combine_wait_size();
   }
   SWITCHYARD_HD constexpr int dispatch_wait_offset() const { return dispatch_async_size(); }
-  SWITCHYARD_HD constexpr int combine_wait_offset() const { return dispatch_wait_offset() + dispatch_wait_size(); }
+  SWITCHYARD_HD constexpr int combine_wait_offset() const {
+    return dispatch_wait_offset() + dispatch_wait_size();
+  }
 };
 
-// The counters by name, as kernels use them. A pair is (local expert, rank): local_expert_idx * n_ranks + rank.
+// The counters by name, as kernels use them. A pair is (local expert, rank): local_expert_idx * n_ranks +
+// rank.
 struct SyncCounters {
   int32_t* ptr;
   SyncCounterLayout layout;
@@ -35,16 +38,18 @@ struct SyncCounters {
   SWITCHYARD_HD int32_t* reserved(int expert_idx) const { return ptr + expert_idx; }
   SWITCHYARD_HD int32_t* finished(int expert_idx) const { return ptr + layout.n_experts + expert_idx; }
 
-  // dispatch_wait / combine_async, regions A to G. C and E are there for the layout: rows are dealt without counters,
-  // and no block waits for another to learn the offsets.
-  SWITCHYARD_HD int32_t* row_end(int pair_idx) const { return wait_region(0) + 2 * pair_idx; }            // A
-  SWITCHYARD_HD int32_t* row_count(int pair_idx) const { return wait_region(0) + 2 * pair_idx + 1; }      // A
-  SWITCHYARD_HD int32_t* first_in_expert(int pair_idx) const { return wait_region(2) + pair_idx; }        // B
-  SWITCHYARD_HD int32_t* expert_work(int local_expert_idx) const { return wait_region(3) + local_expert_idx; }  // C
-  SWITCHYARD_HD int32_t* blocks_left() const { return wait_region(4); }                                   // D
-  SWITCHYARD_HD int32_t* offsets_ready() const { return wait_region(4) + 1; }                             // E
-  SWITCHYARD_HD int32_t* send_buf_ready() const { return wait_region(4) + 2; }                            // F
-  SWITCHYARD_HD int32_t* shared_expert_started() const { return wait_region(4) + 3; }                     // G
+  // dispatch_wait / combine_async, regions A to G. C and E are there for the layout: rows are dealt without
+  // counters, and no block waits for another to learn the offsets.
+  SWITCHYARD_HD int32_t* row_end(int pair_idx) const { return wait_region(0) + 2 * pair_idx; }        // A
+  SWITCHYARD_HD int32_t* row_count(int pair_idx) const { return wait_region(0) + 2 * pair_idx + 1; }  // A
+  SWITCHYARD_HD int32_t* first_in_expert(int pair_idx) const { return wait_region(2) + pair_idx; }    // B
+  SWITCHYARD_HD int32_t* expert_work(int local_expert_idx) const {
+    return wait_region(3) + local_expert_idx;
+  }                                                                                    // C
+  SWITCHYARD_HD int32_t* blocks_left() const { return wait_region(4); }                // D
+  SWITCHYARD_HD int32_t* offsets_ready() const { return wait_region(4) + 1; }          // E
+  SWITCHYARD_HD int32_t* send_buf_ready() const { return wait_region(4) + 2; }         // F
+  SWITCHYARD_HD int32_t* shared_expert_started() const { return wait_region(4) + 3; }  // G
 
   // combine_wait. One word, whatever the number of blocks.
   SWITCHYARD_HD int32_t* combine_blocks_left() const { return ptr + layout.combine_wait_offset(); }
@@ -71,9 +76,13 @@ struct EPLocalSyncCounters {
   SWITCHYARD_HD static constexpr int total_size() { return kLayout.total_size(); }
 
   SWITCHYARD_HD constexpr int32_t* get_dispatch_async_ptr() const { return ptr; }
-  SWITCHYARD_HD constexpr int32_t* get_dispatch_wait_ptr() const { return ptr + kLayout.dispatch_wait_offset(); }
+  SWITCHYARD_HD constexpr int32_t* get_dispatch_wait_ptr() const {
+    return ptr + kLayout.dispatch_wait_offset();
+  }
   SWITCHYARD_HD constexpr int32_t* get_combine_async_ptr() const { return get_dispatch_wait_ptr(); }
-  SWITCHYARD_HD constexpr int32_t* get_combine_wait_ptr() const { return ptr + kLayout.combine_wait_offset(); }
+  SWITCHYARD_HD constexpr int32_t* get_combine_wait_ptr() const {
+    return ptr + kLayout.combine_wait_offset();
+  }
 
   // The counters by name.
   SWITCHYARD_HD constexpr SyncCounters view() const { return {ptr, kLayout}; }

@@ -1,5 +1,5 @@
-// What a kernel leaves behind when a wait runs out of time or its input is bad. The first to find a fault on a rank
-// writes the rank's record, which the host can read, and poisons all ranks, whose kernels then leave.
+// What a kernel leaves behind when a wait runs out of time or its input is bad. The first to find a fault on
+// a rank writes the rank's record, which the host can read, and poisons all ranks, whose kernels then leave.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace switchyard {
 
 enum class FaultKind : uint32_t {
   kNone,
-  kTimeout,        // `late_rank` did not deliver in time
-  kBadExpertId,    // topk_ids holds `seen`; valid are -1 and [0, expected)
-  kTooManyRows,    // the step has `seen` rows for this rank, the output holds `expected`
+  kTimeout,      // `late_rank` did not deliver in time
+  kBadExpertId,  // topk_ids holds `seen`; valid are -1 and [0, expected)
+  kTooManyRows,  // the step has `seen` rows for this rank, the output holds `expected`
 };
 
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait };

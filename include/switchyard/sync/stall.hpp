@@ -1,4 +1,5 @@
-// A kernel that only takes time: what `switchyard run --stall` and the simulations put in front of a rank's launch.
+// A kernel that only takes time: what `switchyard run --stall` and the simulations put in front of a rank's
+// launch.
 #pragma once
 
 #include "switchyard/sync/fault.hpp"

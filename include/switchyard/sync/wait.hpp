@@ -15,10 +15,11 @@ struct WaitSite {
 };
 
 // Records the fault, if it is this rank's first, and tells all ranks to leave.
-SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site, uint64_t seen,
-                                   uint64_t elapsed_ns) {
+SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
+                                   uint64_t seen, uint64_t elapsed_ns) {
   FaultRecord& record = *channel.record;
-  if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear}, uint32_t{FaultRecord::kClaimed})) {
+  if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear},
+                                        uint32_t{FaultRecord::kClaimed})) {
     target::st(&record.kind, kind);
     target::st(&record.phase, site.phase);
     target::st(&record.waiting_rank, channel.my_rank);
@@ -38,13 +39,15 @@ SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
   return target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
 }
 
-// Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports): the
-// caller must leave without touching what it waited for. `load` carries the acquire; the value is left in `seen`.
+// Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports):
+// the caller must leave without touching what it waited for. `load` carries the acquire; the value is left in
+// `seen`.
 template <typename T, typename Load, typename Done>
-SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load, Done done) {
+SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
+                                Done done) {
   const uint64_t start_ns = target::now_ns();
-  // A block that waits for another block of its own rank gives that block's wait for a peer time to expire first:
-  // the peer is the one to name.
+  // A block that waits for another block of its own rank gives that block's wait for a peer time to expire
+  // first: the peer is the one to name.
   const uint64_t grace_ns = site.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
   bool arrived = false;
   const bool ended = target::wait_until(
@@ -56,7 +59,8 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
         return arrived || poisoned;
       },
       start_ns + channel.timeout_ns + grace_ns);
-  if (!ended) raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
+  if (!ended)
+    raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
   return arrived;
 }
 

@@ -68,7 +68,8 @@ inline constexpr cuda::memory_order kMemoryOrder = kOrder == Order::kRelaxed   ?
 
 template <Order kOrder, Scope kScope, typename T>
 SWITCHYARD_DEVICE T load(const T* p) {
-  return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*const_cast<T*>(p)).load(detail::kMemoryOrder<kOrder>);
+  return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*const_cast<T*>(p))
+      .load(detail::kMemoryOrder<kOrder>);
 }
 template <Order kOrder, Scope kScope, typename T>
 SWITCHYARD_DEVICE void store(T* p, T value) {
@@ -124,8 +125,8 @@ class TransferBarrier {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   SWITCHYARD_DEVICE void arrive_expect(uint32_t bytes) {
-    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared, &word_,
-                                         bytes);
+    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta,
+                                         cuda::ptx::space_shared, &word_, bytes);
   }
   SWITCHYARD_DEVICE void arrive() { cuda::ptx::mbarrier_arrive(&word_); }
   SWITCHYARD_DEVICE bool done(uint32_t parity) { return cuda::ptx::mbarrier_try_wait_parity(&word_, parity); }
@@ -135,7 +136,8 @@ class TransferBarrier {
   uint64_t word_;
 };
 
-SWITCHYARD_DEVICE void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier) {
+SWITCHYARD_DEVICE void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes,
+                                 TransferBarrier& barrier) {
   cuda::ptx::cp_async_bulk(cuda::ptx::space_shared, cuda::ptx::space_global, shared_dst, global_src, bytes,
                            &barrier.word_);
 }
@@ -153,7 +155,9 @@ SWITCHYARD_DEVICE void bulk_wait() {
 }
 SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-SWITCHYARD_DEVICE void grid_dependency_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+SWITCHYARD_DEVICE void grid_dependency_launch() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 SWITCHYARD_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Time and waiting.
@@ -176,6 +180,11 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
   if (shape.shared_bytes > 48 * 1024)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shape.shared_bytes));
+  // One split between L1 and shared memory for all our kernels: a multiprocessor changes it only when idle,
+  // and a block that waits for that while others wait for the block would wait for ever.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -190,8 +199,8 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
   if (error == cudaSuccess) return Status();
   cudaGetLastError();  // a failed call must not fail the next one too
   return internal_error("launch of %s (%u blocks of %u threads, %llu bytes of shared memory): %s", name,
-                        shape.num_blocks, shape.num_threads, static_cast<unsigned long long>(shape.shared_bytes),
-                        cudaGetErrorString(error));
+                        shape.num_blocks, shape.num_threads,
+                        static_cast<unsigned long long>(shape.shared_bytes), cudaGetErrorString(error));
 }
 
 }  // namespace switchyard::inline cuda_target::target

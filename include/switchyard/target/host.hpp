@@ -34,11 +34,12 @@ extern __thread ThreadState* current_thread;
 void sync_block(Where where);
 bool sync_block_any(bool value, Where where);
 void named_barrier(uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where);
-// Joins the lanes of this warp that have not exited and returns the 32 values they brought (0 for exited lanes).
-// The values stay valid until this thread's next call.
+// Joins the lanes of this warp that have not exited and returns the 32 values they brought (0 for exited
+// lanes). The values stay valid until this thread's next call.
 const uint64_t* warp_collect(uint64_t value, const char* word, Where where);
 void preempt(Where where);  // simulated mode: another thread may run here
-// Lets others run and comes back when something may have changed. `looked_in_vain`: nothing was done since the last one.
+// Lets others run and comes back when something may have changed. `looked_in_vain`: nothing was done since
+// the last one.
 void spin(uint64_t deadline_ns, bool looked_in_vain, Where where);
 uint64_t now_ns();
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
@@ -140,7 +141,8 @@ T shuffle_up(T value, int delta, Where where = Where::current()) {
 inline uint32_t ballot(bool value, Where where = Where::current()) {
   const uint64_t* values = emulator::warp_collect(value, "ballot", where);
   uint32_t mask = 0;
-  for (int lane_idx = 0; lane_idx < kWarpSize; ++lane_idx) mask |= static_cast<uint32_t>(values[lane_idx]) << lane_idx;
+  for (int lane_idx = 0; lane_idx < kWarpSize; ++lane_idx)
+    mask |= static_cast<uint32_t>(values[lane_idx]) << lane_idx;
   return mask;
 }
 
@@ -148,14 +150,19 @@ inline int popcount(uint32_t mask) { return std::popcount(mask); }
 // The mask must not be 0.
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 
-// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU, but not in a weak memory.
+// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU, but not in a
+// weak memory.
 namespace detail {
 constexpr std::memory_order memory_order(Order order) {
   switch (order) {
-    case Order::kRelaxed: return std::memory_order_relaxed;
-    case Order::kAcquire: return std::memory_order_acquire;
-    case Order::kRelease: return std::memory_order_release;
-    case Order::kAcqRel: return std::memory_order_acq_rel;
+    case Order::kRelaxed:
+      return std::memory_order_relaxed;
+    case Order::kAcquire:
+      return std::memory_order_acquire;
+    case Order::kRelease:
+      return std::memory_order_release;
+    case Order::kAcqRel:
+      return std::memory_order_acq_rel;
   }
   return std::memory_order_seq_cst;
 }
@@ -206,8 +213,8 @@ bool compare_exchange(T* p, T expected, T desired, Where where = Where::current(
       const T* operand = static_cast<const T*>(expected_and_desired);
       return *static_cast<T*>(value) == operand[0] && (*static_cast<T*>(value) = operand[1], true);
     };
-    emulator::weak_modify({p, sizeof(T), WordKind::kCompareExchange, kOrder, kScope, true, where}, &old, exchange,
-                          operands);
+    emulator::weak_modify({p, sizeof(T), WordKind::kCompareExchange, kOrder, kScope, true, where}, &old,
+                          exchange, operands);
     return old == expected;
   }
   return std::atomic_ref<T>(*p).compare_exchange_strong(expected, desired, detail::memory_order(kOrder),
@@ -219,7 +226,8 @@ template <typename T>
 T ld(const T* p, Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]] {
     T value;
-    emulator::weak_load({p, sizeof(T), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+    emulator::weak_load({p, sizeof(T), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where},
+                        &value);
     return value;
   }
   return *p;
@@ -227,11 +235,16 @@ T ld(const T* p, Where where = Where::current()) {
 template <typename T>
 void st(T* p, T value, Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]
-    return emulator::weak_store({p, sizeof(T), WordKind::kStore, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+    return emulator::weak_store(
+        {p, sizeof(T), WordKind::kStore, Order::kRelaxed, Scope::kBlock, false, where}, &value);
   *p = value;
 }
-inline Vec16 ld_16(const void* p, Where where = Where::current()) { return ld(static_cast<const Vec16*>(p), where); }
-inline void st_16(void* p, Vec16 value, Where where = Where::current()) { st(static_cast<Vec16*>(p), value, where); }
+inline Vec16 ld_16(const void* p, Where where = Where::current()) {
+  return ld(static_cast<const Vec16*>(p), where);
+}
+inline void st_16(void* p, Vec16 value, Where where = Where::current()) {
+  st(static_cast<Vec16*>(p), value, where);
+}
 
 // Copies `num_bytes` (a multiple of 16) with one lane of `num_lanes` calling it for each lane_idx.
 inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes,
@@ -243,8 +256,8 @@ inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_id
     static_cast<Vec16*>(dst)[i] = static_cast<const Vec16*>(src)[i];
 }
 
-// Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one thread.
-// A load completes on a TransferBarrier; stores complete in committed groups.
+// Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one
+// thread. A load completes on a TransferBarrier; stores complete in committed groups.
 class TransferBarrier {
  public:
   // By one thread, before a sync_block that lets others use it.
@@ -265,19 +278,23 @@ inline void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, 
   copy_row(shared_dst, global_src, bytes, 0, 1, where);
   emulator::transfer_complete(&barrier.word_, bytes);
 }
-inline void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes, Where where = Where::current()) {
-  if (detail::is_weak()) [[unlikely]] return emulator::weak_bulk_store(global_dst, shared_src, bytes, where);
+inline void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes,
+                       Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    return emulator::weak_bulk_store(global_dst, shared_src, bytes, where);
   copy_row(global_dst, shared_src, bytes, 0, 1, where);
 }
 inline void bulk_commit() {
-  if (detail::is_weak()) [[unlikely]] emulator::weak_bulk_commit();
+  if (detail::is_weak()) [[unlikely]]
+    emulator::weak_bulk_commit();
 }
 // At most kPending committed groups still read shared memory / are not yet visible.
 template <int kPending>
 void bulk_wait_read() {}
 template <int kPending>
 void bulk_wait(Where where = Where::current()) {
-  if (detail::is_weak()) [[unlikely]] emulator::weak_bulk_wait(kPending, where);
+  if (detail::is_weak()) [[unlikely]]
+    emulator::weak_bulk_wait(kPending, where);
 }
 // Between ordinary accesses to memory and bulk copies of the same memory, either way.
 inline void fence_proxy_async() {}

@@ -7,14 +7,15 @@
 #include "switchyard/base/macros.hpp"
 #include "switchyard/base/status.hpp"
 
-// Kernels and all they call live in an inline namespace per target, so that both can be linked into one binary.
-// SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself.
-// SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the
-// host's emulator wants to know, CUDA does not.
+// Kernels and all they call live in an inline namespace per target, so that both can be linked into one
+// binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself,
+// whose registers leave room for blocks of 1024 threads. SWITCHYARD_WHERE is the last parameter of a word
+// that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does
+// not.
 #if defined(__CUDACC__)
 #define SWITCHYARD_TARGET cuda_target
 #define SWITCHYARD_DEVICE __device__ __forceinline__
-#define SWITCHYARD_KERNEL __global__
+#define SWITCHYARD_KERNEL __global__ __launch_bounds__(1024, 1)
 #define SWITCHYARD_WHERE
 #define SWITCHYARD_PASS_WHERE
 #else
@@ -44,7 +45,8 @@ struct LaunchShape {
   uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
   uint64_t shared_bytes = 0;
   // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
-  // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order there.
+  // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order
+  // there.
   bool programmatic_dependent = false;
 };
 
@@ -52,7 +54,8 @@ inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a Hopper block 
 
 // The shapes that both targets take.
 inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
-  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 || shape.num_threads > 1024)
+  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 ||
+      shape.num_threads > 1024)
     return invalid_argument(
         "launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)", name,
         shape.num_blocks, shape.num_threads, kWarpSize);

@@ -1,8 +1,10 @@
 // The words kernels use for memory that crosses threads: operation + order + scope. Built once over the four
-// primitives (load, store, fetch_add, compare_exchange) that each target defines. Included by the targets only.
+// primitives (load, store, fetch_add, compare_exchange) that each target defines. Included by the targets
+// only.
 //
-// An acquire that reads what a release wrote (directly, or through a chain of read-modify-writes) makes everything
-// before the release visible after the acquire. Barriers (sync_block, sync_warp) extend this to the threads they join.
+// An acquire that reads what a release wrote (directly, or through a chain of read-modify-writes) makes
+// everything before the release visible after the acquire. Barriers (sync_block, sync_warp) extend this to
+// the threads they join.
 #pragma once
 
 namespace switchyard::inline SWITCHYARD_TARGET::target {

@@ -1,5 +1,5 @@
-// A place where a rank's memory and streams live: the emulator, or one GPU. Memory of one device of a world can be
-// stored to by every other device of it.
+// A place where a rank's memory and streams live: the emulator, or one GPU. Memory of one device of a world
+// can be stored to by every other device of it.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,8 @@ class Device {
   // Makes the device current for the calling thread; every launch through kernels() needs it.
   virtual Status activate() = 0;
   virtual int num_multiprocessors() const = 0;
-  // The emulator's simulated mode: what tells one run from another, and the last things the stream's threads did, a
-  // line each. Nothing elsewhere.
+  // The emulator's simulated mode: what tells one run from another, and the last things the stream's threads
+  // did, a line each. Nothing elsewhere.
   virtual uint64_t trace_hash() const { return 0; }
   virtual std::string recent_events(StreamHandle) const { return ""; }
 
@@ -43,15 +43,15 @@ class Device {
 
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
-  // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as are copy
-  // and fill: a recording holds launches only.
+  // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as
+  // are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
   // After what is on the stream; done when they return. Either side of a copy may be host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
 
-  // From now on launches on these streams, of this and other devices of the world, are recorded instead of run. The
-  // first stream is this device's.
+  // From now on launches on these streams, of this and other devices of the world, are recorded instead of
+  // run. The first stream is this device's.
   virtual Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) = 0;
 };
 

@@ -17,11 +17,13 @@ struct CombineDestination {
 };
 
 template <typename... Arguments>
-using LaunchFunction = Status (*)(const LaunchShape& shape, StreamHandle stream, const Arguments&... arguments);
+using LaunchFunction = Status (*)(const LaunchShape& shape, StreamHandle stream,
+                                  const Arguments&... arguments);
 
 struct KernelTable {
   using Dispatch = Status (*)(const LaunchShape&, StreamHandle, const DispatchArguments&, bf16* output_rows);
-  using Combine = Status (*)(const LaunchShape&, StreamHandle, const CombineArguments&, const CombineDestination&);
+  using Combine = Status (*)(const LaunchShape&, StreamHandle, const CombineArguments&,
+                             const CombineDestination&);
 
   Dispatch dispatch_async;
   Dispatch dispatch_wait;
