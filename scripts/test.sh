@@ -4,6 +4,7 @@ set -uo pipefail
 
 build=$1
 report=$build/test-report.xml
+rm -f "$report"
 # The list of skipped tests at the end is long where there is no GPU, and each line above says "Skipped" already.
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$PWD/$report" |
   sed '/^The following tests did not run:/,/^$/d'

@@ -79,7 +79,7 @@ TEST(EPLocalSyncCounters, HasTheDocumentedLayout) {
   EXPECT_EQ(view.row_count(7), wait + 15);               // region A
   EXPECT_EQ(view.row_count(255), wait + 511);            // the last of region A
   EXPECT_EQ(view.first_in_expert(0), wait + 512);        // region B
-  EXPECT_EQ(view.expert_work(0), wait + 768);            // region C
+  EXPECT_EQ(view.extra_rows(0), wait + 768);             // region C
   EXPECT_EQ(view.blocks_left(), wait + 1024);            // region D
   EXPECT_EQ(view.offsets_ready(), wait + 1025);          // region E
   EXPECT_EQ(view.send_buf_ready(), wait + 1026);         // region F

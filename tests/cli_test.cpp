@@ -141,8 +141,12 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --format int3", {"--format", "bf16"});
   expect_refused("run --target tpu", {"--target", "host"});
   expect_refused("run --steps 0", {"--steps"});
-  expect_refused("run --target host --n-sms 60000", {"n_sms"});
+  expect_refused("run --target host --n-sms 60000", {"--n-sms"});
   expect_refused("run --routing nowhere.csv", {"--routing", "nowhere.csv"});
+  expect_refused("run --padding nan", {"--padding"});
+  expect_refused("run --json /no/such/folder/report.json", {"--json", "/no/such/folder"});
+  expect_refused("run --dump /proc/no/such/folder", {"--dump"});
+  expect_refused("bogus", {"bogus"});
   expect_refused("run --no-such-flag", {"--no-such-flag"});
   expect_refused("", {"subcommand"});
 }
@@ -213,13 +217,15 @@ TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
 }
 
 TEST_F(Cli, AKilledRankIsNamedAndAStalledOneWaitedFor) {
-  const std::string ranks = "run --target host --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 --tokens 5 ";
+  const std::string ranks =
+      "run --target host --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 --tokens 5 ";
   for (const char* phase : {"dispatch_async", "dispatch_wait", "gate_up", "combine_async", "combine_wait"}) {
     const Outcome outcome = run(ranks + "--deadline-ms 1500 --kill 1@" + phase);
     EXPECT_EQ(outcome.exit_code, 3) << phase;
     EXPECT_NE(outcome.err.find("for rank 1 "), std::string::npos) << phase << ": " << outcome.err;
   }
   EXPECT_EQ(run(ranks + "--mode fused --stall 2@combine:50").exit_code, 0);
+  EXPECT_EQ(run(ranks + "--steps 1 --kill 1@combine_wait").exit_code, 1) << "the dead rank has no output";
   expect_refused(ranks + "--kill 3@dispatch_wait", {"--kill", "0..2"});
   expect_refused(ranks + "--kill 1@lunch", {"--kill", "dispatch_async"});
   expect_refused(ranks + "--stall 1@down", {"--stall", "RANK@PHASE:MS"});

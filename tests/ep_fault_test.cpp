@@ -153,6 +153,8 @@ TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
   expect_message(status_of([](auto& c) { c.n_sms = 60000; }), StatusCode::kInvalidArgument, "n_sms is 60000");
   expect_message(status_of([](auto& c) { c.timeout_ns = 0; }), StatusCode::kInvalidArgument,
                  "timeout_ns is 0");
+  expect_message(status_of([](auto& c) { c.timeout_ns = UINT64_MAX; }), StatusCode::kInvalidArgument,
+                 "timeout_ns is 18446744073709551615; it must be 1..");
 }
 
 TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {

@@ -118,6 +118,13 @@ TEST_P(TopkSoftmax, NotANumberComesLast) {
   check(logits, 1, 64, 8);
 }
 
+TEST_P(TopkSoftmax, InfiniteLogitsShareTheWeight) {
+  std::vector<float> logits(32, -std::numeric_limits<float>::infinity());
+  check(logits, 1, 32, 4);
+  logits[5] = logits[9] = std::numeric_limits<float>::infinity();
+  check(logits, 1, 32, 4);
+}
+
 TEST_P(TopkSoftmax, LargeLogitsDoNotOverflow) {
   std::vector<float> logits = random_logits(6, 40, 5);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] += i / 40 % 2 == 0 ? 20000.0f : -20000.0f;

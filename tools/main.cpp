@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "switchyard: %s\n", error.what());
+    const bool has_word = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
+    std::fprintf(stderr, "switchyard: %s%s%s\n", has_word ? argv[1] : "",
+                 has_word ? ": no such command; " : "", error.what());
     return kBadArgument;
   }
   return run();

@@ -114,12 +114,23 @@ Status finish_options(RunOptions& options) {
                             workload.n_ranks);
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
+  if (!(workload.padding >= 0 && workload.padding <= 1))
+    return invalid_argument("--padding: %g must be 0..1", workload.padding);
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
+  // Where the results are to go is tried before there are any.
+  if (!options.json.empty() && options.json != "-" && !std::ofstream(options.json, std::ios::app))
+    return invalid_argument("--json: cannot write %s", options.json.c_str());
+  if (!options.dump.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.dump, error);
+    if (error)
+      return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
+  }
   if (options.target == "cuda" && num_cuda_devices() == 0)
     return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
   return Status();
@@ -135,6 +146,8 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
   for (int rank = 0; rank < step.n_ranks; ++rank) {
     if (!layer.is_alive(rank)) {
       report.rows_per_rank.push_back(0);
+      report.verified = false;
+      report.first_difference = label + "rank " + std::to_string(rank) + " was killed";
       continue;
     }
     Result<MoeLayer::Results> results = layer.download(rank);
@@ -150,7 +163,7 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
     for (size_t i = 0; i < expected[rank].size(); ++i) {
       const double error =
           std::abs(static_cast<double>(to_float(results.value().output[i])) - to_float(expected[rank][i]));
-      if (!(error <= report.max_abs_error)) report.max_abs_error = error;
+      if (!(error <= report.max_abs_error) && !std::isnan(report.max_abs_error)) report.max_abs_error = error;
       if (!(error <= bound) && difference.empty())
         difference = "rank " + std::to_string(rank) + ", token " + std::to_string(i / step.hidden) +
                      ", column " + std::to_string(i % step.hidden) + ": output " +
@@ -306,7 +319,7 @@ std::string to_json(const RunOptions& options, const Report& report) {
       .number("padding", workload.padding)
       .integer("n_sms", report.n_sms)
       .integer("steps", options.steps)
-      .integer("seed", static_cast<int64_t>(workload.seed));
+      .raw("seed", std::to_string(workload.seed));
   if (!report.verified) json.text("first_difference", report.first_difference);
   return json.str() + "\n";
 }
@@ -318,8 +331,11 @@ int run_and_report(RunOptions& options) {
   }
   Report report;
   if (Status status = run_steps(options, report); !status.ok()) {
-    std::fprintf(stderr, "switchyard run: %s\n", status.to_string().c_str());
-    return status.code() == StatusCode::kInvalidArgument ? kBadArgument : kFault;
+    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
+    // What the library calls n_sms is --n-sms here; everything else was checked above.
+    const std::string flag = is_argument && status.message().rfind("n_sms", 0) == 0 ? "--n-sms: " : "";
+    std::fprintf(stderr, "switchyard run: %s%s\n", flag.c_str(), status.to_string().c_str());
+    return is_argument ? kBadArgument : kFault;
   }
   if (options.json == "-") {
     std::fputs(to_json(options, report).c_str(), stdout);

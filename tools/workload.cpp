@@ -61,6 +61,7 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
                             path.c_str());
   workload.file_ids.assign(static_cast<size_t>(workload.n_ranks), {});
   std::string line;
+  bool has_tokens = false;
   for (int line_number = 1; std::getline(file, line); ++line_number) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos || line.front() == '#') continue;
@@ -96,8 +97,12 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
                                 line_number, fields[i], workload.n_experts - 1);
     auto& ids = workload.file_ids[static_cast<size_t>(fields[0])];
     ids.insert(ids.end(), fields.begin() + 1, fields.end());
+    if (ids.size() > static_cast<size_t>(kMaxTokensPerRank) * static_cast<size_t>(top_k))
+      return invalid_argument("--routing: %s line %d: rank %d has more than %d tokens", path.c_str(),
+                              line_number, fields[0], kMaxTokensPerRank);
+    has_tokens = true;
   }
-  if (top_k == 0) return invalid_argument("--routing: %s has no line with ids", path.c_str());
+  if (!has_tokens) return invalid_argument("--routing: %s has no line with ids", path.c_str());
   workload.top_k = top_k;
   workload.tokens_per_rank.clear();
   for (const auto& ids : workload.file_ids)

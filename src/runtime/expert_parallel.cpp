@@ -8,6 +8,7 @@
 namespace switchyard {
 namespace {
 
+constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
 constexpr int kHostSms = 4;
 constexpr int kHostThreads = 64;
 constexpr int kCudaThreads[] = {1024, 512};  // the first that fits
@@ -39,21 +40,28 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
-  if (config.timeout_ns == 0) return invalid_argument("timeout_ns is 0; a wait needs some time");
+  if (config.timeout_ns == 0 || config.timeout_ns > kMaxTimeoutNs)
+    return invalid_argument("timeout_ns is %llu; it must be 1..%llu (a day)",
+                            static_cast<unsigned long long>(config.timeout_ns),
+                            static_cast<unsigned long long>(kMaxTimeoutNs));
   return Status();
 }
 
-// Ranks must agree on everything that decides where a byte lies or what a signal means.
+// One configuration serves all ranks, so all of it must be the same.
 Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank) {
-  const std::tuple<const char*, int, int> fields[] = {
+  const std::tuple<const char*, int64_t, int64_t> fields[] = {
       {"n_experts", first.n_experts, other.n_experts},
       {"top_k", first.top_k, other.top_k},
       {"hidden", first.hidden, other.hidden},
-      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank}};
+      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank},
+      {"n_sms", first.n_sms, other.n_sms},
+      {"num_threads", first.num_threads, other.num_threads},
+      {"timeout_ns", static_cast<int64_t>(first.timeout_ns), static_cast<int64_t>(other.timeout_ns)},
+      {"dependent_launch", first.dependent_launch, other.dependent_launch}};
   for (const auto& [name, expected, seen] : fields)
     if (expected != seen)
-      return invalid_argument("rank %d has another configuration than rank 0: %s is %d there and %d here",
-                              rank, name, seen, expected);
+      return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
+                              rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
   return Status();
 }
 
@@ -228,9 +236,11 @@ Status ExpertParallel::reset(const std::vector<int>& survivors) {
   }
   SWITCHYARD_RETURN_IF_ERROR(validate(config_, static_cast<int>(members.size())));
   SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
+  // Buffers have a place for every expert of the model, whoever owns it: the survivors' are as they must be.
+  std::vector<std::unique_ptr<RankState>> states;
+  for (const int survivor : survivors) states.push_back(std::move(ranks_[static_cast<size_t>(survivor)]));
+  ranks_ = std::move(states);
   members_ = std::move(members);
-  ranks_.clear();
-  SWITCHYARD_RETURN_IF_ERROR(allocate());
   return clear_buffers();
 }
 

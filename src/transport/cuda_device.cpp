@@ -26,8 +26,10 @@ class CudaDevice : public Device {
     void* memory = nullptr;
     const std::string what = std::to_string(bytes) + " bytes of GPU memory";
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset"));
-    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+    if (Status status = clear(memory, bytes); !status.ok()) {
+      cudaFree(memory);
+      return status;
+    }
     return memory;
   }
   void deallocate(void* memory) override {
@@ -77,6 +79,15 @@ class CudaDevice : public Device {
   }
 
  private:
+  // On a stream of its own: kernels of other ranks may be waiting for a launch that has not come yet.
+  Status clear(void* memory, uint64_t bytes) {
+    Result<StreamHandle> stream = create_stream();
+    if (!stream.ok()) return stream.status();
+    const Status status = fill(memory, 0, bytes, stream.value());
+    destroy_stream(stream.value());
+    return status;
+  }
+
   // CUDA would refuse as well, but spoil the recording.
   static Status check_not_recording(StreamHandle stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -127,8 +138,9 @@ int num_cuda_devices() {
   int num_usable = 0;
   for (; num_usable < count; ++num_usable) {
     int major = 0;
+    // Machine code for one architecture ("sm_90a") runs on no other.
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, num_usable) != cudaSuccess ||
-        major < 9)
+        major != 9)
       break;
   }
   return num_usable;
@@ -141,7 +153,7 @@ std::string why_no_cuda() {
     cudaGetLastError();
     return std::string("the CUDA driver says: ") + cudaGetErrorString(error);
   }
-  return "no GPU of compute capability 9.0 or later";
+  return "no GPU of compute capability 9 (Hopper)";
 }
 
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {

@@ -133,11 +133,15 @@ Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_exp
     std::vector<int32_t> order(n_experts);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
+    // Equal logits weigh the same, infinite ones too.
+    const auto weight = [&](int k) {
+      return row[order[k]] == row[order[0]] ? 1.0f : std::exp(row[order[k]] - row[order[0]]);
+    };
     float sum = 0.0f;
-    for (int k = 0; k < top_k; ++k) sum += std::exp(row[order[k]] - row[order[0]]);
+    for (int k = 0; k < top_k; ++k) sum += weight(k);
     for (int k = 0; k < top_k; ++k) {
       routing.topk_ids.push_back(order[k]);
-      routing.topk_weights.push_back(std::exp(row[order[k]] - row[order[0]]) / sum);
+      routing.topk_weights.push_back(weight(k) / sum);
     }
   }
   return routing;

@@ -78,6 +78,8 @@ struct CombineAsync {
       target::st_release_system(counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
                                 uint64_t{shared.rows.count(pair_idx)});
     }
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
+      target::st_relaxed_device(counters.extra_rows(pair_idx), 0);
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
   }
 };

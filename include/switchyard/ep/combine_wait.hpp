@@ -145,7 +145,7 @@ struct CombineWait {
   SWITCHYARD_DEVICE static void accumulate(float (&sums)[kColumnsPerThread], const Vec16& row, float weight) {
     for (int i = 0; i < kColumnsPerThread; ++i) {
       const uint16_t bits = static_cast<uint16_t>(row.words[i / 2] >> (i % 2 * 16));
-      sums[i] = sums[i] + weight * to_float(bf16{bits});
+      sums[i] = target::add_product(sums[i], weight, to_float(bf16{bits}));
     }
   }
 };

@@ -113,13 +113,11 @@ struct DispatchWait {
       target::st(&params.row_offsets[n_local_experts], shared.expert_begin[n_local_experts]);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
-      const int first_of_expert = pair_idx / shape.n_ranks() * shape.n_ranks();
-      target::st(counters.row_end(pair_idx), static_cast<int32_t>(shared.row_end[pair_idx]));
-      target::st(counters.row_count(pair_idx),
-                 static_cast<int32_t>(shared.row_end[pair_idx] - shared.first_row[pair_idx]));
-      target::st(
-          counters.first_in_expert(pair_idx),
-          static_cast<int32_t>(shared.messages.first[pair_idx] - shared.messages.first[first_of_expert]));
+      const uint32_t first_row = shared.first_row[pair_idx], row_end = shared.row_end[pair_idx];
+      target::st(counters.row_end(pair_idx), static_cast<int32_t>(row_end));
+      target::st(counters.row_count(pair_idx), static_cast<int32_t>(row_end - first_row));
+      target::st(counters.first_in_expert(pair_idx),
+                 static_cast<int32_t>(first_row - shared.expert_begin[pair_idx / shape.n_ranks()]));
     }
   }
 
@@ -152,9 +150,12 @@ struct DispatchWait {
         target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
     uint32_t row = shared.first_row[pair_idx] + slot;
     uint32_t next_extra_row = 0;
-    if (target::popcount(mentions) > 1)
+    if (target::popcount(mentions) > 1) {
+      if (worker_idx >= kWarpSize) return;  // one warp alone asks for the extra rows
+      num_workers = kWarpSize;
       next_extra_row = shared.first_row[pair_idx] + shared.messages.count(pair_idx) +
-                       extra_rows_before(pair_idx, slot, expert_idx);
+                       take_extra_rows(pair_idx, target::popcount(mentions) - 1);
+    }
     // One row per mention: the first at the message's own place, the others behind all messages of the pair.
     while (mentions != 0) {
       params.format.decode(message, row, worker_idx, num_workers);
@@ -167,18 +168,13 @@ struct DispatchWait {
     }
   }
 
-  // Extra rows of the messages in earlier slots of the pair. By a whole warp; only where ids repeat within a
-  // token.
-  SWITCHYARD_DEVICE uint32_t extra_rows_before(int pair_idx, uint32_t slot, int expert_idx) const {
-    uint32_t num_extra = 0;
-    for (uint32_t earlier = static_cast<uint32_t>(target::lane_idx()); earlier < slot; earlier += kWarpSize) {
-      uint32_t num_mentions = 0;
-      for (int k = 0; k < shape.top_k(); ++k)
-        num_mentions += names_expert(message_of(pair_idx, earlier), k, expert_idx);
-      num_extra += num_mentions - 1;
-    }
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) num_extra += target::shuffle_xor(num_extra, mask);
-    return num_extra;
+  // The first of `count` rows among those that repeated ids make. By a whole warp; combine_async puts the
+  // counter back.
+  SWITCHYARD_DEVICE uint32_t take_extra_rows(int pair_idx, int count) const {
+    int32_t first = 0;
+    if (target::lane_idx() == 0)
+      first = target::atomic_add_relaxed_device(counters.extra_rows(pair_idx), count);
+    return static_cast<uint32_t>(target::shuffle(first, 0));
   }
 
   // The last block to have read the cells puts them back for the next step. By one warp, while the others

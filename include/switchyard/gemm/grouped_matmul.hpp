@@ -29,7 +29,7 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
     unpack_bf16(target::ld_16(weights + static_cast<int64_t>(k) * params.columns + column), weight);
     for (int r = 0; r < kTileRows; ++r) {
       const float value = to_float(row[r][k]);
-      for (int c = 0; c < kTileColumns; ++c) sums[r][c] = sums[r][c] + value * weight[c];
+      for (int c = 0; c < kTileColumns; ++c) sums[r][c] = target::add_product(sums[r][c], value, weight[c]);
     }
   }
   for (int r = 0; r < kTileRows; ++r) {

@@ -38,18 +38,16 @@ struct SyncCounters {
   SWITCHYARD_HD int32_t* reserved(int expert_idx) const { return ptr + expert_idx; }
   SWITCHYARD_HD int32_t* finished(int expert_idx) const { return ptr + layout.n_experts + expert_idx; }
 
-  // dispatch_wait / combine_async, regions A to G. C and E are there for the layout: rows are dealt without
-  // counters, and no block waits for another to learn the offsets.
+  // dispatch_wait / combine_async, regions A to G. C counts the rows that repeated ids
+  // make. E, F and G are there for the layout: no block waits for another to learn the offsets.
   SWITCHYARD_HD int32_t* row_end(int pair_idx) const { return wait_region(0) + 2 * pair_idx; }        // A
   SWITCHYARD_HD int32_t* row_count(int pair_idx) const { return wait_region(0) + 2 * pair_idx + 1; }  // A
   SWITCHYARD_HD int32_t* first_in_expert(int pair_idx) const { return wait_region(2) + pair_idx; }    // B
-  SWITCHYARD_HD int32_t* expert_work(int local_expert_idx) const {
-    return wait_region(3) + local_expert_idx;
-  }                                                                                    // C
-  SWITCHYARD_HD int32_t* blocks_left() const { return wait_region(4); }                // D
-  SWITCHYARD_HD int32_t* offsets_ready() const { return wait_region(4) + 1; }          // E
-  SWITCHYARD_HD int32_t* send_buf_ready() const { return wait_region(4) + 2; }         // F
-  SWITCHYARD_HD int32_t* shared_expert_started() const { return wait_region(4) + 3; }  // G
+  SWITCHYARD_HD int32_t* extra_rows(int pair_idx) const { return wait_region(3) + pair_idx; }         // C
+  SWITCHYARD_HD int32_t* blocks_left() const { return wait_region(4); }                               // D
+  SWITCHYARD_HD int32_t* offsets_ready() const { return wait_region(4) + 1; }                         // E
+  SWITCHYARD_HD int32_t* send_buf_ready() const { return wait_region(4) + 2; }                        // F
+  SWITCHYARD_HD int32_t* shared_expert_started() const { return wait_region(4) + 3; }                 // G
 
   // combine_wait. One word, whatever the number of blocks.
   SWITCHYARD_HD int32_t* combine_blocks_left() const { return ptr + layout.combine_wait_offset(); }

@@ -147,6 +147,10 @@ inline uint32_t ballot(bool value, Where where = Where::current()) {
 }
 
 inline int popcount(uint32_t mask) { return std::popcount(mask); }
+// sum + a * b with both operations rounded: the same bits on every target. (-ffp-contract=off comes with the
+// library.)
+inline float add_product(float sum, float a, float b) { return sum + a * b; }
+
 // The mask must not be 0.
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 

@@ -83,7 +83,7 @@ struct CudaReport {
 };
 CudaReport report_cuda();
 
-// GPUs that can run our kernels (compute capability 9.0 and later); none in a build without CUDA.
+// GPUs that can run our kernels (Hopper, compute capability 9); none in a build without CUDA.
 int num_cuda_devices();
 // Why there are none, in words.
 std::string why_no_cuda();
