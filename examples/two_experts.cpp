@@ -22,8 +22,9 @@ void need(const Status& status) {
 }
 
 struct RankData {
-  Buffer<bf16> tokens, rows, output;
-  Buffer<int32_t> topk_ids, src_info, expert_ids;
+  RowBuffers rows;  // where the tokens of all ranks for this rank's experts arrive
+  Buffer<bf16> tokens, output;
+  Buffer<int32_t> topk_ids, expert_ids;
   Buffer<float> topk_weights;
   Buffer<uint32_t> row_offsets;
 };
@@ -42,22 +43,21 @@ int main() {
   std::vector<RankData> data;
   for (int r = 0; r < kRanks; ++r) {
     Rank& rank = world->rank(r);
-    const size_t max_rows = ep->max_recv_rows();
-    data.push_back({need(rank.upload(tokens)), need(rank.allocate<bf16>(max_rows * kHidden)),
+    data.push_back({need(ep->row_buffers(r)), need(rank.upload(tokens)),
                     need(rank.allocate<bf16>(tokens.size())), need(rank.upload(topk_ids)),
-                    need(rank.allocate<int32_t>(2 * max_rows)),
                     need(rank.allocate<int32_t>(kExperts / kRanks)),
                     need(rank.upload(std::vector<float>(topk_ids.size(), 0.5f))),
                     need(rank.allocate<uint32_t>(kExperts / kRanks + 1))});
   }
   for (int r = 0; r < kRanks; ++r) {
     RankData& d = data[r];
-    need(ep->dispatch(r, {d.tokens.data(), d.topk_ids.data(), kTokens},
-                      {d.rows.data(), d.src_info.data(), static_cast<uint32_t>(ep->max_recv_rows()),
-                       d.row_offsets.data(), d.expert_ids.data()}));
-    // Here a model would run its experts on d.rows, grouped by d.row_offsets, on the same stream.
+    need(ep->dispatch(
+        r, {d.tokens.data(), d.topk_ids.data(), kTokens},
+        {d.rows.rows, d.rows.src_info, d.rows.max_rows, d.row_offsets.data(), d.expert_ids.data()}));
+    // Here a model would run its experts on d.rows.rows, grouped by d.row_offsets, on the same stream, and
+    // leave what they make in d.rows.expert_outputs.
     need(ep->combine(
-        r, {d.rows.data(), d.src_info.data()},
+        r, {d.rows.rows, d.rows.src_info},
         {d.topk_ids.data(), d.topk_weights.data(), kTokens, {CombineReduction::kWeighted, d.output.data()}}));
   }
   need(ep->synchronize());  // a dead peer, a bad id or a full buffer is named here

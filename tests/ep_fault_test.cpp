@@ -7,15 +7,23 @@ namespace {
 
 using testing_support::EpHarness;
 using testing_support::make_step;
+using testing_support::RunOptions;
 using testing_support::Shape;
 
-class EpFault : public testing::TestWithParam<TargetChoice> {
+class EpFault : public testing::TestWithParam<std::tuple<TargetChoice, Protocol>> {
  protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(target()); }
+  static TargetChoice target() { return std::get<0>(GetParam()); }
+  static Protocol protocol() { return std::get<1>(GetParam()); }
+  static RunOptions options() { return {.target = target(), .protocol = protocol()}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, EpFault, testing_support::all_targets(),
-                         [](const auto& info) { return testing_support::target_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Targets, EpFault,
+                         testing::Combine(testing_support::all_targets(), testing_support::both_protocols()),
+                         [](const auto& info) {
+                           return testing_support::target_name(std::get<0>(info.param)) +
+                                  testing_support::protocol_name(std::get<1>(info.param));
+                         });
 
 void expect_message(const Status& status, StatusCode code, const std::string& part) {
   EXPECT_EQ(status.code(), code) << status.to_string();
@@ -24,7 +32,7 @@ void expect_message(const Status& status, StatusCode code, const std::string& pa
 
 TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
   const Shape shape;
-  EpHarness harness(shape, {.target = GetParam()});
+  EpHarness harness(shape, options());
   for (const int32_t bad_id : {4, -2, 1 << 30}) {
     reference::Step step = make_step(shape, 5);
     step.topk_ids[1][3] = bad_id;
@@ -37,14 +45,15 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
 }
 
 TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
-  auto world = World::create({.target = GetParam(), .n_ranks = 3});
+  auto world = World::create({.target = target(), .n_ranks = 3});
   ASSERT_TRUE(world.ok());
   auto ep = ExpertParallel::create(*world.value(), {.n_experts = 6,
                                                     .top_k = 1,
                                                     .hidden = 8,
                                                     .max_tokens_per_rank = 4,
                                                     .n_sms = 2,
-                                                    .timeout_ns = 1'000'000'000});
+                                                    .timeout_ns = 1'000'000'000,
+                                                    .protocol = protocol()});
   ASSERT_TRUE(ep.ok()) << ep.status().to_string();
   std::vector<Buffer<uint32_t>> offsets;
   std::vector<Buffer<int32_t>> ids;
@@ -62,9 +71,13 @@ TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
 }
 
 TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
-  auto world = World::create({.target = GetParam(), .n_ranks = 1});
-  auto ep = ExpertParallel::create(
-      *world.value(), {.n_experts = 1, .top_k = 2, .hidden = 8, .max_tokens_per_rank = 4, .n_sms = 2});
+  auto world = World::create({.target = target(), .n_ranks = 1});
+  auto ep = ExpertParallel::create(*world.value(), {.n_experts = 1,
+                                                    .top_k = 2,
+                                                    .hidden = 8,
+                                                    .max_tokens_per_rank = 4,
+                                                    .n_sms = 2,
+                                                    .protocol = Protocol::kSlotted});
   ASSERT_TRUE(ep.ok()) << ep.status().to_string();
   Rank& rank = world.value()->rank(0);
   auto tokens = rank.upload(std::vector<bf16>(32)).value();
@@ -81,9 +94,50 @@ TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
                  "receives 8 rows, its output holds 7");
 }
 
+// Counts come first: that a step does not fit is known before any row moves, on every rank.
+TEST_P(EpFault, AStepOverCapacityIsSkippedAndTheNextOneIsRight) {
+  if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "the slotted protocol has room for everything";
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {5, 5}};
+  RunOptions run = options();
+  run.capacity_factor = 1.5;  // 15 rows
+  EpHarness harness(shape, run);
+  reference::Step crowd = make_step(shape, 5);
+  for (auto& ids : crowd.topk_ids) std::fill(ids.begin(), ids.end(), 2);
+  reference::Step even = make_step(shape, 6);
+  for (auto& ids : even.topk_ids)
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 4);
+  const std::string message = "rank 1 would receive 20 rows and has room for 15";
+  for (int i = 0; i < 2; ++i) {
+    // Found before combine, or after it.
+    ASSERT_TRUE(i == 0 ? true : harness.enqueue_steps(crowd, 2).ok());
+    const Status status = i == 0 ? harness.dispatch_some(crowd, {0, 1}) : harness.ep().synchronize();
+    expect_message(status, StatusCode::kResourceExhausted, message);
+    EXPECT_TRUE(harness.ep().synchronize().ok()) << "said once";
+    harness.run_and_check(even);
+  }
+}
+
+TEST_P(EpFault, DirectRowsMustBeThoseOfTheWorld) {
+  if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "the slotted protocol takes any memory";
+  EpHarness harness({}, options());
+  Rank& rank = harness.world().rank(0);
+  auto other = rank.allocate<bf16>(1000).value();
+  auto src_info = rank.allocate<int32_t>(10).value();
+  auto offsets = rank.allocate<uint32_t>(3).value();
+  auto ids = rank.allocate<int32_t>(2).value();
+  expect_message(harness.ep().dispatch(0, {}, {other.data(), src_info.data(), 5, offsets.data(), ids.data()}),
+                 StatusCode::kInvalidArgument, "must be those of row_buffers(0)");
+  ASSERT_TRUE(harness.ep().dispatch_async(0, {}).ok());
+  ASSERT_TRUE(harness.ep().dispatch_async(1, {}).ok());
+  ASSERT_TRUE(harness.ep().dispatch_wait(0, {.row_offsets = offsets.data(), .expert_ids = ids.data()}).ok());
+  expect_message(harness.ep().combine_async(0, {other.data(), src_info.data()}), StatusCode::kInvalidArgument,
+                 "must be the expert_outputs or the rows of row_buffers(0)");
+  ASSERT_TRUE(harness.ep().reset().ok());
+}
+
 TEST_P(EpFault, CallsOutOfOrderAreRefused) {
   const Shape shape{.tokens_per_rank = {0, 0}, .max_tokens_per_rank = 4};
-  EpHarness harness(shape, {.target = GetParam()});
+  EpHarness harness(shape, options());
   ExpertParallel& ep = harness.ep();
   Rank& rank = harness.world().rank(0);
   auto offsets = rank.allocate<uint32_t>(3).value();
@@ -106,7 +160,7 @@ TEST_P(EpFault, CallsOutOfOrderAreRefused) {
 
 TEST_P(EpFault, BadArgumentsNameTheArgumentAndTheLimit) {
   const Shape shape{.tokens_per_rank = {2, 2}};
-  EpHarness harness(shape, {.target = GetParam()});
+  EpHarness harness(shape, options());
   Rank& rank = harness.world().rank(0);
   auto tokens = rank.allocate<bf16>(256).value();
   auto ids = rank.allocate<int32_t>(8).value();
@@ -126,10 +180,10 @@ TEST_P(EpFault, BadArgumentsNameTheArgumentAndTheLimit) {
 }
 
 TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
-  auto world = World::create({.target = GetParam(), .n_ranks = 2});
+  auto world = World::create({.target = target(), .n_ranks = 2});
   ASSERT_TRUE(world.ok());
   const ExpertParallelConfig good{
-      .n_experts = 4, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
+      .n_experts = 4, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2, .protocol = protocol()};
   const auto status_of = [&](auto change) {
     ExpertParallelConfig config = good;
     change(config);
@@ -158,7 +212,7 @@ TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
 }
 
 TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
-  auto world = World::create({.target = GetParam(), .n_ranks = 3});
+  auto world = World::create({.target = target(), .n_ranks = 3});
   ASSERT_TRUE(world.ok());
   const ExpertParallelConfig good{
       .n_experts = 6, .top_k = 2, .hidden = 16, .max_tokens_per_rank = 4, .n_sms = 2};
@@ -176,7 +230,7 @@ TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
 // memory, alone.
 TEST_P(EpFault, WhatIsEnqueuedBehindABrokenStepDoesNothing) {
   const Shape shape;
-  EpHarness harness(shape, {.target = GetParam()});
+  EpHarness harness(shape, options());
   reference::Step step = make_step(shape, 8);
   step.topk_ids[0][0] = 99;
   ASSERT_TRUE(harness.enqueue_steps(step, 3).ok());
@@ -187,7 +241,7 @@ TEST_P(EpFault, WhatIsEnqueuedBehindABrokenStepDoesNothing) {
 
 TEST_P(EpFault, ResetRefusesSurvivorsThatMakeNoWorld) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {1, 1, 1}};
-  EpHarness harness(shape, {.target = GetParam()});
+  EpHarness harness(shape, options());
   expect_message(harness.ep().reset({}), StatusCode::kInvalidArgument, "survivors is empty");
   expect_message(harness.ep().reset({0, 3}), StatusCode::kInvalidArgument, "survivors[1] is 3");
   expect_message(harness.ep().reset({1, 0}), StatusCode::kInvalidArgument, "survivors[1] is 0");

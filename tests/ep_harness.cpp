@@ -49,20 +49,23 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                                               .n_sms = options.n_sms,
                                               .num_threads = options.num_threads,
                                               .timeout_ns = 20'000'000'000,
-                                              .dependent_launch = options.dependent_launch}));
+                                              .dependent_launch = options.dependent_launch,
+                                              .protocol = options.protocol,
+                                              .capacity_factor = options.capacity_factor}));
   const size_t n_local = static_cast<size_t>(ep_->n_local_experts());
-  const size_t max_rows = ep_->max_recv_rows();
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
   const size_t top_k = static_cast<size_t>(shape.top_k);
   for (int rank = 0; rank < shape.n_ranks; ++rank) {
     Rank& owner = world_->rank(rank);
+    const RowBuffers rows = must(ep_->row_buffers(rank));
+    const size_t max_rows = rows.max_rows;
     ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                      .rows = must(owner.allocate<bf16>(max_rows * hidden)),
-                      .expert_rows = must(owner.allocate<bf16>(max_rows * hidden)),
+                      .rows = owner.view(rows.rows, max_rows * hidden),
+                      .expert_rows = owner.view(rows.expert_outputs, max_rows * hidden),
                       .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
                       .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
-                      .src_info = must(owner.allocate<int32_t>(2 * max_rows)),
+                      .src_info = owner.view(rows.src_info, 2 * max_rows),
                       .expert_ids = must(owner.allocate<int32_t>(n_local)),
                       .topk_weights = must(owner.allocate<float>(tokens * top_k)),
                       .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
@@ -90,7 +93,7 @@ DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
 
 DispatchOutput EpHarness::dispatch_output(int rank) {
   RankBuffers& buffers = ranks_[rank];
-  return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(ep_->max_recv_rows()),
+  return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
           buffers.row_offsets.data(), buffers.expert_ids.data()};
 }
 
@@ -151,7 +154,7 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
   reference::DispatchResult result{
       must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
-  const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep_->max_recv_rows());
+  const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
   result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
   return result;

@@ -34,11 +34,13 @@ reference::Step make_step(const Shape& shape, uint64_t seed);
 struct RunOptions {
   TargetChoice target = TargetChoice::kHost;
   StepMode mode = StepMode::kSplit;
+  Protocol protocol = Protocol::kSlotted;
   CombineReduction reduction = CombineReduction::kWeighted;
   int n_sms = 3;
   int num_threads = 64;
   bool dependent_launch = false;
-  HostDeviceOptions host;
+  HostDeviceOptions host = {};
+  double capacity_factor = 0;
 };
 
 // One rank's view of a step: device buffers, and what came back.
@@ -101,6 +103,10 @@ std::vector<bf16> identity_expert(const void*, const reference::Step& step, int 
 
 // Every target there is, for INSTANTIATE_TEST_SUITE_P; call skip_if_absent() first in each test.
 inline auto all_targets() { return ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda); }
+inline auto both_protocols() { return ::testing::Values(Protocol::kSlotted, Protocol::kDirect); }
+inline std::string protocol_name(Protocol protocol) {
+  return protocol == Protocol::kSlotted ? "Slotted" : "Direct";
+}
 inline std::string target_name(TargetChoice target) {
   return target == TargetChoice::kHost ? "Host" : "Cuda";
 }

@@ -10,12 +10,15 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-using Variant = std::tuple<TargetChoice, StepMode>;
+using Variant = std::tuple<TargetChoice, StepMode, Protocol>;
 
 class Ep : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
-  static RunOptions options() { return {.target = std::get<0>(GetParam()), .mode = std::get<1>(GetParam())}; }
+  static RunOptions options() {
+    const auto [target, mode, protocol] = GetParam();
+    return {.target = target, .mode = mode, .protocol = protocol};
+  }
   // Runs `num_steps` steps of random routing.
   static void check(const Shape& shape, RunOptions run = options(), int num_steps = 2) {
     EpHarness harness(shape, run);
@@ -26,9 +29,11 @@ class Ep : public testing::TestWithParam<Variant> {
 
 INSTANTIATE_TEST_SUITE_P(Targets, Ep,
                          testing::Combine(testing_support::all_targets(),
-                                          testing::Values(StepMode::kSplit, StepMode::kFused)),
+                                          testing::Values(StepMode::kSplit, StepMode::kFused),
+                                          testing_support::both_protocols()),
                          [](const auto& info) {
                            return testing_support::target_name(std::get<0>(info.param)) +
+                                  testing_support::protocol_name(std::get<2>(info.param)) +
                                   (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
                          });
 
@@ -168,20 +173,23 @@ TEST(EpTargets, GpuEqualsHost) {
                       .hidden = 512,
                       .tokens_per_rank = std::vector<int>(n_ranks, 16)};
     const reference::Step step = make_step(shape, 77);
-    EpHarness host(shape, {.target = TargetChoice::kHost});
-    EpHarness cuda(shape, {.target = TargetChoice::kCuda, .n_sms = 16, .num_threads = 512});
-    host.run_and_check(step);
-    cuda.run_and_check(step);
-    EXPECT_EQ(host.last_output(), cuda.last_output()) << n_ranks << " ranks";
+    for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
+      EpHarness host(shape, {.target = TargetChoice::kHost, .protocol = protocol});
+      EpHarness cuda(shape,
+                     {.target = TargetChoice::kCuda, .protocol = protocol, .n_sms = 16, .num_threads = 512});
+      host.run_and_check(step);
+      cuda.run_and_check(step);
+      EXPECT_EQ(host.last_output(), cuda.last_output()) << n_ranks << " ranks, " << to_string(protocol);
+    }
   }
 }
 
 // In the emulator's simulated mode the same kernels run in any order the seed draws.
 TEST(EpSimulated, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 4}};
-  for (uint64_t seed = 0; seed < 40 && !testing::Test::HasFatalFailure(); ++seed) {
-    const StepMode mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused;
-    EpHarness harness(shape, {.mode = mode,
+  for (uint64_t seed = 0; seed < 80 && !testing::Test::HasFatalFailure(); ++seed) {
+    EpHarness harness(shape, {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                              .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
                               .n_sms = 2,
                               .num_threads = 32,
                               .host = {.mode = EmulatorMode::kSimulated, .seed = seed}});

@@ -30,14 +30,15 @@ class StepRunner {
                                               .timeout_ns = 20'000'000'000}));
     const size_t tokens = static_cast<size_t>(shape.tokens_per_rank.front());
     const size_t top_k = static_cast<size_t>(shape.top_k), hidden = static_cast<size_t>(shape.hidden);
-    const size_t max_rows = ep->max_recv_rows(), n_local = static_cast<size_t>(ep->n_local_experts());
+    const size_t n_local = static_cast<size_t>(ep->n_local_experts());
     for (int rank = 0; rank < shape.n_ranks; ++rank) {
       Rank& owner = world->rank(rank);
+      const RowBuffers rows = must(ep->row_buffers(rank));
       ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                        .rows = must(owner.allocate<bf16>(max_rows * hidden)),
+                        .rows = owner.view(rows.rows, rows.max_rows * hidden),
                         .output = must(owner.allocate<bf16>(tokens * hidden)),
                         .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
-                        .src_info = must(owner.allocate<int32_t>(2 * max_rows)),
+                        .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
                         .expert_ids = must(owner.allocate<int32_t>(n_local)),
                         .topk_weights = must(owner.allocate<float>(tokens * top_k)),
                         .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
@@ -92,7 +93,7 @@ class StepRunner {
       Buffers& buffers = ranks_[rank];
       reference::DispatchResult result{
           must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
-      const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep->max_recv_rows());
+      const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
       result.src_info = must(buffers.src_info.download(2 * num_rows));
       result.rows = must(buffers.rows.download(num_rows * static_cast<size_t>(shape_.hidden)));
       ASSERT_EQ(reference::check_dispatch(step, rank, result), "");
@@ -106,7 +107,7 @@ class StepRunner {
   }
   DispatchOutput dispatch_output(int rank) {
     Buffers& buffers = ranks_[rank];
-    return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(ep->max_recv_rows()),
+    return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
             buffers.row_offsets.data(), buffers.expert_ids.data()};
   }
 

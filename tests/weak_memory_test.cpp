@@ -410,7 +410,7 @@ const NamedMutant kMutants[] = {
     {"Row5CellReleaseIsDeviceScope",
      {"CombineAsync*::signal(", WordKind::kStore, Order::kRelease, Scope::kDevice}},
     {"Row5CellAcquireIsRelaxed", {"CombineWait*::collect_rows(", WordKind::kLoad, kRelaxed}},
-    {"Row7RecordReleaseIsRelaxed", {"raise_fault(", WordKind::kStore, kRelaxed}, run_fault_record},
+    {"Row7RecordReleaseIsRelaxed", {"record_fault(", WordKind::kStore, kRelaxed}, run_fault_record},
 };
 
 class OrderMutants : public WeakMemory, public testing::WithParamInterface<NamedMutant> {};

@@ -181,6 +181,7 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->add_option("--num-threads", options->launch.num_threads,
                    "Threads of a block, a multiple of 32; 0 chooses")
       ->check(CLI::Range(0, 1024));
+  add_protocol_option(*command, options->launch.protocol, "chooses by shape");
   command->add_flag("--dependent-launch", options->launch.dependent,
                     "CUDA: launches may take their places before their predecessors have ended");
   command->add_option("--hidden", options->hidden, "Elements of a token, a multiple of 8 [7168; host 512]")

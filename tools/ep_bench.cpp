@@ -88,14 +88,19 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   SWITCHYARD_RETURN_IF_ERROR(bench->check_host_memory(num_sets));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
-  auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
-                                           .top_k = workload.top_k,
-                                           .hidden = workload.hidden,
-                                           .max_tokens_per_rank = bench->num_tokens(),
-                                           .n_sms = launch.n_sms,
-                                           .num_threads = launch.num_threads,
-                                           .timeout_ns = timeout_ns,
-                                           .dependent_launch = launch.dependent});
+  auto ep = ExpertParallel::create(
+      world, {.n_experts = workload.n_experts,
+              .top_k = workload.top_k,
+              .hidden = workload.hidden,
+              .max_tokens_per_rank = bench->num_tokens(),
+              .n_sms = launch.n_sms,
+              .num_threads = launch.num_threads,
+              .timeout_ns = timeout_ns,
+              .dependent_launch = launch.dependent,
+              .protocol = launch.protocol,
+              // Where tokens crowd, a rank may get nearly all of them.
+              .capacity_factor =
+                  workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
@@ -143,8 +148,15 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
+    if (ep_->config().protocol == Protocol::kDirect) {
+      Result<RowBuffers> rows = ep_->row_buffers(r);
+      if (!rows.ok()) return rows.status();
+      buffers.rows = rank.view(rows.value().rows, rows.value().max_rows * hidden);
+      buffers.src_info = rank.view(rows.value().src_info, size_t{2} * rows.value().max_rows);
+    } else {
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
+    }
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
@@ -169,8 +181,9 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
     return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
   };
   const auto dispatch_output = [&](const RankBuffers& buffers) {
-    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(), buffers.expected_offsets.back(),
-                          buffers.row_offsets.data(), buffers.expert_ids.data()};
+    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(),
+                          static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
+                          buffers.expert_ids.data()};
   };
   const auto combine_input = [](const RankBuffers& buffers) {
     return CombineInput{buffers.rows.data(), buffers.src_info.data()};
@@ -319,18 +332,24 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t 
   return result;
 }
 
-// What the slotted protocol must move: a token is read once and written as a message to each of its experts;
+// What the protocol must move. Slotted: a token is read once and written as a message to each of its experts;
 // there messages become rows; combine moves each row home, where they are read and summed. The send buffer is
-// not counted: ExpertParallel has none.
+// not counted: ExpertParallel has none. Direct: a token is read once and written to each of its rows; combine
+// reads each row once and writes the sum.
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
   const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);
   const uint64_t row_bytes = ep_->combine_message_bytes(), message_bytes = ep_->dispatch_message_bytes();
-  const std::map<std::string, uint64_t> bytes = {
+  const std::map<std::string, uint64_t> direct_bytes = {{"dispatch_async", (tokens + rows) * row_bytes},
+                                                        {"dispatch_wait", 0},
+                                                        {"combine_async", 0},
+                                                        {"combine_wait", (rows + tokens) * row_bytes}};
+  const std::map<std::string, uint64_t> slotted_bytes = {
       {"dispatch_async", tokens * row_bytes + rows * message_bytes},
       {"dispatch_wait", rows * message_bytes + rows * row_bytes},
       {"combine_async", 2 * rows * row_bytes},
       {"combine_wait", rows * row_bytes + tokens * row_bytes}};
+  const auto& bytes = ep_->config().protocol == Protocol::kDirect ? direct_bytes : slotted_bytes;
   if (phase == kWholeStep) return bytes_of("dispatch") + bytes_of("combine");
   if (phase == "dispatch") return bytes.at("dispatch_async") + bytes.at("dispatch_wait");
   if (phase == "combine") return bytes.at("combine_async") + bytes.at("combine_wait");

@@ -41,6 +41,7 @@ struct EpLaunch {
   int n_sms = 0;
   int num_threads = 0;  // 0: as the target suggests
   bool dependent = false;
+  Protocol protocol = Protocol::kAutomatic;
 };
 
 class EpBench {

@@ -25,15 +25,14 @@ std::vector<bf16> concatenate(const std::vector<std::vector<bf16>>& matrices, in
 }  // namespace
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
-                                                   const reference::MlpExperts& experts, int n_sms,
-                                                   uint64_t timeout_ns, const FaultPlan& faults) {
+                                                   const reference::MlpExperts& experts,
+                                                   ExpertParallelConfig config, const FaultPlan& faults) {
   auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults));
-  auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
-                                           .top_k = workload.top_k,
-                                           .hidden = workload.hidden,
-                                           .max_tokens_per_rank = workload.max_tokens_per_rank(),
-                                           .n_sms = n_sms,
-                                           .timeout_ns = timeout_ns});
+  config.n_experts = workload.n_experts;
+  config.top_k = workload.top_k;
+  config.hidden = workload.hidden;
+  config.max_tokens_per_rank = workload.max_tokens_per_rank();
+  auto ep = ExpertParallel::create(world, config);
   if (!ep.ok()) return ep.status();
   layer->ep_ = std::move(ep).value();
   SWITCHYARD_RETURN_IF_ERROR(layer->allocate(experts));
@@ -51,6 +50,11 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
     const uint64_t num_ids = num_tokens * static_cast<uint64_t>(workload_.top_k);
     const uint64_t num_experts = static_cast<uint64_t>(n_local);
+    Result<RowBuffers> rows = ep_->row_buffers(r);
+    if (!rows.ok()) return rows.status();
+    buffers.rows = rank.view(rows.value().rows, rows.value().max_rows * hidden);
+    buffers.expert_outputs = rank.view(rows.value().expert_outputs, rows.value().max_rows * hidden);
+    buffers.src_info = rank.view(rows.value().src_info, size_t{2} * rows.value().max_rows);
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_experts * hidden * width));
@@ -69,19 +73,14 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   return Status();
 }
 
-// Row buffers hold what the step needs, not the worst that could come: the tool knows the routing.
+// What the experts make on their way holds what the step needs, not the worst that could come: the tool knows
+// the routing.
 Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
-  if (num_rows <= buffers.max_rows && buffers.rows.data() != nullptr) return Status();
-  const Rank& rank = world_.rank(r);
-  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
-  buffers.max_rows = num_rows;
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, rank, num_rows * 2 * width));
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.activated, rank, num_rows * width));
-  return allocate_into(buffers.expert_outputs, rank, num_rows * hidden);
+  if (num_rows * width <= buffers.activated.size()) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_rows * 2 * width));
+  return allocate_into(buffers.activated, world_.rank(r), num_rows * width);
 }
 
 LaunchShape MoeLayer::layer_launch(int rank) const {
@@ -144,7 +143,7 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return DispatchOutput{buffers.rows.data(), buffers.src_info.data(),
-                          static_cast<uint32_t>(buffers.max_rows), buffers.row_offsets.data(),
+                          static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
                           buffers.expert_ids.data()};
   };
   if (mode == StepMode::kFused)
@@ -237,7 +236,7 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
   };
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
-  const uint64_t num_rows = std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.max_rows);
+  const uint64_t num_rows = std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.rows.download(num_rows * hidden), results.dispatch.rows));

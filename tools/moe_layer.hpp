@@ -18,9 +18,10 @@ class MoeLayer {
   // Called when a phase begins.
   using OnPhase = std::function<void(const std::string& phase)>;
 
+  // `config` says everything that the workload does not.
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
-                                                  const reference::MlpExperts& experts, int n_sms,
-                                                  uint64_t timeout_ns, const FaultPlan& faults);
+                                                  const reference::MlpExperts& experts,
+                                                  ExpertParallelConfig config, const FaultPlan& faults);
 
   // Runs one step. With a router the step's ids and weights are filled in by it, before padding is applied.
   Status run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step,
@@ -47,8 +48,8 @@ class MoeLayer {
     Buffer<bf16> tokens, output;
     Buffer<int32_t> topk_ids, expert_ids, src_info;
     Buffer<uint32_t> row_offsets;
-    Buffer<bf16> rows, gate_up, activated, expert_outputs;  // [max_rows][..], grown as a step needs
-    uint64_t max_rows = 0;
+    Buffer<bf16> rows, expert_outputs;  // of ExpertParallel
+    Buffer<bf16> gate_up, activated;    // [rows][..], grown as a step needs
   };
 
   MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)

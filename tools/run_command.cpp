@@ -19,6 +19,8 @@ struct RunOptions {
   std::string target = "auto";
   int tokens = 64;
   int n_sms = 0;
+  Protocol protocol = Protocol::kAutomatic;
+  double capacity_factor = 0;
   std::string format = "bf16";
   std::string mode = "split";
   std::string routing = "uniform";
@@ -46,6 +48,8 @@ struct Report {
   std::string device;
   Target target = Target::kHost;
   int n_sms = 0;
+  Protocol protocol = Protocol::kAutomatic;
+  std::string protocol_reason;
 };
 
 std::vector<std::string> phase_names(const RunOptions& options) {
@@ -242,13 +246,19 @@ Status run_steps(const RunOptions& options, Report& report) {
   Result<std::unique_ptr<World>> world = World::create({.target = target, .n_ranks = workload.n_ranks});
   if (!world.ok()) return world.status();
   const reference::MlpExperts experts = make_experts(workload);
-  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
-      *world.value(), workload, experts, options.n_sms, options.deadline_ms * 1'000'000, options.faults);
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(*world.value(), workload, experts,
+                                                               {.n_sms = options.n_sms,
+                                                                .timeout_ns = options.deadline_ms * 1'000'000,
+                                                                .protocol = options.protocol,
+                                                                .capacity_factor = options.capacity_factor},
+                                                               options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
   report.target = world.value()->target();
   report.device = world.value()->rank(0).device().name();
   report.n_sms = layer.ep().n_sms();
+  report.protocol = layer.ep().config().protocol;
+  report.protocol_reason = layer.ep().protocol_reason();
   for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
     const std::string label =
         "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
@@ -269,6 +279,7 @@ void print_table(const RunOptions& options, const Report& report) {
               workload.n_ranks == 1 ? "" : "s");
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
+  std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
   std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n",
               workload.hidden, workload.n_experts, workload.expert_width, workload.top_k,
               options.format.c_str(), options.mode.c_str(), options.routing.c_str());
@@ -318,6 +329,8 @@ std::string to_json(const RunOptions& options, const Report& report) {
       .text("routing", options.routing)
       .number("padding", workload.padding)
       .integer("n_sms", report.n_sms)
+      .text("protocol", to_string(report.protocol))
+      .text("protocol_reason", report.protocol_reason)
       .integer("steps", options.steps)
       .raw("seed", std::to_string(workload.seed));
   if (!report.verified) json.text("first_difference", report.first_difference);
@@ -396,6 +409,12 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       ->capture_default_str();
   command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank; 0 chooses")
       ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  add_protocol_option(*command, options->protocol, "chooses by shape and says why");
+  command
+      ->add_option("--capacity-factor", options->capacity_factor,
+                   "Room for rows, as a multiple of a rank's even share; 0 chooses")
+      ->check(CLI::Range(0.0, static_cast<double>(kMaxRanks)))
       ->capture_default_str();
   command
       ->add_option("--routing", options->routing,

@@ -16,13 +16,15 @@ struct SimulateOptions {
   uint64_t num_seeds = 1000;
   uint64_t first_seed = 1;
   std::vector<int> rank_counts = {2, 3, 4};
+  Protocol protocol = Protocol::kAutomatic;
   std::string faults = "none";
   uint64_t replay = 0;
   bool has_replay = false;
 };
 
 constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedFault::kLongStall,
-                                         SimulatedFault::kKill, SimulatedFault::kBadId};
+                                         SimulatedFault::kKill, SimulatedFault::kBadId,
+                                         SimulatedFault::kOverflow};
 
 Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults) {
   if (text == "none") return Status();
@@ -37,7 +39,7 @@ Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults
                                     [&](SimulatedFault candidate) { return name == to_string(candidate); });
     if (fault == std::end(kAllFaults))
       return invalid_argument(
-          "--faults: '%s' must be none, all, or a list of short-stall, long-stall, kill, bad-id",
+          "--faults: '%s' must be none, all, or a list of short-stall, long-stall, kill, bad-id, overflow",
           name.c_str());
     faults.push_back(*fault);
     begin = end + 1;
@@ -48,8 +50,8 @@ Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults
 std::string replay_command(const SimulateOptions& options, uint64_t seed) {
   std::string ranks;
   for (const int count : options.rank_counts) ranks += (ranks.empty() ? "" : ",") + std::to_string(count);
-  return "switchyard simulate --ranks " + ranks + " --faults " + options.faults + " --replay " +
-         std::to_string(seed);
+  return "switchyard simulate --protocol " + std::string(to_string(options.protocol)) + " --ranks " + ranks +
+         " --faults " + options.faults + " --replay " + std::to_string(seed);
 }
 
 void print_failure(const SimulateOptions& options, const Scenario& scenario, const SimulationResult& result) {
@@ -61,7 +63,7 @@ void print_failure(const SimulateOptions& options, const Scenario& scenario, con
 }
 
 int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
-  const Scenario scenario = draw_scenario(options.replay, options.rank_counts, faults);
+  const Scenario scenario = draw_scenario(options.replay, options.protocol, options.rank_counts, faults);
   const SimulationResult result = simulate(scenario);
   const SimulationResult again = simulate(scenario);
   std::printf("seed %llu: %s\n", static_cast<unsigned long long>(scenario.seed), scenario.describe().c_str());
@@ -84,7 +86,8 @@ int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>&
   std::mutex mutex;
   const auto worker = [&] {
     for (uint64_t i = next++; i < options.num_seeds; i = next++) {
-      const Scenario scenario = draw_scenario(options.first_seed + i, options.rank_counts, faults);
+      const Scenario scenario =
+          draw_scenario(options.first_seed + i, options.protocol, options.rank_counts, faults);
       const SimulationResult result = simulate(scenario);
       std::lock_guard lock(mutex);
       progress.begin("seed " + std::to_string(scenario.seed) + ", " + std::to_string(num_failed) + " failed");
@@ -119,9 +122,11 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
       ->delimiter(',')
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
+  add_protocol_option(*command, options->protocol, "draws one by seed");
   command
-      ->add_option("--faults", options->faults,
-                   "none, all, or a list of short-stall, long-stall, kill, bad-id: each seed draws one")
+      ->add_option(
+          "--faults", options->faults,
+          "none, all, or a list of short-stall, long-stall, kill, bad-id, overflow: each seed draws one")
       ->capture_default_str();
   CLI::Option* replay_option = command->add_option("--replay", options->replay,
                                                    "Run this seed alone, twice, and show its last events");

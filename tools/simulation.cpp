@@ -5,8 +5,6 @@
 #include <memory>
 #include <random>
 
-#include "switchyard/runtime/expert_parallel.hpp"
-
 namespace switchyard::tools {
 namespace {
 
@@ -38,6 +36,7 @@ class SimulatedWorld {
   Status launch_all(const reference::Step& step, int step_idx);
   std::string compare(const reference::Step& step);
   std::string check_fault(const Status& status);
+  std::string check_skipped();
   Rank& member(int rank) { return world_->rank(members_[static_cast<size_t>(rank)]); }
 
   const Scenario& scenario_;
@@ -69,7 +68,9 @@ Status SimulatedWorld::create() {
                                        .max_tokens_per_rank = scenario_.max_tokens,
                                        .n_sms = scenario_.n_sms,
                                        .num_threads = kWarpSize,
-                                       .timeout_ns = kDeadlineNs});
+                                       .timeout_ns = kDeadlineNs,
+                                       .protocol = scenario_.protocol,
+                                       .capacity_factor = scenario_.capacity_factor});
   if (!ep.ok()) return ep.status();
   ep_ = std::move(ep).value();
   for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
@@ -79,17 +80,20 @@ Status SimulatedWorld::create() {
 Status SimulatedWorld::allocate() {
   const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
                  hidden = static_cast<uint64_t>(scenario_.hidden);
-  const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k), max_rows = ep_->max_recv_rows();
+  const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k);
   const uint64_t n_local = static_cast<uint64_t>(ep_->n_local_experts());
   ranks_.clear();
   ranks_.resize(members_.size());
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, member(rank), tokens * hidden));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, member(rank), max_rows * hidden));
+    Result<RowBuffers> rows = ep_->row_buffers(rank);
+    if (!rows.ok()) return rows.status();
+    const size_t max_rows = rows.value().max_rows;
+    buffers.rows = member(rank).view(rows.value().rows, max_rows * hidden);
+    buffers.src_info = member(rank).view(rows.value().src_info, 2 * max_rows);
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, member(rank), 2 * max_rows));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), n_local));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), n_local + 1));
@@ -115,6 +119,9 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
     step.topk_ids.push_back(std::move(ids));
     step.topk_weights.push_back(std::move(weights));
   }
+  if (scenario_.fault == SimulatedFault::kOverflow && step_idx == scenario_.fault_step)
+    for (auto& ids : step.topk_ids)
+      std::fill(ids.begin(), ids.end(), scenario_.fault_rank * ep_->n_local_experts());
   if (has_bad_id)
     step.topk_ids[scenario_.fault_rank].back() = scenario_.n_experts + static_cast<int>(random() % 3);
   return step;
@@ -140,7 +147,7 @@ Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int ra
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
   const DispatchOutput rows{buffers.rows.data(), buffers.src_info.data(),
-                            static_cast<uint32_t>(ep_->max_recv_rows()), buffers.row_offsets.data(),
+                            static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
                             buffers.expert_ids.data()};
   const CombineInput experts{buffers.rows.data(), buffers.src_info.data()};
   const CombineOutput output{buffers.topk_ids.data(),
@@ -179,7 +186,7 @@ Status SimulatedWorld::launch_all(const reference::Step& step, int step_idx) {
       SWITCHYARD_RETURN_IF_ERROR(launch(step, phase_idx, rank));
     }
   }
-  return ep_->synchronize();
+  return Status();
 }
 
 std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
@@ -200,7 +207,7 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
                                      downloaded(buffers.expert_ids, buffers.expert_ids.size()),
                                      {},
                                      {}};
-    const size_t num_rows = std::min<size_t>(result.row_offsets.back(), ep_->max_recv_rows());
+    const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
     result.src_info = downloaded(buffers.src_info, 2 * num_rows);
     result.rows = downloaded(buffers.rows, num_rows * static_cast<size_t>(step.hidden));
     if (std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
@@ -238,12 +245,34 @@ std::string SimulatedWorld::check_fault(const Status& status) {
   return reset.ok() ? "" : "reset: " + reset.to_string();
 }
 
+// Every rank must say that the step did not fit, and none may have written an output.
+std::string SimulatedWorld::check_skipped() {
+  const std::string culprit = "rank " + std::to_string(scenario_.fault_rank) + " would receive ";
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    const Status seen = ep_->synchronize(rank);
+    if (seen.code() != StatusCode::kResourceExhausted || seen.message().find(culprit) == std::string::npos)
+      return "rank " + std::to_string(rank) + " should have said that '" + culprit +
+             "..' and says: " + seen.to_string();
+    const Buffer<bf16>& output = ranks_[static_cast<size_t>(rank)].output;
+    for (const bf16 value : downloaded(output, output.size()))
+      if (value.bits != 0xeeee)
+        return "rank " + std::to_string(rank) + " wrote an output of a step that was skipped";
+    for (const bf16 value :
+         downloaded(ranks_[static_cast<size_t>(rank)].rows, ranks_[static_cast<size_t>(rank)].rows.size()))
+      if (value.bits != 0xdddd)
+        return "rank " + std::to_string(rank) + " received rows of a step that was skipped";
+  }
+  return "";
+}
+
 std::string SimulatedWorld::run_step(int step_idx) {
   const bool must_fail = step_idx == scenario_.fault_step && scenario_.fault != SimulatedFault::kNone &&
                          scenario_.fault != SimulatedFault::kShortStall;
   const reference::Step step = draw_step(step_idx, must_fail && scenario_.fault == SimulatedFault::kBadId);
   if (Status status = upload(step); !status.ok()) return status.to_string();
-  const Status status = launch_all(step, step_idx);
+  if (Status status = launch_all(step, step_idx); !status.ok()) return status.to_string();
+  if (must_fail && scenario_.fault == SimulatedFault::kOverflow) return check_skipped();
+  const Status status = ep_->synchronize();
   if (must_fail) return check_fault(status);
   return status.ok() ? compare(step) : status.to_string();
 }
@@ -269,6 +298,8 @@ const char* to_string(SimulatedFault fault) {
       return "kill";
     case SimulatedFault::kBadId:
       return "bad-id";
+    case SimulatedFault::kOverflow:
+      return "overflow";
   }
   return "unknown";
 }
@@ -281,8 +312,8 @@ std::vector<std::string> Scenario::phases() const {
 std::string Scenario::describe() const {
   std::string text = std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
                      std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " +
-                     std::to_string(n_sms) + " blocks, " + (mode == StepMode::kFused ? "fused" : "split") +
-                     ", tokens";
+                     std::to_string(n_sms) + " blocks, " + switchyard::to_string(protocol) + ", " +
+                     (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
     text += " ";
     for (size_t rank = 0; rank < tokens.size(); ++rank)
@@ -291,10 +322,27 @@ std::string Scenario::describe() const {
   if (fault == SimulatedFault::kNone) return text;
   text += "; " + std::string(to_string(fault)) + " of rank " + std::to_string(fault_rank) + " in step " +
           std::to_string(fault_step);
-  return fault == SimulatedFault::kBadId ? text : text + " at " + phases()[fault_phase];
+  return fault == SimulatedFault::kBadId || fault == SimulatedFault::kOverflow
+             ? text
+             : text + " at " + phases()[fault_phase];
 }
 
-Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
+// One row fewer than the worst case, which comes in the fault's step and in no other. The slotted protocol
+// has room for everything.
+static void draw_overflow(Scenario& scenario, Protocol protocol) {
+  if (protocol == Protocol::kSlotted) {
+    scenario.fault = SimulatedFault::kNone;
+    return;
+  }
+  scenario.protocol = Protocol::kDirect;
+  const double even_share = scenario.max_tokens * scenario.top_k;
+  scenario.capacity_factor = (scenario.n_ranks * even_share - 1.5) / even_share;
+  for (std::vector<int>& tokens : scenario.tokens_of_step)
+    tokens[0] = std::min(tokens[0], scenario.max_tokens - 1);
+  for (int& tokens : scenario.tokens_of_step[scenario.fault_step]) tokens = scenario.max_tokens;
+}
+
+Scenario draw_scenario(uint64_t seed, Protocol protocol, const std::vector<int>& rank_counts,
                        const std::vector<SimulatedFault>& faults) {
   std::mt19937_64 random(seed ^ 0x5eedull);
   const auto below = [&](uint64_t bound) { return static_cast<int>(random() % bound); };
@@ -307,6 +355,9 @@ Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
   scenario.hidden = 8 * (1 + below(3));
   scenario.n_sms = 1 + below(3);
   scenario.mode = below(2) == 0 ? StepMode::kSplit : StepMode::kFused;
+  scenario.protocol = protocol;
+  if (protocol == Protocol::kAutomatic)
+    scenario.protocol = below(2) == 0 ? Protocol::kSlotted : Protocol::kDirect;
   const int num_steps = 2 + below(2);
   for (int step = 0; step < num_steps; ++step) {
     std::vector<int> tokens;
@@ -317,6 +368,7 @@ Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
   scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // a step comes after it
   scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
   if (!faults.empty()) scenario.fault = faults[below(faults.size())];
+  if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(scenario, protocol);
   if (scenario.fault == SimulatedFault::kNone) return scenario;
   const int num_phases = static_cast<int>(scenario.phases().size());
   scenario.fault_phase = below(static_cast<uint64_t>(num_phases));

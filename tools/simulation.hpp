@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/base/status.hpp"
+#include "switchyard/runtime/expert_parallel.hpp"
 #include "workload.hpp"
 
 namespace switchyard::tools {
@@ -16,6 +16,7 @@ enum class SimulatedFault {
   kLongStall,   // a rank comes after the deadline: it is named, and finds out itself when it comes
   kKill,        // a rank never comes to some phase: it is named
   kBadId,       // an id out of range: the rank is named
+  kOverflow,    // direct: a rank has no room for a step's rows: all ranks skip it and say so
 };
 
 const char* to_string(SimulatedFault fault);
@@ -29,6 +30,8 @@ struct Scenario {
   int max_tokens = 4;
   int n_sms = 2;
   StepMode mode = StepMode::kSplit;
+  Protocol protocol = Protocol::kSlotted;
+  double capacity_factor = 0;
   std::vector<std::vector<int>> tokens_of_step;  // [step][rank]
   SimulatedFault fault = SimulatedFault::kNone;
   int fault_step = 0;
@@ -40,8 +43,8 @@ struct Scenario {
   std::string describe() const;
 };
 
-// `faults` empty: none. Else one of them, drawn.
-Scenario draw_scenario(uint64_t seed, const std::vector<int>& rank_counts,
+// `faults` empty: none. Else one of them, drawn. An automatic protocol is drawn as well.
+Scenario draw_scenario(uint64_t seed, Protocol protocol, const std::vector<int>& rank_counts,
                        const std::vector<SimulatedFault>& faults);
 
 struct SimulationResult {

@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <tuple>
+
+#include "ep_config.hpp"
+#include "exchange_memory.hpp"
 
 namespace switchyard {
 namespace {
 
-constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
 constexpr int kHostSms = 4;
 constexpr int kHostThreads = 64;
 constexpr int kCudaThreads[] = {1024, 512};  // the first that fits
-
-Status check_range(const char* name, int value, int low, int high) {
-  if (value >= low && value <= high) return Status();
-  return invalid_argument("%s is %d; it must be %d..%d", name, value, low, high);
-}
 
 Status check_pointer(const char* call, const char* name, const void* pointer) {
   if (pointer == nullptr) return invalid_argument("%s: %s is null", call, name);
@@ -25,59 +21,10 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
   return Status();
 }
 
-Status validate(const ExpertParallelConfig& config, int n_ranks) {
-  SWITCHYARD_RETURN_IF_ERROR(check_range("n_experts", config.n_experts, 1, kMaxExperts));
-  SWITCHYARD_RETURN_IF_ERROR(check_range("top_k", config.top_k, 1, kMaxTopK));
-  SWITCHYARD_RETURN_IF_ERROR(check_range("hidden", config.hidden, kHiddenMultiple, kMaxHidden));
-  SWITCHYARD_RETURN_IF_ERROR(
-      check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
-  SWITCHYARD_RETURN_IF_ERROR(check_range("n_sms", config.n_sms, 0, 65535));
-  SWITCHYARD_RETURN_IF_ERROR(check_range("num_threads", config.num_threads, 0, 1024));
-  if (config.n_experts % n_ranks != 0)
-    return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)",
-                            config.n_experts, n_ranks);
-  if (config.hidden % kHiddenMultiple != 0)
-    return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
-  if (config.num_threads % kWarpSize != 0)
-    return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
-  if (config.timeout_ns == 0 || config.timeout_ns > kMaxTimeoutNs)
-    return invalid_argument("timeout_ns is %llu; it must be 1..%llu (a day)",
-                            static_cast<unsigned long long>(config.timeout_ns),
-                            static_cast<unsigned long long>(kMaxTimeoutNs));
-  return Status();
-}
-
-// One configuration serves all ranks, so all of it must be the same.
-Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank) {
-  const std::tuple<const char*, int64_t, int64_t> fields[] = {
-      {"n_experts", first.n_experts, other.n_experts},
-      {"top_k", first.top_k, other.top_k},
-      {"hidden", first.hidden, other.hidden},
-      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank},
-      {"n_sms", first.n_sms, other.n_sms},
-      {"num_threads", first.num_threads, other.num_threads},
-      {"timeout_ns", static_cast<int64_t>(first.timeout_ns), static_cast<int64_t>(other.timeout_ns)},
-      {"dependent_launch", first.dependent_launch, other.dependent_launch}};
-  for (const auto& [name, expected, seen] : fields)
-    if (expected != seen)
-      return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
-                              rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
-  return Status();
-}
-
-EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
-  return {.n_ranks = n_ranks,
-          .n_experts = config.n_experts,
-          .top_k = config.top_k,
-          .hidden = config.hidden,
-          .max_tokens_per_rank = config.max_tokens_per_rank,
-          .p2p_world_size = n_ranks};
-}
-
 }  // namespace
 
 struct ExpertParallel::RankState {
-  DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, poison, fault;
+  ExchangeMemory memory;
   Step step = Step::kIdle;
   int num_tokens = 0;  // of the step under way
   Status failure;
@@ -96,6 +43,9 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
                                                                const ExpertParallelConfig& config) {
   SWITCHYARD_RETURN_IF_ERROR(validate(config, world.n_ranks()));
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(world, config));
+  ProtocolChoice choice = choose_protocol(config, world.n_ranks());
+  ep->config_.protocol = choice.protocol;
+  ep->protocol_reason_ = std::move(choice.reason);
   SWITCHYARD_RETURN_IF_ERROR(ep->choose_launch());
   SWITCHYARD_RETURN_IF_ERROR(ep->allocate());
   SWITCHYARD_RETURN_IF_ERROR(ep->clear_buffers());
@@ -125,10 +75,10 @@ Status ExpertParallel::choose_launch() {
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
     Result<int> resident =
-        device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+        kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
     if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
       config_.num_threads = kCudaThreads[1];
-      resident = device.kernels().max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+      resident = kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
     }
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())
@@ -146,74 +96,42 @@ LaunchShape ExpertParallel::launch_shape() const {
           .programmatic_dependent = config_.dependent_launch};
 }
 
-uint64_t ExpertParallel::max_recv_rows() const {
-  return static_cast<uint64_t>(n_ranks()) * static_cast<uint64_t>(config_.max_tokens_per_rank) *
-         static_cast<uint64_t>(config_.top_k);
-}
+uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(config_, n_ranks()); }
 
-uint32_t ExpertParallel::combine_message_bytes() const {
-  return static_cast<uint32_t>(config_.hidden) * static_cast<uint32_t>(sizeof(bf16));
-}
+uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::row_bytes(config_); }
+uint32_t ExpertParallel::dispatch_message_bytes() const { return ExchangeSizes::message_bytes(config_); }
 
-uint32_t ExpertParallel::dispatch_message_bytes() const {
-  return MessageLayout{static_cast<uint32_t>(config_.hidden) * static_cast<uint32_t>(sizeof(bf16)),
-                       config_.top_k}
-      .bytes();
-}
-
-uint64_t ExpertParallel::bytes_per_rank() const {
-  const RankState& state = *ranks_.front();
-  return state.dispatch_recv.bytes() + state.dispatch_counts.bytes() + state.combine_recv.bytes() +
-         state.combine_counts.bytes() + state.counters.bytes();
-}
+uint64_t ExpertParallel::bytes_per_rank() const { return ranks_.front()->memory.bytes(); }
 
 Status ExpertParallel::allocate() {
-  const int tokens = config_.max_tokens_per_rank;
-  const CheckedSize recv =
-      DispatchRecvLayout{n_local_experts(), n_ranks(), tokens, dispatch_message_bytes()}.bytes();
-  const CheckedSize combine = CombineRecvLayout{tokens, config_.top_k, combine_message_bytes()}.bytes();
-  if (!(recv + combine).ok())
-    return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
-                            tokens, config_.n_experts, dispatch_message_bytes());
-  const CheckedSize cells = CombineCountLayout{config_.n_experts}.bytes();
-  const CheckedSize counters(static_cast<uint64_t>(SyncCounterLayout{config_.n_experts}.total_size()) *
-                             sizeof(int32_t));
+  Result<ExchangeSizes> sizes = ExchangeSizes::of(config_, n_ranks());
+  if (!sizes.ok()) return sizes.status();
+  sizes_ = std::make_unique<ExchangeSizes>(sizes.value());
   for (int rank = 0; rank < n_ranks(); ++rank) {
-    Device& device = member(rank).device();
-    auto state = std::make_unique<RankState>();
-    const std::pair<DeviceMemory*, CheckedSize> buffers[] = {
-        {&state->dispatch_recv, recv},   {&state->dispatch_counts, cells}, {&state->combine_recv, combine},
-        {&state->combine_counts, cells}, {&state->counters, counters},     {&state->poison, CheckedSize(64)}};
-    for (const auto& [memory, size] : buffers) {
-      Result<DeviceMemory> allocated = DeviceMemory::allocate(device, size.value());
-      if (!allocated.ok())
-        return resource_exhausted(
-            "exchange buffers of rank %d, %llu bytes per rank in all (max_tokens_per_rank %d): %s", rank,
-            static_cast<unsigned long long>((recv + combine).value()), tokens,
-            allocated.status().message().c_str());
-      *memory = std::move(allocated).value();
-    }
-    Result<DeviceMemory> fault = DeviceMemory::allocate_host_visible(device, sizeof(FaultRecord));
-    if (!fault.ok()) return fault.status();
-    state->fault = std::move(fault).value();
-    ranks_.push_back(std::move(state));
+    Result<ExchangeMemory> memory =
+        ExchangeMemory::allocate(member(rank).device(), *sizes_, config_.protocol);
+    if (!memory.ok())
+      return resource_exhausted("exchange buffers of rank %d (max_tokens_per_rank %d): %s", rank,
+                                config_.max_tokens_per_rank, memory.status().message().c_str());
+    ranks_.push_back(std::make_unique<RankState>());
+    ranks_.back()->memory = std::move(memory).value();
   }
   return Status();
+}
+
+Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("row_buffers: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
+  ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
+  SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(member(rank).device(), *sizes_));
+  return memory.row_buffers(*sizes_);
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
 Status ExpertParallel::clear_buffers() {
   for (int rank = 0; rank < n_ranks(); ++rank) {
     RankState& state = *ranks_[static_cast<size_t>(rank)];
-    const Rank& owner = member(rank);
-    const auto fill = [&](const DeviceMemory& memory, uint8_t value) {
-      return owner.device().fill(memory.as<void>(), value, memory.bytes(), owner.stream());
-    };
-    SWITCHYARD_RETURN_IF_ERROR(fill(state.dispatch_counts, 0xff));  // kNothingArrived
-    SWITCHYARD_RETURN_IF_ERROR(fill(state.combine_counts, 0xff));
-    SWITCHYARD_RETURN_IF_ERROR(fill(state.counters, 0));
-    SWITCHYARD_RETURN_IF_ERROR(fill(state.poison, 0));
-    std::memset(state.fault.as<void>(), 0, sizeof(FaultRecord));
+    SWITCHYARD_RETURN_IF_ERROR(state.memory.clear(member(rank)));
     state.step = Step::kIdle;
     state.failure = Status();
   }
@@ -245,17 +163,13 @@ Status ExpertParallel::reset(const std::vector<int>& survivors) {
 }
 
 Status ExpertParallel::poison_receive_buffers(uint8_t value) {
-  for (int rank = 0; rank < n_ranks(); ++rank) {
-    const RankState& state = *ranks_[static_cast<size_t>(rank)];
-    for (const DeviceMemory* buffer : {&state.dispatch_recv, &state.combine_recv})
-      SWITCHYARD_RETURN_IF_ERROR(
-          member(rank).device().fill(buffer->as<void>(), value, buffer->bytes(), member(rank).stream()));
-  }
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(ranks_[static_cast<size_t>(rank)]->memory.overwrite(member(rank), value));
   return Status();
 }
 
 std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
-  FaultRecord* record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
+  FaultRecord* record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
   // acquire: the record; pairs with the release in raise_fault()
   if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten)
     return {};
@@ -264,9 +178,9 @@ std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
 
 FaultChannel ExpertParallel::fault_channel(int rank) const {
   FaultChannel channel{};
-  channel.record = ranks_[static_cast<size_t>(rank)]->fault.as<FaultRecord>();
+  channel.record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
   for (size_t peer = 0; peer < ranks_.size(); ++peer)
-    channel.poison[peer] = ranks_[peer]->poison.as<uint32_t>();
+    channel.poison[peer] = ranks_[peer]->memory.poison.as<uint32_t>();
   channel.my_rank = rank;
   channel.n_ranks = n_ranks();
   channel.timeout_ns = config_.timeout_ns;
@@ -277,11 +191,11 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   DispatchArguments arguments{};
   arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) {
-    arguments.recv_bufs.of_rank[peer] = ranks_[peer]->dispatch_recv.as<std::byte>();
-    arguments.recv_counts.of_rank[peer] = ranks_[peer]->dispatch_counts.as<uint64_t>();
-  }
-  arguments.counters = ranks_[static_cast<size_t>(rank)]->counters.as<int32_t>();
+  for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
+  const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
+  arguments.counters = own.counters.as<int32_t>();
+  arguments.row_of = own.row_of.as<uint32_t>();
+  arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
   arguments.fault = fault_channel(rank);
   return arguments;
 }
@@ -290,11 +204,10 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   CombineArguments arguments{};
   arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) {
-    arguments.recv_bufs.of_rank[peer] = ranks_[peer]->combine_recv.as<std::byte>();
-    arguments.recv_counts.of_rank[peer] = ranks_[peer]->combine_counts.as<uint64_t>();
-  }
-  arguments.counters = ranks_[static_cast<size_t>(rank)]->counters.as<int32_t>();
+  for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
+  const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
+  arguments.counters = own.counters.as<int32_t>();
+  arguments.row_of = own.row_of.as<uint32_t>();
   arguments.fault = fault_channel(rank);
   return arguments;
 }
@@ -325,7 +238,27 @@ Status ExpertParallel::check_tokens(const char* call, int num_tokens, const void
   return num_tokens == 0 ? Status() : check_pointer(call, "topk_ids", topk_ids);
 }
 
-Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, const char* call,
+// Peers write rows, and read expert output, in memory that all of them know.
+Status ExpertParallel::check_rows(int rank, const char* call, const DispatchOutput& output) const {
+  const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
+  if (output.rows == nullptr && output.src_info == nullptr) return Status();
+  if (output.rows != own.rows || output.src_info != own.src_info || output.max_rows != own.max_rows)
+    return invalid_argument(
+        "%s: rows, src_info and max_rows must be those of row_buffers(%d): the direct protocol writes there",
+        call, rank);
+  return Status();
+}
+Status ExpertParallel::check_expert_rows(int rank, const char* call, const bf16* expert_rows) const {
+  const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
+  if (expert_rows != nullptr && expert_rows != own.expert_outputs && expert_rows != own.rows)
+    return invalid_argument(
+        "%s: expert_rows must be the expert_outputs or the rows of row_buffers(%d): the direct protocol's "
+        "peers read there",
+        call, rank);
+  return Status();
+}
+
+Status ExpertParallel::launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call,
                                        const DispatchInput* input, const DispatchOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
   RankState& state = *ranks_[static_cast<size_t>(rank)];
@@ -339,9 +272,14 @@ Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, c
     arguments.topk_ids = input->topk_ids;
   }
   if (output != nullptr) {
-    if (output->max_rows > 0) {
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output->rows));
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output->src_info));
+    if (config_.protocol == Protocol::kDirect) {
+      SWITCHYARD_RETURN_IF_ERROR(check_rows(rank, call, *output));
+    } else {
+      if (output->max_rows > 0) {
+        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output->rows));
+        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output->src_info));
+      }
+      arguments.max_rows = output->max_rows;
     }
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output->row_offsets));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output->expert_ids));
@@ -349,7 +287,6 @@ Status ExpertParallel::launch_dispatch(KernelTable::Dispatch launch, int rank, c
     arguments.row_offsets = output->row_offsets;
     arguments.expert_ids = output->expert_ids;
     arguments.src_info = output->src_info;
-    arguments.max_rows = output->max_rows;
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
@@ -369,7 +306,7 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   return launch_dispatch(kernels().dispatch, rank, "dispatch", &input, &output);
 }
 
-Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, const char* call,
+Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const char* call,
                                       const CombineInput* input, const CombineOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
@@ -382,6 +319,11 @@ Status ExpertParallel::launch_combine(KernelTable::Combine launch, int rank, con
     // A rank that received nothing may pass null; that it did is known on the device only.
     if (input->expert_rows != nullptr)
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
+    if (config_.protocol == Protocol::kDirect) {
+      SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
+      if (input->expert_rows == nullptr)
+        arguments.expert_rows = state.memory.row_buffers(*sizes_).expert_outputs;
+    }
   }
   if (output != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output->num_tokens, output->topk_ids));
@@ -420,8 +362,8 @@ Status ExpertParallel::check_fault(int rank) {
   uint32_t poison = 0;
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&poison, state.poison.as<void>(), sizeof(poison), owner.stream()));
-  if (poison == 0) return Status();
+      owner.device().copy(&poison, state.memory.poison.as<void>(), sizeof(poison), owner.stream()));
+  if (poison == 0) return take_skipped_step(rank);
   // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
   for (const int reporter : {rank, static_cast<int>(poison) - 1}) {
     const std::optional<FaultRecord> record = fault(reporter);
@@ -436,6 +378,16 @@ Status ExpertParallel::check_fault(int rank) {
   state.failure = internal_error("rank %d was told to give up by rank %d, which left no record", rank,
                                  static_cast<int>(poison) - 1);
   return state.failure;
+}
+
+// A step that no rank has room for has been skipped by all of them: an error, but the next step may come.
+Status ExpertParallel::take_skipped_step(int rank) {
+  const std::optional<FaultRecord> record = fault(rank);
+  if (!record) return Status();
+  RankState& state = *ranks_[static_cast<size_t>(rank)];
+  std::memset(state.memory.fault.as<void>(), 0, sizeof(FaultRecord));
+  state.step = Step::kIdle;
+  return Status(StatusCode::kResourceExhausted, describe(*record));
 }
 
 Status ExpertParallel::synchronize(int rank) {

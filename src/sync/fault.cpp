@@ -47,6 +47,12 @@ std::string describe(const FaultRecord& record) {
       std::snprintf(text, sizeof(text), "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64,
                     to_string(record.phase), record.waiting_rank, record.seen, record.expected);
       return text;
+    case FaultKind::kOverCapacity:
+      std::snprintf(text, sizeof(text),
+                    "%s: rank %d would receive %" PRIu64 " rows and has room for %" PRIu64
+                    "; the step was skipped on all ranks (a larger capacity_factor makes room)",
+                    to_string(record.phase), record.late_rank, record.seen, record.expected);
+      return text;
   }
   return "unknown fault";
 }

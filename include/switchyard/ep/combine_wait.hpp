@@ -3,41 +3,11 @@
 
 #include <type_traits>
 
+#include "switchyard/ep/epilogue.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
-
-// Columns one thread handles at a time: 16 bytes of bf16.
-inline constexpr int kColumnsPerThread = 8;
-
-// An epilogue takes the router-weighted sum of a token, eight columns at a time, in fp32 before any rounding.
-template <typename Epilogue>
-concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int column,
-                                   const float (&values)[kColumnsPerThread]) {
-  epilogue(token_idx, column, values);
-};
-
-// Writes [num_tokens][hidden] in bf16, rounded once.
-struct StoreWeighted {
-  bf16* output;
-  int32_t hidden;
-
-  SWITCHYARD_DEVICE void operator()(int token_idx, int column,
-                                    const float (&values)[kColumnsPerThread]) const {
-    Vec16 packed;
-    for (int i = 0; i < 4; ++i)
-      packed.words[i] = static_cast<uint32_t>(to_bf16(values[2 * i]).bits) |
-                        static_cast<uint32_t>(to_bf16(values[2 * i + 1]).bits) << 16;
-    target::st_16(output + static_cast<int64_t>(token_idx) * hidden + column, packed);
-  }
-};
-static_assert(CombineEpilogue<StoreWeighted>);
-
-// Instead of an epilogue: writes [num_tokens][top_k][hidden] as it came, zeros where the id is padding.
-struct StoreUnreduced {
-  bf16* output;
-};
 
 template <FixedShape Fixed, typename Epilogue>
 struct CombineWait {
@@ -140,13 +110,6 @@ struct CombineWait {
                      params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + first_k + i]);
     }
     params.epilogue(token_idx, column, sums);
-  }
-
-  SWITCHYARD_DEVICE static void accumulate(float (&sums)[kColumnsPerThread], const Vec16& row, float weight) {
-    for (int i = 0; i < kColumnsPerThread; ++i) {
-      const uint16_t bits = static_cast<uint16_t>(row.words[i / 2] >> (i % 2 * 16));
-      sums[i] = target::add_product(sums[i], weight, to_float(bf16{bits}));
-    }
   }
 };
 

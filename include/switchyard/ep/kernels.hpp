@@ -2,6 +2,7 @@
 // All blocks of a launch must be resident at once, on every rank: they wait for each other.
 #pragma once
 
+#include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/combine_async.hpp"
 #include "switchyard/ep/combine_wait.hpp"
 #include "switchyard/ep/dispatch_async.hpp"
@@ -9,14 +10,6 @@
 #include "switchyard/format/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
-
-// A dependent launch is on its multiprocessors before its predecessor has ended, and waits here for what that
-// wrote. Only then may its own successor come: two launches of a stream at once, never three, or the ranks
-// that share a GPU would wait for each other's room.
-SWITCHYARD_DEVICE void begin_kernel() {
-  target::grid_dependency_wait();
-  target::grid_dependency_launch();
-}
 
 // The dynamic shared memory the kernels are launched with.
 SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {

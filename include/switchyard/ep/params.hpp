@@ -28,10 +28,15 @@ struct DispatchArguments {
   int32_t* src_info;      // [rows][2]: source token, k
   uint32_t max_rows;      // rows the output tensors hold
 
-  RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout
+  RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout; direct: rows
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
-  int32_t* counters;                   // EPLocalSyncCounters::ptr
+  int32_t* counters;                   // EPLocalSyncCounters::ptr; direct: DirectCounters::ptr
   FaultChannel fault;
+
+  // Direct protocol only.
+  RankPointers<uint64_t> count_tables;  // CountTableLayout
+  RankPointers<int32_t> src_infos;      // [max_rows][2]
+  uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
 };
 
 template <typename Format>
@@ -51,10 +56,12 @@ struct CombineArguments {
   const int32_t* topk_ids;    // [num_tokens][top_k], as dispatched
   const float* topk_weights;  // [num_tokens][top_k]; unused by the unreduced output
 
-  RankPointers<std::byte> recv_bufs;   // CombineRecvLayout
-  RankPointers<uint64_t> recv_counts;  // CombineCountLayout
-  int32_t* counters;
+  RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
+  RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
+  int32_t* counters;                   // as in dispatch
   FaultChannel fault;
+
+  const uint32_t* row_of;  // direct protocol only: as dispatch left it
 };
 
 template <typename Epilogue>

@@ -7,11 +7,20 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "switchyard/runtime/world.hpp"
 
 namespace switchyard {
+
+struct ExchangeSizes;
+
+// How rows travel. Slotted is the seeds' protocol: messages go to receive slots and from there to rows; any
+// buffers will do. Direct exchanges counts first and stores every row where it belongs, in row_buffers().
+enum class Protocol { kAutomatic, kSlotted, kDirect };
+
+const char* to_string(Protocol protocol);
 
 struct ExpertParallelConfig {
   int n_experts = 0;  // of the model; a multiple of the number of ranks
@@ -25,6 +34,11 @@ struct ExpertParallelConfig {
   // launch). Two launches of every rank must fit on the device at once then. Off unless asked for: it pays
   // only where nothing else wants the multiprocessors.
   bool dependent_launch = false;
+  Protocol protocol = Protocol::kAutomatic;
+  // Rows of row_buffers(), as a multiple of a rank's even share (max_tokens_per_rank x top_k). 0: enough for
+  // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
+  // ranks, with an error that says so; the next one may come.
+  double capacity_factor = 0;
 };
 
 // Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
@@ -53,6 +67,15 @@ struct CombineOutput {
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination;
+};
+
+// Memory for the rows of one rank, owned by ExpertParallel.
+struct RowBuffers {
+  bf16* rows;         // [max_rows][hidden], for DispatchOutput
+  int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
+  bf16*
+      expert_outputs;  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place
+  uint32_t max_rows;
 };
 
 class ExpertParallel {
@@ -87,6 +110,12 @@ class ExpertParallel {
   // What the rank itself found wrong in the step that failed.
   std::optional<FaultRecord> fault(int rank) const;
 
+  // The direct protocol takes rows and expert output only here; a call may leave them null then. The slotted
+  // one takes any memory, and allocates these when they are asked for.
+  Result<RowBuffers> row_buffers(int rank);
+
+  // config().protocol is never automatic: it has been chosen, for this reason.
+  const std::string& protocol_reason() const { return protocol_reason_; }
   const ExpertParallelConfig& config() const { return config_; }
   int n_ranks() const { return static_cast<int>(members_.size()); }
   int n_local_experts() const { return config_.n_experts / n_ranks(); }
@@ -105,24 +134,32 @@ class ExpertParallel {
 
   ExpertParallel(World& world, const ExpertParallelConfig& config);
   Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
-  const KernelTable& kernels() const { return member(0).device().kernels(); }
+  const EpKernels& kernels_of(const Device& device) const {
+    return config_.protocol == Protocol::kDirect ? device.kernels().direct : device.kernels().slotted;
+  }
+  const EpKernels& kernels() const { return kernels_of(member(0).device()); }
   Status choose_launch();
   LaunchShape launch_shape() const;
   Status allocate();
   Status clear_buffers();
   Status check_call(int rank, const char* call, Step required) const;
   Status check_fault(int rank);
+  Status take_skipped_step(int rank);
+  Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_expert_rows(int rank, const char* call, const bf16* expert_rows) const;
   Status check_tokens(const char* call, int num_tokens, const void* topk_ids) const;
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
-  Status launch_dispatch(KernelTable::Dispatch launch, int rank, const char* call, const DispatchInput* input,
+  Status launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call, const DispatchInput* input,
                          const DispatchOutput* output);
-  Status launch_combine(KernelTable::Combine launch, int rank, const char* call, const CombineInput* input,
+  Status launch_combine(EpKernels::Combine launch, int rank, const char* call, const CombineInput* input,
                         const CombineOutput* output);
 
   World& world_;
   ExpertParallelConfig config_;
+  std::string protocol_reason_;
+  std::unique_ptr<ExchangeSizes> sizes_;
   std::vector<int> members_;  // the world's rank behind each of ours
   std::vector<std::unique_ptr<RankState>> ranks_;
 };

@@ -20,15 +20,17 @@ struct WorldOptions {
   HostDeviceOptions host;
 };
 
-// A typed array in a rank's memory.
+// A typed array in a rank's memory, its own or somebody else's.
 template <typename T>
 class Buffer {
  public:
   Buffer() = default;
   Buffer(DeviceMemory memory, Device& device, StreamHandle stream, size_t size)
-      : memory_(std::move(memory)), device_(&device), stream_(stream), size_(size) {}
+      : memory_(std::move(memory)), data_(memory_.as<T>()), device_(&device), stream_(stream), size_(size) {}
+  Buffer(T* data, Device& device, StreamHandle stream, size_t size)
+      : data_(data), device_(&device), stream_(stream), size_(size) {}
 
-  T* data() const { return memory_.as<T>(); }
+  T* data() const { return data_; }
   size_t size() const { return size_; }
   // Both are ordered after what is on the rank's stream and complete when they return.
   Status upload(const std::vector<T>& values) {
@@ -47,6 +49,7 @@ class Buffer {
 
  private:
   DeviceMemory memory_;
+  T* data_ = nullptr;
   Device* device_ = nullptr;
   StreamHandle stream_ = nullptr;
   size_t size_ = 0;
@@ -70,6 +73,11 @@ class Rank {
     Result<DeviceMemory> memory = DeviceMemory::allocate(device_, size * sizeof(T));
     if (!memory.ok()) return memory.status();
     return Buffer<T>(std::move(memory).value(), device_, stream_, size);
+  }
+  // Memory of this rank's device that somebody else keeps.
+  template <typename T>
+  Buffer<T> view(T* data, size_t size) const {
+    return Buffer<T>(data, device_, stream_, size);
   }
   // As allocate, filled with `values`.
   template <typename T>

@@ -14,6 +14,9 @@ enum class FaultKind : uint32_t {
   kTimeout,      // `late_rank` did not deliver in time
   kBadExpertId,  // topk_ids holds `seen`; valid are -1 and [0, expected)
   kTooManyRows,  // the step has `seen` rows for this rank, the output holds `expected`
+  // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks see it and skip the
+  // step; none is poisoned, and the next step may come.
+  kOverCapacity,
 };
 
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait };

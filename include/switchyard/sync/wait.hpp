@@ -14,9 +14,9 @@ struct WaitSite {
   uint64_t expected;
 };
 
-// Records the fault, if it is this rank's first, and tells all ranks to leave.
-SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
-                                   uint64_t seen, uint64_t elapsed_ns) {
+// Records the fault, if it is this rank's first.
+SWITCHYARD_DEVICE void record_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
+                                    uint64_t seen, uint64_t elapsed_ns) {
   FaultRecord& record = *channel.record;
   if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear},
                                         uint32_t{FaultRecord::kClaimed})) {
@@ -31,6 +31,12 @@ SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, 
     // release: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
     target::st_release_system(&record.state, uint32_t{FaultRecord::kWritten});
   }
+}
+
+// Records the fault and tells all ranks to leave.
+SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
+                                   uint64_t seen, uint64_t elapsed_ns) {
+  record_fault(channel, kind, site, seen, elapsed_ns);
   for (int rank = 0; rank < channel.n_ranks; ++rank)
     target::atomic_cas_acq_rel_system(channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
 }

@@ -49,6 +49,8 @@ SWITCHYARD_DEVICE T shuffle_up(T value, int delta) {
 }
 SWITCHYARD_DEVICE uint32_t ballot(bool value) { return __ballot_sync(0xffffffffu, value); }
 
+SWITCHYARD_DEVICE uint32_t match_any(uint32_t value) { return __match_any_sync(0xffffffffu, value); }
+
 SWITCHYARD_DEVICE int popcount(uint32_t mask) { return __popc(mask); }
 SWITCHYARD_DEVICE float add_product(float sum, float a, float b) { return __fadd_rn(sum, __fmul_rn(a, b)); }
 

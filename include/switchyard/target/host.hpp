@@ -146,6 +146,15 @@ inline uint32_t ballot(bool value, Where where = Where::current()) {
   return mask;
 }
 
+// The lanes that brought the same value.
+inline uint32_t match_any(uint32_t value, Where where = Where::current()) {
+  const uint64_t* values = emulator::warp_collect(value, "match_any", where);
+  uint32_t mask = 0;
+  for (int lane_idx = 0; lane_idx < kWarpSize; ++lane_idx)
+    mask |= static_cast<uint32_t>(values[lane_idx] == value) << lane_idx;
+  return mask;
+}
+
 inline int popcount(uint32_t mask) { return std::popcount(mask); }
 // sum + a * b with both operations rounded: the same bits on every target. (-ffp-contract=off comes with the
 // library.)

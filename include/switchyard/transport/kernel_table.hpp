@@ -20,7 +20,8 @@ template <typename... Arguments>
 using LaunchFunction = Status (*)(const LaunchShape& shape, StreamHandle stream,
                                   const Arguments&... arguments);
 
-struct KernelTable {
+// The kernels of one expert-parallel protocol.
+struct EpKernels {
   using Dispatch = Status (*)(const LaunchShape&, StreamHandle, const DispatchArguments&, bf16* output_rows);
   using Combine = Status (*)(const LaunchShape&, StreamHandle, const CombineArguments&,
                              const CombineDestination&);
@@ -31,12 +32,17 @@ struct KernelTable {
   Combine combine_async;
   Combine combine_wait;
   Combine combine;
+  // Blocks of these kernels, of this many threads, that fit on the current device at once.
+  Result<int> (*max_resident_blocks)(const EpShape& shape, int num_threads);
+};
+
+struct KernelTable {
+  EpKernels slotted;
+  EpKernels direct;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulParams> silu_mul;
   LaunchFunction<StallParams> stall;
-  // Blocks of the expert-parallel kernels, of this many threads, that fit on the current device at once.
-  Result<int> (*max_resident_blocks)(const EpShape& shape, int num_threads);
 };
 
 const KernelTable& host_kernel_table();

@@ -1,0 +1,147 @@
+// combine, direct protocol: combine_async says where this rank's expert output lies; combine_wait pulls each
+// token's rows from their owners and sums them up in one pass.
+#pragma once
+
+#include <type_traits>
+
+#include "switchyard/ep/direct/wait_for_step.hpp"
+#include "switchyard/ep/epilogue.hpp"
+#include "switchyard/ep/pair_table.hpp"
+#include "switchyard/ep/params.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed, typename Epilogue>
+struct DirectCombineAsync {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.counters};
+
+  SWITCHYARD_DEVICE explicit DirectCombineAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::block_idx() != 0) return;
+    // A broken step left nothing to show; of one that was skipped all ranks know.
+    if (is_poisoned(params.fault) || target::ld(counters.is_skipped()) != 0) return;
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    const uint64_t offset = static_cast<uint64_t>(reinterpret_cast<const std::byte*>(params.expert_rows) -
+                                                  params.recv_bufs.of_rank[params.my_rank]);
+    const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      // release: lets the rank read this rank's expert output; pairs with the acquire in its combine_wait
+      target::st_release_system(params.recv_counts.of_rank[rank] + params.my_rank,
+                                StepCell{step, place}.pack());
+  }
+};
+
+struct DirectCombineShared {
+  // A row to add, of the token a warp works on.
+  struct Source {
+    const std::byte* row;
+    float weight;
+  };
+  static constexpr int kMaxWarps = 1024 / kWarpSize;
+
+  const std::byte* output_of_rank[kMaxRanks];
+  Source sources[kMaxWarps][kMaxTopK];
+};
+
+template <FixedShape Fixed, typename Epilogue>
+struct DirectCombineWait {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.counters};
+  DirectCombineShared& shared = target::shared_storage<DirectCombineShared>();
+  const uint32_t row_bytes = static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16));
+
+  SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::ld(counters.is_skipped()) != 0) return;
+    if (!find_outputs()) return;  // a fault: the host resets everything
+    for_each_row(static_cast<uint32_t>(params.num_tokens),
+                 [&](uint32_t token_idx, int worker_idx, int num_workers) {
+                   if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
+                     store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
+                   else
+                     reduce(static_cast<int>(token_idx), worker_idx, num_workers);
+                 });
+  }
+
+  // Waits until every rank's expert output is there.
+  SWITCHYARD_DEVICE bool find_outputs() {
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
+      uint32_t place = 0;
+      // acquire: the rank's expert output; pairs with the release in its combine_async
+      arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step,
+                               params.recv_counts.of_rank[params.my_rank] + rank, place);
+      shared.output_of_rank[rank] =
+          params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;
+    }
+    return !target::sync_block_any(!arrived);
+  }
+
+  SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
+    const int id = params.topk_ids[id_idx];
+    return id >= 0 && id < shape.n_experts() ? id : -1;
+  }
+  SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
+    return shared.output_of_rank[shape.owner_rank(expert_idx)] +
+           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+  }
+
+  SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {
+    for (int k = 0; k < shape.top_k(); ++k) {
+      const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
+      const int expert_idx = expert_of(id_idx);
+      bf16* output = params.epilogue.output + id_idx * shape.hidden();
+      if (expert_idx >= 0)
+        target::copy_row(output, row_of(id_idx, expert_idx), row_bytes, worker_idx, num_workers);
+      else
+        for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
+             column += num_workers * kColumnsPerThread)
+          target::st_16(output + column, Vec16{});
+    }
+  }
+
+  // The weighted sum in fp32, in the order of k. Loads of several k are in flight before the first is used.
+  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
+    constexpr int kInFlight = 8;
+    const int num_sources = gather_sources(token_idx);
+    const DirectCombineShared::Source* sources = shared.sources[target::warp_idx()];
+    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
+         column += num_workers * kColumnsPerThread) {
+      float sums[kColumnsPerThread] = {};
+      for (int first = 0; first < num_sources; first += kInFlight) {
+        Vec16 loaded[kInFlight];
+        for (int i = 0; i < kInFlight; ++i)
+          if (first + i < num_sources)
+            loaded[i] = target::ld_16(sources[first + i].row + static_cast<uint64_t>(column) * sizeof(bf16));
+        for (int i = 0; i < kInFlight; ++i)
+          if (first + i < num_sources) accumulate(sums, loaded[i], sources[first + i].weight);
+      }
+      params.epilogue(token_idx, column, sums);
+    }
+  }
+
+  // Puts the token's rows where all lanes of the warp find them, without its padding; says how many.
+  SWITCHYARD_DEVICE int gather_sources(int token_idx) {
+    const int k = target::lane_idx();
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
+    const int expert_idx = k < shape.top_k() ? expert_of(id_idx) : -1;
+    const uint32_t present = target::ballot(expert_idx >= 0);  // also: the last token's are no longer needed
+    if (expert_idx >= 0)
+      shared.sources[target::warp_idx()][target::popcount(present & ((1u << k) - 1))] = {
+          row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+    target::sync_warp();
+    return target::popcount(present);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

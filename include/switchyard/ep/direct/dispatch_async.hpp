@@ -1,0 +1,317 @@
+// dispatch_async, direct protocol: ranks tell each other how many rows they have for every expert; from that
+// each computes where every row of its own goes, and bulk copies carry a token from shared memory straight
+// to its top_k rows. Rows are ordered by expert, then source rank, then token, then k; no atomic decides.
+#pragma once
+
+#include "switchyard/ep/direct/wait_for_step.hpp"
+#include "switchyard/ep/pair_table.hpp"
+#include "switchyard/ep/params.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct alignas(128) DirectDispatchShared {
+  static constexpr int kNumStages = 2;    // per carrier
+  static constexpr int kMaxCarriers = 8;  // warps that carry tokens, each with stages of its own
+
+  uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
+  uint32_t next_row[kMaxExperts];       // on the expert's owner, of this block
+  uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
+  target::TransferBarrier loaded[kMaxCarriers][kNumStages];
+  bool is_last_block;
+  // Behind it: the stages, each aligned to 128 bytes.
+
+  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t row_bytes) {
+    return align_up<uint64_t>(row_bytes, 128);
+  }
+  SWITCHYARD_HD static constexpr int num_carriers(uint32_t row_bytes, int num_warps);
+  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t row_bytes, int num_warps);
+  SWITCHYARD_DEVICE std::byte* stage(int carrier_idx, int stage_idx, uint32_t row_bytes) {
+    return reinterpret_cast<std::byte*>(this + 1) +
+           static_cast<uint64_t>(carrier_idx * kNumStages + stage_idx) * stage_bytes(row_bytes);
+  }
+};
+
+// As many as shared memory has stages for.
+SWITCHYARD_HD constexpr int DirectDispatchShared::num_carriers(uint32_t row_bytes, int num_warps) {
+  const uint64_t fitting =
+      (kMaxSharedBytes - sizeof(DirectDispatchShared)) / (kNumStages * stage_bytes(row_bytes));
+  const int wanted = num_warps < kMaxCarriers ? num_warps : kMaxCarriers;
+  return fitting < static_cast<uint64_t>(wanted) ? static_cast<int>(fitting) : wanted;
+}
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(uint32_t row_bytes, int num_warps) {
+  return sizeof(DirectDispatchShared) +
+         static_cast<uint64_t>(num_carriers(row_bytes, num_warps)) * kNumStages * stage_bytes(row_bytes);
+}
+
+template <FixedShape Fixed, typename Format>
+struct DirectDispatchAsync {
+  using Params = DispatchParams<Format>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.counters};
+  DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
+  const uint32_t row_bytes = params.format.encoded_bytes();
+  const int num_carriers = DirectDispatchShared::num_carriers(row_bytes, target::num_warps());
+  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
+  // The tokens of this block.
+  const int token_begin = first_token_of(target::block_idx());
+  const int token_end = first_token_of(target::block_idx() + 1);
+
+  SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE int first_token_of(int block_idx) const {
+    return static_cast<int>(static_cast<int64_t>(params.num_tokens) * block_idx / target::num_blocks());
+  }
+
+  SWITCHYARD_DEVICE void run() {
+    if (!begin()) return;
+    start_loads();  // the first tokens are on their way while the ranks agree where they go
+    count_rows();
+    send_counts();
+    if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
+    if (place_experts()) {
+      place_rows();
+      carry_rows();
+    } else {
+      drain_loads();
+    }
+    finish();
+  }
+
+  // False if an earlier step broke and has not been reset.
+  SWITCHYARD_DEVICE bool begin() {
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
+      shared.num_rows[expert_idx] = 0;
+      shared.next_row[expert_idx] = 0;
+      shared.first_row[expert_idx] = 0;
+    }
+    if (target::thread_idx() < num_carriers)
+      for (auto& barrier : shared.loaded[target::thread_idx()]) barrier.init(1);
+    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault));
+  }
+
+  // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
+  SWITCHYARD_DEVICE void count_rows() {
+    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
+    const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    constexpr int kInFlight = 8;
+    for (int64_t i = target::thread_idx(); i < num_ids;
+         i += static_cast<int64_t>(kInFlight) * target::num_threads()) {
+      int ids[kInFlight];
+      for (int j = 0; j < kInFlight; ++j) {
+        const int64_t id_idx = i + static_cast<int64_t>(j) * target::num_threads();
+        ids[j] = id_idx < num_ids ? params.topk_ids[id_idx] : -1;
+      }
+      for (int j = 0; j < kInFlight; ++j) {
+        if (ids[j] == -1) continue;
+        if (ids[j] < 0 || ids[j] >= shape.n_experts()) {
+          report_bad_id(ids[j]);
+          continue;
+        }
+        target::atomic_add_relaxed_block(&shared.num_rows[ids[j]], 1u);
+        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id)
+          target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
+      }
+    }
+    target::sync_block();
+  }
+
+  SWITCHYARD_DEVICE void report_bad_id(int id) const {
+    if (target::block_idx() != 0) return;
+    raise_fault(params.fault, FaultKind::kBadExpertId,
+                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.n_experts())},
+                static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
+  }
+
+  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), shape.n_experts()}; }
+
+  // Every block tells some of the ranks.
+  SWITCHYARD_DEVICE void send_counts() {
+    for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
+      for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+           expert_idx += target::num_threads())
+        // release: this rank has done with the step before, so its rows and expert output may be written
+        // over; pairs with the acquire in collect_counts() over there
+        target::st_release_system(
+            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, expert_idx),
+            StepCell{step, shared.num_rows[expert_idx]}.pack());
+  }
+
+  // Waits for the counts of all ranks and sums them up.
+  SWITCHYARD_DEVICE bool collect_counts() {
+    bool arrived = true;
+    for (int cell_idx = target::thread_idx(); cell_idx < shape.n_ranks() * shape.n_experts();
+         cell_idx += target::num_threads()) {
+      const int src_rank = cell_idx / shape.n_experts();
+      const int expert_idx = cell_idx % shape.n_experts();
+      uint32_t num_rows = 0;
+      // acquire: the rank has done with the step before; pairs with the release in its send_counts()
+      arrived &= wait_for_step(
+          params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step,
+          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx), num_rows);
+      if (num_rows == 0) continue;
+      target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
+      if (src_rank < params.my_rank) target::atomic_add_relaxed_block(&shared.next_row[expert_idx], num_rows);
+    }
+    return !target::sync_block_any(!arrived);
+  }
+
+  // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
+  // same counts, so all of them skip the step.
+  SWITCHYARD_DEVICE bool place_experts() {
+    const int n_local_experts = shape.n_local_experts();
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads())
+      shared.first_row[expert_idx] = align_up(shared.first_row[expert_idx], params.format.row_alignment());
+    target::sync_block();
+    if (target::warp_idx() == 0) warp_exclusive_scan(shared.first_row, shape.n_experts());
+    target::sync_block();
+    bool is_too_much = false;
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
+      const uint32_t num_rows =
+          shared.first_row[(rank + 1) * n_local_experts] - shared.first_row[rank * n_local_experts];
+      if (num_rows <= params.max_rows) continue;
+      is_too_much = true;
+      if (target::block_idx() == 0)
+        record_fault(params.fault, FaultKind::kOverCapacity,
+                     {Phase::kDispatchAsync, rank, -1, params.max_rows}, num_rows, 0);
+    }
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads())
+      shared.next_row[expert_idx] +=
+          shared.first_row[expert_idx] - shared.first_row[shape.owner_rank(expert_idx) * n_local_experts];
+    const bool is_skipped = target::sync_block_any(is_too_much);
+    if (target::block_idx() == 0) publish_offsets(is_skipped);
+    return !is_skipped;
+  }
+
+  SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) {
+    const uint32_t* first_row = shared.first_row + params.my_rank * shape.n_local_experts();
+    for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
+         expert_idx += target::num_threads())
+      target::st(counters.row_offset(expert_idx),
+                 is_skipped ? 0 : static_cast<int32_t>(first_row[expert_idx] - first_row[0]));
+    if (target::thread_idx() == 0) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
+  }
+
+  // Gives each (token, k) of this block its row, in their order. By one warp.
+  SWITCHYARD_DEVICE void place_rows() {
+    const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
+    const uint32_t lanes_below = (1u << target::lane_idx()) - 1;
+    if (target::warp_idx() == 0)
+      for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
+           first += kWarpSize) {
+        const int64_t id_idx = first + target::lane_idx();
+        const int expert_idx = id_idx < id_end ? params.topk_ids[id_idx] : -1;
+        const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
+        const bool is_row = expert_idx >= 0 && expert_idx < shape.n_experts();
+        const uint32_t next_row = is_row ? shared.next_row[expert_idx] : 0;
+        target::sync_warp();
+        if (is_row && (same & lanes_below) == 0)
+          shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
+        target::sync_warp();
+        if (is_row)
+          note_row(id_idx, expert_idx,
+                   next_row + static_cast<uint32_t>(target::popcount(same & lanes_below)));
+      }
+    target::sync_block();
+  }
+
+  SWITCHYARD_DEVICE void note_row(int64_t id_idx, int expert_idx, uint32_t row) {
+    int32_t* src_info =
+        params.src_infos.of_rank[shape.owner_rank(expert_idx)] + 2 * static_cast<int64_t>(row);
+    target::st(src_info, static_cast<int32_t>(id_idx / shape.top_k()));
+    target::st(src_info + 1, static_cast<int32_t>(id_idx % shape.top_k()));
+    target::st(&params.row_of[id_idx], row);
+  }
+
+  // Carrier c has tokens token_begin + c, + num_carriers, ..
+  SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < num_carriers; }
+  SWITCHYARD_DEVICE int token_of_turn(int turn) const {
+    return token_begin + target::warp_idx() + turn * num_carriers;
+  }
+  SWITCHYARD_DEVICE std::byte* stage_of_turn(int turn) {
+    return shared.stage(target::warp_idx(), turn % DirectDispatchShared::kNumStages, row_bytes);
+  }
+  SWITCHYARD_DEVICE target::TransferBarrier& barrier_of_turn(int turn) {
+    return shared.loaded[target::warp_idx()][turn % DirectDispatchShared::kNumStages];
+  }
+
+  SWITCHYARD_DEVICE void start_load(int turn) {
+    if (target::lane_idx() != 0 || token_of_turn(turn) >= token_end) return;
+    barrier_of_turn(turn).arrive_expect(row_bytes);
+    target::bulk_load(stage_of_turn(turn),
+                      static_cast<const std::byte*>(params.input_tokens) +
+                          static_cast<uint64_t>(token_of_turn(turn)) * row_bytes,
+                      row_bytes, barrier_of_turn(turn));
+  }
+  SWITCHYARD_DEVICE void await_load(int turn) {
+    const uint32_t parity = static_cast<uint32_t>(turn / DirectDispatchShared::kNumStages % 2);
+    target::wait_until([&] { return barrier_of_turn(turn).done(parity); }, kNoDeadline);
+  }
+
+  SWITCHYARD_DEVICE void start_loads() {
+    if (!is_carrier()) return;
+    for (int turn = 0; turn < DirectDispatchShared::kNumStages; ++turn) start_load(turn);
+  }
+  // A block must not end while something is being written into its shared memory.
+  SWITCHYARD_DEVICE void drain_loads() {
+    if (!is_carrier()) return;
+    for (int turn = 0; turn < DirectDispatchShared::kNumStages && token_of_turn(turn) < token_end; ++turn)
+      await_load(turn);
+  }
+
+  SWITCHYARD_DEVICE void carry_rows() {
+    if (!is_carrier()) return;
+    for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
+      if (turn > 0) {
+        // The stage that the last turn's copies have read takes the next token in.
+        target::bulk_wait_read<0>();
+        target::sync_warp();
+        start_load(turn + DirectDispatchShared::kNumStages - 1);
+      }
+      await_load(turn);
+      copy_to_rows(token_of_turn(turn), stage_of_turn(turn));
+    }
+    target::bulk_wait<0>();
+    target::fence_proxy_async();
+  }
+
+  // Lane k starts the copy to the row of the token's choice k.
+  SWITCHYARD_DEVICE void copy_to_rows(int token_idx, const std::byte* token) {
+    if (target::lane_idx() < shape.top_k()) {
+      const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+      const int expert_idx = params.topk_ids[id_idx];
+      if (expert_idx >= 0 && expert_idx < shape.n_experts())
+        target::bulk_store(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
+                               static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes,
+                           token, row_bytes);
+    }
+    target::bulk_commit();
+  }
+
+  // The last block tells the owners that this rank's rows are there, expert by expert.
+  SWITCHYARD_DEVICE void finish() {
+    target::sync_block();
+    if (target::thread_idx() == 0)
+      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
+      // other blocks
+      shared.is_last_block =
+          target::atomic_add_acq_rel_device(counters.blocks_done(), 1) == target::num_blocks() - 1;
+    target::sync_block();
+    if (!shared.is_last_block) return;
+    const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads())
+      // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait
+      // over there, and with who looks at the readiness of an expert before
+      target::st_release_system(ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                           shape.local_expert(expert_idx), params.my_rank),
+                                StepCell{step, shared.num_rows[expert_idx]}.pack());
+    if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

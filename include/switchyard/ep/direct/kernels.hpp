@@ -1,0 +1,52 @@
+// The six kernels of the direct protocol, with the parameters of the slotted ones. All blocks of a launch
+// must be resident at once, on every rank: they wait for each other.
+#pragma once
+
+#include "switchyard/ep/begin_kernel.hpp"
+#include "switchyard/ep/direct/combine.hpp"
+#include "switchyard/ep/direct/dispatch_async.hpp"
+#include "switchyard/ep/direct/dispatch_wait.hpp"
+#include "switchyard/format/token_format.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void direct_dispatch_async_kernel(DispatchParams<Format> params) {
+  begin_kernel();
+  DirectDispatchAsync<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void direct_dispatch_wait_kernel(DispatchParams<Format> params) {
+  begin_kernel();
+  DirectDispatchWait<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, TokenFormat Format>
+SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
+  begin_kernel();
+  DirectDispatchAsync<Fixed, Format>(params).run();
+  target::sync_block();  // what block 0 leaves in counters, and its own number of the step
+  DirectDispatchWait<Fixed, Format>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void direct_combine_async_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
+  DirectCombineAsync<Fixed, Epilogue>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void direct_combine_wait_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
+  DirectCombineWait<Fixed, Epilogue>(params).run();
+}
+
+template <FixedShape Fixed, typename Epilogue>
+SWITCHYARD_KERNEL void direct_combine_kernel(CombineParams<Epilogue> params) {
+  begin_kernel();
+  DirectCombineAsync<Fixed, Epilogue>(params).run();
+  DirectCombineWait<Fixed, Epilogue>(params).run();
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,115 @@
+#include "ep_config.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace switchyard {
+
+const char* to_string(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kAutomatic:
+      return "automatic";
+    case Protocol::kSlotted:
+      return "slotted";
+    case Protocol::kDirect:
+      return "direct";
+  }
+  return "unknown";
+}
+
+namespace {
+
+constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
+
+Status check_range(const char* name, int value, int low, int high) {
+  if (value >= low && value <= high) return Status();
+  return invalid_argument("%s is %d; it must be %d..%d", name, value, low, high);
+}
+
+}  // namespace
+
+Status validate(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(check_range("n_experts", config.n_experts, 1, kMaxExperts));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("top_k", config.top_k, 1, kMaxTopK));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("hidden", config.hidden, kHiddenMultiple, kMaxHidden));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("n_sms", config.n_sms, 0, 65535));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("num_threads", config.num_threads, 0, 1024));
+  if (config.n_experts % n_ranks != 0)
+    return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)",
+                            config.n_experts, n_ranks);
+  if (config.hidden % kHiddenMultiple != 0)
+    return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
+  if (config.num_threads % kWarpSize != 0)
+    return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
+  if (!(config.capacity_factor >= 0 && config.capacity_factor <= kMaxRanks))
+    return invalid_argument("capacity_factor is %g; it must be 0 (chosen) .. %d", config.capacity_factor,
+                            kMaxRanks);
+  if (config.timeout_ns == 0 || config.timeout_ns > kMaxTimeoutNs)
+    return invalid_argument("timeout_ns is %llu; it must be 1..%llu (a day)",
+                            static_cast<unsigned long long>(config.timeout_ns),
+                            static_cast<unsigned long long>(kMaxTimeoutNs));
+  return Status();
+}
+
+Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank) {
+  const std::tuple<const char*, int64_t, int64_t> fields[] = {
+      {"n_experts", first.n_experts, other.n_experts},
+      {"top_k", first.top_k, other.top_k},
+      {"hidden", first.hidden, other.hidden},
+      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank},
+      {"n_sms", first.n_sms, other.n_sms},
+      {"num_threads", first.num_threads, other.num_threads},
+      {"timeout_ns", static_cast<int64_t>(first.timeout_ns), static_cast<int64_t>(other.timeout_ns)},
+      {"dependent_launch", first.dependent_launch, other.dependent_launch},
+      {"protocol", static_cast<int64_t>(first.protocol), static_cast<int64_t>(other.protocol)},
+      {"capacity_factor (in millionths)", std::llround(first.capacity_factor * 1e6),
+       std::llround(other.capacity_factor * 1e6)}};
+  for (const auto& [name, expected, seen] : fields)
+    if (expected != seen)
+      return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
+                              rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
+  return Status();
+}
+
+EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
+  return {.n_ranks = n_ranks,
+          .n_experts = config.n_experts,
+          .top_k = config.top_k,
+          .hidden = config.hidden,
+          .max_tokens_per_rank = config.max_tokens_per_rank,
+          .p2p_world_size = n_ranks};
+}
+
+uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
+  return static_cast<uint64_t>(n_ranks) * static_cast<uint64_t>(config.max_tokens_per_rank) *
+         static_cast<uint64_t>(config.top_k);
+}
+
+uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
+  constexpr double kChosenFactor = 2;
+  constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // so much room is there for the worst case
+  const uint64_t worst_case = worst_case_rows(config, n_ranks);
+  const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
+  if (config.capacity_factor == 0 && worst_case * row_bytes <= kSmallBytes) return worst_case;
+  const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
+  const double even_share = static_cast<double>(worst_case) / n_ranks;
+  return std::min(worst_case, static_cast<uint64_t>(std::ceil(factor * even_share)));
+}
+
+ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {
+  if (config.protocol != Protocol::kAutomatic) return {config.protocol, "asked for"};
+  // Every block of the direct protocol reads all counts before the first row moves.
+  constexpr int kMaxCounts = 32768;
+  const int num_counts = n_ranks * config.n_experts;
+  if (num_counts > kMaxCounts)
+    return {Protocol::kSlotted, std::to_string(num_counts) +
+                                    " counts (ranks x experts) would have to be exchanged first; up to " +
+                                    std::to_string(kMaxCounts) + " direct pays"};
+  return {Protocol::kDirect, "every row moves once; " + std::to_string(num_counts) +
+                                 " counts (ranks x experts) are quickly exchanged"};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,28 @@
+// What follows from an ExpertParallelConfig before anything is allocated.
+#pragma once
+
+#include "switchyard/ep/shape.hpp"
+#include "switchyard/runtime/expert_parallel.hpp"
+
+namespace switchyard {
+
+Status validate(const ExpertParallelConfig& config, int n_ranks);
+
+// One configuration serves all ranks, so all of it must be the same.
+Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank);
+
+EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
+
+// Rows a rank can receive at the very most: every token of every rank, top_k times.
+uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
+// Rows that row_buffers() and the direct protocol have room for, on each rank.
+uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);
+
+// Slotted or direct, and why; from what all ranks share.
+struct ProtocolChoice {
+  Protocol protocol;
+  std::string reason;
+};
+ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks);
+
+}  // namespace switchyard

@@ -1,0 +1,141 @@
+#include "exchange_memory.hpp"
+
+#include <cstring>
+
+#include "ep_config.hpp"
+#include "switchyard/ep/direct/layout.hpp"
+#include "switchyard/ep/layout.hpp"
+
+namespace switchyard {
+
+uint32_t ExchangeSizes::row_bytes(const ExpertParallelConfig& config) {
+  return static_cast<uint32_t>(config.hidden) * static_cast<uint32_t>(sizeof(bf16));
+}
+uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
+  return MessageLayout{row_bytes(config), config.top_k}.bytes();
+}
+
+Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int n_ranks) {
+  const int tokens = config.max_tokens_per_rank;
+  const CheckedSize ids = CheckedSize(tokens) * CheckedSize(config.top_k);
+  ExchangeSizes sizes{};
+  sizes.row_capacity = switchyard::row_capacity(config, n_ranks);
+  const CheckedSize rows = CheckedSize(sizes.row_capacity) * CheckedSize(row_bytes(config)) *
+                           CheckedSize(2);  // and expert outputs
+  CheckedSize recv(0), combine(0);
+  if (config.protocol == Protocol::kSlotted) {
+    recv = DispatchRecvLayout{config.n_experts / n_ranks, n_ranks, tokens, message_bytes(config)}.bytes();
+    combine = CombineRecvLayout{tokens, config.top_k, row_bytes(config)}.bytes();
+    sizes.combine_counts = CombineCountLayout{config.n_experts}.bytes().value();
+    sizes.counters =
+        static_cast<uint64_t>(SyncCounterLayout{config.n_experts}.total_size()) * sizeof(int32_t);
+  } else {
+    sizes.combine_counts = OutputCellLayout{n_ranks}.bytes().value();
+    sizes.counters = static_cast<uint64_t>(DirectCounters::size(config.n_experts)) * sizeof(int32_t);
+    sizes.count_table = CountTableLayout{n_ranks, config.n_experts}.bytes().value();
+    sizes.row_of = (ids * CheckedSize(sizeof(uint32_t))).value();
+  }
+  if (!(recv + combine + rows).ok())
+    return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
+                            tokens, config.n_experts, message_bytes(config));
+  sizes.rows = rows.value();
+  sizes.src_info = sizes.row_capacity * 2 * sizeof(int32_t);
+  sizes.dispatch_counts = DispatchCountLayout{config.n_experts, n_ranks}.bytes().value();
+  sizes.dispatch_recv = recv.value();
+  sizes.combine_recv = combine.value();
+  return sizes;
+}
+
+namespace {
+
+Status allocate_into(DeviceMemory& memory, Device& device, uint64_t bytes) {
+  if (bytes == 0) return Status();
+  Result<DeviceMemory> allocated = DeviceMemory::allocate(device, bytes);
+  if (!allocated.ok()) return allocated.status();
+  memory = std::move(allocated).value();
+  return Status();
+}
+
+}  // namespace
+
+Result<ExchangeMemory> ExchangeMemory::allocate(Device& device, const ExchangeSizes& sizes,
+                                                Protocol protocol) {
+  ExchangeMemory memory;
+  memory.protocol = protocol;
+  const std::pair<DeviceMemory*, uint64_t> buffers[] = {{&memory.dispatch_recv, sizes.dispatch_recv},
+                                                        {&memory.dispatch_counts, sizes.dispatch_counts},
+                                                        {&memory.combine_recv, sizes.combine_recv},
+                                                        {&memory.combine_counts, sizes.combine_counts},
+                                                        {&memory.counters, sizes.counters},
+                                                        {&memory.count_table, sizes.count_table},
+                                                        {&memory.row_of, sizes.row_of},
+                                                        {&memory.poison, 64}};
+  for (const auto& [buffer, bytes] : buffers)
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(*buffer, device, bytes));
+  if (protocol == Protocol::kDirect) SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(device, sizes));
+  Result<DeviceMemory> fault = DeviceMemory::allocate_host_visible(device, sizeof(FaultRecord));
+  if (!fault.ok()) return fault.status();
+  memory.fault = std::move(fault).value();
+  return memory;
+}
+
+Status ExchangeMemory::allocate_rows(Device& device, const ExchangeSizes& sizes) {
+  if (row_memory.as<void>() != nullptr) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(row_memory, device, sizes.rows));
+  return allocate_into(src_info, device, sizes.src_info);
+}
+
+RowBuffers ExchangeMemory::row_buffers(const ExchangeSizes& sizes) const {
+  bf16* rows = row_memory.as<bf16>();
+  return {.rows = rows,
+          .src_info = src_info.as<int32_t>(),
+          .expert_outputs = rows == nullptr ? nullptr : rows + sizes.rows / 2 / sizeof(bf16),
+          .max_rows = static_cast<uint32_t>(sizes.row_capacity)};
+}
+
+uint64_t ExchangeMemory::bytes() const {
+  uint64_t bytes = 0;
+  for (const DeviceMemory* buffer : {&dispatch_recv, &dispatch_counts, &combine_recv, &combine_counts,
+                                     &counters, &count_table, &row_of, &row_memory, &src_info})
+    bytes += buffer->bytes();
+  return bytes;
+}
+
+Status ExchangeMemory::clear(const Rank& owner) {
+  const auto fill = [&](const DeviceMemory& memory, uint8_t value) {
+    return memory.bytes() == 0
+               ? Status()
+               : owner.device().fill(memory.as<void>(), value, memory.bytes(), owner.stream());
+  };
+  const uint8_t nothing_arrived = protocol == Protocol::kSlotted ? 0xff : 0;
+  SWITCHYARD_RETURN_IF_ERROR(fill(dispatch_counts, nothing_arrived));
+  SWITCHYARD_RETURN_IF_ERROR(fill(combine_counts, nothing_arrived));
+  for (const DeviceMemory* buffer : {&count_table, &counters, &poison})
+    SWITCHYARD_RETURN_IF_ERROR(fill(*buffer, 0));
+  std::memset(fault.as<void>(), 0, sizeof(FaultRecord));
+  return Status();
+}
+
+Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
+  for (const DeviceMemory* buffer : {&dispatch_recv, &combine_recv, &row_memory, &src_info, &row_of})
+    if (buffer->bytes() > 0)
+      SWITCHYARD_RETURN_IF_ERROR(
+          owner.device().fill(buffer->as<void>(), value, buffer->bytes(), owner.stream()));
+  return Status();
+}
+
+void ExchangeMemory::show(size_t rank, DispatchArguments& arguments) const {
+  const bool is_direct = protocol == Protocol::kDirect;
+  arguments.recv_bufs.of_rank[rank] = (is_direct ? row_memory : dispatch_recv).as<std::byte>();
+  arguments.recv_counts.of_rank[rank] = dispatch_counts.as<uint64_t>();
+  arguments.count_tables.of_rank[rank] = count_table.as<uint64_t>();
+  arguments.src_infos.of_rank[rank] = src_info.as<int32_t>();
+}
+
+void ExchangeMemory::show(size_t rank, CombineArguments& arguments) const {
+  const bool is_direct = protocol == Protocol::kDirect;
+  arguments.recv_bufs.of_rank[rank] = (is_direct ? row_memory : combine_recv).as<std::byte>();
+  arguments.recv_counts.of_rank[rank] = combine_counts.as<uint64_t>();
+}
+
+}  // namespace switchyard

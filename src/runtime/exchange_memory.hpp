@@ -1,0 +1,45 @@
+// The memory through which ranks exchange tokens: what each rank of a protocol has of it.
+#pragma once
+
+#include "switchyard/runtime/expert_parallel.hpp"
+
+namespace switchyard {
+
+// Bytes of each buffer of a rank; 0 where the protocol has none.
+struct ExchangeSizes {
+  uint64_t row_capacity;  // rows
+  uint64_t rows, src_info;
+  uint64_t dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
+
+  static Result<ExchangeSizes> of(const ExpertParallelConfig& config, int n_ranks);
+  static uint32_t row_bytes(const ExpertParallelConfig& config);
+  static uint32_t message_bytes(const ExpertParallelConfig& config);
+};
+
+// Of one rank. Cells of the slotted protocol say that nothing has arrived by all ones, those of the direct
+// one by the number of another step.
+struct ExchangeMemory {
+  Protocol protocol;
+  DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
+  DeviceMemory row_memory;  // rows, then expert outputs
+  DeviceMemory src_info;
+  DeviceMemory poison, fault;
+
+  static Result<ExchangeMemory> allocate(Device& device, const ExchangeSizes& sizes, Protocol protocol);
+  // Unless they are there already.
+  Status allocate_rows(Device& device, const ExchangeSizes& sizes);
+  // Nulls before allocate_rows().
+  RowBuffers row_buffers(const ExchangeSizes& sizes) const;
+  uint64_t bytes() const;
+
+  // As nothing had ever arrived. Enqueued on the rank's stream.
+  Status clear(const Rank& owner);
+  // Overwrites what earlier steps left to receive.
+  Status overwrite(const Rank& owner, uint8_t value) const;
+
+  // Fills in what rank `rank`, whose memory this is, shows to its peers.
+  void show(size_t rank, DispatchArguments& arguments) const;
+  void show(size_t rank, CombineArguments& arguments) const;
+};
+
+}  // namespace switchyard
