@@ -109,9 +109,15 @@ Status EpHarness::launch_combine(int rank, const CombineInput& input, const Comb
   return ep_->combine_wait(rank, output);
 }
 
+// Phase by phase: ranks that share a queue to a GPU must not find one rank's wait in front of another's send.
 Status EpHarness::run_dispatch(const reference::Step& step) {
   for (int rank = 0; rank < shape_.n_ranks; ++rank)
-    SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
+    SWITCHYARD_RETURN_IF_ERROR(options_.mode == StepMode::kFused
+                                   ? ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank))
+                                   : ep_->dispatch_async(rank, dispatch_input(step, rank)));
+  if (options_.mode == StepMode::kSplit)
+    for (int rank = 0; rank < shape_.n_ranks; ++rank)
+      SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
   return ep_->synchronize();
 }
 

@@ -236,7 +236,8 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
   };
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
-  const uint64_t num_rows = std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
+  const uint64_t num_rows =
+      std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.rows.download(num_rows * hidden), results.dispatch.rows));

@@ -75,10 +75,10 @@ Status ExpertParallel::choose_launch() {
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
     Result<int> resident =
-        kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+        kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
     if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
       config_.num_threads = kCudaThreads[1];
-      resident = kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), config_.num_threads);
+      resident = kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
     }
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())

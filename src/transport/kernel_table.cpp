@@ -28,19 +28,24 @@ LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
 using Format = BF16TokenFormat;
 
 // The dynamic shared memory of each kernel.
-uint64_t slotted_dispatch_bytes(const Format& format, const EpShape& shape, uint32_t) {
+uint64_t slotted_dispatch_bytes(const Format& format, const EpShape& shape, const LaunchShape&) {
   return dispatch_shared_bytes(MessageLayout{format.encoded_bytes(), shape.top_k}.bytes());
 }
-uint64_t direct_dispatch_bytes(const Format& format, const EpShape&, uint32_t num_threads) {
-  return DirectDispatchShared::bytes(format.encoded_bytes(), static_cast<int>(num_threads) / kWarpSize);
+// All there is, or half of it: a dependent launch is on a multiprocessor together with its predecessor. A
+// multiprocessor keeps 1 KB of every block for itself.
+uint64_t direct_dispatch_bytes(const Format& format, const EpShape&, const LaunchShape& launch) {
+  constexpr uint64_t kReservedBytes = 1024;
+  return DirectDispatchShared::bytes(format.encoded_bytes(), launch.programmatic_dependent
+                                                                 ? (kMaxSharedBytes - kReservedBytes) / 2
+                                                                 : kMaxSharedBytes);
 }
-using DispatchBytes = uint64_t (*)(const Format&, const EpShape&, uint32_t num_threads);
+using DispatchBytes = uint64_t (*)(const Format&, const EpShape&, const LaunchShape&);
 
 template <const char* kName, void (*kKernel)(DispatchParams<Format>), DispatchBytes kSharedBytes>
 Status launch_dispatch(const LaunchShape& shape, StreamHandle stream, const DispatchArguments& arguments,
                        bf16* output_rows) {
   const DispatchParams<Format> params{arguments, Format{arguments.shape.hidden, output_rows}};
-  const uint64_t shared_bytes = kSharedBytes(params.format, arguments.shape, shape.num_threads);
+  const uint64_t shared_bytes = kSharedBytes(params.format, arguments.shape, shape);
   return target::launch(kName, kKernel, with_shared(shape, shared_bytes), stream, params);
 }
 
@@ -65,14 +70,14 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
 #if defined(__CUDACC__)
 template <void (*kDispatch)(DispatchParams<Format>), void (*kCombine)(CombineParams<StoreWeighted>),
           DispatchBytes kDispatchBytes, uint64_t kCombineBytes>
-Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
+Result<int> max_resident_blocks(const EpShape& shape, const LaunchShape& launch) {
+  const int num_threads = static_cast<int>(launch.num_threads);
   int device = 0, num_multiprocessors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
   int dispatch_blocks = 0, combine_blocks = 0;
-  const uint64_t dispatch_bytes =
-      kDispatchBytes(Format{shape.hidden, nullptr}, shape, static_cast<uint32_t>(num_threads));
+  const uint64_t dispatch_bytes = kDispatchBytes(Format{shape.hidden, nullptr}, shape, launch);
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kDispatch, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(dispatch_bytes));
@@ -88,7 +93,7 @@ Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
 #else
 // The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
 template <void (*)(DispatchParams<Format>), void (*)(CombineParams<StoreWeighted>), DispatchBytes, uint64_t>
-Result<int> max_resident_blocks(const EpShape&, int) {
+Result<int> max_resident_blocks(const EpShape&, const LaunchShape&) {
   return 4096;
 }
 #endif

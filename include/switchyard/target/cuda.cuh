@@ -23,6 +23,12 @@ SWITCHYARD_DEVICE T& shared_storage() {
   return *reinterpret_cast<T*>(switchyard_shared_memory);
 }
 
+SWITCHYARD_DEVICE uint64_t shared_bytes() {
+  uint32_t bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
 // Barriers.
 SWITCHYARD_DEVICE void sync_block() { __syncthreads(); }
 SWITCHYARD_DEVICE bool sync_block_any(bool value) { return __syncthreads_or(value) != 0; }

@@ -89,6 +89,9 @@ T& shared_storage() {
   return *reinterpret_cast<T*>(emulator::current_thread->shared);
 }
 
+// What the launch gave every block of it.
+inline uint64_t shared_bytes() { return emulator::current_thread->shared_bytes; }
+
 // Barriers. They order memory among the threads they join.
 inline void sync_block(Where where = Where::current()) { emulator::sync_block(where); }
 // As sync_block; true if any thread of the block brought true.

@@ -32,8 +32,8 @@ struct EpKernels {
   Combine combine_async;
   Combine combine_wait;
   Combine combine;
-  // Blocks of these kernels, of this many threads, that fit on the current device at once.
-  Result<int> (*max_resident_blocks)(const EpShape& shape, int num_threads);
+  // Blocks of these kernels, so launched, that fit on the current device at once.
+  Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
 struct KernelTable {

@@ -10,38 +10,45 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
-  static constexpr int kNumStages = 2;    // per carrier
-  static constexpr int kMaxCarriers = 8;  // warps that carry tokens, each with stages of its own
+  static constexpr int kMaxStages = 16;
 
   uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
   uint32_t next_row[kMaxExperts];       // on the expert's owner, of this block
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
-  target::TransferBarrier loaded[kMaxCarriers][kNumStages];
+  target::TransferBarrier loaded[kMaxStages];
   bool is_last_block;
-  // Behind it: the stages, each aligned to 128 bytes.
+  // Behind it: stages, a token each, aligned to 128 bytes; as many as the launch gave room for.
 
   SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t row_bytes) {
     return align_up<uint64_t>(row_bytes, 128);
   }
-  SWITCHYARD_HD static constexpr int num_carriers(uint32_t row_bytes, int num_warps);
-  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t row_bytes, int num_warps);
-  SWITCHYARD_DEVICE std::byte* stage(int carrier_idx, int stage_idx, uint32_t row_bytes) {
-    return reinterpret_cast<std::byte*>(this + 1) +
-           static_cast<uint64_t>(carrier_idx * kNumStages + stage_idx) * stage_bytes(row_bytes);
+  SWITCHYARD_HD static constexpr int num_stages(uint32_t row_bytes, uint64_t shared_bytes) {
+    const uint64_t fitting = (shared_bytes - sizeof(DirectDispatchShared)) / stage_bytes(row_bytes);
+    return fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
+  }
+  // What to give a launch that may have `limit`.
+  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t row_bytes, uint64_t limit);
+  SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t row_bytes) {
+    return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(row_bytes);
   }
 };
-
-// As many as shared memory has stages for.
-SWITCHYARD_HD constexpr int DirectDispatchShared::num_carriers(uint32_t row_bytes, int num_warps) {
-  const uint64_t fitting =
-      (kMaxSharedBytes - sizeof(DirectDispatchShared)) / (kNumStages * stage_bytes(row_bytes));
-  const int wanted = num_warps < kMaxCarriers ? num_warps : kMaxCarriers;
-  return fitting < static_cast<uint64_t>(wanted) ? static_cast<int>(fitting) : wanted;
-}
-SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(uint32_t row_bytes, int num_warps) {
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(uint32_t row_bytes, uint64_t limit) {
   return sizeof(DirectDispatchShared) +
-         static_cast<uint64_t>(num_carriers(row_bytes, num_warps)) * kNumStages * stage_bytes(row_bytes);
+         static_cast<uint64_t>(num_stages(row_bytes, limit)) * stage_bytes(row_bytes);
 }
+
+// How the warps of a block share its tokens and stages. Carrier c has tokens c, c + num_carriers, ..; while
+// it sends one, the next comes into its other stage. Where there are stages enough, every token has its own.
+struct Carriers {
+  int num_carriers;
+  int stages_each;
+
+  SWITCHYARD_HD static constexpr Carriers share(int num_tokens, int num_stages, int num_warps) {
+    if (num_tokens <= num_stages && num_tokens <= num_warps) return {num_tokens, 1};
+    if (num_stages == 1) return {1, 1};
+    return {num_stages / 2 < num_warps ? num_stages / 2 : num_warps, 2};
+  }
+};
 
 template <FixedShape Fixed, typename Format>
 struct DirectDispatchAsync {
@@ -52,11 +59,13 @@ struct DirectDispatchAsync {
   DirectCounters counters{params.counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
   const uint32_t row_bytes = params.format.encoded_bytes();
-  const int num_carriers = DirectDispatchShared::num_carriers(row_bytes, target::num_warps());
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
   const int token_end = first_token_of(target::block_idx() + 1);
+  const Carriers carriers = Carriers::share(
+      token_end - token_begin, DirectDispatchShared::num_stages(row_bytes, target::shared_bytes()),
+      target::num_warps());
 
   SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
 
@@ -87,8 +96,8 @@ struct DirectDispatchAsync {
       shared.next_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
-    if (target::thread_idx() < num_carriers)
-      for (auto& barrier : shared.loaded[target::thread_idx()]) barrier.init(1);
+    if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
+      shared.loaded[target::thread_idx()].init(1);
     return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault));
   }
 
@@ -227,39 +236,36 @@ struct DirectDispatchAsync {
     target::st(&params.row_of[id_idx], row);
   }
 
-  // Carrier c has tokens token_begin + c, + num_carriers, ..
-  SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < num_carriers; }
+  SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
   SWITCHYARD_DEVICE int token_of_turn(int turn) const {
-    return token_begin + target::warp_idx() + turn * num_carriers;
+    return token_begin + target::warp_idx() + turn * carriers.num_carriers;
   }
-  SWITCHYARD_DEVICE std::byte* stage_of_turn(int turn) {
-    return shared.stage(target::warp_idx(), turn % DirectDispatchShared::kNumStages, row_bytes);
-  }
-  SWITCHYARD_DEVICE target::TransferBarrier& barrier_of_turn(int turn) {
-    return shared.loaded[target::warp_idx()][turn % DirectDispatchShared::kNumStages];
+  SWITCHYARD_DEVICE int stage_of_turn(int turn) const {
+    return target::warp_idx() * carriers.stages_each + turn % carriers.stages_each;
   }
 
   SWITCHYARD_DEVICE void start_load(int turn) {
     if (target::lane_idx() != 0 || token_of_turn(turn) >= token_end) return;
-    barrier_of_turn(turn).arrive_expect(row_bytes);
-    target::bulk_load(stage_of_turn(turn),
+    target::TransferBarrier& barrier = shared.loaded[stage_of_turn(turn)];
+    barrier.arrive_expect(row_bytes);
+    target::bulk_load(shared.stage(stage_of_turn(turn), row_bytes),
                       static_cast<const std::byte*>(params.input_tokens) +
                           static_cast<uint64_t>(token_of_turn(turn)) * row_bytes,
-                      row_bytes, barrier_of_turn(turn));
+                      row_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
-    const uint32_t parity = static_cast<uint32_t>(turn / DirectDispatchShared::kNumStages % 2);
-    target::wait_until([&] { return barrier_of_turn(turn).done(parity); }, kNoDeadline);
+    const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
+    target::wait_until([&] { return shared.loaded[stage_of_turn(turn)].done(parity); }, kNoDeadline);
   }
 
   SWITCHYARD_DEVICE void start_loads() {
     if (!is_carrier()) return;
-    for (int turn = 0; turn < DirectDispatchShared::kNumStages; ++turn) start_load(turn);
+    for (int turn = 0; turn < carriers.stages_each; ++turn) start_load(turn);
   }
   // A block must not end while something is being written into its shared memory.
   SWITCHYARD_DEVICE void drain_loads() {
     if (!is_carrier()) return;
-    for (int turn = 0; turn < DirectDispatchShared::kNumStages && token_of_turn(turn) < token_end; ++turn)
+    for (int turn = 0; turn < carriers.stages_each && token_of_turn(turn) < token_end; ++turn)
       await_load(turn);
   }
 
@@ -270,10 +276,10 @@ struct DirectDispatchAsync {
         // The stage that the last turn's copies have read takes the next token in.
         target::bulk_wait_read<0>();
         target::sync_warp();
-        start_load(turn + DirectDispatchShared::kNumStages - 1);
+        start_load(turn + carriers.stages_each - 1);
       }
       await_load(turn);
-      copy_to_rows(token_of_turn(turn), stage_of_turn(turn));
+      copy_to_rows(token_of_turn(turn), shared.stage(stage_of_turn(turn), row_bytes));
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
