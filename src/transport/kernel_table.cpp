@@ -1,104 +1,13 @@
-// Instantiates every kernel for the target this file is compiled for: as C++ for the host, and through
+// The kernels the library ships, for the target this file is compiled for: as C++ for the host, and through
 // kernel_table.cu for CUDA.
 #include "switchyard/transport/kernel_table.hpp"
 
-#include "switchyard/ep/kernels.hpp"
-#include "switchyard/ep/topk_softmax.hpp"
-#include "switchyard/format/bf16.hpp"
-#include "switchyard/gemm/grouped_matmul.hpp"
-#include "switchyard/gemm/silu_mul.hpp"
-#include "switchyard/sync/stall.hpp"
+#include "make_kernel_table.hpp"
 
 namespace switchyard {
 namespace {
 
-// Kernel names as template arguments: the emulator and launch errors say them.
-constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait",
-               kDispatch[] = "dispatch";
-constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combine_wait", kCombine[] = "combine";
-constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul", kSiluMul[] = "silu_mul";
-constexpr char kStall[] = "stall";
-
-LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
-  shape.shared_bytes = shared_bytes;
-  return shape;
-}
-
-uint64_t dispatch_shared_bytes_of(const BF16TokenFormat& format, const EpShape& shape) {
-  return dispatch_shared_bytes(MessageLayout{format.encoded_bytes(), shape.top_k}.bytes());
-}
-
-template <const char* kName, void (*kKernel)(DispatchParams<BF16TokenFormat>)>
-Status launch_dispatch(const LaunchShape& shape, StreamHandle stream, const DispatchArguments& arguments,
-                       bf16* output_rows) {
-  const DispatchParams<BF16TokenFormat> params{arguments,
-                                               BF16TokenFormat{arguments.shape.hidden, output_rows}};
-  const uint64_t shared_bytes = dispatch_shared_bytes_of(params.format, arguments.shape);
-  return target::launch(kName, kKernel, with_shared(shape, shared_bytes), stream, params);
-}
-
-template <const char* kName, void (*kWeighted)(CombineParams<StoreWeighted>),
-          void (*kUnreduced)(CombineParams<StoreUnreduced>)>
-Status launch_combine(const LaunchShape& shape, StreamHandle stream, const CombineArguments& arguments,
-                      const CombineDestination& destination) {
-  if (destination.reduction == CombineReduction::kUnreduced)
-    return target::launch(kName, kUnreduced, with_shared(shape, kCombineSharedBytes), stream,
-                          CombineParams<StoreUnreduced>{arguments, StoreUnreduced{destination.output}});
-  return target::launch(
-      kName, kWeighted, with_shared(shape, kCombineSharedBytes), stream,
-      CombineParams<StoreWeighted>{arguments, StoreWeighted{destination.output, arguments.shape.hidden}});
-}
-
-template <const char* kName, typename Params, void (*kKernel)(Params)>
-Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params& params) {
-  return target::launch(kName, kKernel, shape, stream, params);
-}
-
-#if defined(__CUDACC__)
-Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  // The fused kernels need the most.
-  int dispatch_blocks = 0, combine_blocks = 0;
-  const uint64_t dispatch_bytes = dispatch_shared_bytes_of(BF16TokenFormat{shape.hidden, nullptr}, shape);
-  const auto dispatch = &dispatch_kernel<RunTimeShape, BF16TokenFormat>;
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(dispatch_bytes));
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, dispatch, num_threads,
-                                                          dispatch_bytes);
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &combine_blocks, &combine_kernel<RunTimeShape, StoreWeighted>, num_threads, kCombineSharedBytes);
-  if (error != cudaSuccess) return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
-  return num_multiprocessors * (dispatch_blocks < combine_blocks ? dispatch_blocks : combine_blocks);
-}
-#else
-// The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
-Result<int> max_resident_blocks(const EpShape&, int) { return 4096; }
-#endif
-
-using Format = BF16TokenFormat;
-
-constexpr KernelTable kTable{
-    .dispatch_async = &launch_dispatch<kDispatchAsync, dispatch_async_kernel<RunTimeShape, Format>>,
-    .dispatch_wait = &launch_dispatch<kDispatchWait, dispatch_wait_kernel<RunTimeShape, Format>>,
-    .dispatch = &launch_dispatch<kDispatch, dispatch_kernel<RunTimeShape, Format>>,
-    .combine_async = &launch_combine<kCombineAsync, combine_async_kernel<RunTimeShape, StoreWeighted>,
-                                     combine_async_kernel<RunTimeShape, StoreUnreduced>>,
-    .combine_wait = &launch_combine<kCombineWait, combine_wait_kernel<RunTimeShape, StoreWeighted>,
-                                    combine_wait_kernel<RunTimeShape, StoreUnreduced>>,
-    .combine = &launch_combine<kCombine, combine_kernel<RunTimeShape, StoreWeighted>,
-                               combine_kernel<RunTimeShape, StoreUnreduced>>,
-    .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
-    .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
-    .silu_mul = &launch_plain<kSiluMul, SiluMulParams, silu_mul_kernel>,
-    .stall = &launch_plain<kStall, StallParams, stall_kernel>,
-    .max_resident_blocks = &max_resident_blocks,
-};
+constexpr KernelTable kTable = make_kernel_table<RunTimeShape>();
 
 }  // namespace
 
