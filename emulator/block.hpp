@@ -32,6 +32,15 @@ struct Launch {
 
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
 
+// Weak memory: a bulk store that has not read its source yet.
+struct BulkStore {
+  void* dst;
+  const void* src;
+  uint64_t bytes;
+  uint32_t epoch;  // of the bulk stores' actor, when it was started
+  Where where;
+};
+
 struct Thread : ThreadState {
   Fiber fiber;
   Block* block = nullptr;
@@ -44,6 +53,7 @@ struct Thread : ThreadState {
   Thread* next_waiter = nullptr;
   std::vector<uint32_t>
       bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
+  std::vector<BulkStore> unread_bulk_stores;
 };
 
 // Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and

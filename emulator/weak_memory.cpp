@@ -56,6 +56,17 @@ const char* file_of(Where where) {
   return slash == nullptr ? where.file_name() : slash + 1;
 }
 
+// What a bulk store does to the line `at` bytes from its beginning.
+WeakAccess line_of(const BulkStore& store, uint64_t at) {
+  return {static_cast<std::byte*>(store.dst) + at,
+          kLineBytes,
+          WordKind::kStore,
+          Order::kRelaxed,
+          Scope::kBlock,
+          false,
+          store.where};
+}
+
 bool matches(std::string_view name, std::string_view pattern) {
   for (;;) {
     const size_t star = pattern.find('*');
@@ -216,6 +227,7 @@ void WeakMemory::start_block(Block& block) {
 }
 
 void WeakMemory::end_block(Block& block) {
+  for (Thread& thread : block.threads) make_unread_bulk_stores(thread, UINT32_MAX);
   StreamState& state = state_of(block.launch.stream);
   for (const Warp& warp : block.warps) {
     const Actor& actor = *actors_[warp.actor];
@@ -485,15 +497,12 @@ void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
   observe(actor, access, place, as_of, !is_polling);
 }
 
-void WeakMemory::store_as(Actor& actor, Thread& self, const WeakAccess& access, const void* value) {
+void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
+  mutate(access);
+  Actor& actor = actor_of(self);
   const Place place = locate(self, access);
   check_not_overtaking(actor, self, access, place);
   append(actor, access, place, value, publish(actor, access, nullptr));
-}
-
-void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
-  mutate(access);
-  store_as(actor_of(self), self, access, value);
 }
 
 void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify,
@@ -521,10 +530,38 @@ WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
   return *actors_[actor.bulk_actor];
 }
 
-void WeakMemory::bulk_store(Thread& self, WeakAccess access, const void* value) {
+// What can be wrong with it is wrong from the start; only what it reads may come later.
+void WeakMemory::bulk_store(Thread& self, BulkStore store) {
   Actor& bulk_actor = bulk_actor_of(actor_of(self));
   bulk_actor.knowledge.join(actor_of(self).knowledge);
-  store_as(bulk_actor, self, access, value);
+  store.epoch = bulk_actor.epoch;
+  for (uint64_t at = 0; at < store.bytes; at += kLineBytes) {
+    const WeakAccess access = line_of(store, at);
+    check_not_overtaking(bulk_actor, self, access, locate(self, access));
+  }
+  if (random_() % 2 == 0)
+    self.unread_bulk_stores.push_back(store);
+  else
+    make_bulk_store(self, store);
+}
+
+// As of the epoch it was started in: who knows that its group is done knows it.
+void WeakMemory::make_bulk_store(Thread& self, const BulkStore& store) {
+  Actor& bulk_actor = bulk_actor_of(actor_of(self));
+  const uint32_t epoch_now = std::exchange(bulk_actor.epoch, store.epoch);
+  for (uint64_t at = 0; at < store.bytes; at += kLineBytes) {
+    const WeakAccess access = line_of(store, at);
+    append(bulk_actor, access, locate(self, access), static_cast<const std::byte*>(store.src) + at, nullptr);
+  }
+  bulk_actor.epoch = epoch_now;
+}
+
+void WeakMemory::make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch) {
+  std::vector<BulkStore>& unread = self.unread_bulk_stores;
+  size_t num_made = 0;
+  while (num_made < unread.size() && unread[num_made].epoch <= up_to_epoch)
+    make_bulk_store(self, unread[num_made++]);
+  unread.erase(unread.begin(), unread.begin() + static_cast<ptrdiff_t>(num_made));
 }
 
 void WeakMemory::bulk_commit(Thread& self) {
@@ -533,8 +570,14 @@ void WeakMemory::bulk_commit(Thread& self) {
   bulk_actor.begin_epoch();
 }
 
+void WeakMemory::bulk_wait_read(Thread& self, uint32_t num_pending) {
+  if (self.bulk_groups.size() <= num_pending) return;
+  make_unread_bulk_stores(self, *(self.bulk_groups.end() - num_pending - 1));
+}
+
 void WeakMemory::bulk_wait(Thread& self, uint32_t num_pending, Where where) {
   if (self.bulk_groups.size() <= num_pending || is_mutant(WordKind::kBulkWait, where)) return;
+  bulk_wait_read(self, num_pending);
   const auto end = self.bulk_groups.end() - num_pending;
   Actor& actor = actor_of(self);
   learn(actor.knowledge.before, actor.bulk_actor, *(end - 1));

@@ -46,8 +46,10 @@ class WeakMemory {
   // Reads the newest value into `old`; what `modify` makes of it, unless it refuses, is the new one.
   void modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify, const void* operands);
   // Bulk stores are made by an actor of their own, which the warp hears from when it waits for the group.
-  void bulk_store(Thread& self, WeakAccess access, const void* value);
+  // They read their source when they start, or not before the thread waits for that.
+  void bulk_store(Thread& self, BulkStore store);
   void bulk_commit(Thread& self);
+  void bulk_wait_read(Thread& self, uint32_t num_pending);
   void bulk_wait(Thread& self, uint32_t num_pending, Where where);
 
   // Memory kernels may touch. Until the first call they may touch any; from then on anything else is an
@@ -79,7 +81,8 @@ class WeakMemory {
   bool is_mutant(WordKind kind, Where where);
   void mutate(WeakAccess& access);
   Place locate(Thread& self, const WeakAccess& access);
-  void store_as(Actor& actor, Thread& self, const WeakAccess& access, const void* value);
+  void make_bulk_store(Thread& self, const BulkStore& store);
+  void make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch);
   void check_range(Thread& self, const WeakAccess& access);
   uint64_t floor_of(const Actor& actor, const Place& place) const;
   uint64_t choose(const Actor& actor, const Place& place);

@@ -54,14 +54,11 @@ void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int
 }
 
 void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where) {
-  WeakAccess access{nullptr, sizeof(Vec16), WordKind::kStore, Order::kRelaxed, Scope::kBlock, false, where};
-  for (uint64_t at = 0; at < num_bytes; at += sizeof(Vec16)) {
-    access.address = static_cast<std::byte*>(dst) + at;
-    memory_of(self()).bulk_store(self(), access, static_cast<const std::byte*>(src) + at);
-  }
+  memory_of(self()).bulk_store(self(), {dst, src, num_bytes, 0, where});
 }
 
 void weak_bulk_commit() { memory_of(self()).bulk_commit(self()); }
+void weak_bulk_wait_read(uint32_t num_pending) { memory_of(self()).bulk_wait_read(self(), num_pending); }
 void weak_bulk_wait(uint32_t num_pending, Where where) {
   memory_of(self()).bulk_wait(self(), num_pending, where);
 }

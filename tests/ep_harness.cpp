@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "reference/identity_experts.hpp"
+
 namespace switchyard::testing_support {
 
 reference::Step make_step(const Shape& shape, uint64_t seed) {
@@ -103,6 +105,20 @@ Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
   return ep_->dispatch_wait(rank, dispatch_output(rank));
 }
 
+// On the host a kernel makes expert outputs of the rows; on CUDA rows are taken for the outputs.
+Status EpHarness::launch_experts(int rank) {
+  RankBuffers& buffers = ranks_[rank];
+  if (options_.target != TargetChoice::kHost) return Status();
+  return reference::launch_identity_experts(
+      world_->rank(rank).stream(),
+      {buffers.rows.data(), buffers.expert_rows.data(), buffers.row_offsets.data() + ep_->n_local_experts(),
+       static_cast<uint32_t>(buffers.src_info.size() / 2), shape_.hidden});
+}
+const bf16* EpHarness::expert_outputs(int rank) const {
+  const RankBuffers& buffers = ranks_[rank];
+  return (options_.target == TargetChoice::kHost ? buffers.expert_rows : buffers.rows).data();
+}
+
 Status EpHarness::launch_combine(int rank, const CombineInput& input, const CombineOutput& output) {
   if (options_.mode == StepMode::kFused) return ep_->combine(rank, input, output);
   SWITCHYARD_RETURN_IF_ERROR(ep_->combine_async(rank, input));
@@ -134,7 +150,8 @@ Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
       RankBuffers& buffers = ranks_[rank];
       SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
-      SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, {buffers.rows.data(), buffers.src_info.data()},
+      SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
+      SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, {expert_outputs(rank), buffers.src_info.data()},
                                                 {buffers.topk_ids.data(),
                                                  buffers.topk_weights.data(),
                                                  step.num_tokens(rank),
@@ -239,8 +256,9 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
       const StepBuffers& step = buffers[i][rank];
       const int num_tokens = steps[i].num_tokens(rank);
       status = launch_dispatch(rank, {step.tokens.data(), step.topk_ids.data(), num_tokens});
+      if (status.ok()) status = launch_experts(rank);
       if (status.ok())
-        status = launch_combine(rank, {ranks_[rank].rows.data(), ranks_[rank].src_info.data()},
+        status = launch_combine(rank, {expert_outputs(rank), ranks_[rank].src_info.data()},
                                 {step.topk_ids.data(),
                                  step.topk_weights.data(),
                                  num_tokens,

@@ -81,6 +81,8 @@ class EpHarness {
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
+  Status launch_experts(int rank);
+  const bf16* expert_outputs(int rank) const;
   reference::DispatchResult download_dispatch(int rank);
   DispatchInput dispatch_input(const reference::Step& step, int rank);
   DispatchOutput dispatch_output(int rank);

@@ -267,6 +267,26 @@ TEST_F(WeakMemory, ABulkStoreIsOrderedByWaitingForIt) {
   EXPECT_GT(num_stale_seeds({{send_by_bulk_store<false>, shape}}), 10u);
 }
 
+// Nor does it read its source at once: until the thread has waited for that, the source must stay as it is.
+template <bool kWaits>
+void rewrite_source_of_bulk_store(Board* board) {
+  if (target::thread_idx() != 0) return;
+  Vec16& staged = target::shared_storage<Vec16>();
+  staged = Vec16{{7, 7, 7, 7}};
+  target::bulk_store(&board->vector, &staged, sizeof(Vec16));
+  target::bulk_commit();
+  if (kWaits) target::bulk_wait_read<0>();
+  staged = Vec16{{9, 9, 9, 9}};
+  target::bulk_wait<0>();
+  board->num_stale += target::ld_16(&board->vector).words[3] != 7;
+}
+
+TEST_F(WeakMemory, ABulkStoreReadsItsSourceUntilItIsWaitedFor) {
+  const LaunchShape shape{.shared_bytes = sizeof(Vec16)};
+  EXPECT_EQ(num_stale_seeds({{rewrite_source_of_bulk_store<true>, shape}}), 0u);
+  EXPECT_GT(num_stale_seeds({{rewrite_source_of_bulk_store<false>, shape}}), 10u);
+}
+
 // Every block reads the flag, the last one out puts it back: with a relaxed election the reset may come
 // first.
 template <Order kOrder>

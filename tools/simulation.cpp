@@ -5,6 +5,8 @@
 #include <memory>
 #include <random>
 
+#include "reference/identity_experts.hpp"
+
 namespace switchyard::tools {
 namespace {
 
@@ -23,7 +25,7 @@ class SimulatedWorld {
 
  private:
   struct RankBuffers {
-    Buffer<bf16> tokens, rows, output;
+    Buffer<bf16> tokens, rows, expert_outputs, output;
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -91,6 +93,7 @@ Status SimulatedWorld::allocate() {
     if (!rows.ok()) return rows.status();
     const size_t max_rows = rows.value().max_rows;
     buffers.rows = member(rank).view(rows.value().rows, max_rows * hidden);
+    buffers.expert_outputs = member(rank).view(rows.value().expert_outputs, max_rows * hidden);
     buffers.src_info = member(rank).view(rows.value().src_info, 2 * max_rows);
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
@@ -141,15 +144,20 @@ Status SimulatedWorld::upload(const reference::Step& step) {
   return ep_->poison_receive_buffers(0xdd);
 }
 
-// The experts are the identity: combine takes the rows as dispatched, so nothing has to come back to the host
-// between.
+// The experts are the identity, in front of combine, on the rank's stream.
 Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
   const DispatchOutput rows{buffers.rows.data(), buffers.src_info.data(),
                             static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
                             buffers.expert_ids.data()};
-  const CombineInput experts{buffers.rows.data(), buffers.src_info.data()};
+  const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
+  const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
+  if (phase_idx == combine_phase)
+    SWITCHYARD_RETURN_IF_ERROR(reference::launch_identity_experts(
+        member(rank).stream(), {buffers.rows.data(), buffers.expert_outputs.data(),
+                                buffers.row_offsets.data() + ep_->n_local_experts(),
+                                static_cast<uint32_t>(buffers.src_info.size() / 2), scenario_.hidden}));
   const CombineOutput output{buffers.topk_ids.data(),
                              buffers.topk_weights.data(),
                              step.num_tokens(rank),

@@ -98,7 +98,8 @@ class HostDevice : public Device {
             {.mode = options.mode == EmulatorMode::kFast ? emulator::Mode::kFast : emulator::Mode::kSimulated,
              .seed = options.seed,
              .weak = options.weak,
-             .mutant = options.mutant}) {}
+             .mutant = options.mutant}),
+        kernels_(options.kernels != nullptr ? *options.kernels : host_kernel_table()) {}
   ~HostDevice() override {
     for (const auto& [memory, bytes] : allocations_) munmap(memory, bytes);
   }
@@ -107,7 +108,7 @@ class HostDevice : public Device {
   std::string name() const override {
     return "SIMT emulator on " + std::to_string(std::thread::hardware_concurrency()) + " cores";
   }
-  const KernelTable& kernels() const override { return host_kernel_table(); }
+  const KernelTable& kernels() const override { return kernels_; }
   Status activate() override { return Status(); }
   uint64_t trace_hash() const override { return machine_.trace_hash(); }
   std::string recent_events(StreamHandle stream) const override {
@@ -167,6 +168,7 @@ class HostDevice : public Device {
   std::mutex mutex_;
   std::unordered_map<void*, uint64_t> allocations_;
   emulator::Machine machine_;
+  const KernelTable& kernels_;
 };
 
 }  // namespace

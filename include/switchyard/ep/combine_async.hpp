@@ -2,6 +2,7 @@
 // ranks.
 #pragma once
 
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
@@ -35,14 +36,21 @@ struct CombineAsync {
       // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
       // other blocks
       shared.is_last_block =
-          target::atomic_add_acq_rel_device(counters.blocks_left(), 1) == target::num_blocks() - 1;
+          target::atomic_add_acq_rel_device(blocks_left(), 1) ==
+          (is_mutant<Fixed>(LogicMutant::kFirstBlockSignals) ? 0 : target::num_blocks() - 1);
     target::sync_block();
     if (shared.is_last_block) signal();
   }
 
+  SWITCHYARD_DEVICE int32_t* blocks_left() const {
+    return is_mutant<Fixed>(LogicMutant::kCounterOverlaps) ? counters.first_in_expert(shape.n_ranks() - 1)
+                                                           : counters.blocks_left();
+  }
+
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
-    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
+    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault) &&
+                           !is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
@@ -79,8 +87,9 @@ struct CombineAsync {
                                 uint64_t{shared.rows.count(pair_idx)});
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
-      target::st_relaxed_device(counters.extra_rows(pair_idx), 0);
-    if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
+      if (!is_mutant<Fixed>(LogicMutant::kExtraRowsNotPutBack))
+        target::st_relaxed_device(counters.extra_rows(pair_idx), 0);
+    if (target::thread_idx() == 0) target::st_relaxed_device(blocks_left(), 0);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "switchyard/ep/epilogue.hpp"
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
 
@@ -57,7 +58,9 @@ struct CombineWait {
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0)
       num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
-    if (target::shuffle(num_before, 0) != target::num_blocks() - 1) return;
+    if (target::shuffle(num_before, 0) != target::num_blocks() - 1 &&
+        !is_mutant<Fixed>(LogicMutant::kCombineCellsResetTooEarly))
+      return;
     for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
       target::st_relaxed_system(my_cell(expert_idx), kNothingArrived);
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
@@ -79,7 +82,12 @@ struct CombineWait {
   }
 
   SWITCHYARD_DEVICE bool is_padding(int token_idx, int k) const {
-    return params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k] < 0;
+    return params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k] < 0 &&
+           !is_mutant<Fixed>(LogicMutant::kPaddingCombined);
+  }
+  SWITCHYARD_DEVICE float weight_of(int token_idx, int k) const {
+    if (is_mutant<Fixed>(LogicMutant::kWeightsReversed)) k = shape.top_k() - 1 - k;
+    return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + k];
   }
   SWITCHYARD_DEVICE Vec16 received(int token_idx, int k, int column) const {
     return target::ld_16(recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k) +
@@ -105,9 +113,7 @@ struct CombineWait {
         if (present[i]) loaded[i] = received(token_idx, k, column);
       }
       for (int i = 0; i < kInFlight; ++i)
-        if (present[i])
-          accumulate(sums, loaded[i],
-                     params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + first_k + i]);
+        if (present[i]) accumulate(sums, loaded[i], weight_of(token_idx, first_k + i));
     }
     params.epilogue(token_idx, column, sums);
   }

@@ -4,6 +4,7 @@
 // being encoded.
 #pragma once
 
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
 
@@ -54,11 +55,13 @@ struct DispatchAsync {
   // The id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
   SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
+    if (is_mutant<Fixed>(LogicMutant::kPaddingDispatched) && id < 0) return 0;
     return id >= 0 && id < shape.n_experts() ? id : -1;
   }
 
   // A token that names an expert several times is sent to it once.
   SWITCHYARD_DEVICE bool is_first_mention(int token_idx, int k, int expert_idx) const {
+    if (is_mutant<Fixed>(LogicMutant::kRepeatsSentEach)) return true;
     for (int earlier = 0; earlier < k; ++earlier)
       if (expert_of(token_idx, earlier) == expert_idx) return false;
     return true;
@@ -67,7 +70,8 @@ struct DispatchAsync {
   // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
-    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault);
+    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault) &&
+                           !is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
@@ -105,7 +109,8 @@ struct DispatchAsync {
          token_idx += num_senders, stage_idx ^= 1) {
       std::byte* message = shared.stage(stage_idx, message_layout.bytes());
       // The copies out of this stage, two tokens ago, have read it; those of the other stage may go on.
-      if (target::warp_idx() == 0) target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
+      if (target::warp_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStageNotWaitedFor))
+        target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
       target::sync_block();
       write_message(token_idx, message);
       target::fence_proxy_async();
@@ -145,7 +150,8 @@ struct DispatchAsync {
     const int k = target::lane_idx();
     const int expert_idx = k < shape.top_k() ? expert_of(token_idx, k) : -1;
     if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
-      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
+      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u) +
+                            (is_mutant<Fixed>(LogicMutant::kSlotOffByOne) ? 1 : 0);
       target::bulk_store(recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
                                                shape.local_expert(expert_idx), params.my_rank, slot),
                          message, message_layout.bytes());
@@ -174,12 +180,16 @@ struct DispatchAsync {
             params.fault,
             {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
             [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
-            [&](int32_t value) { return value == expected; });
+            [&](int32_t value) {
+              return value == expected || is_mutant<Fixed>(LogicMutant::kSignalsBeforeFinished);
+            });
       }
       target::sync_warp();  // so that the lanes of a warp share the cost of the release
       if (!finished) continue;
-      target::st_relaxed_device(counters.reserved(expert_idx), 0);
-      target::st_relaxed_device(counters.finished(expert_idx), 0);
+      if (!is_mutant<Fixed>(LogicMutant::kReservedNotPutBack))
+        target::st_relaxed_device(counters.reserved(expert_idx), 0);
+      if (!is_mutant<Fixed>(LogicMutant::kFinishedNotPutBack))
+        target::st_relaxed_device(counters.finished(expert_idx), 0);
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
       // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
       // there

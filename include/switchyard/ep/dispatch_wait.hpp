@@ -2,6 +2,7 @@
 // share of the messages into the ragged output. Block 0 also writes the offsets out.
 #pragma once
 
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
@@ -93,7 +94,8 @@ struct DispatchWait {
       for (int rank = 0; rank < shape.n_ranks(); ++rank) {
         uint32_t& first_row = shared.first_row[expert_idx * shape.n_ranks() + rank];
         const uint32_t num_rows = first_row;
-        first_row = row;
+        first_row =
+            is_mutant<Fixed>(LogicMutant::kRowsWithoutRankOffset) ? shared.expert_begin[expert_idx] : row;
         row += num_rows;
         shared.row_end[expert_idx * shape.n_ranks() + rank] = row;
       }
@@ -132,7 +134,8 @@ struct DispatchWait {
 
   SWITCHYARD_DEVICE const std::byte* message_of(int pair_idx, uint32_t slot) const {
     return recv_layout.message(params.recv_bufs.of_rank[params.my_rank], pair_idx / shape.n_ranks(),
-                               pair_idx % shape.n_ranks(), slot);
+                               pair_idx % shape.n_ranks(),
+                               slot + (is_mutant<Fixed>(LogicMutant::kReceiveSlotOffByOne) ? 1 : 0));
   }
   SWITCHYARD_DEVICE bool names_expert(const std::byte* message, int k, int expert_idx) const {
     const auto* ids = reinterpret_cast<const uint16_t*>(message + message_layout.expert_ids_offset());
@@ -183,7 +186,9 @@ struct DispatchWait {
     int32_t num_before = 0;
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.blocks_left(), 1);
-    if (target::shuffle(num_before, 0) != target::num_blocks() - 1) return;
+    if (target::shuffle(num_before, 0) != target::num_blocks() - 1 &&
+        !is_mutant<Fixed>(LogicMutant::kCellsResetTooEarly))
+      return;
     for (int pair_idx = target::lane_idx(); pair_idx < shape.n_experts(); pair_idx += kWarpSize)
       target::st_relaxed_system(my_cell(pair_idx), kNothingArrived);
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);

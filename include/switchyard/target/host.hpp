@@ -65,6 +65,7 @@ void weak_modify(const WeakAccess& access, void* old, ModifyFunction modify, con
 void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes, Where where);
 void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where);
 void weak_bulk_commit();
+void weak_bulk_wait_read(uint32_t num_pending);
 void weak_bulk_wait(uint32_t num_pending, Where where);
 
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
@@ -306,7 +307,10 @@ inline void bulk_commit() {
 }
 // At most kPending committed groups still read shared memory / are not yet visible.
 template <int kPending>
-void bulk_wait_read() {}
+void bulk_wait_read() {
+  if (detail::is_weak()) [[unlikely]]
+    emulator::weak_bulk_wait_read(kPending);
+}
 template <int kPending>
 void bulk_wait(Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]

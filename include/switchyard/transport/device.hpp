@@ -62,6 +62,7 @@ struct HostDeviceOptions {
   uint64_t seed = 0;  // simulated mode
   bool weak = false;  // simulated mode: a load may return any value that nothing forbids
   std::optional<OrderMutant> mutant = std::nullopt;  // weak memory: for tests
+  const KernelTable* kernels = nullptr;              // tests: others than host_kernel_table()
 };
 
 std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);

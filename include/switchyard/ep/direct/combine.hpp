@@ -6,10 +6,17 @@
 
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/epilogue.hpp"
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
+
+// All ranks have skipped the step's dispatch, and know it: there is nothing to signal, nor to wait for.
+template <FixedShape Fixed>
+SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
+  return target::ld(counters.is_skipped()) != 0 && !is_mutant<Fixed>(LogicMutant::kSkippedStepCombined);
+}
 
 template <FixedShape Fixed, typename Epilogue>
 struct DirectCombineAsync {
@@ -23,8 +30,8 @@ struct DirectCombineAsync {
 
   SWITCHYARD_DEVICE void run() {
     if (target::block_idx() != 0) return;
-    // A broken step left nothing to show; of one that was skipped all ranks know.
-    if (is_poisoned(params.fault) || target::ld(counters.is_skipped()) != 0) return;
+    // A broken step left nothing to show.
+    if (is_poisoned(params.fault) || was_skipped<Fixed>(counters)) return;
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     const uint64_t offset = static_cast<uint64_t>(reinterpret_cast<const std::byte*>(params.expert_rows) -
                                                   params.recv_bufs.of_rank[params.my_rank]);
@@ -61,7 +68,7 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (target::ld(counters.is_skipped()) != 0) return;
+    if (was_skipped<Fixed>(counters)) return;
     if (!find_outputs()) return;  // a fault: the host resets everything
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
@@ -79,8 +86,11 @@ struct DirectCombineWait {
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       uint32_t place = 0;
       // acquire: the rank's expert output; pairs with the release in its combine_async
-      arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step,
-                               params.recv_counts.of_rank[params.my_rank] + rank, place);
+      const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
+      if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
+        place = StepCell::unpack(target::ld_acquire_system(cell)).value;
+      else
+        arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
       shared.output_of_rank[rank] =
           params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;
     }
@@ -89,6 +99,7 @@ struct DirectCombineWait {
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
     const int id = params.topk_ids[id_idx];
+    if (id == -1 && is_mutant<Fixed>(LogicMutant::kPaddingPulled)) return 0;
     return id >= 0 && id < shape.n_experts() ? id : -1;
   }
   SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {

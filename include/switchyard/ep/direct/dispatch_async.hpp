@@ -4,6 +4,7 @@
 #pragma once
 
 #include "switchyard/ep/direct/wait_for_step.hpp"
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
 
@@ -98,7 +99,8 @@ struct DirectDispatchAsync {
     }
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
-    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault));
+    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault) &&
+                                   !is_mutant<Fixed>(LogicMutant::kDirectIgnoresPoison));
   }
 
   // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
@@ -120,7 +122,8 @@ struct DirectDispatchAsync {
           continue;
         }
         target::atomic_add_relaxed_block(&shared.num_rows[ids[j]], 1u);
-        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id)
+        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id &&
+            !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
           target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
       }
     }
@@ -157,12 +160,17 @@ struct DirectDispatchAsync {
       const int expert_idx = cell_idx % shape.n_experts();
       uint32_t num_rows = 0;
       // acquire: the rank has done with the step before; pairs with the release in its send_counts()
-      arrived &= wait_for_step(
-          params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step,
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx), num_rows);
+      const uint64_t* cell =
+          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx);
+      if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
+        num_rows = StepCell::unpack(target::ld_acquire_system(cell)).value;
+      else
+        arrived &=
+            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, cell, num_rows);
       if (num_rows == 0) continue;
       target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
-      if (src_rank < params.my_rank) target::atomic_add_relaxed_block(&shared.next_row[expert_idx], num_rows);
+      if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+        target::atomic_add_relaxed_block(&shared.next_row[expert_idx], num_rows);
     }
     return !target::sync_block_any(!arrived);
   }
@@ -181,7 +189,8 @@ struct DirectDispatchAsync {
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       const uint32_t num_rows =
           shared.first_row[(rank + 1) * n_local_experts] - shared.first_row[rank * n_local_experts];
-      if (num_rows <= params.max_rows) continue;
+      if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) continue;
+      if (rank != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) continue;
       is_too_much = true;
       if (target::block_idx() == 0)
         record_fault(params.fault, FaultKind::kOverCapacity,
@@ -254,6 +263,7 @@ struct DirectDispatchAsync {
                       row_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
+    if (is_mutant<Fixed>(LogicMutant::kTokenNotAwaited)) return;
     const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
     target::wait_until([&] { return shared.loaded[stage_of_turn(turn)].done(parity); }, kNoDeadline);
   }
@@ -274,7 +284,7 @@ struct DirectDispatchAsync {
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
-        target::bulk_wait_read<0>();
+        if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
         target::sync_warp();
         start_load(turn + carriers.stages_each - 1);
       }
@@ -304,8 +314,8 @@ struct DirectDispatchAsync {
     if (target::thread_idx() == 0)
       // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
       // other blocks
-      shared.is_last_block =
-          target::atomic_add_acq_rel_device(counters.blocks_done(), 1) == target::num_blocks() - 1;
+      shared.is_last_block = target::atomic_add_acq_rel_device(counters.blocks_done(), 1) ==
+                             (is_mutant<Fixed>(LogicMutant::kFirstBlockReady) ? 0 : target::num_blocks() - 1);
     target::sync_block();
     if (!shared.is_last_block) return;
     const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "switchyard/ep/direct/wait_for_step.hpp"
+#include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -28,7 +29,8 @@ struct DirectDispatchWait {
       if (expert_idx < shape.n_local_experts()) target::st(&params.expert_ids[expert_idx], expert_idx);
     }
     // All blocks of this rank have signalled, so none needs the old number any more.
-    if (target::thread_idx() == 0) target::st(counters.num_steps(), static_cast<int32_t>(step));
+    if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
+      target::st(counters.num_steps(), static_cast<int32_t>(step));
   }
 
   // Waits until the rows of every rank for every expert here have arrived.
@@ -40,6 +42,7 @@ struct DirectDispatchWait {
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint32_t num_rows = 0;
       // acquire: the rank's rows of this expert; pairs with the release in its finish()
+      if (is_mutant<Fixed>(LogicMutant::kRowsNotAwaited)) continue;
       arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
                                params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
     }
