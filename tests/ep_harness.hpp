@@ -40,6 +40,7 @@ struct RunOptions {
   int num_threads = 64;
   bool dependent_launch = false;
   HostDeviceOptions host = {};
+  bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
 };
 
@@ -61,6 +62,9 @@ class EpHarness {
   // Enqueues whole steps, with the identity as experts, and waits for none of it.
   Status enqueue_steps(const reference::Step& step, int num_steps);
 
+  // Whether no rank has written its output since the last upload of a step.
+  bool outputs_are_untouched();
+
   World& world() { return *world_; }
   ExpertParallel& ep() { return *ep_; }
   // Rows and outputs of the last checked step, all ranks in one, for comparing targets.
@@ -81,6 +85,7 @@ class EpHarness {
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
+  bool has_expert_kernel() const;
   Status launch_experts(int rank);
   const bf16* expert_outputs(int rank) const;
   reference::DispatchResult download_dispatch(int rank);

@@ -341,7 +341,7 @@ TEST_F(WeakMemory, TheSameSeedGivesTheSameTrace) {
 }
 
 // The expert-parallel protocol. What a seed runs: 2 or 3 ranks, split or fused, step by step or back to back.
-template <Protocol kProtocol>
+template <Protocol kProtocol, bool kExpertsInPlace>
 std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const bool two_ranks = seed % 3 != 2;
   // A large hidden size gives every block something to do in combine_wait.
@@ -350,12 +350,13 @@ std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant
               .top_k = 2,
               .hidden = seed % 4 == 1 ? 256 : 16,
               .tokens_per_rank = two_ranks ? std::vector{3, 2} : std::vector{2, 3, 1}};
-  EpHarness harness(
-      shape, {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-              .protocol = kProtocol,
-              .n_sms = 2,
-              .num_threads = seed % 5 == 4 ? 64 : 32,
-              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .mutant = mutant}});
+  EpHarness harness(shape,
+                    {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                     .protocol = kProtocol,
+                     .n_sms = 2,
+                     .num_threads = seed % 5 == 4 ? 64 : 32,
+                     .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .mutant = mutant},
+                     .experts_in_place = kExpertsInPlace});
   const std::vector<reference::Step> steps = {make_step(shape, seed * 2), make_step(shape, seed * 2 + 1)};
   if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
   for (const reference::Step& step : steps)
@@ -363,8 +364,10 @@ std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant
   return "";
 }
 
-constexpr auto run_slotted = run_protocol<Protocol::kSlotted>;
-constexpr auto run_direct = run_protocol<Protocol::kDirect>;
+constexpr auto run_slotted = run_protocol<Protocol::kSlotted, false>;
+constexpr auto run_direct = run_protocol<Protocol::kDirect, false>;
+// Peers read the very rows that the next step writes over.
+constexpr auto run_direct_in_place = run_protocol<Protocol::kDirect, true>;
 
 TEST_F(WeakMemoryProtocol, SlottedIsRightForEverySeed) {
   for (uint64_t seed = 0; seed < 400; ++seed)
@@ -373,7 +376,8 @@ TEST_F(WeakMemoryProtocol, SlottedIsRightForEverySeed) {
 
 TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
   for (uint64_t seed = 0; seed < 400; ++seed)
-    ASSERT_EQ(run_direct(seed, std::nullopt), "") << "seed " << seed;
+    ASSERT_EQ((seed % 2 == 0 ? run_direct : run_direct_in_place)(seed / 2, std::nullopt), "")
+        << "seed " << seed;
 }
 
 // What the host does with a fault record, done by a kernel on another stream: the host does not go through
@@ -445,15 +449,15 @@ const NamedMutant kMutants[] = {
     {"Row7RecordReleaseIsRelaxed", {"record_fault(", WordKind::kStore, kRelaxed}, run_fault_record},
     {"Row8CountReleaseIsRelaxed",
      {"DirectDispatchAsync*::send_counts(", WordKind::kStore, kRelaxed},
-     run_direct,
+     run_direct_in_place,
      true},
     {"Row8CountReleaseIsDeviceScope",
      {"DirectDispatchAsync*::send_counts(", WordKind::kStore, Order::kRelease, Scope::kDevice},
-     run_direct,
+     run_direct_in_place,
      true},
     {"Row8CountAcquireIsRelaxed",
      {"DirectDispatchAsync*::collect_counts(", WordKind::kLoad, kRelaxed},
-     run_direct,
+     run_direct_in_place,
      true},
     {"Row9ElectionIsRelaxed", {"DirectDispatchAsync*::finish(", WordKind::kAdd, kRelaxed}, run_direct},
     {"Row9ElectionDoesNotAcquire",

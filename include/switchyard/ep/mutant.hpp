@@ -34,10 +34,8 @@ enum class LogicMutant {
   kCountsNotAwaited,           // dispatch_async: takes the counts as it finds them
   kCapacityOffByOne,           // dispatch_async: a step may have one row more than there is room for
   kCapacityOfOwnRankOnly,      // dispatch_async: looks at no other rank's room
-  kTokenNotAwaited,            // dispatch_async: sends a stage before its token has come
   kDirectStageNotWaitedFor,    // dispatch_async: as kStageNotWaitedFor
   kFirstBlockReady,            // dispatch_async: the first block to be done signals, not the last
-  kDirectIgnoresPoison,        // dispatch_async: starts although an earlier step broke
   kRowsNotAwaited,             // dispatch_wait: does not wait for the rows
   kStepNotCounted,             // dispatch_wait: the next step has the same number
   kSkippedStepCombined,        // combine_async, combine_wait: take no notice that the step was skipped

@@ -99,8 +99,7 @@ struct DirectDispatchAsync {
     }
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
-    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault) &&
-                                   !is_mutant<Fixed>(LogicMutant::kDirectIgnoresPoison));
+    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault));
   }
 
   // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
@@ -263,7 +262,6 @@ struct DirectDispatchAsync {
                       row_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
-    if (is_mutant<Fixed>(LogicMutant::kTokenNotAwaited)) return;
     const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
     target::wait_until([&] { return shared.loaded[stage_of_turn(turn)].done(parity); }, kNoDeadline);
   }
