@@ -24,7 +24,6 @@ struct BenchOptions {
   std::string routing = "uniform";
   uint64_t seed = 1;
   int64_t repeat_check = 0;
-  int64_t hash_every = 1000;
   std::string json;
   std::string svg;
 
@@ -85,11 +84,10 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   for (const StepMode mode : options.modes()) {
     progress.begin(label + to_string(mode));
     if (options.repeat_check > 0) {
-      Result<RepeatCheck> check =
-          bench.repeat(mode, options.repeat_check, options.hash_every, [&](int64_t num_done) {
-            progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
-                          std::to_string(options.repeat_check) + " replays");
-          });
+      Result<RepeatCheck> check = bench.repeat(mode, options.repeat_check, [&](int64_t num_done) {
+        progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
+                      std::to_string(options.repeat_check) + " replays");
+      });
       if (!check.ok()) return check.status();
       size.repeats.push_back(check.value());
     } else {
@@ -210,11 +208,8 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--seed", options->seed, "All numbers follow from it")->capture_default_str();
   command
       ->add_option("--repeat-check", options->repeat_check,
-                   "Instead of timing, replay each step so often and compare hashes of its outputs")
+                   "Instead of timing, replay each step so often and compare the hash of every output")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
-  command->add_option("--hash-every", options->hash_every, "With --repeat-check: replays between two hashes")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
-      ->capture_default_str();
   command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
   command->add_option("--svg", options->svg, "Plot time and bandwidth against tokens per rank to FILE");
   command->callback([=] { *run = [options] { return bench_and_report(*options); }; });

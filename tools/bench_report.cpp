@@ -40,7 +40,7 @@ void print_repeats(const BenchReport& report) {
     if (!size.why_skipped.empty())
       std::printf("  %d tokens/rank, skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
     for (const RepeatCheck& check : size.repeats)
-      std::printf("  %d tokens/rank, %s: %lld replays, outputs hashed %lld times, %s (%s over %d sets)\n",
+      std::printf("  %d tokens/rank, %s: %lld replays, %lld outputs hashed, %s (%s over %d sets)\n",
                   size.tokens_per_rank, to_string(check.mode), static_cast<long long>(check.num_replays),
                   static_cast<long long>(check.num_hashed),
                   check.num_different == 0 ? "all equal to the reference"

@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <future>
 #include <map>
-#include <numeric>
 
 namespace switchyard::tools {
 namespace {
@@ -46,22 +44,6 @@ reference::Step make_routed_step(const Workload& workload, int step_idx) {
     step.topk_weights[rank] = std::move(routing.topk_weights);
   }
   return step;
-}
-
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-  return hash ^ (hash >> 29);
-}
-
-// Of 16-bit values, four at a time; the count is part of it.
-uint64_t hash_of(const std::vector<bf16>& values, uint64_t hash) {
-  hash = mix(hash, values.size());
-  for (size_t i = 0; i < values.size(); i += 4) {
-    uint64_t word = 0;
-    std::memcpy(&word, &values[i], std::min<size_t>(4, values.size() - i) * sizeof(bf16));
-    hash = mix(hash, word);
-  }
-  return hash;
 }
 
 PhaseTime summarize(StepMode mode, const std::string& phase, std::vector<double> samples, uint64_t bytes) {
@@ -148,6 +130,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.check, rank, 1));
   }
   return Status();
 }
@@ -164,7 +147,7 @@ Status EpBench::poison(BufferSet& set) {
   return Status();
 }
 
-Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
+Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
   const auto dispatch_input = [&](const RankBuffers& buffers) {
     return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
   };
@@ -182,49 +165,53 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
                          {CombineReduction::kWeighted, buffers.output.data()}};
   };
   const auto phase = [&](const char* name, const auto& call) {
-    if (marks == Marks::kPhases) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
+    if (extra == Extra::kPhaseTimes) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
     for (size_t rank = 0; rank < set.size(); ++rank)
       SWITCHYARD_RETURN_IF_ERROR(call(static_cast<int>(rank), set[rank]));
     return Status();
   };
-  if (marks == Marks::kStep) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
+  if (extra == Extra::kStepTime) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
   if (mode == StepMode::kFused) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {
       return ep_->dispatch(rank, dispatch_input(buffers), dispatch_output(buffers));
     }));
-    return phase("combine", [&](int rank, const RankBuffers& buffers) {
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine", [&](int rank, const RankBuffers& buffers) {
       return ep_->combine(rank, combine_input(buffers), combine_output(buffers));
-    });
+    }));
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_async", [&](int rank, const RankBuffers& buffers) {
+      return ep_->dispatch_async(rank, dispatch_input(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
+      return ep_->dispatch_wait(rank, dispatch_output(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
+      return ep_->combine_async(rank, combine_input(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine_wait", [&](int rank, const RankBuffers& buffers) {
+      return ep_->combine_wait(rank, combine_output(buffers));
+    }));
   }
-  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_async", [&](int rank, const RankBuffers& buffers) {
-    return ep_->dispatch_async(rank, dispatch_input(buffers));
-  }));
-  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
-    return ep_->dispatch_wait(rank, dispatch_output(buffers));
-  }));
-  SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
-    return ep_->combine_async(rank, combine_input(buffers));
-  }));
-  return phase("combine_wait", [&](int rank, const RankBuffers& buffers) {
-    return ep_->combine_wait(rank, combine_output(buffers));
-  });
+  if (extra != Extra::kHashes) return Status();
+  return phase("check_output",
+               [&](int rank, const RankBuffers& buffers) { return enqueue_check(rank, buffers); });
 }
 
-Result<EpBench::Graphs> EpBench::capture(StepMode mode, Marks marks) {
+Result<EpBench::Graphs> EpBench::capture(StepMode mode, Extra extra) {
   // Once without a graph: kernels are loaded, and what is wrong is found where it is easiest to read.
-  SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Marks::kNone));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Extra::kNothing));
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   Graphs graphs;
   for (const BufferSet& set : sets_) {
-    Result<std::unique_ptr<Graph>> graph = world_.capture([&] { return enqueue(set, mode, marks); });
+    Result<std::unique_ptr<Graph>> graph = world_.capture([&] { return enqueue(set, mode, extra); });
     if (!graph.ok()) return graph.status();
     graphs.push_back(std::move(graph).value());
   }
   return graphs;
 }
 
-Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times) {
-  Result<Graphs> captured = capture(mode, marks);
+Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times) {
+  Result<Graphs> captured = capture(mode, extra);
   if (!captured.ok()) return captured.status();
   const Graphs& graphs = captured.value();
   for (const auto& graph : graphs) SWITCHYARD_RETURN_IF_ERROR(graph->launch());  // warms up
@@ -257,8 +244,8 @@ Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::ve
 
 Result<std::vector<PhaseTime>> EpBench::time(StepMode mode, int num_replays) {
   std::vector<PhaseTime> times;
-  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kStep, num_replays, times));
-  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kPhases, num_replays, times));
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Extra::kStepTime, num_replays, times));
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Extra::kPhaseTimes, num_replays, times));
   return times;
 }
 
@@ -282,40 +269,51 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
   return std::string();
 }
 
-Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+// Behind the rank's combine: stream order is all it needs.
+Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
+  const Rank& owner = world_.rank(rank);
+  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
+  return owner.device().kernels().check_output(
+      {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
+       .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
+      owner.stream(),
+      {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),
+       buffers.output.size() * sizeof(bf16), reinterpret_cast<std::byte*>(buffers.rows.data()),
+       buffers.rows.size() * sizeof(bf16)});
+}
+
+Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
                                     const std::function<void(int64_t num_done)>& on_progress) {
-  Result<Graphs> captured = capture(mode, Marks::kNone);
+  constexpr int64_t kReplaysPerWait = 500;  // a broken step is noticed that late
+  Result<Graphs> captured = capture(mode, Extra::kHashes);
   if (!captured.ok()) return captured.status();
-  std::vector<uint64_t> expected;  // by set
-  RepeatCheck result{.mode = mode};
+  RepeatCheck result{.mode = mode, .num_replays = num_replays};
   for (BufferSet& set : sets_) {
-    expected.push_back(std::accumulate(
-        set.begin(), set.end(), uint64_t{0},
-        [](uint64_t hash, const RankBuffers& b) { return hash_of(b.expected_output, hash); }));
-    result.hash = mix(result.hash, expected.back());
     SWITCHYARD_RETURN_IF_ERROR(poison(set));
-  }
-  for (int64_t i = 1, num_unhashed = 0; i <= num_replays; ++i) {
-    SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
-    ++num_unhashed;
-    if (i % hash_every != 0 && i != num_replays) continue;
-    SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-    for (int64_t j = 0; j < std::min<int64_t>(num_unhashed, num_sets()); ++j) {
-      const size_t set_idx = static_cast<size_t>((i - j) % num_sets());
-      uint64_t hash = 0;
-      for (const RankBuffers& buffers : sets_[set_idx]) {
-        Result<std::vector<bf16>> output = buffers.output.download();
-        if (!output.ok()) return output.status();
-        hash = hash_of(output.value(), hash);
-      }
-      ++result.num_hashed;
-      if (hash != expected[set_idx]) ++result.num_different;
-      SWITCHYARD_RETURN_IF_ERROR(poison(sets_[set_idx]));
+    for (RankBuffers& buffers : set) {
+      const OutputCheck check{.expected = output_hash(buffers.expected_output.data(),
+                                                      buffers.expected_output.size() * sizeof(bf16))};
+      result.hash = hash_of_word(check.expected, result.hash);
+      SWITCHYARD_RETURN_IF_ERROR(buffers.check.upload({check}));
     }
-    num_unhashed = 0;
-    result.num_replays = i;
+  }
+  for (int64_t i = 1; i <= num_replays; ++i) {
+    SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
+    if (i % kReplaysPerWait != 0 && i != num_replays) continue;
+    SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
     on_progress(i);
   }
+  for (const BufferSet& set : sets_)
+    for (const RankBuffers& buffers : set) {
+      Result<std::vector<OutputCheck>> check = buffers.check.download();
+      if (!check.ok()) return check.status();
+      result.num_hashed += static_cast<int64_t>(check.value().front().num_checked);
+      result.num_different += static_cast<int64_t>(check.value().front().num_different);
+    }
+  if (result.num_hashed != num_replays * workload_.n_ranks)
+    return internal_error("%lld replays of %d ranks, but %lld outputs were hashed",
+                          static_cast<long long>(num_replays), workload_.n_ranks,
+                          static_cast<long long>(result.num_hashed));
   return result;
 }
 

@@ -31,7 +31,7 @@ struct PhaseTime {
 struct RepeatCheck {
   StepMode mode;
   int64_t num_replays = 0;
-  int64_t num_hashed = 0;     // outputs of a step that were hashed
+  int64_t num_hashed = 0;     // outputs: one per rank and replay
   int64_t num_different = 0;  // of those, not what the reference says
   uint64_t hash = 0;          // of all outputs, as the reference says they are
 };
@@ -56,9 +56,8 @@ class EpBench {
   // first.
   const std::string& first_difference() const { return first_difference_; }
 
-  // Replays the step, hashing the outputs written since the last time after every `hash_every`-th replay and
-  // the last.
-  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+  // Replays the step; every output of every replay is hashed, on the device and as part of the graph.
+  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays,
                              const std::function<void(int64_t num_done)>& on_progress);
 
   int num_sets() const { return static_cast<int>(sets_.size()); }
@@ -70,21 +69,23 @@ class EpBench {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
+    Buffer<OutputCheck> check;
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;
   };
-  using BufferSet = std::vector<RankBuffers>;  // by rank
-  enum class Marks { kNone, kStep, kPhases };
-  using Graphs = std::vector<std::unique_ptr<Graph>>;  // by set
+  using BufferSet = std::vector<RankBuffers>;                      // by rank
+  enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
+  using Graphs = std::vector<std::unique_ptr<Graph>>;              // by set
 
   EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
   Status check_host_memory(int num_sets) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
-  Status enqueue(const BufferSet& set, StepMode mode, Marks marks);
-  Result<Graphs> capture(StepMode mode, Marks marks);
-  Status time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times);
+  Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
+  Status enqueue_check(int rank, const RankBuffers& buffers);
+  Result<Graphs> capture(StepMode mode, Extra extra);
+  Status time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times);
   // Empty if the set's outputs are right.
   Result<std::string> check(const BufferSet& set, int set_idx) const;
   uint64_t bytes_of(const std::string& phase) const;

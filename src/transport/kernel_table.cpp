@@ -7,6 +7,7 @@
 #include "switchyard/format/bf16.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
 #include "switchyard/gemm/silu_mul.hpp"
+#include "switchyard/sync/check_output.hpp"
 #include "switchyard/sync/stall.hpp"
 
 namespace switchyard {
@@ -17,7 +18,7 @@ constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_
                kDispatch[] = "dispatch";
 constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combine_wait", kCombine[] = "combine";
 constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul", kSiluMul[] = "silu_mul";
-constexpr char kStall[] = "stall";
+constexpr char kStall[] = "stall", kCheckOutput[] = "check_output";
 
 LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
   shape.shared_bytes = shared_bytes;
@@ -97,6 +98,7 @@ constexpr KernelTable kTable{
     .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
     .silu_mul = &launch_plain<kSiluMul, SiluMulParams, silu_mul_kernel>,
     .stall = &launch_plain<kStall, StallParams, stall_kernel>,
+    .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
     .max_resident_blocks = &max_resident_blocks,
 };
 

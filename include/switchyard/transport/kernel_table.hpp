@@ -4,6 +4,7 @@
 #include "switchyard/base/status.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/gemm/params.hpp"
+#include "switchyard/sync/output_check.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
@@ -35,6 +36,7 @@ struct KernelTable {
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulParams> silu_mul;
   LaunchFunction<StallParams> stall;
+  LaunchFunction<CheckOutputParams> check_output;
   // Blocks of the expert-parallel kernels, of this many threads, that fit on the current device at once.
   Result<int> (*max_resident_blocks)(const EpShape& shape, int num_threads);
 };
