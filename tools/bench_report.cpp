@@ -116,6 +116,7 @@ void print_table(const BenchReport& report) {
   std::printf(
       "  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
       workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
     print_repeats(report);
@@ -149,6 +150,7 @@ std::string to_json(const BenchReport& report) {
   json.boolean("verified", report.anything_ran() && report.verified())
       .text("target", to_string(report.target))
       .text("device", report.device)
+      .boolean("checked", kChecked)
       .integer("ranks", workload.n_ranks)
       .integer("n_sms", report.n_sms)
       .integer("hidden", workload.hidden)

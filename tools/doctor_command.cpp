@@ -45,6 +45,8 @@ void print_text(const CudaReport& cuda) {
     for (const int peer : gpu.peers) std::printf(" GPU %d", peer);
     std::printf("%s\n", gpu.peers.empty() ? " no other GPU" : "");
   }
+  if (!kChecked)
+    std::printf("Build      UNCHECKED: no deadlines, no faults; only to measure what checks cost\n");
   std::printf("\nWhat runs here\n");
   std::printf("  host     yes: every kernel, in the SIMT emulator, 1..64 ranks\n");
   if (num_cuda_devices() > 0)
@@ -71,6 +73,7 @@ void print_json(const CudaReport& cuda) {
   report.text("cpu", cpu_name())
       .integer("cores", std::thread::hardware_concurrency())
       .integer("memory_bytes", static_cast<int64_t>(host_memory_bytes()))
+      .boolean("checked", kChecked)
       .boolean("cuda_built_in", cuda.is_built_in)
       .integer("cuda_toolkit", cuda.toolkit_version)
       .integer("cuda_driver", cuda.driver_version)

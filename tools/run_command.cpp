@@ -122,6 +122,8 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
+  if (!kChecked && !(options.kill.empty() && options.stall.empty()))
+    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
   // Where the results are to go is tried before there are any.
   if (!options.json.empty() && options.json != "-" && !std::ofstream(options.json, std::ios::app))
     return invalid_argument("--json: cannot write %s", options.json.c_str());

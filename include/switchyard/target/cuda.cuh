@@ -169,7 +169,8 @@ template <typename Ready>
 SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
   constexpr uint32_t kPollsPerClockRead = 32;
   for (uint32_t num_polls = 1; !ready(); ++num_polls)
-    if (num_polls % kPollsPerClockRead == 0 && now_ns() >= deadline_ns) return false;
+    if (deadline_ns != kNoDeadline && num_polls % kPollsPerClockRead == 0 && now_ns() >= deadline_ns)
+      return false;
   return true;
 }
 
