@@ -55,34 +55,28 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
   return target::launch(kName, kKernel, shape, stream, params);
 }
 
+using Format = BF16TokenFormat;
+
 #if defined(__CUDACC__)
 Result<int> max_resident_blocks(const EpShape& shape, int num_threads) {
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  // The fused kernels need the most.
-  int dispatch_blocks = 0, combine_blocks = 0;
-  const uint64_t dispatch_bytes = dispatch_shared_bytes_of(BF16TokenFormat{shape.hidden, nullptr}, shape);
-  const auto dispatch = &dispatch_kernel<RunTimeShape, BF16TokenFormat>;
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(dispatch, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(dispatch_bytes));
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, dispatch, num_threads,
-                                                          dispatch_bytes);
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &combine_blocks, &combine_kernel<RunTimeShape, StoreWeighted>, num_threads, kCombineSharedBytes);
-  if (error != cudaSuccess) return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
-  return num_multiprocessors * (dispatch_blocks < combine_blocks ? dispatch_blocks : combine_blocks);
+  const uint64_t dispatch_bytes = dispatch_shared_bytes_of(Format{shape.hidden, nullptr}, shape);
+  const target::ResidentKernel kernels[] = {
+      {&dispatch_async_kernel<RunTimeShape, Format>, dispatch_bytes},
+      {&dispatch_wait_kernel<RunTimeShape, Format>, dispatch_bytes},
+      {&dispatch_kernel<RunTimeShape, Format>, dispatch_bytes},
+      {&combine_async_kernel<RunTimeShape, StoreWeighted>, kCombineSharedBytes},
+      {&combine_async_kernel<RunTimeShape, StoreUnreduced>, kCombineSharedBytes},
+      {&combine_wait_kernel<RunTimeShape, StoreWeighted>, kCombineSharedBytes},
+      {&combine_wait_kernel<RunTimeShape, StoreUnreduced>, kCombineSharedBytes},
+      {&combine_kernel<RunTimeShape, StoreWeighted>, kCombineSharedBytes},
+      {&combine_kernel<RunTimeShape, StoreUnreduced>, kCombineSharedBytes},
+  };
+  return target::max_resident_blocks(kernels, num_threads);
 }
 #else
 // The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
 Result<int> max_resident_blocks(const EpShape&, int) { return 4096; }
 #endif
-
-using Format = BF16TokenFormat;
 
 constexpr KernelTable kTable{
     .dispatch_async = &launch_dispatch<kDispatchAsync, dispatch_async_kernel<RunTimeShape, Format>>,
