@@ -1,10 +1,10 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "bench_report.hpp"
 #include "commands.hpp"
+#include "options.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -53,7 +53,8 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
-  return Status();
+  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
+  return check_output_file("--svg", options.svg);
 }
 
 Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
@@ -128,13 +129,6 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return Status();
 }
 
-Status write_file(const char* flag, const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return file ? Status() : invalid_argument("%s: cannot write %s", flag, path.c_str());
-}
-
 int bench_and_report(BenchOptions& options) {
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default.
@@ -148,13 +142,9 @@ int bench_and_report(BenchOptions& options) {
                  is_bad_argument ? status.message().c_str() : status.to_string().c_str());
     return is_bad_argument ? kBadArgument : kFault;
   }
-  if (options.json == "-")
-    std::fputs(to_json(report).c_str(), stdout);
-  else
-    print_table(report);
-  if (!options.json.empty() && options.json != "-")
-    status = write_file("--json", options.json, to_json(report));
-  if (status.ok() && !options.svg.empty()) status = write_file("--svg", options.svg, to_svg(report));
+  if (options.json != "-") print_table(report);
+  if (!options.json.empty()) status = write_output_file("--json", options.json, to_json(report));
+  if (status.ok() && !options.svg.empty()) status = write_output_file("--svg", options.svg, to_svg(report));
   if (!status.ok()) {
     std::fprintf(stderr, "switchyard bench ep: %s\n", status.message().c_str());
     return kBadArgument;
@@ -188,11 +178,8 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->capture_default_str();
   command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
       ->check(CLI::Range(1, kMaxExperts));
-  command
-      ->add_option("--tokens", options->tokens,
-                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]")
-      ->delimiter(',')
-      ->check(CLI::Range(1, kMaxTokensPerRank));
+  add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
+                  "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
   command
       ->add_option("--mode", options->mode,
                    "Two kernels for dispatch and two for combine, one each, or both ways")
@@ -205,12 +192,12 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
       ->check(CLI::IsMember({"uniform", "zipf"}))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "All numbers follow from it")->capture_default_str();
+  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
   command
       ->add_option("--repeat-check", options->repeat_check,
                    "Instead of timing, replay each step so often and compare the hash of every output")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
-  command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
+  add_json_option(*command, options->json);
   command->add_option("--svg", options->svg, "Plot time and bandwidth against tokens per rank to FILE");
   command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
 }

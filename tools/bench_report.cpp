@@ -159,7 +159,7 @@ std::string to_json(const BenchReport& report) {
       .text("format", "bf16")
       .text("protocol", "slotted")
       .text("routing", report.routing)
-      .integer("seed", static_cast<int64_t>(workload.seed));
+      .raw("seed", std::to_string(workload.seed));
   if (!times.empty())
     json.integer("replays", report.num_replays)
         .number("copy_bytes_per_second", report.copy.bytes_per_second)

@@ -1,10 +1,10 @@
 #include "ep_bench.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <future>
 #include <map>
+
+#include "host_memory.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -67,7 +67,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   const uint64_t wanted_sets = has_cache_to_beat ? 2 + kRotatedBytes / set_bytes : 2;
   const int num_sets =
       static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
-  SWITCHYARD_RETURN_IF_ERROR(bench->check_host_memory(num_sets));
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets)));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
   auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
@@ -84,19 +84,14 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   return bench;
 }
 
-// Memory of the process is promised whether it is there or not, so it has to be asked for beforehand.
-Status EpBench::check_host_memory(int num_sets) const {
-  const double token_bytes = double(workload_.n_ranks) * num_tokens() * workload_.hidden * sizeof(bf16);
-  const double row_bytes = token_bytes * workload_.top_k;
-  double needed = token_bytes * (1 + num_sets) + 4.0 * workload_.n_ranks * num_tokens() * workload_.n_experts;
+double EpBench::host_bytes(int num_sets) const {
+  const WorkloadBytes bytes(workload_);
+  double needed = bytes.tokens * (1 + num_sets) + bytes.logits;
   // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever
   // touched.
   if (world_.target() == Target::kHost)
-    needed += num_sets * (2 * token_bytes + row_bytes) + token_bytes + 2 * row_bytes;
-  const double present = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE));
-  if (needed <= 0.8 * present) return Status();
-  return resource_exhausted("needs %.1f GiB of host memory, of which there are %.1f", needed / (1 << 30),
-                            present / (1 << 30));
+    needed += num_sets * (2 * bytes.tokens + bytes.rows) + bytes.tokens + 2 * bytes.rows;
+  return needed;
 }
 
 Status EpBench::add_set(int set_idx) {

@@ -79,7 +79,7 @@ class EpBench {
 
   EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
-  Status check_host_memory(int num_sets) const;
+  double host_bytes(int num_sets) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
