@@ -185,14 +185,16 @@ TEST_F(Cli, BenchTimesEveryPhaseAndVerifies) {
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_EQ(table.err, "");
   for (const char* part : {"step", "dispatch_async", "dispatch_wait", "combine_async", "combine_wait",
-                           "dispatch ", "combine ", "% of copy", "verified"})
+                           "dispatch ", "combine ", "scatter", "gather", "% of copy", "x limit", "verified"})
     EXPECT_NE(table.out.find(part), std::string::npos) << part << " in " << table.out;
   const std::string json = read_file(json_path), svg = read_file(svg_path);
   for (const char* part : {"\"verified\": true", "\"copy_bytes_per_second\": ", "\"tokens_per_rank\": 3",
+                           "\"scatter_limit_us\": ", "\"gather_limit_us\": ", "\"over_limit\": ",
                            "\"phase\": \"step\"", "\"mode\": \"fused\"", "\"fraction_of_copy\": "})
     EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
-  EXPECT_NE(svg.find("whole step"), std::string::npos);
+  for (const char* part : {"whole step", "limits", "scatter", "gather"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
 }
 

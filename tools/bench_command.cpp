@@ -69,15 +69,11 @@ Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
   return workload;
 }
 
-Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+Status measure_steps(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
   const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
   progress.begin(label + "preparing");
   Result<std::unique_ptr<EpBench>> created =
       EpBench::create(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
-  if (!created.ok() && created.status().code() == StatusCode::kResourceExhausted) {
-    size.why_skipped = created.status().message();
-    return Status();
-  }
   if (!created.ok()) return created.status();
   EpBench& bench = *created.value();
   size.num_sets = bench.num_sets();
@@ -101,8 +97,25 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   return Status();
 }
 
+// What does not fit is left out, with the reason. The limits come last, when the steps' memory is free again.
+Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+  const Status status = measure_steps(world, options, progress, size);
+  if (status.code() == StatusCode::kResourceExhausted && size.times.empty() && size.repeats.empty()) {
+    size.why_skipped = status.message();
+    return Status();
+  }
+  if (!status.ok() || options.repeat_check > 0) return status;
+  progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
+  Result<Limits> limits = measure_limits(world, workload_of(options, size.tokens_per_rank),
+                                         options.launch.n_sms, options.num_replays);
+  if (limits.status().code() == StatusCode::kResourceExhausted) return Status();
+  if (!limits.ok()) return limits.status();
+  size.limits = limits.value();
+  return Status();
+}
+
 Status measure(const BenchOptions& options, BenchReport& report) {
-  const int units_per_size = 1 + static_cast<int>(options.modes().size());
+  const int units_per_size = (options.repeat_check == 0 ? 2 : 1) + static_cast<int>(options.modes().size());
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
   progress.begin("copy bandwidth");
   Result<std::unique_ptr<World>> world =

@@ -9,9 +9,6 @@
 namespace switchyard::tools {
 namespace {
 
-// More than the L2 of any GPU we know, so that what a replay reads is not what the last one left there.
-constexpr uint64_t kRotatedBytes = 64ull << 20;
-constexpr int kMaxSets = 64;
 constexpr uint8_t kPoison = 0xff;
 
 template <typename T>
@@ -46,13 +43,6 @@ reference::Step make_routed_step(const Workload& workload, int step_idx) {
   return step;
 }
 
-PhaseTime summarize(StepMode mode, const std::string& phase, std::vector<double> samples, uint64_t bytes) {
-  std::sort(samples.begin(), samples.end());
-  const size_t last = samples.size() - 1;
-  const double median = (samples[last / 2] + samples[last - last / 2]) / 2;
-  return {mode, phase, median, samples.front(), samples[(last * 95 + 99) / 100], bytes};
-}
-
 }  // namespace
 
 const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split" : "fused"; }
@@ -63,10 +53,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   const uint64_t set_bytes =
       static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
       static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
-  const bool has_cache_to_beat = world.target() == Target::kCuda;
-  const uint64_t wanted_sets = has_cache_to_beat ? 2 + kRotatedBytes / set_bytes : 2;
-  const int num_sets =
-      static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
+  const int num_sets = num_buffer_sets(world.target(), set_bytes, max_sets);
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets)));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
@@ -192,7 +179,7 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
                [&](int rank, const RankBuffers& buffers) { return enqueue_check(rank, buffers); });
 }
 
-Result<EpBench::Graphs> EpBench::capture(StepMode mode, Extra extra) {
+Result<Graphs> EpBench::capture(StepMode mode, Extra extra) {
   // Once without a graph: kernels are loaded, and what is wrong is found where it is easiest to read.
   SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Extra::kNothing));
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
@@ -213,21 +200,11 @@ Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::ve
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   for (BufferSet& set : sets_) SWITCHYARD_RETURN_IF_ERROR(poison(set));
 
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<double>> samples;
-  for (int i = 0; i < std::max(num_replays, num_sets()); ++i) {
-    Graph& graph = *graphs[static_cast<size_t>(i % num_sets())];
-    SWITCHYARD_RETURN_IF_ERROR(graph.launch());
-    SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
-    Result<std::vector<GraphPhase>> phases = graph.elapsed();
-    if (!phases.ok()) return phases.status();
-    for (const GraphPhase& phase : phases.value()) {
-      if (i == 0) names.push_back(phase.name);
-      samples[phase.name].push_back(phase.microseconds);
-    }
-  }
+  Result<std::vector<PhaseSamples>> phases = time_replays(graphs, num_replays);
+  if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  for (const std::string& name : names) times.push_back(summarize(mode, name, samples[name], bytes_of(name)));
+  for (const PhaseSamples& phase : phases.value())
+    times.push_back({phase.summarize(bytes_of(phase.name)), mode, phase.name});
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "replay.hpp"
 #include "switchyard/runtime/expert_parallel.hpp"
-#include "switchyard/runtime/graph.hpp"
 #include "workload.hpp"
 
 namespace switchyard::tools {
@@ -19,13 +19,9 @@ inline constexpr const char* kWholeStep = "step";
 const char* to_string(StepMode mode);
 
 // One phase on all ranks together, or the whole step.
-struct PhaseTime {
+struct PhaseTime : Timing {
   StepMode mode;
   std::string phase;
-  double median_us;
-  double min_us;
-  double p95_us;
-  uint64_t bytes;  // read and written, counted
 };
 
 struct RepeatCheck {
@@ -75,7 +71,6 @@ class EpBench {
   };
   using BufferSet = std::vector<RankBuffers>;                      // by rank
   enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
-  using Graphs = std::vector<std::unique_ptr<Graph>>;              // by set
 
   EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
