@@ -31,6 +31,7 @@ void expect_message(const Status& status, StatusCode code, const std::string& pa
 }
 
 TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   const Shape shape;
   EpHarness harness(shape, options());
   for (const int32_t bad_id : {4, -2, 1 << 30}) {
@@ -45,6 +46,7 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
 }
 
 TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   auto world = World::create({.target = target(), .n_ranks = 3});
   ASSERT_TRUE(world.ok());
   auto ep = ExpertParallel::create(*world.value(), {.n_experts = 6,
@@ -71,6 +73,7 @@ TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
 }
 
 TEST_P(EpFault, MoreRowsThanTheOutputHoldsIsNamed) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   auto world = World::create({.target = target(), .n_ranks = 1});
   auto ep = ExpertParallel::create(*world.value(), {.n_experts = 1,
                                                     .top_k = 2,
@@ -229,6 +232,7 @@ TEST_P(EpFault, RanksWithDifferentConfigurationsAreRefusedByName) {
 // A step that broke leaves counters that mean nothing. What was enqueued behind it must leave them, and
 // memory, alone.
 TEST_P(EpFault, WhatIsEnqueuedBehindABrokenStepDoesNothing) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   const Shape shape;
   EpHarness harness(shape, options());
   reference::Step step = make_step(shape, 8);

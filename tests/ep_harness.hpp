@@ -123,3 +123,7 @@ inline std::string target_name(TargetChoice target) {
 #define SWITCHYARD_SKIP_IF_ABSENT(target)                                                     \
   if ((target) == ::switchyard::TargetChoice::kCuda && ::switchyard::num_cuda_devices() == 0) \
   GTEST_SKIP() << "no GPU: " << ::switchyard::why_no_cuda()
+
+// For tests of what kernels find wrong.
+#define SWITCHYARD_SKIP_IF_UNCHECKED() \
+  if (!::switchyard::kChecked) GTEST_SKIP() << "kernels of an unchecked build find nothing wrong"

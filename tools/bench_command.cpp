@@ -1,10 +1,10 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "bench_report.hpp"
 #include "commands.hpp"
+#include "options.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -24,7 +24,6 @@ struct BenchOptions {
   std::string routing = "uniform";
   uint64_t seed = 1;
   int64_t repeat_check = 0;
-  int64_t hash_every = 1000;
   std::string json;
   std::string svg;
 
@@ -54,7 +53,8 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
-  return Status();
+  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
+  return check_output_file("--svg", options.svg);
 }
 
 Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
@@ -69,15 +69,11 @@ Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
   return workload;
 }
 
-Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+Status measure_steps(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
   const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
   progress.begin(label + "preparing");
   Result<std::unique_ptr<EpBench>> created =
       EpBench::create(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
-  if (!created.ok() && created.status().code() == StatusCode::kResourceExhausted) {
-    size.why_skipped = created.status().message();
-    return Status();
-  }
   if (!created.ok()) return created.status();
   EpBench& bench = *created.value();
   size.num_sets = bench.num_sets();
@@ -85,11 +81,10 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   for (const StepMode mode : options.modes()) {
     progress.begin(label + to_string(mode));
     if (options.repeat_check > 0) {
-      Result<RepeatCheck> check =
-          bench.repeat(mode, options.repeat_check, options.hash_every, [&](int64_t num_done) {
-            progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
-                          std::to_string(options.repeat_check) + " replays");
-          });
+      Result<RepeatCheck> check = bench.repeat(mode, options.repeat_check, [&](int64_t num_done) {
+        progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
+                      std::to_string(options.repeat_check) + " replays");
+      });
       if (!check.ok()) return check.status();
       size.repeats.push_back(check.value());
     } else {
@@ -102,8 +97,25 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   return Status();
 }
 
+// What does not fit is left out, with the reason. The limits come last, when the steps' memory is free again.
+Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+  const Status status = measure_steps(world, options, progress, size);
+  if (status.code() == StatusCode::kResourceExhausted && size.times.empty() && size.repeats.empty()) {
+    size.why_skipped = status.message();
+    return Status();
+  }
+  if (!status.ok() || options.repeat_check > 0) return status;
+  progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
+  Result<Limits> limits = measure_limits(world, workload_of(options, size.tokens_per_rank),
+                                         options.launch.n_sms, options.num_replays);
+  if (limits.status().code() == StatusCode::kResourceExhausted) return Status();
+  if (!limits.ok()) return limits.status();
+  size.limits = limits.value();
+  return Status();
+}
+
 Status measure(const BenchOptions& options, BenchReport& report) {
-  const int units_per_size = 1 + static_cast<int>(options.modes().size());
+  const int units_per_size = (options.repeat_check == 0 ? 2 : 1) + static_cast<int>(options.modes().size());
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
   progress.begin("copy bandwidth");
   Result<std::unique_ptr<World>> world =
@@ -130,13 +142,6 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return Status();
 }
 
-Status write_file(const char* flag, const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return file ? Status() : invalid_argument("%s: cannot write %s", flag, path.c_str());
-}
-
 int bench_and_report(BenchOptions& options) {
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default.
@@ -150,13 +155,9 @@ int bench_and_report(BenchOptions& options) {
                  is_bad_argument ? status.message().c_str() : status.to_string().c_str());
     return is_bad_argument ? kBadArgument : kFault;
   }
-  if (options.json == "-")
-    std::fputs(to_json(report).c_str(), stdout);
-  else
-    print_table(report);
-  if (!options.json.empty() && options.json != "-")
-    status = write_file("--json", options.json, to_json(report));
-  if (status.ok() && !options.svg.empty()) status = write_file("--svg", options.svg, to_svg(report));
+  if (options.json != "-") print_table(report);
+  if (!options.json.empty()) status = write_output_file("--json", options.json, to_json(report));
+  if (status.ok() && !options.svg.empty()) status = write_output_file("--svg", options.svg, to_svg(report));
   if (!status.ok()) {
     std::fprintf(stderr, "switchyard bench ep: %s\n", status.message().c_str());
     return kBadArgument;
@@ -191,11 +192,8 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->capture_default_str();
   command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
       ->check(CLI::Range(1, kMaxExperts));
-  command
-      ->add_option("--tokens", options->tokens,
-                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]")
-      ->delimiter(',')
-      ->check(CLI::Range(1, kMaxTokensPerRank));
+  add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
+                  "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
   command
       ->add_option("--mode", options->mode,
                    "Two kernels for dispatch and two for combine, one each, or both ways")
@@ -208,15 +206,12 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
       ->check(CLI::IsMember({"uniform", "zipf"}))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "All numbers follow from it")->capture_default_str();
+  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
   command
       ->add_option("--repeat-check", options->repeat_check,
-                   "Instead of timing, replay each step so often and compare hashes of its outputs")
+                   "Instead of timing, replay each step so often and compare the hash of every output")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
-  command->add_option("--hash-every", options->hash_every, "With --repeat-check: replays between two hashes")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
-      ->capture_default_str();
-  command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
+  add_json_option(*command, options->json);
   command->add_option("--svg", options->svg, "Plot time and bandwidth against tokens per rank to FILE");
   command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
 }

@@ -9,14 +9,15 @@
 namespace switchyard::tools {
 namespace {
 
+constexpr const char* kLimits = "limits, no protocol";
 constexpr double kWidth = 980, kHeight = 800;
 constexpr double kLeft = 84, kRight = 770, kLegendLeft = 800;
 constexpr double kFirstTop = 92, kFirstBottom = 420, kSecondTop = 462, kSecondBottom = 730;
 
 struct Series {
-  StepMode mode;
+  std::string group;  // of the legend: a mode, or limits
   std::string phase;
-  std::vector<std::pair<int, const PhaseTime*>> points;  // by tokens per rank
+  std::vector<std::pair<int, const Timing*>> points;  // by tokens per rank
   const char* color;
   bool is_whole_step() const { return phase == kWholeStep; }
 };
@@ -29,22 +30,30 @@ const char* color_of(const std::string& phase) {
   if (phase == "combine_wait") return "#e69f00";
   if (phase == "dispatch") return "#009e73";
   if (phase == "combine") return "#cc79a7";
+  if (phase == "scatter") return "#777777";
+  if (phase == "gather") return "#aaaaaa";
   return "#222222";
 }
 
 std::vector<Series> collect(const BenchReport& report) {
   std::vector<Series> all;
-  for (const SizeResult& size : report.sizes)
-    for (const PhaseTime& time : size.times) {
-      auto found = std::find_if(all.begin(), all.end(), [&](const Series& series) {
-        return series.mode == time.mode && series.phase == time.phase;
-      });
-      if (found == all.end())
-        found = all.insert(all.end(), {time.mode, time.phase, {}, color_of(time.phase)});
-      found->points.emplace_back(size.tokens_per_rank, &time);
-    }
+  const auto add = [&](const std::string& group, const std::string& phase, int tokens, const Timing& time) {
+    auto found = std::find_if(all.begin(), all.end(), [&](const Series& series) {
+      return series.group == group && series.phase == phase;
+    });
+    if (found == all.end()) found = all.insert(all.end(), {group, phase, {}, color_of(phase)});
+    found->points.emplace_back(tokens, &time);
+  };
+  for (const StepMode mode : {StepMode::kSplit, StepMode::kFused})
+    for (const SizeResult& size : report.sizes)
+      for (const PhaseTime& time : size.times)
+        if (time.mode == mode) add(to_string(mode), time.phase, size.tokens_per_rank, time);
+  for (const SizeResult& size : report.sizes) {
+    if (!size.limits) continue;
+    add(kLimits, "scatter", size.tokens_per_rank, size.limits->scatter);
+    add(kLimits, "gather", size.tokens_per_rank, size.limits->gather);
+  }
   for (Series& series : all) std::sort(series.points.begin(), series.points.end());
-  std::stable_sort(all.begin(), all.end(), [](const Series& a, const Series& b) { return a.mode < b.mode; });
   return all;
 }
 
@@ -148,11 +157,12 @@ void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& 
   svg.label(x.first, y.last - 12, "start", title, "font-weight=\"bold\"");
 }
 
-// Split phases are solid, fused ones dashed; the whole step is thicker.
+// Split phases are solid, fused ones dashed, limits dotted; the whole step is thicker.
 std::string stroke_of(const Series& series) {
   std::string stroke = std::string("stroke=\"") + series.color + "\" stroke-width=\"" +
                        (series.is_whole_step() ? "3.2" : "2") + "\"";
-  if (series.mode == StepMode::kFused) stroke += " stroke-dasharray=\"8 4\"";
+  if (series.group == to_string(StepMode::kFused)) stroke += " stroke-dasharray=\"8 4\"";
+  if (series.group == kLimits) stroke += " stroke-dasharray=\"2 3\"";
   return stroke;
 }
 
@@ -172,9 +182,9 @@ void draw_series(Svg& svg, const Axis& x, const Axis& y, const std::vector<Serie
 void draw_legend(Svg& svg, const std::vector<Series>& all) {
   double y = kFirstTop + 4;
   for (size_t i = 0; i < all.size(); ++i, y += 25) {
-    if (i == 0 || all[i].mode != all[i - 1].mode) {
+    if (i == 0 || all[i].group != all[i - 1].group) {
       y += i == 0 ? 0 : 14;
-      svg.label(kLegendLeft, y + 5, "start", to_string(all[i].mode), "font-weight=\"bold\"");
+      svg.label(kLegendLeft, y + 5, "start", all[i].group, "font-weight=\"bold\"");
       y += 25;
     }
     svg.add("<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" %s/>\n", kLegendLeft, y, kLegendLeft + 38, y,
@@ -229,9 +239,9 @@ std::string to_svg(const BenchReport& report) {
                 report.target == Target::kCuda ? "TB/s" : "GB/s");
   draw_frame(svg, x, time_axis, sizes, log_ticks(time_axis), "Time of all ranks together, µs");
   draw_frame(svg, x, percent_axis, sizes, percent_ticks, copy);
-  draw_series(svg, x, time_axis, all, [](const PhaseTime& time) { return time.median_us; });
+  draw_series(svg, x, time_axis, all, [](const Timing& time) { return time.median_us; });
   draw_series(svg, x, percent_axis, all,
-              [&](const PhaseTime& time) { return 100 * report.fraction_of_copy(time); });
+              [&](const Timing& time) { return 100 * report.fraction_of_copy(time); });
   draw_legend(svg, all);
   svg.label((kLeft + kRight) / 2, kSecondBottom + 50, "middle", "tokens per rank");
   return svg.finish();

@@ -14,23 +14,46 @@ std::string hex(uint64_t value) {
   return text;
 }
 
+class TimeTable {
+ public:
+  explicit TimeTable(const BenchReport& report) : report_(report) {
+    std::printf(
+        "  tokens/rank  mode   phase                  us          MB      %s   %% of copy   x limit\n",
+        report.target == Target::kCuda ? "TB/s" : "GB/s");
+  }
+  // `size` and `mode` are empty where they are those of the line above.
+  void print_line(const std::string& size, const char* mode, const std::string& phase, const Timing& time,
+                  std::optional<double> over_limit) const {
+    std::printf("  %11s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), mode, phase.c_str(),
+                time.median_us, static_cast<double>(time.bytes) / 1e6,
+                time.bytes_per_second() / (report_.target == Target::kCuda ? 1e12 : 1e9),
+                100 * report_.fraction_of_copy(time));
+    if (over_limit) std::printf("  %8.2f", *over_limit);
+    std::printf("\n");
+  }
+
+ private:
+  const BenchReport& report_;
+};
+
 void print_times(const BenchReport& report) {
-  const double unit = report.target == Target::kCuda ? 1e12 : 1e9;
-  std::printf("  tokens/rank  mode   phase                  us          MB      %s   %% of copy\n",
-              report.target == Target::kCuda ? "TB/s" : "GB/s");
+  const TimeTable table(report);
   for (const SizeResult& size : report.sizes) {
     if (!size.why_skipped.empty()) {
       std::printf("  %11d  skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
       continue;
     }
+    std::string label = std::to_string(size.tokens_per_rank);
+    if (size.limits) {
+      table.print_line(label, "limit", "scatter", size.limits->scatter, {});
+      table.print_line("", "", "gather", size.limits->gather, {});
+      label.clear();
+    }
     for (size_t i = 0; i < size.times.size(); ++i) {
       const PhaseTime& time = size.times[i];
       const bool begins_mode = i == 0 || size.times[i - 1].mode != time.mode;
-      std::printf("  %11s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f\n",
-                  i == 0 ? std::to_string(size.tokens_per_rank).c_str() : "",
-                  begins_mode ? to_string(time.mode) : "", time.phase.c_str(), time.median_us,
-                  static_cast<double>(time.bytes) / 1e6, report.bytes_per_second(time) / unit,
-                  100 * report.fraction_of_copy(time));
+      table.print_line(i == 0 ? label : "", begins_mode ? to_string(time.mode) : "", time.phase, time,
+                       size.over_limit(time));
     }
   }
 }
@@ -40,7 +63,7 @@ void print_repeats(const BenchReport& report) {
     if (!size.why_skipped.empty())
       std::printf("  %d tokens/rank, skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
     for (const RepeatCheck& check : size.repeats)
-      std::printf("  %d tokens/rank, %s: %lld replays, outputs hashed %lld times, %s (%s over %d sets)\n",
+      std::printf("  %d tokens/rank, %s: %lld replays, %lld outputs hashed, %s (%s over %d sets)\n",
                   size.tokens_per_rank, to_string(check.mode), static_cast<long long>(check.num_replays),
                   static_cast<long long>(check.num_hashed),
                   check.num_different == 0 ? "all equal to the reference"
@@ -50,17 +73,18 @@ void print_repeats(const BenchReport& report) {
 }
 
 std::string time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
-  return JsonObject(2)
-      .integer("tokens_per_rank", size.tokens_per_rank)
+  JsonObject json(2);
+  json.integer("tokens_per_rank", size.tokens_per_rank)
       .text("mode", to_string(time.mode))
       .text("phase", time.phase)
       .number("us", time.median_us)
       .number("us_min", time.min_us)
       .number("us_p95", time.p95_us)
       .integer("bytes", static_cast<int64_t>(time.bytes))
-      .number("bytes_per_second", report.bytes_per_second(time))
-      .number("fraction_of_copy", report.fraction_of_copy(time))
-      .str();
+      .number("bytes_per_second", time.bytes_per_second())
+      .number("fraction_of_copy", report.fraction_of_copy(time));
+  if (const std::optional<double> over_limit = size.over_limit(time)) json.number("over_limit", *over_limit);
+  return json.str();
 }
 
 std::string repeat_json(const SizeResult& size, const RepeatCheck& check) {
@@ -80,6 +104,10 @@ std::string size_json(const SizeResult& size) {
   if (!size.why_skipped.empty()) return json.text("why_skipped", size.why_skipped).str();
   json.integer("buffer_sets", size.num_sets)
       .integer("exchange_bytes_per_rank", static_cast<int64_t>(size.exchange_bytes_per_rank));
+  if (size.limits)
+    json.number("scatter_limit_us", size.limits->scatter.median_us)
+        .number("gather_limit_us", size.limits->gather.median_us)
+        .integer("limit_bytes", static_cast<int64_t>(size.limits->scatter.bytes));
   if (!size.first_difference.empty()) json.text("first_difference", size.first_difference);
   return json.str();
 }
@@ -91,6 +119,15 @@ std::string json_list(const std::vector<std::string>& objects) {
 }
 
 }  // namespace
+
+std::optional<double> SizeResult::over_limit(const PhaseTime& time) const {
+  if (!limits) return {};
+  if (time.phase == "dispatch") return time.median_us / limits->scatter.median_us;
+  if (time.phase == "combine") return time.median_us / limits->gather.median_us;
+  if (time.phase == kWholeStep)
+    return time.median_us / (limits->scatter.median_us + limits->gather.median_us);
+  return {};
+}
 
 bool BenchReport::anything_ran() const {
   return std::any_of(sizes.begin(), sizes.end(),
@@ -116,6 +153,7 @@ void print_table(const BenchReport& report) {
   std::printf(
       "  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
       workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
     print_repeats(report);
@@ -123,8 +161,11 @@ void print_table(const BenchReport& report) {
     std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
                 report.copy.bytes_per_second / 1e9,
                 static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
-    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n\n",
+    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n",
                 report.num_replays);
+    std::printf(
+        "  limits    bare kernels on as many blocks: dispatch is compared with scatter, combine with "
+        "gather\n\n");
     print_times(report);
   }
   for (const SizeResult& size : report.sizes)
@@ -149,6 +190,7 @@ std::string to_json(const BenchReport& report) {
   json.boolean("verified", report.anything_ran() && report.verified())
       .text("target", to_string(report.target))
       .text("device", report.device)
+      .boolean("checked", kChecked)
       .integer("ranks", workload.n_ranks)
       .integer("n_sms", report.n_sms)
       .integer("hidden", workload.hidden)
@@ -157,7 +199,7 @@ std::string to_json(const BenchReport& report) {
       .text("format", "bf16")
       .text("protocol", "slotted")
       .text("routing", report.routing)
-      .integer("seed", static_cast<int64_t>(workload.seed));
+      .raw("seed", std::to_string(workload.seed));
   if (!times.empty())
     json.integer("replays", report.num_replays)
         .number("copy_bytes_per_second", report.copy.bytes_per_second)

@@ -1,10 +1,12 @@
 // What `switchyard bench ep` found, for people (a table, a plot) and for machines (JSON).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ep_bench.hpp"
+#include "limit_bench.hpp"
 
 namespace switchyard::tools {
 
@@ -13,9 +15,14 @@ struct SizeResult {
   std::string why_skipped;  // empty: it was measured
   int num_sets = 0;
   uint64_t exchange_bytes_per_rank = 0;
+  std::optional<Limits> limits;
   std::vector<PhaseTime> times;
   std::vector<RepeatCheck> repeats;
   std::string first_difference;  // empty: every output was right
+
+  // The time as a multiple of its limit: of dispatch, of combine, of the whole step. Halves of them have
+  // none.
+  std::optional<double> over_limit(const PhaseTime& time) const;
 };
 
 struct BenchReport {
@@ -30,11 +37,8 @@ struct BenchReport {
 
   bool anything_ran() const;
   bool verified() const;
-  double bytes_per_second(const PhaseTime& time) const {
-    return static_cast<double>(time.bytes) / (time.median_us * 1e-6);
-  }
-  double fraction_of_copy(const PhaseTime& time) const {
-    return bytes_per_second(time) / copy.bytes_per_second;
+  double fraction_of_copy(const Timing& time) const {
+    return time.bytes_per_second() / copy.bytes_per_second;
   }
 };
 

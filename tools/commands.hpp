@@ -3,9 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <map>
-
-#include "switchyard/runtime/expert_parallel.hpp"
 
 namespace switchyard::tools {
 
@@ -16,17 +13,6 @@ enum ExitCode : int {
   kBadArgument = 2,  // one line on stderr names the flag and its limit
   kFault = 3,        // something failed while running
 };
-
-// --protocol, the same for every command but for what automatic does.
-inline void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic) {
-  static const std::map<std::string, Protocol> kNames = {
-      {"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};
-  command
-      .add_option("--protocol", protocol,
-                  "How rows travel: slotted, direct, or automatic, which " + automatic)
-      ->transform(CLI::CheckedTransformer(kNames).description(""))
-      ->default_str(to_string(protocol));
-}
 
 // Adds the command; `*run` does its work and returns the exit code.
 void add_run_command(CLI::App& app, std::function<int()>* run);

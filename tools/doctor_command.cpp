@@ -1,13 +1,13 @@
 // `switchyard doctor`: what this machine has, and what will run here.
-#include <unistd.h>
-
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <thread>
 
 #include "commands.hpp"
+#include "host_memory.hpp"
 #include "json.hpp"
+#include "options.hpp"
 #include "switchyard/transport/device.hpp"
 
 namespace switchyard::tools {
@@ -26,10 +26,6 @@ std::string version_text(int version) {
 
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1ull << 30); }
 
-uint64_t host_memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
-}
-
 void print_text(const CudaReport& cuda) {
   std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
               gib(host_memory_bytes()));
@@ -45,6 +41,8 @@ void print_text(const CudaReport& cuda) {
     for (const int peer : gpu.peers) std::printf(" GPU %d", peer);
     std::printf("%s\n", gpu.peers.empty() ? " no other GPU" : "");
   }
+  if (!kChecked)
+    std::printf("Build      UNCHECKED: no deadlines, no faults; only to measure what checks cost\n");
   std::printf("\nWhat runs here\n");
   std::printf("  host     yes: every kernel, in the SIMT emulator, 1..64 ranks\n");
   if (num_cuda_devices() > 0)
@@ -55,7 +53,7 @@ void print_text(const CudaReport& cuda) {
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
 }
 
-void print_json(const CudaReport& cuda) {
+std::string to_json(const CudaReport& cuda) {
   std::string gpus = "[";
   for (const GpuInfo& gpu : cuda.gpus)
     gpus +=
@@ -71,6 +69,7 @@ void print_json(const CudaReport& cuda) {
   report.text("cpu", cpu_name())
       .integer("cores", std::thread::hardware_concurrency())
       .integer("memory_bytes", static_cast<int64_t>(host_memory_bytes()))
+      .boolean("checked", kChecked)
       .boolean("cuda_built_in", cuda.is_built_in)
       .integer("cuda_toolkit", cuda.toolkit_version)
       .integer("cuda_driver", cuda.driver_version)
@@ -78,23 +77,23 @@ void print_json(const CudaReport& cuda) {
       .boolean("host_runs", true)
       .boolean("cuda_runs", num_cuda_devices() > 0);
   if (num_cuda_devices() == 0) report.text("why_no_cuda", why_no_cuda());
-  std::printf("%s\n", report.text("auto_target", num_cuda_devices() > 0 ? "cuda" : "host").str().c_str());
+  return report.text("auto_target", num_cuda_devices() > 0 ? "cuda" : "host").str() + "\n";
 }
 
 }  // namespace
 
 void add_doctor_command(CLI::App& app, std::function<int()>* run) {
   CLI::App* command = app.add_subcommand("doctor", "Say what this machine has and what will run here");
-  auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print JSON instead of text");
+  auto json = std::make_shared<std::string>();
+  add_json_option(*command, *json);
   command->callback([=] {
     *run = [=] {
       const CudaReport cuda = report_cuda();
-      if (*json)
-        print_json(cuda);
-      else
-        print_text(cuda);
-      return kVerified;
+      Status status = check_output_file("--json", *json);
+      if (status.ok() && *json != "-") print_text(cuda);
+      if (status.ok() && !json->empty()) status = write_output_file("--json", *json, to_json(cuda));
+      if (!status.ok()) std::fprintf(stderr, "switchyard doctor: %s\n", status.message().c_str());
+      return status.ok() ? kVerified : kBadArgument;
     };
   });
 }

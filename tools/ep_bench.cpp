@@ -1,19 +1,14 @@
 #include "ep_bench.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstring>
 #include <future>
 #include <map>
-#include <numeric>
+
+#include "host_memory.hpp"
 
 namespace switchyard::tools {
 namespace {
 
-// More than the L2 of any GPU we know, so that what a replay reads is not what the last one left there.
-constexpr uint64_t kRotatedBytes = 64ull << 20;
-constexpr int kMaxSets = 64;
 constexpr uint8_t kPoison = 0xff;
 
 template <typename T>
@@ -48,29 +43,6 @@ reference::Step make_routed_step(const Workload& workload, int step_idx) {
   return step;
 }
 
-uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
-  return hash ^ (hash >> 29);
-}
-
-// Of 16-bit values, four at a time; the count is part of it.
-uint64_t hash_of(const std::vector<bf16>& values, uint64_t hash) {
-  hash = mix(hash, values.size());
-  for (size_t i = 0; i < values.size(); i += 4) {
-    uint64_t word = 0;
-    std::memcpy(&word, &values[i], std::min<size_t>(4, values.size() - i) * sizeof(bf16));
-    hash = mix(hash, word);
-  }
-  return hash;
-}
-
-PhaseTime summarize(StepMode mode, const std::string& phase, std::vector<double> samples, uint64_t bytes) {
-  std::sort(samples.begin(), samples.end());
-  const size_t last = samples.size() - 1;
-  const double median = (samples[last / 2] + samples[last - last / 2]) / 2;
-  return {mode, phase, median, samples.front(), samples[(last * 95 + 99) / 100], bytes};
-}
-
 }  // namespace
 
 const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split" : "fused"; }
@@ -81,11 +53,8 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   const uint64_t set_bytes =
       static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
       static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
-  const bool has_cache_to_beat = world.target() == Target::kCuda;
-  const uint64_t wanted_sets = has_cache_to_beat ? 2 + kRotatedBytes / set_bytes : 2;
-  const int num_sets =
-      static_cast<int>(std::clamp<uint64_t>(wanted_sets, 2, std::clamp(max_sets, 2, kMaxSets)));
-  SWITCHYARD_RETURN_IF_ERROR(bench->check_host_memory(num_sets));
+  const int num_sets = num_buffer_sets(world.target(), set_bytes, max_sets);
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets)));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
   auto ep = ExpertParallel::create(
@@ -107,19 +76,14 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   return bench;
 }
 
-// Memory of the process is promised whether it is there or not, so it has to be asked for beforehand.
-Status EpBench::check_host_memory(int num_sets) const {
-  const double token_bytes = double(workload_.n_ranks) * num_tokens() * workload_.hidden * sizeof(bf16);
-  const double row_bytes = token_bytes * workload_.top_k;
-  double needed = token_bytes * (1 + num_sets) + 4.0 * workload_.n_ranks * num_tokens() * workload_.n_experts;
+double EpBench::host_bytes(int num_sets) const {
+  const WorkloadBytes bytes(workload_);
+  double needed = bytes.tokens * (1 + num_sets) + bytes.logits;
   // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever
   // touched.
   if (world_.target() == Target::kHost)
-    needed += num_sets * (2 * token_bytes + row_bytes) + token_bytes + 2 * row_bytes;
-  const double present = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE));
-  if (needed <= 0.8 * present) return Status();
-  return resource_exhausted("needs %.1f GiB of host memory, of which there are %.1f", needed / (1 << 30),
-                            present / (1 << 30));
+    needed += num_sets * (2 * bytes.tokens + bytes.rows) + bytes.tokens + 2 * bytes.rows;
+  return needed;
 }
 
 Status EpBench::add_set(int set_idx) {
@@ -160,6 +124,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.check, rank, 1));
   }
   return Status();
 }
@@ -176,7 +141,7 @@ Status EpBench::poison(BufferSet& set) {
   return Status();
 }
 
-Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
+Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
   const auto dispatch_input = [&](const RankBuffers& buffers) {
     return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
   };
@@ -195,70 +160,64 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Marks marks) {
                          {CombineReduction::kWeighted, buffers.output.data()}};
   };
   const auto phase = [&](const char* name, const auto& call) {
-    if (marks == Marks::kPhases) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
+    if (extra == Extra::kPhaseTimes) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
     for (size_t rank = 0; rank < set.size(); ++rank)
       SWITCHYARD_RETURN_IF_ERROR(call(static_cast<int>(rank), set[rank]));
     return Status();
   };
-  if (marks == Marks::kStep) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
+  if (extra == Extra::kStepTime) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
   if (mode == StepMode::kFused) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {
       return ep_->dispatch(rank, dispatch_input(buffers), dispatch_output(buffers));
     }));
-    return phase("combine", [&](int rank, const RankBuffers& buffers) {
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine", [&](int rank, const RankBuffers& buffers) {
       return ep_->combine(rank, combine_input(buffers), combine_output(buffers));
-    });
+    }));
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_async", [&](int rank, const RankBuffers& buffers) {
+      return ep_->dispatch_async(rank, dispatch_input(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
+      return ep_->dispatch_wait(rank, dispatch_output(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
+      return ep_->combine_async(rank, combine_input(buffers));
+    }));
+    SWITCHYARD_RETURN_IF_ERROR(phase("combine_wait", [&](int rank, const RankBuffers& buffers) {
+      return ep_->combine_wait(rank, combine_output(buffers));
+    }));
   }
-  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_async", [&](int rank, const RankBuffers& buffers) {
-    return ep_->dispatch_async(rank, dispatch_input(buffers));
-  }));
-  SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
-    return ep_->dispatch_wait(rank, dispatch_output(buffers));
-  }));
-  SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
-    return ep_->combine_async(rank, combine_input(buffers));
-  }));
-  return phase("combine_wait", [&](int rank, const RankBuffers& buffers) {
-    return ep_->combine_wait(rank, combine_output(buffers));
-  });
+  if (extra != Extra::kHashes) return Status();
+  return phase("check_output",
+               [&](int rank, const RankBuffers& buffers) { return enqueue_check(rank, buffers); });
 }
 
-Result<EpBench::Graphs> EpBench::capture(StepMode mode, Marks marks) {
+Result<Graphs> EpBench::capture(StepMode mode, Extra extra) {
   // Once without a graph: kernels are loaded, and what is wrong is found where it is easiest to read.
-  SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Marks::kNone));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Extra::kNothing));
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   Graphs graphs;
   for (const BufferSet& set : sets_) {
-    Result<std::unique_ptr<Graph>> graph = world_.capture([&] { return enqueue(set, mode, marks); });
+    Result<std::unique_ptr<Graph>> graph = world_.capture([&] { return enqueue(set, mode, extra); });
     if (!graph.ok()) return graph.status();
     graphs.push_back(std::move(graph).value());
   }
   return graphs;
 }
 
-Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times) {
-  Result<Graphs> captured = capture(mode, marks);
+Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times) {
+  Result<Graphs> captured = capture(mode, extra);
   if (!captured.ok()) return captured.status();
   const Graphs& graphs = captured.value();
   for (const auto& graph : graphs) SWITCHYARD_RETURN_IF_ERROR(graph->launch());  // warms up
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   for (BufferSet& set : sets_) SWITCHYARD_RETURN_IF_ERROR(poison(set));
 
-  std::vector<std::string> names;
-  std::map<std::string, std::vector<double>> samples;
-  for (int i = 0; i < std::max(num_replays, num_sets()); ++i) {
-    Graph& graph = *graphs[static_cast<size_t>(i % num_sets())];
-    SWITCHYARD_RETURN_IF_ERROR(graph.launch());
-    SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
-    Result<std::vector<GraphPhase>> phases = graph.elapsed();
-    if (!phases.ok()) return phases.status();
-    for (const GraphPhase& phase : phases.value()) {
-      if (i == 0) names.push_back(phase.name);
-      samples[phase.name].push_back(phase.microseconds);
-    }
-  }
+  Result<std::vector<PhaseSamples>> phases = time_replays(graphs, num_replays);
+  if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  for (const std::string& name : names) times.push_back(summarize(mode, name, samples[name], bytes_of(name)));
+  for (const PhaseSamples& phase : phases.value())
+    times.push_back({phase.summarize(bytes_of(phase.name)), mode, phase.name});
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();
@@ -270,8 +229,8 @@ Status EpBench::time_graphs(StepMode mode, Marks marks, int num_replays, std::ve
 
 Result<std::vector<PhaseTime>> EpBench::time(StepMode mode, int num_replays) {
   std::vector<PhaseTime> times;
-  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kStep, num_replays, times));
-  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Marks::kPhases, num_replays, times));
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Extra::kStepTime, num_replays, times));
+  SWITCHYARD_RETURN_IF_ERROR(time_graphs(mode, Extra::kPhaseTimes, num_replays, times));
   return times;
 }
 
@@ -295,40 +254,51 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
   return std::string();
 }
 
-Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+// Behind the rank's combine: stream order is all it needs.
+Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
+  const Rank& owner = world_.rank(rank);
+  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
+  return owner.device().kernels().check_output(
+      {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
+       .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
+      owner.stream(),
+      {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),
+       buffers.output.size() * sizeof(bf16), reinterpret_cast<std::byte*>(buffers.rows.data()),
+       buffers.rows.size() * sizeof(bf16)});
+}
+
+Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
                                     const std::function<void(int64_t num_done)>& on_progress) {
-  Result<Graphs> captured = capture(mode, Marks::kNone);
+  constexpr int64_t kReplaysPerWait = 500;  // a broken step is noticed that late
+  Result<Graphs> captured = capture(mode, Extra::kHashes);
   if (!captured.ok()) return captured.status();
-  std::vector<uint64_t> expected;  // by set
-  RepeatCheck result{.mode = mode};
+  RepeatCheck result{.mode = mode, .num_replays = num_replays};
   for (BufferSet& set : sets_) {
-    expected.push_back(std::accumulate(
-        set.begin(), set.end(), uint64_t{0},
-        [](uint64_t hash, const RankBuffers& b) { return hash_of(b.expected_output, hash); }));
-    result.hash = mix(result.hash, expected.back());
     SWITCHYARD_RETURN_IF_ERROR(poison(set));
-  }
-  for (int64_t i = 1, num_unhashed = 0; i <= num_replays; ++i) {
-    SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
-    ++num_unhashed;
-    if (i % hash_every != 0 && i != num_replays) continue;
-    SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-    for (int64_t j = 0; j < std::min<int64_t>(num_unhashed, num_sets()); ++j) {
-      const size_t set_idx = static_cast<size_t>((i - j) % num_sets());
-      uint64_t hash = 0;
-      for (const RankBuffers& buffers : sets_[set_idx]) {
-        Result<std::vector<bf16>> output = buffers.output.download();
-        if (!output.ok()) return output.status();
-        hash = hash_of(output.value(), hash);
-      }
-      ++result.num_hashed;
-      if (hash != expected[set_idx]) ++result.num_different;
-      SWITCHYARD_RETURN_IF_ERROR(poison(sets_[set_idx]));
+    for (RankBuffers& buffers : set) {
+      const OutputCheck check{.expected = output_hash(buffers.expected_output.data(),
+                                                      buffers.expected_output.size() * sizeof(bf16))};
+      result.hash = hash_of_word(check.expected, result.hash);
+      SWITCHYARD_RETURN_IF_ERROR(buffers.check.upload({check}));
     }
-    num_unhashed = 0;
-    result.num_replays = i;
+  }
+  for (int64_t i = 1; i <= num_replays; ++i) {
+    SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
+    if (i % kReplaysPerWait != 0 && i != num_replays) continue;
+    SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
     on_progress(i);
   }
+  for (const BufferSet& set : sets_)
+    for (const RankBuffers& buffers : set) {
+      Result<std::vector<OutputCheck>> check = buffers.check.download();
+      if (!check.ok()) return check.status();
+      result.num_hashed += static_cast<int64_t>(check.value().front().num_checked);
+      result.num_different += static_cast<int64_t>(check.value().front().num_different);
+    }
+  if (result.num_hashed != num_replays * workload_.n_ranks)
+    return internal_error("%lld replays of %d ranks, but %lld outputs were hashed",
+                          static_cast<long long>(num_replays), workload_.n_ranks,
+                          static_cast<long long>(result.num_hashed));
   return result;
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "replay.hpp"
 #include "switchyard/runtime/expert_parallel.hpp"
-#include "switchyard/runtime/graph.hpp"
 #include "workload.hpp"
 
 namespace switchyard::tools {
@@ -19,19 +19,15 @@ inline constexpr const char* kWholeStep = "step";
 const char* to_string(StepMode mode);
 
 // One phase on all ranks together, or the whole step.
-struct PhaseTime {
+struct PhaseTime : Timing {
   StepMode mode;
   std::string phase;
-  double median_us;
-  double min_us;
-  double p95_us;
-  uint64_t bytes;  // read and written, counted
 };
 
 struct RepeatCheck {
   StepMode mode;
   int64_t num_replays = 0;
-  int64_t num_hashed = 0;     // outputs of a step that were hashed
+  int64_t num_hashed = 0;     // outputs: one per rank and replay
   int64_t num_different = 0;  // of those, not what the reference says
   uint64_t hash = 0;          // of all outputs, as the reference says they are
 };
@@ -57,9 +53,8 @@ class EpBench {
   // first.
   const std::string& first_difference() const { return first_difference_; }
 
-  // Replays the step, hashing the outputs written since the last time after every `hash_every`-th replay and
-  // the last.
-  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays, int64_t hash_every,
+  // Replays the step; every output of every replay is hashed, on the device and as part of the graph.
+  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays,
                              const std::function<void(int64_t num_done)>& on_progress);
 
   int num_sets() const { return static_cast<int>(sets_.size()); }
@@ -71,21 +66,22 @@ class EpBench {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
+    Buffer<OutputCheck> check;
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;
   };
-  using BufferSet = std::vector<RankBuffers>;  // by rank
-  enum class Marks { kNone, kStep, kPhases };
-  using Graphs = std::vector<std::unique_ptr<Graph>>;  // by set
+  using BufferSet = std::vector<RankBuffers>;                      // by rank
+  enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
 
   EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
-  Status check_host_memory(int num_sets) const;
+  double host_bytes(int num_sets) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
-  Status enqueue(const BufferSet& set, StepMode mode, Marks marks);
-  Result<Graphs> capture(StepMode mode, Marks marks);
-  Status time_graphs(StepMode mode, Marks marks, int num_replays, std::vector<PhaseTime>& times);
+  Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
+  Status enqueue_check(int rank, const RankBuffers& buffers);
+  Result<Graphs> capture(StepMode mode, Extra extra);
+  Status time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times);
   // Empty if the set's outputs are right.
   Result<std::string> check(const BufferSet& set, int set_idx) const;
   uint64_t bytes_of(const std::string& phase) const;

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "commands.hpp"
+#include "host_memory.hpp"
 #include "json.hpp"
 #include "moe_layer.hpp"
 #include "npy.hpp"
+#include "options.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -126,9 +127,10 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
+  if (!kChecked && !(options.kill.empty() && options.stall.empty()))
+    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
   // Where the results are to go is tried before there are any.
-  if (!options.json.empty() && options.json != "-" && !std::ofstream(options.json, std::ios::app))
-    return invalid_argument("--json: cannot write %s", options.json.c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
   if (!options.dump.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.dump, error);
@@ -234,6 +236,20 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
   return Status();
 }
 
+// What a step takes at its peak: the reference has everything once, and one rank's results are downloaded at
+// a time. On the emulator the ranks' buffers are host memory too.
+double host_bytes(const Workload& workload, Target target) {
+  const WorkloadBytes bytes(workload);
+  const double experts =
+      3.0 * workload.n_experts * workload.hidden * workload.expert_width * static_cast<double>(sizeof(bf16));
+  const double activations = 3 * bytes.rows / workload.hidden * workload.expert_width;
+  double needed = experts * (1 + 1.0 / workload.n_ranks) + 2 * bytes.tokens + bytes.logits +
+                  2 * bytes.rows / workload.n_ranks;
+  if (target == Target::kHost)
+    needed += experts + 2 * bytes.tokens + bytes.logits + 4 * bytes.rows + activations;
+  return needed;
+}
+
 Status run_steps(const RunOptions& options, Report& report) {
   const Workload& workload = options.workload;
   const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
@@ -245,6 +261,7 @@ Status run_steps(const RunOptions& options, Report& report) {
                                                          : TargetChoice::kAuto;
   Result<std::unique_ptr<World>> world = World::create({.target = target, .n_ranks = workload.n_ranks});
   if (!world.ok()) return world.status();
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(workload, world.value()->target())));
   const reference::MlpExperts experts = make_experts(workload);
   Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(*world.value(), workload, experts,
                                                                {.n_sms = options.n_sms,
@@ -350,19 +367,12 @@ int run_and_report(RunOptions& options) {
     std::fprintf(stderr, "switchyard run: %s%s\n", flag.c_str(), status.to_string().c_str());
     return is_argument ? kBadArgument : kFault;
   }
-  if (options.json == "-") {
-    std::fputs(to_json(options, report).c_str(), stdout);
-  } else {
-    print_table(options, report);
-    if (!options.json.empty()) {
-      std::ofstream file(options.json);
-      file << to_json(options, report);
-      file.close();
-      if (!file) {
-        std::fprintf(stderr, "switchyard run: --json: cannot write %s\n", options.json.c_str());
-        return kBadArgument;
-      }
-    }
+  if (options.json != "-") print_table(options, report);
+  Status written;
+  if (!options.json.empty()) written = write_output_file("--json", options.json, to_json(options, report));
+  if (!written.ok()) {
+    std::fprintf(stderr, "switchyard run: %s\n", written.message().c_str());
+    return kBadArgument;
   }
   return report.verified ? kVerified : kNotVerified;
 }
@@ -383,11 +393,9 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   CLI::Option* tokens = command->add_option("--tokens", options->tokens, "Tokens of every rank")
                             ->check(CLI::Range(0, kMaxTokensPerRank))
                             ->capture_default_str();
-  CLI::Option* tokens_per_rank =
-      command->add_option("--tokens-per-rank", workload.tokens_per_rank, "Tokens of each rank, as 5,0,7,..")
-          ->delimiter(',')
-          ->check(CLI::Range(0, kMaxTokensPerRank))
-          ->excludes(tokens);
+  CLI::Option* tokens_per_rank = add_list_option(*command, "--tokens-per-rank", workload.tokens_per_rank, 0,
+                                                 kMaxTokensPerRank, "Tokens of each rank, as 5,0,7,..")
+                                     ->excludes(tokens);
   command->add_option("--hidden", workload.hidden, "Elements of a token, a multiple of 8")
       ->check(CLI::Range(kHiddenMultiple, kMaxHidden))
       ->capture_default_str();
@@ -427,7 +435,7 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--steps", options->steps, "Steps to run, each with new tokens")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  command->add_option("--seed", workload.seed, "All numbers follow from it")->capture_default_str();
+  add_seed_option(*command, "--seed", workload.seed, "All numbers follow from it");
   command
       ->add_option("--deadline-ms", options->deadline_ms,
                    "How long a wait for a peer may take before it is a fault")
@@ -438,7 +446,7 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
   command->add_option("--dump", options->dump,
                       "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");
-  command->add_option("--json", options->json, "Write the report as JSON to FILE, or alone to stdout with -");
+  add_json_option(*command, options->json);
   command->callback([=] {
     options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
     options->top_k_given = top_k->count() > 0;

@@ -6,8 +6,11 @@
 #include <thread>
 
 #include "commands.hpp"
+#include "json.hpp"
+#include "options.hpp"
 #include "progress.hpp"
 #include "simulation.hpp"
+#include "switchyard/sync/fault.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -20,6 +23,9 @@ struct SimulateOptions {
   std::string faults = "none";
   uint64_t replay = 0;
   bool has_replay = false;
+  std::string json;
+
+  bool prints_text() const { return json != "-"; }
 };
 
 constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedFault::kLongStall,
@@ -28,6 +34,7 @@ constexpr SimulatedFault kAllFaults[] = {SimulatedFault::kShortStall, SimulatedF
 
 Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults) {
   if (text == "none") return Status();
+  if (!kChecked) return invalid_argument("--faults: this build is unchecked: its kernels find none");
   if (text == "all") {
     faults.assign(std::begin(kAllFaults), std::end(kAllFaults));
     return Status();
@@ -62,27 +69,51 @@ void print_failure(const SimulateOptions& options, const Scenario& scenario, con
   std::printf("  replay it with: %s\n", replay_command(options, scenario.seed).c_str());
 }
 
-int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
-  const Scenario scenario = draw_scenario(options.replay, options.protocol, options.rank_counts, faults);
-  const SimulationResult result = simulate(scenario);
-  const SimulationResult again = simulate(scenario);
+// What JSON says of a seed that was run alone, or went wrong.
+JsonObject& add_seed(JsonObject& json, const Scenario& scenario, const SimulationResult& result) {
+  return json.raw("seed", std::to_string(scenario.seed))
+      .text("scenario", scenario.describe())
+      .boolean("verified", result.difference.empty())
+      .text("difference", result.difference)
+      .text("trace_hash", std::to_string(result.trace_hash));
+}
+
+ExitCode write_json(const SimulateOptions& options, const JsonObject& json, ExitCode code) {
+  if (options.json.empty()) return code;
+  const Status written = write_output_file("--json", options.json, json.str() + "\n");
+  if (written.ok()) return code;
+  std::fprintf(stderr, "switchyard simulate: %s\n", written.message().c_str());
+  return kBadArgument;
+}
+
+void print_replay(const Scenario& scenario, const SimulationResult& result, const SimulationResult& again) {
   std::printf("seed %llu: %s\n", static_cast<unsigned long long>(scenario.seed), scenario.describe().c_str());
   for (size_t rank = 0; rank < result.events.size(); ++rank)
     std::printf("last events of rank %zu:\n%s", rank, result.events[rank].c_str());
   std::printf("trace hash %016llx, replayed %016llx\n", static_cast<unsigned long long>(result.trace_hash),
               static_cast<unsigned long long>(again.trace_hash));
-  if (result.trace_hash != again.trace_hash) {
+  if (result.trace_hash != again.trace_hash)
     std::printf("NOT REPLAYED: the two runs differ\n");
-    return kNotVerified;
-  }
-  std::printf("%s\n", result.difference.empty() ? "verified" : ("FAILED: " + result.difference).c_str());
-  return result.difference.empty() ? kVerified : kNotVerified;
+  else
+    std::printf("%s\n", result.difference.empty() ? "verified" : ("FAILED: " + result.difference).c_str());
+}
+
+int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
+  const Scenario scenario = draw_scenario(options.replay, options.protocol, options.rank_counts, faults);
+  const SimulationResult result = simulate(scenario);
+  const SimulationResult again = simulate(scenario);
+  if (options.prints_text()) print_replay(scenario, result, again);
+  const bool is_replayed = result.trace_hash == again.trace_hash;
+  JsonObject json;
+  add_seed(json, scenario, result).boolean("replayed", is_replayed);
+  return write_json(options, json, is_replayed && result.difference.empty() ? kVerified : kNotVerified);
 }
 
 // All seeds, shared among the cores. Each has a world of its own.
 int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
   Progress progress(static_cast<int>(options.num_seeds));
   std::atomic<uint64_t> next = 0, num_failed = 0;
+  std::string failures;  // the first ones, as JSON
   std::mutex mutex;
   const auto worker = [&] {
     for (uint64_t i = next++; i < options.num_seeds; i = next++) {
@@ -93,7 +124,10 @@ int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>&
       progress.begin("seed " + std::to_string(scenario.seed) + ", " + std::to_string(num_failed) + " failed");
       if (result.difference.empty()) continue;
       progress.clear();
-      if (num_failed++ < 5) print_failure(options, scenario, result);
+      if (num_failed++ >= 5) continue;
+      if (options.prints_text()) print_failure(options, scenario, result);
+      JsonObject failure(2);
+      failures += (failures.empty() ? "" : ", ") + add_seed(failure, scenario, result).str();
     }
   };
   std::vector<std::thread> threads;
@@ -101,11 +135,20 @@ int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>&
     threads.emplace_back(worker);
   for (std::thread& thread : threads) thread.join();
   progress.clear();
-  std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n",
-              static_cast<unsigned long long>(options.num_seeds), options.faults.c_str(),
-              static_cast<unsigned long long>(options.num_seeds - num_failed),
-              static_cast<unsigned long long>(num_failed.load()));
-  return num_failed == 0 ? kVerified : kNotVerified;
+  if (options.prints_text())
+    std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n",
+                static_cast<unsigned long long>(options.num_seeds), options.faults.c_str(),
+                static_cast<unsigned long long>(options.num_seeds - num_failed),
+                static_cast<unsigned long long>(num_failed.load()));
+  JsonObject json;
+  json.boolean("verified", num_failed == 0)
+      .raw("seeds", std::to_string(options.num_seeds))
+      .raw("first_seed", std::to_string(options.first_seed))
+      .text("faults", options.faults)
+      .raw("right", std::to_string(options.num_seeds - num_failed))
+      .raw("wrong", std::to_string(num_failed))
+      .raw("first_failures", "[" + failures + "]");
+  return write_json(options, json, num_failed == 0 ? kVerified : kNotVerified);
 }
 
 }  // namespace
@@ -117,24 +160,26 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--seeds", options->num_seeds, "How many seeds")
       ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
-  command->add_option("--first-seed", options->first_seed, "The first of them")->capture_default_str();
-  command->add_option("--ranks", options->rank_counts, "Numbers of ranks to draw from, as 2,3,4")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 8))
-      ->capture_default_str();
+  add_seed_option(*command, "--first-seed", options->first_seed, "The first of them");
+  add_list_option(*command, "--ranks", options->rank_counts, 1, 8, "Numbers of ranks to draw from")
+      ->default_str("2,3,4");
   add_protocol_option(*command, options->protocol, "draws one by seed");
   command
       ->add_option(
           "--faults", options->faults,
           "none, all, or a list of short-stall, long-stall, kill, bad-id, overflow: each seed draws one")
       ->capture_default_str();
-  CLI::Option* replay_option = command->add_option("--replay", options->replay,
-                                                   "Run this seed alone, twice, and show its last events");
+  CLI::Option* replay_option = add_seed_option(*command, "--replay", options->replay,
+                                               "Run this seed alone, twice, and show its last events")
+                                   ->default_str("");
+  add_json_option(*command, options->json);
   command->callback([=] {
     options->has_replay = replay_option->count() > 0;
     *run = [options] {
       std::vector<SimulatedFault> faults;
-      if (Status status = parse_faults(options->faults, faults); !status.ok()) {
+      Status status = parse_faults(options->faults, faults);
+      if (status.ok()) status = check_output_file("--json", options->json);
+      if (!status.ok()) {
         std::fprintf(stderr, "switchyard simulate: %s\n", status.message().c_str());
         return static_cast<int>(kBadArgument);
       }

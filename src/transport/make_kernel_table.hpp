@@ -8,6 +8,7 @@
 #include "switchyard/format/bf16.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
 #include "switchyard/gemm/silu_mul.hpp"
+#include "switchyard/sync/check_output.hpp"
 #include "switchyard/sync/stall.hpp"
 #include "switchyard/transport/kernel_table.hpp"
 
@@ -20,7 +21,7 @@ inline constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combi
                       kCombine[] = "combine";
 inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul",
                       kSiluMul[] = "silu_mul";
-inline constexpr char kStall[] = "stall";
+inline constexpr char kStall[] = "stall", kCheckOutput[] = "check_output";
 
 inline LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
   shape.shared_bytes = shared_bytes;
@@ -41,6 +42,7 @@ inline uint64_t direct_dispatch_bytes(const Format& format, const EpShape&, cons
                                                                  ? (kMaxSharedBytes - kReservedBytes) / 2
                                                                  : kMaxSharedBytes);
 }
+inline constexpr uint64_t kDirectCombineBytes = sizeof(DirectCombineShared);
 using DispatchBytes = uint64_t (*)(const Format&, const EpShape&, const LaunchShape&);
 
 template <const char* kName, void (*kKernel)(DispatchParams<Format>), DispatchBytes kSharedBytes>
@@ -68,36 +70,46 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
   return target::launch(kName, kKernel, shape, stream, params);
 }
 
-// Blocks that fit on the current device at once; the fused kernels need the most.
 #if defined(__CUDACC__)
-template <void (*kDispatch)(DispatchParams<Format>), void (*kCombine)(CombineParams<StoreWeighted>),
-          DispatchBytes kDispatchBytes, uint64_t kCombineBytes>
-Result<int> max_resident_blocks(const EpShape& shape, const LaunchShape& launch) {
-  const int num_threads = static_cast<int>(launch.num_threads);
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  int dispatch_blocks = 0, combine_blocks = 0;
-  const uint64_t dispatch_bytes = kDispatchBytes(Format{shape.hidden, nullptr}, shape, launch);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kDispatch, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(dispatch_bytes));
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&dispatch_blocks, kDispatch, num_threads,
-                                                          dispatch_bytes);
-  if (error == cudaSuccess)
-    error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&combine_blocks, kCombine, num_threads, kCombineBytes);
-  if (error != cudaSuccess) return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
-  return num_multiprocessors * (dispatch_blocks < combine_blocks ? dispatch_blocks : combine_blocks);
+template <FixedShape Fixed>
+Result<int> max_resident_slotted(const EpShape& shape, const LaunchShape& launch) {
+  const uint64_t dispatch_bytes = slotted_dispatch_bytes(Format{shape.hidden, nullptr}, shape, launch);
+  const target::ResidentKernel kernels[] = {
+      {&dispatch_async_kernel<Fixed, Format>, dispatch_bytes},
+      {&dispatch_wait_kernel<Fixed, Format>, dispatch_bytes},
+      {&dispatch_kernel<Fixed, Format>, dispatch_bytes},
+      {&combine_async_kernel<Fixed, StoreWeighted>, kCombineSharedBytes},
+      {&combine_async_kernel<Fixed, StoreUnreduced>, kCombineSharedBytes},
+      {&combine_wait_kernel<Fixed, StoreWeighted>, kCombineSharedBytes},
+      {&combine_wait_kernel<Fixed, StoreUnreduced>, kCombineSharedBytes},
+      {&combine_kernel<Fixed, StoreWeighted>, kCombineSharedBytes},
+      {&combine_kernel<Fixed, StoreUnreduced>, kCombineSharedBytes},
+  };
+  return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
+}
+template <FixedShape Fixed>
+Result<int> max_resident_direct(const EpShape& shape, const LaunchShape& launch) {
+  const uint64_t dispatch_bytes = direct_dispatch_bytes(Format{shape.hidden, nullptr}, shape, launch);
+  const target::ResidentKernel kernels[] = {
+      {&direct_dispatch_async_kernel<Fixed, Format>, dispatch_bytes},
+      {&direct_dispatch_wait_kernel<Fixed, Format>, dispatch_bytes},
+      {&direct_dispatch_kernel<Fixed, Format>, dispatch_bytes},
+      {&direct_combine_async_kernel<Fixed, StoreWeighted>, kDirectCombineBytes},
+      {&direct_combine_async_kernel<Fixed, StoreUnreduced>, kDirectCombineBytes},
+      {&direct_combine_wait_kernel<Fixed, StoreWeighted>, kDirectCombineBytes},
+      {&direct_combine_wait_kernel<Fixed, StoreUnreduced>, kDirectCombineBytes},
+      {&direct_combine_kernel<Fixed, StoreWeighted>, kDirectCombineBytes},
+      {&direct_combine_kernel<Fixed, StoreUnreduced>, kDirectCombineBytes},
+  };
+  return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
 }
 #else
 // The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
-template <void (*)(DispatchParams<Format>), void (*)(CombineParams<StoreWeighted>), DispatchBytes, uint64_t>
-Result<int> max_resident_blocks(const EpShape&, const LaunchShape&) {
-  return 4096;
-}
+inline Result<int> max_resident_on_host(const EpShape&, const LaunchShape&) { return 4096; }
+template <FixedShape>
+constexpr auto max_resident_slotted = max_resident_on_host;
+template <FixedShape>
+constexpr auto max_resident_direct = max_resident_on_host;
 #endif
 
 template <FixedShape Fixed>
@@ -114,13 +126,9 @@ constexpr EpKernels make_slotted_kernels() {
                                       combine_wait_kernel<Fixed, StoreUnreduced>, kCombineSharedBytes>,
       .combine = &launch_combine<kCombine, combine_kernel<Fixed, StoreWeighted>,
                                  combine_kernel<Fixed, StoreUnreduced>, kCombineSharedBytes>,
-      .max_resident_blocks =
-          &max_resident_blocks<dispatch_kernel<Fixed, Format>, combine_kernel<Fixed, StoreWeighted>,
-                               slotted_dispatch_bytes, kCombineSharedBytes>,
+      .max_resident_blocks = max_resident_slotted<Fixed>,
   };
 }
-
-inline constexpr uint64_t kDirectCombineBytes = sizeof(DirectCombineShared);
 
 template <FixedShape Fixed>
 constexpr EpKernels make_direct_kernels() {
@@ -137,9 +145,7 @@ constexpr EpKernels make_direct_kernels() {
                                       direct_combine_wait_kernel<Fixed, StoreUnreduced>, kDirectCombineBytes>,
       .combine = &launch_combine<kCombine, direct_combine_kernel<Fixed, StoreWeighted>,
                                  direct_combine_kernel<Fixed, StoreUnreduced>, kDirectCombineBytes>,
-      .max_resident_blocks = &max_resident_blocks<direct_dispatch_kernel<Fixed, Format>,
-                                                  direct_combine_kernel<Fixed, StoreWeighted>,
-                                                  direct_dispatch_bytes, kDirectCombineBytes>,
+      .max_resident_blocks = max_resident_direct<Fixed>,
   };
 }
 
@@ -152,6 +158,7 @@ constexpr KernelTable make_kernel_table() {
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_plain<kSiluMul, SiluMulParams, silu_mul_kernel>,
       .stall = &launch_plain<kStall, StallParams, stall_kernel>,
+      .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
   };
 }
 

@@ -49,15 +49,15 @@ struct CombineAsync {
 
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
-    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault) &&
-                           !is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
+    const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
+                         is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
       shared.rows.first[pair_idx] = row_count;
       shared.first_row[pair_idx] = static_cast<uint32_t>(target::ld(counters.row_end(pair_idx))) - row_count;
     }
-    if (target::sync_block_any(is_broken)) return false;
+    if (!sync_block_all_well(is_well)) return false;
     if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
     target::sync_block();
     return true;

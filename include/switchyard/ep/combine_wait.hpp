@@ -44,7 +44,7 @@ struct CombineWait {
           [&] { return target::ld_acquire_system(my_cell(expert_idx)); },
           [](uint64_t cell) { return cell != kNothingArrived; });
     }
-    return !target::sync_block_any(!arrived);
+    return sync_block_all_well(arrived);
   }
 
   SWITCHYARD_DEVICE uint64_t* my_cell(int expert_idx) const {

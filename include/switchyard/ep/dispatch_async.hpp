@@ -56,7 +56,7 @@ struct DispatchAsync {
   SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
     if (is_mutant<Fixed>(LogicMutant::kPaddingDispatched) && id < 0) return 0;
-    return id >= 0 && id < shape.n_experts() ? id : -1;
+    return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
   }
 
   // A token that names an expert several times is sent to it once.
@@ -70,14 +70,14 @@ struct DispatchAsync {
   // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
-    const bool is_broken = target::thread_idx() == 0 && is_poisoned(params.fault) &&
-                           !is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
+    const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
+                         is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
       shared.num_extra_rows[expert_idx] = 0;
     }
-    if (target::sync_block_any(is_broken)) return false;
+    if (!sync_block_all_well(is_well)) return false;
     for (int64_t token_idx = first_token + static_cast<int64_t>(target::thread_idx()) * stride;
          token_idx < params.num_tokens; token_idx += static_cast<int64_t>(target::num_threads()) * stride) {
       for (int k = 0; k < shape.top_k(); ++k) {
@@ -165,7 +165,7 @@ struct DispatchAsync {
   // Waits for each expert until all its messages are out, then signals its owner.
   SWITCHYARD_DEVICE void watch() {
     if (!count_messages(0, 1)) return;
-    report_bad_ids();
+    if constexpr (kChecked) report_bad_ids();
     const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
     const int num_experts_rounded = ceil_div(shape.n_experts(), kWarpSize) * kWarpSize;
     for (int expert_idx = target::thread_idx(); expert_idx < num_experts_rounded;

@@ -34,7 +34,7 @@ struct DispatchWait {
     if (!collect_counts()) return;  // a fault: the host resets all counters
     build_tables();
     const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
-    if (num_rows > params.max_rows) {
+    if (kChecked && num_rows > params.max_rows) {
       if (target::block_idx() == 0 && target::thread_idx() == 0)
         raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows},
                     num_rows, 0);
@@ -70,7 +70,7 @@ struct DispatchWait {
           [](uint64_t cell) { return cell != kNothingArrived; });
       note_arrivals(pair_idx, seen);
     }
-    return !target::sync_block_any(!arrived);
+    return sync_block_all_well(arrived);
   }
 
   // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.

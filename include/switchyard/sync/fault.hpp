@@ -9,6 +9,14 @@
 
 namespace switchyard {
 
+// False only in builds that measure what checking costs (SWITCHYARD_UNCHECKED): kernels then wait for ever,
+// believe their input and never find a fault.
+#if defined(SWITCHYARD_UNCHECKED)
+inline constexpr bool kChecked = false;
+#else
+inline constexpr bool kChecked = true;
+#endif
+
 enum class FaultKind : uint32_t {
   kNone,
   kTimeout,      // `late_rank` did not deliver in time

@@ -17,6 +17,7 @@ struct WaitSite {
 // Records the fault, if it is this rank's first.
 SWITCHYARD_DEVICE void record_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
                                     uint64_t seen, uint64_t elapsed_ns) {
+  if constexpr (!kChecked) return;
   FaultRecord& record = *channel.record;
   if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear},
                                         uint32_t{FaultRecord::kClaimed})) {
@@ -36,13 +37,21 @@ SWITCHYARD_DEVICE void record_fault(const FaultChannel& channel, FaultKind kind,
 // Records the fault and tells all ranks to leave.
 SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
+  if constexpr (!kChecked) return;
   record_fault(channel, kind, site, seen, elapsed_ns);
   for (int rank = 0; rank < channel.n_ranks; ++rank)
     target::atomic_cas_acq_rel_system(channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
 }
 
 SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
-  return target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
+  return kChecked && target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
+}
+
+// A barrier of the block; true if no thread has found anything wrong.
+SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
+  if constexpr (kChecked) return !target::sync_block_any(!is_well);
+  target::sync_block();
+  return true;
 }
 
 // Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports):
@@ -51,6 +60,7 @@ SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
                                 Done done) {
+  if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
   const uint64_t start_ns = target::now_ns();
   // A block that waits for another block of its own rank gives that block's wait for a peer time to expire
   // first: the peer is the one to name.

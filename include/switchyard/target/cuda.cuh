@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <cuda/atomic>
 #include <cuda/ptx>
 
@@ -177,8 +178,56 @@ template <typename Ready>
 SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
   constexpr uint32_t kPollsPerClockRead = 32;
   for (uint32_t num_polls = 1; !ready(); ++num_polls)
-    if (num_polls % kPollsPerClockRead == 0 && now_ns() >= deadline_ns) return false;
+    if (deadline_ns != kNoDeadline && num_polls % kPollsPerClockRead == 0 && now_ns() >= deadline_ns)
+      return false;
   return true;
+}
+
+// What a kernel must be told once before it is launched. Every call says the same, whatever the launch:
+// threads that launch a kernel with different sizes do not undo each other's.
+inline cudaError_t prepare_kernel(const void* kernel) {
+  cudaFuncAttributes attributes{};
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(kMaxSharedBytes - attributes.sharedSizeBytes));
+  // One split between L1 and shared memory for all our kernels: a multiprocessor changes it only when idle,
+  // and a block that waits for that while others wait for the block would wait for ever.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+  return error;
+}
+
+// A kernel and the dynamic shared memory of its launch.
+struct ResidentKernel {
+  template <typename Parameters>
+  ResidentKernel(void (*kernel_in)(Parameters), uint64_t shared_bytes_in)
+      : kernel(reinterpret_cast<const void*>(kernel_in)), shared_bytes(shared_bytes_in) {}
+
+  const void* kernel;
+  uint64_t shared_bytes;
+};
+
+// Blocks of `num_threads` that fit on the current device at once, of whichever kernel needs the most.
+template <size_t kNumKernels>
+Result<int> max_resident_blocks(const ResidentKernel (&kernels)[kNumKernels], int num_threads) {
+  int device = 0, num_multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  int fewest_blocks = INT_MAX;
+  for (const ResidentKernel& candidate : kernels) {
+    int num_blocks = 0;
+    if (error == cudaSuccess) error = prepare_kernel(candidate.kernel);
+    if (error == cudaSuccess)
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&num_blocks, candidate.kernel, num_threads,
+                                                            candidate.shared_bytes);
+    if (num_blocks < fewest_blocks) fewest_blocks = num_blocks;
+  }
+  if (error == cudaSuccess) return num_multiprocessors * fewest_blocks;
+  cudaGetLastError();  // a failed call must not fail the next one too
+  return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
 }
 
 // Launches `kernel(parameters)` on a stream of this target.
@@ -186,15 +235,7 @@ template <typename Parameters>
 Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& shape, StreamHandle stream,
               const Parameters& parameters) {
   SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
-  cudaError_t error = cudaSuccess;
-  if (shape.shared_bytes > 48 * 1024)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shape.shared_bytes));
-  // One split between L1 and shared memory for all our kernels: a multiprocessor changes it only when idle,
-  // and a block that waits for that while others wait for the block would wait for ever.
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
+  cudaError_t error = prepare_kernel(reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

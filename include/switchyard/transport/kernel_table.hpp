@@ -4,6 +4,7 @@
 #include "switchyard/base/status.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/gemm/params.hpp"
+#include "switchyard/sync/output_check.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
@@ -43,6 +44,7 @@ struct KernelTable {
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulParams> silu_mul;
   LaunchFunction<StallParams> stall;
+  LaunchFunction<CheckOutputParams> check_output;
 };
 
 const KernelTable& host_kernel_table();

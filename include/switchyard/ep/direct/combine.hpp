@@ -94,7 +94,7 @@ struct DirectCombineWait {
       shared.output_of_rank[rank] =
           params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;
     }
-    return !target::sync_block_any(!arrived);
+    return sync_block_all_well(arrived);
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {

@@ -99,7 +99,7 @@ struct DirectDispatchAsync {
     }
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
-    return !target::sync_block_any(target::thread_idx() == 0 && is_poisoned(params.fault));
+    return sync_block_all_well(target::thread_idx() != 0 || !is_poisoned(params.fault));
   }
 
   // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
@@ -116,7 +116,7 @@ struct DirectDispatchAsync {
       }
       for (int j = 0; j < kInFlight; ++j) {
         if (ids[j] == -1) continue;
-        if (ids[j] < 0 || ids[j] >= shape.n_experts()) {
+        if (kChecked && (ids[j] < 0 || ids[j] >= shape.n_experts())) {
           report_bad_id(ids[j]);
           continue;
         }
@@ -171,7 +171,7 @@ struct DirectDispatchAsync {
       if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
         target::atomic_add_relaxed_block(&shared.next_row[expert_idx], num_rows);
     }
-    return !target::sync_block_any(!arrived);
+    return sync_block_all_well(arrived);
   }
 
   // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the

@@ -46,7 +46,7 @@ struct DirectDispatchWait {
       arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
                                params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
     }
-    return !target::sync_block_any(!arrived);
+    return sync_block_all_well(arrived);
   }
 };
 

@@ -1,0 +1,151 @@
+// The kernels of limits.hpp, over the vocabulary of target/.
+#pragma once
+
+#include "benchmarks/limits.hpp"
+#include "switchyard/base/checked.hpp"
+#include "switchyard/ep/epilogue.hpp"
+
+namespace switchyard::benchmarks::inline SWITCHYARD_TARGET {
+
+// Every warp has two stages of its own, a row each: one is loaded while the other is stored.
+struct alignas(128) ScatterShared {
+  static constexpr int kMaxWarps = 8;
+  static constexpr int kNumStages = 2;
+
+  target::TransferBarrier loaded[kMaxWarps][kNumStages];
+  // Behind it: [warp][stage] rows.
+
+  static constexpr uint64_t bytes(int num_warps, uint64_t row_bytes) {
+    return sizeof(ScatterShared) + static_cast<uint64_t>(num_warps) * kNumStages * row_bytes;
+  }
+  SWITCHYARD_DEVICE std::byte* stage(int warp_idx, int stage_idx, uint64_t row_bytes) {
+    return reinterpret_cast<std::byte*>(this + 1) +
+           static_cast<uint64_t>(warp_idx * kNumStages + stage_idx) * row_bytes;
+  }
+};
+
+struct Scatter {
+  const ScatterParams& params;
+  uint32_t row_bytes = static_cast<uint32_t>(params.hidden) * static_cast<uint32_t>(sizeof(bf16));
+  ScatterShared& shared = target::shared_storage<ScatterShared>();
+  int warp_idx = target::warp_idx();
+
+  SWITCHYARD_DEVICE explicit Scatter(const ScatterParams& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::lane_idx() == 0)
+      for (int stage_idx = 0; stage_idx < ScatterShared::kNumStages; ++stage_idx)
+        shared.loaded[warp_idx][stage_idx].init(1);
+    target::sync_block();
+    // Neighbouring rows lie in different blocks, so that few of them spread over all multiprocessors.
+    const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
+    uint32_t row = static_cast<uint32_t>(warp_idx * target::num_blocks() + target::block_idx());
+    if (row < params.num_rows) load(row, 0);
+    uint32_t place = place_of(row);
+    for (uint32_t turn = 0; row < params.num_rows; ++turn, row += num_warps) {
+      const int stage_idx = static_cast<int>(turn % 2);
+      const uint32_t next_place = place_of(row + num_warps);
+      if (row + num_warps < params.num_rows) {
+        // The stores out of the other stage, a turn ago, have read it.
+        target::bulk_wait_read<0>();
+        target::sync_warp();
+        load(row + num_warps, 1 - stage_idx);
+      }
+      target::wait_until([&] { return shared.loaded[warp_idx][stage_idx].done(turn / 2 % 2); }, kNoDeadline);
+      store(place, stage_idx);
+      place = next_place;
+    }
+    target::bulk_wait<0>();
+  }
+
+  // Lane k knows where copy k of the row goes.
+  SWITCHYARD_DEVICE uint32_t place_of(uint32_t row) const {
+    if (row >= params.num_rows || target::lane_idx() >= params.num_places) return 0;
+    return target::ld(&params.places[uint64_t{row} * static_cast<uint32_t>(params.num_places) +
+                                     static_cast<uint32_t>(target::lane_idx())]);
+  }
+
+  SWITCHYARD_DEVICE void load(uint32_t row, int stage_idx) {
+    if (target::lane_idx() != 0) return;
+    target::TransferBarrier& loaded = shared.loaded[warp_idx][stage_idx];
+    loaded.arrive_expect(row_bytes);
+    target::bulk_load(shared.stage(warp_idx, stage_idx, row_bytes),
+                      params.rows + uint64_t{row} * static_cast<uint32_t>(params.hidden), row_bytes, loaded);
+  }
+
+  SWITCHYARD_DEVICE void store(uint32_t place, int stage_idx) {
+    if (target::lane_idx() < params.num_places)
+      target::bulk_store(params.output + uint64_t{place} * static_cast<uint32_t>(params.hidden),
+                         shared.stage(warp_idx, stage_idx, row_bytes), row_bytes);
+    target::bulk_commit();
+  }
+};
+
+SWITCHYARD_KERNEL void scatter_kernel(ScatterParams params) { Scatter(params).run(); }
+
+struct Gather {
+  const GatherParams& params;
+  uint32_t chunks_per_row = static_cast<uint32_t>(params.hidden / kColumnsPerThread);
+
+  SWITCHYARD_DEVICE explicit Gather(const GatherParams& params_in) : params(params_in) {}
+
+  // A warp per row; where there are more warps than rows, several share one.
+  SWITCHYARD_DEVICE void run() {
+    const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
+    const uint32_t warp =
+        static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
+    const uint32_t most_warps_per_row = ceil_div<uint32_t>(chunks_per_row, kWarpSize);
+    uint32_t warps_per_row = num_warps / params.num_rows;
+    if (warps_per_row < 1) warps_per_row = 1;
+    if (warps_per_row > most_warps_per_row) warps_per_row = most_warps_per_row;
+    // At most num_warps or num_rows of them, whichever is more.
+    for (uint32_t unit = warp; unit < params.num_rows * warps_per_row; unit += num_warps)
+      sum_row(unit % params.num_rows, unit / params.num_rows, warps_per_row);
+  }
+
+  SWITCHYARD_DEVICE void sum_row(uint32_t row, uint32_t part, uint32_t num_parts) {
+    // Lane k knows row k of the sum, and its weight.
+    const int k = target::lane_idx() < params.num_places ? target::lane_idx() : 0;
+    const uint64_t term = uint64_t{row} * static_cast<uint32_t>(params.num_places) + static_cast<uint32_t>(k);
+    const uint32_t place = target::ld(&params.places[term]);
+    const float weight = target::ld(&params.weights[term]);
+    for (uint32_t first_chunk = part * kWarpSize; first_chunk < chunks_per_row;
+         first_chunk += num_parts * kWarpSize)
+      sum_chunk(row, first_chunk + static_cast<uint32_t>(target::lane_idx()), place, weight);
+  }
+
+  // By a whole warp, each lane with a chunk of its own; lanes past the end read the last one and store
+  // nothing.
+  SWITCHYARD_DEVICE void sum_chunk(uint32_t row, uint32_t chunk, uint32_t place, float weight) {
+    const uint32_t chunk_read = chunk < chunks_per_row ? chunk : chunks_per_row - 1;
+    const bf16* column = params.rows + chunk_read * kColumnsPerThread;
+    float sums[kColumnsPerThread] = {};
+    int k = 0;
+    for (; k + 8 <= params.num_places; k += 8) add_rows<8>(sums, column, k, place, weight);
+    if (k + 4 <= params.num_places) {
+      add_rows<4>(sums, column, k, place, weight);
+      k += 4;
+    }
+    for (; k < params.num_places; ++k) add_rows<1>(sums, column, k, place, weight);
+    if (chunk < chunks_per_row)
+      StoreWeighted{params.output, params.hidden}(static_cast<int>(row),
+                                                  static_cast<int>(chunk) * kColumnsPerThread, sums);
+  }
+
+  // All loads are under way before the first is used.
+  template <int kNumRows>
+  SWITCHYARD_DEVICE void add_rows(float (&sums)[kColumnsPerThread], const bf16* column, int first_k,
+                                  uint32_t place, float weight) {
+    Vec16 loaded[kNumRows];
+    for (int i = 0; i < kNumRows; ++i)
+      loaded[i] = target::ld_16(column + uint64_t{target::shuffle(place, first_k + i)} *
+                                             static_cast<uint32_t>(params.hidden));
+    for (int i = 0; i < kNumRows; ++i)
+      accumulate(sums, loaded[i],
+                                                           target::shuffle(weight, first_k + i));
+  }
+};
+
+SWITCHYARD_KERNEL void gather_kernel(GatherParams params) { Gather(params).run(); }
+
+}  // namespace switchyard::benchmarks::inline SWITCHYARD_TARGET

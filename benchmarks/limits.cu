@@ -1,0 +1,2 @@
+// The CUDA half of limits.cpp: the same source, compiled by nvcc.
+#include "limits.cpp"

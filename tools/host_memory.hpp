@@ -1,0 +1,26 @@
+// The memory of this machine, and whether it suffices.
+#pragma once
+
+#include <cstdint>
+
+#include "switchyard/base/status.hpp"
+#include "workload.hpp"
+
+namespace switchyard::tools {
+
+uint64_t host_memory_bytes();
+
+// Memory of a process is promised whether it is there or not, and who takes more than there is gets killed:
+// it has to be asked for beforehand. kResourceExhausted if most of the memory would not do.
+Status check_host_memory(double needed_bytes);
+
+// What a workload's data take: all tokens, and a row for every choice of every token.
+struct WorkloadBytes {
+  double tokens;
+  double rows;
+  double logits;
+
+  explicit WorkloadBytes(const Workload& workload);
+};
+
+}  // namespace switchyard::tools

@@ -1,0 +1,82 @@
+#include "options.hpp"
+
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+namespace switchyard::tools {
+namespace {
+
+template <typename T>
+bool is_whole_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+void add_json_option(CLI::App& command, std::string& path) {
+  command.add_option("--json", path, "Write the report as JSON to FILE, or alone to stdout with -")
+      ->expected(0, 1)
+      ->default_str("-")
+      ->type_name("FILE");
+}
+
+CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int>& values, int low,
+                             int high, const std::string& description) {
+  const auto parse = [=, &values](const std::vector<std::string>& texts) {
+    values.clear();
+    for (const std::string& text : texts)
+      for (size_t begin = 0; begin <= text.size();) {
+        const size_t end = std::min(text.find(',', begin), text.size());
+        int value = 0;
+        if (!is_whole_number(text.substr(begin, end - begin), value) || value < low || value > high)
+          throw CLI::ValidationError(name, "'" + text + "' must be whole numbers " + std::to_string(low) +
+                                               ".." + std::to_string(high) +
+                                               " with a comma between each two");
+        values.push_back(value);
+        begin = end + 1;
+      }
+  };
+  return command.add_option_function<std::vector<std::string>>(name, parse, description)
+      ->type_name("INT,INT,..");
+}
+
+CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_t& seed,
+                             const std::string& description) {
+  const auto check = [](std::string& text) {
+    uint64_t value = 0;
+    return is_whole_number(text, value) ? ""
+                                        : text + " must be a whole number 0.." + std::to_string(UINT64_MAX);
+  };
+  return command.add_option(name, seed, description)->check(CLI::Validator(check, ""))->capture_default_str();
+}
+
+void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic) {
+  static const std::map<std::string, Protocol> kNames = {
+      {"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};
+  command
+      .add_option("--protocol", protocol,
+                  "How rows travel: slotted, direct, or automatic, which " + automatic)
+      ->transform(CLI::CheckedTransformer(kNames).description(""))
+      ->default_str(to_string(protocol));
+}
+
+Status check_output_file(const char* flag, const std::string& path) {
+  if (path.empty() || path == "-" || std::ofstream(path, std::ios::app)) return Status();
+  return invalid_argument("%s: cannot write %s", flag, path.c_str());
+}
+
+Status write_output_file(const char* flag, const std::string& path, const std::string& text) {
+  if (path == "-") {
+    std::fputs(text.c_str(), stdout);
+    return Status();
+  }
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? Status() : invalid_argument("%s: cannot write %s", flag, path.c_str());
+}
+
+}  // namespace switchyard::tools
