@@ -140,9 +140,7 @@ struct Gather {
     for (int i = 0; i < kNumRows; ++i)
       loaded[i] = target::ld_16(column + uint64_t{target::shuffle(place, first_k + i)} *
                                              static_cast<uint32_t>(params.hidden));
-    for (int i = 0; i < kNumRows; ++i)
-      accumulate(sums, loaded[i],
-                                                           target::shuffle(weight, first_k + i));
+    for (int i = 0; i < kNumRows; ++i) accumulate(sums, loaded[i], target::shuffle(weight, first_k + i));
   }
 };
 

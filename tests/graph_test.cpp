@@ -1,6 +1,8 @@
 // Captured steps, on every target: replayed without anything in between, each replay reads its inputs anew.
 #include "switchyard/runtime/graph.hpp"
 
+#include <algorithm>
+
 #include "ep_harness.hpp"
 
 namespace switchyard {
@@ -154,6 +156,25 @@ INSTANTIATE_TEST_SUITE_P(Targets, GraphReplay, testing_support::all_targets(),
 TEST_P(GraphReplay, EveryReplayReadsItsInputsAnew) {
   StepRunner runner(kShape, GetParam());
   replay_with_new_inputs(runner);
+}
+
+// A graph is traced if its launches were when they were captured.
+TEST_P(GraphReplay, EveryReplayOfATracedStepIsTraced) {
+  StepRunner runner(kShape, GetParam());
+  runner.upload(make_step(kShape, 6));
+  const auto capture = [&] {
+    return must(runner.world->capture([&] { return runner.enqueue(StepMode::kFused); }));
+  };
+  const std::unique_ptr<Graph> untraced = capture();
+  ASSERT_TRUE(runner.ep->enable_trace(1024).ok());
+  const std::unique_ptr<Graph> traced = capture();
+  for (Graph* graph : {untraced.get(), traced.get(), traced.get()}) ASSERT_TRUE(graph->launch().ok());
+  ASSERT_TRUE(runner.ep->synchronize().ok());
+  for (const RankTrace& rank : must(runner.ep->take_trace()))
+    for (const BlockTrace& block : rank.blocks)
+      EXPECT_EQ(std::count_if(block.events.begin(), block.events.end(),
+                              [](const TraceEvent& event) { return event.name == TraceName::kDecode; }),
+                2);
 }
 
 TEST_P(GraphReplay, NothingRunsWhileItIsCaptured) {

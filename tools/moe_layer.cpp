@@ -15,6 +15,11 @@ Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
   return Status();
 }
 
+uint64_t steady_now_ns() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
+}
+
 // The matrices of the experts of one rank, end to end.
 std::vector<bf16> concatenate(const std::vector<std::vector<bf16>>& matrices, int first, int count) {
   std::vector<bf16> all;
@@ -93,7 +98,13 @@ Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
                        const std::function<Status(int rank)>& launch) {
   on_phase(phase);
   if (faults_.kill.phase == phase) killed_ = true;
-  const auto start = std::chrono::steady_clock::now();
+  const uint64_t begin_ns = steady_now_ns();
+  const Status status = launch_and_wait(phase, launch);
+  phases_.push_back({phase, begin_ns, steady_now_ns()});
+  return status;
+}
+
+Status MoeLayer::launch_and_wait(const std::string& phase, const std::function<Status(int rank)>& launch) {
   for (int r = 0; r < world_.n_ranks(); ++r) {
     if (!is_alive(r)) continue;
     Rank& rank = world_.rank(r);
@@ -103,10 +114,7 @@ Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
           rank.device().kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
   }
-  SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  phases_.emplace_back(
-      phase, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
-  return Status();
+  return ep_->synchronize();
 }
 
 Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& step,

@@ -5,13 +5,21 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "switchyard/runtime/expert_parallel.hpp"
 #include "workload.hpp"
 
 namespace switchyard::tools {
+
+// When a phase began and ended, by std::chrono::steady_clock.
+struct TimedPhase {
+  std::string name;
+  uint64_t begin_ns;
+  uint64_t end_ns;
+
+  double microseconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-3; }
+};
 
 class MoeLayer {
  public:
@@ -37,9 +45,10 @@ class MoeLayer {
   // False for the rank that FaultPlan::kill has taken: it has no results.
   bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }
 
-  // Microseconds of each phase of the last step, in order.
-  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+  // The phases of the last step, in order; of one that failed, up to the phase in which it did.
+  const std::vector<TimedPhase>& phases() const { return phases_; }
   const ExpertParallel& ep() const { return *ep_; }
+  ExpertParallel& ep() { return *ep_; }
 
  private:
   struct RankBuffers {
@@ -58,6 +67,7 @@ class MoeLayer {
   Status reserve_rows(int rank, uint64_t num_rows);
   Status timed(const std::string& phase, const OnPhase& on_phase,
                const std::function<Status(int rank)>& launch);
+  Status launch_and_wait(const std::string& phase, const std::function<Status(int rank)>& launch);
   Status route(const Workload& workload, int step_idx, reference::Step& step, const OnPhase& on_phase);
   Status dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
   Status run_experts(const OnPhase& on_phase);
@@ -70,7 +80,7 @@ class MoeLayer {
   bool killed_ = false;  // faults_.kill has come
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<RankBuffers> ranks_;
-  std::vector<std::pair<std::string, double>> phases_;
+  std::vector<TimedPhase> phases_;
 };
 
 }  // namespace switchyard::tools

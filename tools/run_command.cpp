@@ -12,6 +12,7 @@
 #include "npy.hpp"
 #include "options.hpp"
 #include "progress.hpp"
+#include "trace_file.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -31,6 +32,7 @@ struct RunOptions {
   std::string stall;  // RANK@PHASE:MS
   std::string dump;
   std::string json;
+  std::string trace;
   Workload workload;
   FaultPlan faults;
   bool tokens_given = false;
@@ -45,7 +47,7 @@ struct Report {
   double error_bound = 0;
   std::vector<uint64_t> rows_per_rank;
   uint64_t bytes_moved = 0;  // of one step
-  std::vector<std::pair<std::string, double>> phases;
+  std::vector<TimedPhase> phases;
   std::string device;
   Target target = Target::kHost;
   int n_sms = 0;
@@ -131,6 +133,7 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
   // Where the results are to go is tried before there are any.
   SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
+  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--trace", options.trace));
   if (!options.dump.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.dump, error);
@@ -250,9 +253,49 @@ double host_bytes(const Workload& workload, Target target) {
   return needed;
 }
 
-Status run_steps(const RunOptions& options, Report& report) {
+// Of each block; the first ones are kept. Also of the host's phases.
+constexpr uint32_t kMaxTraceEvents = 8192;
+
+void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
+  for (const TimedPhase& phase : layer.phases())
+    if (trace.phases.size() < kMaxTraceEvents)
+      trace.phases.push_back({step_idx, phase});
+    else
+      ++trace.num_dropped_phases;
+}
+
+Status finish_trace(const std::string& path, MoeLayer& layer, RunTrace& trace) {
+  Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
+  if (!ranks.ok()) return ranks.status();
+  trace.ranks = std::move(ranks).value();
+  if (trace.num_dropped() > 0)
+    std::fprintf(stderr, "switchyard run: --trace: %llu events did not fit; each row has its first %u\n",
+                 static_cast<unsigned long long>(trace.num_dropped()), kMaxTraceEvents);
+  return write_trace(path, trace);
+}
+
+Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, MoeLayer& layer,
+                     Progress& progress, Report& report, RunTrace& trace) {
   const Workload& workload = options.workload;
   const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
+  for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
+    const std::string label =
+        "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
+    reference::Step step = make_step(workload, step_idx);
+    const Status status = layer.run(workload, step_idx, mode, step,
+                                    [&](const std::string& phase) { progress.begin(label + phase); });
+    if (!options.trace.empty()) add_phases(layer, step_idx, trace);
+    SWITCHYARD_RETURN_IF_ERROR(status);
+    SWITCHYARD_RETURN_IF_ERROR(verify(layer, step, experts, progress, label, report));
+    if (!options.dump.empty() && step_idx == options.steps - 1)
+      SWITCHYARD_RETURN_IF_ERROR(dump(options.dump, layer, step, experts));
+  }
+  report.phases = layer.phases();
+  return Status();
+}
+
+Status run_steps(const RunOptions& options, Report& report) {
+  const Workload& workload = options.workload;
   const int phases_per_step = static_cast<int>(phase_names(options).size()) + 1;  // and the verification
   Progress progress(1 + options.steps * phases_per_step);
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
@@ -276,18 +319,13 @@ Status run_steps(const RunOptions& options, Report& report) {
   report.n_sms = layer.ep().n_sms();
   report.protocol = layer.ep().config().protocol;
   report.protocol_reason = layer.ep().protocol_reason();
-  for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
-    const std::string label =
-        "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
-    reference::Step step = make_step(workload, step_idx);
-    SWITCHYARD_RETURN_IF_ERROR(layer.run(workload, step_idx, mode, step,
-                                         [&](const std::string& phase) { progress.begin(label + phase); }));
-    SWITCHYARD_RETURN_IF_ERROR(verify(layer, step, experts, progress, label, report));
-    if (!options.dump.empty() && step_idx == options.steps - 1)
-      SWITCHYARD_RETURN_IF_ERROR(dump(options.dump, layer, step, experts));
-  }
-  report.phases = layer.phases();
-  return Status();
+  const bool is_traced = !options.trace.empty();
+  if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
+  RunTrace trace{.target = report.target, .device = report.device};
+  const Status status = run_each_step(options, experts, layer, progress, report, trace);
+  // A run that failed is traced as well: there it is wanted most.
+  const Status traced = is_traced ? finish_trace(options.trace, layer, trace) : Status();
+  return status.ok() ? traced : status;
 }
 
 void print_table(const RunOptions& options, const Report& report) {
@@ -309,8 +347,8 @@ void print_table(const RunOptions& options, const Report& report) {
                 static_cast<unsigned long long>(rows), std::string(bar, '#').c_str());
   }
   std::printf("\n  phase                    time\n");
-  for (const auto& [name, microseconds] : report.phases)
-    std::printf("  %-16s %9.1f us\n", name.c_str(), microseconds);
+  for (const TimedPhase& phase : report.phases)
+    std::printf("  %-16s %9.1f us\n", phase.name.c_str(), phase.microseconds());
   std::printf("\n  bytes moved      %.2f MB per step (dispatch messages and combined rows)\n",
               static_cast<double>(report.bytes_moved) * 1e-6);
   std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error,
@@ -324,7 +362,7 @@ void print_table(const RunOptions& options, const Report& report) {
 std::string to_json(const RunOptions& options, const Report& report) {
   const Workload& workload = options.workload;
   JsonObject phases(2), shape(2);
-  for (const auto& [name, microseconds] : report.phases) phases.number(name, microseconds);
+  for (const TimedPhase& phase : report.phases) phases.number(phase.name, phase.microseconds());
   shape.integer("ranks", workload.n_ranks)
       .raw("tokens_per_rank", json_array(workload.tokens_per_rank))
       .integer("hidden", workload.hidden)
@@ -447,6 +485,8 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--dump", options->dump,
                       "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");
   add_json_option(*command, options->json);
+  command->add_option("--trace", options->trace,
+                      "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing");
   command->callback([=] {
     options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
     options->top_k_given = top_k->count() > 0;

@@ -25,6 +25,7 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
 
 struct ExpertParallel::RankState {
   ExchangeMemory memory;
+  std::optional<TraceRecorder> trace;
   Step step = Step::kIdle;
   int num_tokens = 0;  // of the step under way
   Status failure;
@@ -168,6 +169,31 @@ Status ExpertParallel::poison_receive_buffers(uint8_t value) {
   return Status();
 }
 
+Status ExpertParallel::enable_trace(uint32_t events_per_block) {
+  if (ranks_.front()->trace) return failed_precondition("enable_trace: the trace is on already");
+  std::vector<TraceRecorder> recorders;  // all ranks or none
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    Result<TraceRecorder> recorder = TraceRecorder::create(member(rank), config_.n_sms, events_per_block);
+    if (!recorder.ok())
+      return Status(recorder.status().code(), "enable_trace: " + recorder.status().message());
+    recorders.push_back(std::move(recorder).value());
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->trace = std::move(recorders[rank]);
+  return Status();
+}
+
+Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
+  if (!ranks_.front()->trace) return failed_precondition("take_trace: call enable_trace() first");
+  SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
+  std::vector<RankTrace> traces;
+  for (const auto& state : ranks_) {
+    Result<RankTrace> trace = state->trace->take();
+    if (!trace.ok()) return trace.status();
+    traces.push_back(std::move(trace).value());
+  }
+  return traces;
+}
+
 std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
   FaultRecord* record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
   // acquire: the record; pairs with the release in raise_fault()
@@ -184,6 +210,7 @@ FaultChannel ExpertParallel::fault_channel(int rank) const {
   channel.my_rank = rank;
   channel.n_ranks = n_ranks();
   channel.timeout_ns = config_.timeout_ns;
+  if (const auto& trace = ranks_[static_cast<size_t>(rank)]->trace) channel.trace = trace->buffer();
   return channel;
 }
 

@@ -49,6 +49,7 @@ struct CombineAsync {
 
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
     const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
                          is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
@@ -64,6 +65,7 @@ struct CombineAsync {
   }
 
   SWITCHYARD_DEVICE void send_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSendRows);
     const int num_pairs = shape.n_experts();
     for_each_row(shared.rows.total(num_pairs), [&](uint32_t item_idx, int worker_idx, int num_workers) {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
@@ -77,6 +79,7 @@ struct CombineAsync {
   }
 
   SWITCHYARD_DEVICE void signal() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSignal);
     const CombineCountLayout counts{shape.n_experts()};
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {

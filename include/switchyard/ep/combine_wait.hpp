@@ -25,6 +25,7 @@ struct CombineWait {
   SWITCHYARD_DEVICE void run() {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     if (target::warp_idx() == 0) reset_cells();
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
       for_each_chunk(shape.top_k(),
                      [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
@@ -34,6 +35,7 @@ struct CombineWait {
 
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kCollectRows);
     bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {

@@ -70,6 +70,7 @@ struct DispatchAsync {
   // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
     const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
                          is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
@@ -94,6 +95,7 @@ struct DispatchAsync {
   }
 
   SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSend);
     if (!count_messages(sender_idx, num_senders)) return;
     // One range of slots per expert and block; within it slots are dealt in shared memory.
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
@@ -164,6 +166,7 @@ struct DispatchAsync {
 
   // Waits for each expert until all its messages are out, then signals its owner.
   SWITCHYARD_DEVICE void watch() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kWatch);
     if (!count_messages(0, 1)) return;
     if constexpr (kChecked) report_bad_ids();
     const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};

@@ -57,6 +57,7 @@ struct DispatchWait {
 
   // Waits until every rank has told how much it sent to every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
     bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
@@ -75,6 +76,7 @@ struct DispatchWait {
 
   // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.
   SWITCHYARD_DEVICE void build_tables() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kBuildTables);
     const int n_local_experts = shape.n_local_experts();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
          expert_idx += target::num_threads()) {
@@ -105,6 +107,7 @@ struct DispatchWait {
 
   // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
   SWITCHYARD_DEVICE void publish_offsets() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
     const int n_local_experts = shape.n_local_experts();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
          expert_idx += target::num_threads()) {
@@ -124,6 +127,7 @@ struct DispatchWait {
   }
 
   SWITCHYARD_DEVICE void decode_arrivals() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kDecode);
     const int num_pairs = shape.n_experts();
     for_each_row(shared.messages.total(num_pairs),
                  [&](uint32_t message_idx, int worker_idx, int num_workers) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "switchyard/runtime/trace.hpp"
 #include "switchyard/runtime/world.hpp"
 
 namespace switchyard {
@@ -107,6 +108,12 @@ class ExpertParallel {
   Status reset(const std::vector<int>& survivors);
   // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
   Status poison_receive_buffers(uint8_t value);
+  // From now on kernels write down when their roles and waits began and ended, as many as fit; once, for the
+  // life of this object. A graph does what was so when it was captured.
+  Status enable_trace(uint32_t events_per_block);
+  // Waits for all ranks, be the step broken or not, and returns what each wrote since the last call. After a
+  // reset() with fewer ranks the trace of those that are gone is gone too.
+  Result<std::vector<RankTrace>> take_trace();
   // What the rank itself found wrong in the step that failed.
   std::optional<FaultRecord> fault(int rank) const;
 

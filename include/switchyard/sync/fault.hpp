@@ -6,6 +6,7 @@
 #include <string>
 
 #include "switchyard/sync/counters.hpp"
+#include "switchyard/sync/trace.hpp"
 
 namespace switchyard {
 
@@ -47,13 +48,14 @@ static_assert(sizeof(FaultRecord) == 64);
 
 std::string describe(const FaultRecord& record);
 
-// What a kernel needs to report a fault and to notice one.
+// What a kernel needs to report a fault and to notice one, and to say how long it waited.
 struct FaultChannel {
   FaultRecord* record;                  // this rank's, in memory the host can read
   uint32_t* poison[MAX_GPUS_PER_NODE];  // each rank's: 0, or 1 + the rank that found a fault
   int32_t my_rank;
   int32_t n_ranks;
   uint64_t timeout_ns;
+  TraceBuffer trace;
 };
 
 // A stall, for trying out what lateness does.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "switchyard/sync/fault.hpp"
+#include "switchyard/sync/trace_slice.hpp"
 #include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -56,7 +57,7 @@ SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
 
 // Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports):
 // the caller must leave without touching what it waited for. `load` carries the acquire; the value is left in
-// `seen`.
+// `seen`. A wait whose first look is not its last is traced.
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
                                 Done done) {
@@ -66,8 +67,15 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   // first: the peer is the one to name.
   const uint64_t grace_ns = site.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
   bool arrived = false;
+  uint64_t looked_ns = start_ns;
+  uint32_t num_looks = 0;
   const bool ended = target::wait_until(
       [&] {
+        // Lanes of a warp leave the loop together: only here does each know when it looked last.
+        if (is_on(channel.trace)) [[unlikely]] {
+          looked_ns = target::now_ns();
+          ++num_looks;
+        }
         // Both loads are under way before either is looked at: the check for poison adds no time to a poll.
         const bool poisoned = is_poisoned(channel);
         seen = load();
@@ -77,6 +85,12 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
       start_ns + channel.timeout_ns + grace_ns);
   if (!ended)
     raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
+  if (num_looks > 1) [[unlikely]]
+    record(channel.trace, {start_ns, looked_ns,
+                           arrived ? TraceName::kWait
+                           : ended ? TraceName::kAbandonedWait
+                                   : TraceName::kTimedOutWait,
+                           site.phase, site.late_rank, site.expert});
   return arrived;
 }
 

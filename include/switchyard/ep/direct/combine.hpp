@@ -70,6 +70,7 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void run() {
     if (was_skipped<Fixed>(counters)) return;
     if (!find_outputs()) return;  // a fault: the host resets everything
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
                    if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
@@ -81,6 +82,7 @@ struct DirectCombineWait {
 
   // Waits until every rank's expert output is there.
   SWITCHYARD_DEVICE bool find_outputs() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {

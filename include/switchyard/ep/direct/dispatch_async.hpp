@@ -104,6 +104,7 @@ struct DirectDispatchAsync {
 
   // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
   SWITCHYARD_DEVICE void count_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
     constexpr int kInFlight = 8;
@@ -140,6 +141,7 @@ struct DirectDispatchAsync {
 
   // Every block tells some of the ranks.
   SWITCHYARD_DEVICE void send_counts() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
       for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
            expert_idx += target::num_threads())
@@ -152,6 +154,7 @@ struct DirectDispatchAsync {
 
   // Waits for the counts of all ranks and sums them up.
   SWITCHYARD_DEVICE bool collect_counts() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     for (int cell_idx = target::thread_idx(); cell_idx < shape.n_ranks() * shape.n_experts();
          cell_idx += target::num_threads()) {
@@ -177,6 +180,7 @@ struct DirectDispatchAsync {
   // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
   // same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool place_experts() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
     const int n_local_experts = shape.n_local_experts();
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
@@ -215,6 +219,7 @@ struct DirectDispatchAsync {
 
   // Gives each (token, k) of this block its row, in their order. By one warp.
   SWITCHYARD_DEVICE void place_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
     const uint32_t lanes_below = (1u << target::lane_idx()) - 1;
     if (target::warp_idx() == 0)
@@ -278,6 +283,7 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void carry_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       if (turn > 0) {
@@ -308,6 +314,7 @@ struct DirectDispatchAsync {
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
   SWITCHYARD_DEVICE void finish() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kFinish);
     target::sync_block();
     if (target::thread_idx() == 0)
       // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the

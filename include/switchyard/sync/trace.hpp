@@ -1,0 +1,65 @@
+// What a traced kernel writes down: when each role of a block began and ended, and each wait that really
+// waited, with who was late. Off unless ExpertParallel::enable_trace() was called.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+enum class Phase : uint32_t;  // sync/fault.hpp
+
+// A new role is a line here and one in to_string().
+enum class TraceName : uint32_t {
+  // How a wait ended.
+  kWait,           // what it waited for came
+  kTimedOutWait,   // its time ran out
+  kAbandonedWait,  // a fault elsewhere told it to leave
+  // Roles, by the names of their functions.
+  kCountMessages,
+  kSend,
+  kWatch,
+  kCollectCounts,
+  kBuildTables,
+  kPublishOffsets,
+  kDecode,
+  kReadRanges,
+  kSendRows,
+  kSignal,
+  kCollectRows,
+  kReduce,
+  // Of the direct protocol, besides those above.
+  kCountRows,
+  kSendCounts,
+  kPlaceExperts,
+  kPlaceRows,
+  kCarryRows,
+  kFinish,
+  kFindOutputs,
+};
+
+const char* to_string(TraceName name);
+constexpr bool is_wait(TraceName name) { return name <= TraceName::kAbandonedWait; }
+
+// A wait is one event. A role leaves two in the buffer, one with its begin and one with its end, so that a
+// kernel need not keep the one until the other; TraceRecorder::take() makes one of them.
+struct TraceEvent {
+  static constexpr uint64_t kNoTime = UINT64_MAX;
+
+  uint64_t begin_ns;  // of target::now_ns()
+  uint64_t end_ns;
+  TraceName name;
+  Phase phase;
+  int32_t late_rank;  // of a wait; -1: no rank in particular
+  int32_t expert;     // of a wait, global index; -1: no expert in particular
+};
+static_assert(sizeof(TraceEvent) == 32);
+
+// Where the blocks of one rank write: each has its own events and its own count of them, which goes on
+// counting when `events_per_block` are full. Null: nothing is traced.
+struct TraceBuffer {
+  TraceEvent* events;    // [num_blocks][events_per_block]
+  uint64_t* num_events;  // [num_blocks]
+  uint32_t events_per_block;
+};
+
+}  // namespace switchyard
