@@ -52,6 +52,7 @@ SWITCHYARD_DEVICE uint32_t ballot(bool value) { return __ballot_sync(0xffffffffu
 SWITCHYARD_DEVICE int popcount(uint32_t mask) { return __popc(mask); }
 SWITCHYARD_DEVICE float add_product(float sum, float a, float b) { return __fadd_rn(sum, __fmul_rn(a, b)); }
 
+SWITCHYARD_DEVICE float divide(float dividend, float divisor) { return __fdiv_rn(dividend, divisor); }
 SWITCHYARD_DEVICE uint32_t max_u16x2(uint32_t a, uint32_t b) {
   uint32_t max;
   asm("max.u16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));

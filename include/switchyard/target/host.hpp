@@ -153,6 +153,8 @@ inline int popcount(uint32_t mask) { return std::popcount(mask); }
 // library.)
 inline float add_product(float sum, float a, float b) { return sum + a * b; }
 
+// The quotient rounded to nearest, however fast the compiler was told to be.
+inline float divide(float dividend, float divisor) { return dividend / divisor; }
 // The larger of the lower halves and of the upper halves, each as a number without sign.
 inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
