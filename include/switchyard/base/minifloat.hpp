@@ -1,5 +1,6 @@
-// Floating-point numbers of 8 bits and fewer: e4m3, e5m2, e2m3, e3m2, e2m1. Conversions are integer code, the
-// same on the host and on the device. A code lies in the low bits of its byte; the bits above are 0.
+// Floating-point numbers of 8 bits and fewer: e4m3, e5m2, e2m3, e3m2, e2m1. Conversions are the same
+// code on the host and on the device: integers, and one addition of floats that rounds to nearest. A code
+// lies in the low bits of its byte; the bits above are 0.
 //
 //        largest   smallest > 0  infinity   NaN            NaN becomes     beyond the largest, infinity
 // e4m3   448       2^-9          none       0x7f, 0xff     0x7f            the largest, of the same sign
@@ -91,28 +92,27 @@ SWITCHYARD_HD constexpr float MiniFloat<kExponentBits, kMantissaBits, kBias, kSp
   return to_float(MiniFloat{static_cast<uint8_t>(kMaxCode)});
 }
 
-// The nearest number, ties to the even code; what lies beyond the largest number becomes the largest.
+// The nearest number, ties to the even code; what lies beyond the largest number becomes the largest. No
+// branches: on a GPU it is about a dozen instructions.
 template <typename Format>
 SWITCHYARD_HD constexpr Format to_minifloat(float value) {
-  constexpr uint32_t kMinNormalExponent = 127 + 1 - Format::kBias;  // as a float's exponent field
   constexpr uint32_t kShift = 23 - Format::kMantissaBits;
   constexpr uint32_t kMax = std::bit_cast<uint32_t>(Format::max());
+  constexpr uint32_t kMinNormal = std::bit_cast<uint32_t>(power_of_two(1 - Format::kBias));
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> (32 - Format::kNumBits) & Format::kSignBit;
-  uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return Format{static_cast<uint8_t>(Format::kNanCode)};
-  if (magnitude > kMax) magnitude = kMax;
-  // The significand in units of the format's last place: below the normal numbers that place stays where it
-  // is, so the shift grows. A shift of 25 leaves nothing of any significand.
-  const uint32_t exponent = magnitude >> 23;
-  const uint32_t missing = exponent < kMinNormalExponent ? kMinNormalExponent - exponent : 0;
-  const uint32_t shift = kShift + (missing < 25 - kShift ? missing : 25 - kShift);
-  const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;
-  const uint32_t is_odd = significand >> shift & 1u;
-  const uint32_t rounded = (significand + (1u << (shift - 1)) - 1 + is_odd) >> shift;
-  // A carry out of the significand is the next exponent. A normal number brings its leading one along.
-  const uint32_t exponent_above_min = exponent + missing - kMinNormalExponent;
-  return Format{static_cast<uint8_t>(sign | ((exponent_above_min << Format::kMantissaBits) + rounded))};
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t clamped = magnitude < kMax ? magnitude : kMax;
+  // A power of two whose last place is the format's last place at this exponent, which below the normal
+  // numbers stays where it is. Adding the number to it rounds to nearest even, and leaves the significand,
+  // leading one included, in the low bits.
+  const uint32_t exponent = (clamped > kMinNormal ? clamped : kMinNormal) & 0x7f800000u;
+  const uint32_t anchor = exponent + (kShift << 23);
+  const float sum = std::bit_cast<float>(anchor) + std::bit_cast<float>(clamped);
+  const uint32_t significand = std::bit_cast<uint32_t>(sum) - anchor;
+  // A carry out of the significand is the next exponent.
+  const uint32_t code = ((exponent - kMinNormal) >> kShift) + significand;
+  return Format{static_cast<uint8_t>(magnitude > 0x7f800000u ? Format::kNanCode : sign | code)};
 }
 
 }  // namespace switchyard

@@ -84,6 +84,7 @@ SWITCHYARD_DEVICE void quantize(const LaneElements& elements, float factor,
                                 uint32_t (&words)[kElementsPerLane * Element::kNumBits / 32]) {
   constexpr bool kIsE4M3 = std::is_same_v<Element, e4m3>, kIsE5M2 = std::is_same_v<Element, e5m2>;
   uint8_t codes[kElementsPerLane];
+  SWITCHYARD_UNROLL
   for (int i = 0; i < kElementsPerLane / 2; ++i) {
     const uint32_t pair = elements.pair(i);
     const float first = std::bit_cast<float>(pair << 16) * factor;
@@ -126,6 +127,7 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
   for (int warp_chunk = worker_idx - lane_idx; warp_chunk < num_chunks;
        warp_chunk += kInFlight * num_workers) {
     LaneElements elements[kInFlight];
+    SWITCHYARD_UNROLL
     for (int i = 0; i < kInFlight; ++i) {
       const int chunk_idx = warp_chunk + lane_idx + i * num_workers;
       elements[i] = LaneElements{};
@@ -133,6 +135,7 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       for (int half = 0; half < 2; ++half)
         elements[i].halves[half] = target::ld_16(token + chunk_idx * kElementsPerLane + half * 8);
     }
+    SWITCHYARD_UNROLL
     for (int i = 0; i < kInFlight; ++i) {
       const int chunk_idx = warp_chunk + lane_idx + i * num_workers;
       const auto scale = quantizer.scale_of(group_amax<Quantizer::kGroupSize>(elements[i]));
