@@ -9,6 +9,7 @@
 namespace switchyard {
 
 // Threads call encode and decode together, each with its worker_idx of num_workers; neither may synchronise.
+// Workers come in whole warps, worker_idx % kWarpSize is the lane, so that lanes may shuffle.
 template <typename Format>
 concept TokenFormat = requires(const Format format, const typename Format::Input* token, std::byte* message,
                                const std::byte* received, int64_t row, int worker_idx, int num_workers) {
@@ -20,6 +21,27 @@ concept TokenFormat = requires(const Format format, const typename Format::Input
   {format.encode(token, message, worker_idx, num_workers)};
   // Writes the message into row `row` of the output tensors the format was made with.
   {format.decode(received, row, worker_idx, num_workers)};
+};
+
+// A row of the output, and whose it is.
+struct ExpertRow {
+  int64_t row;           // among all rows
+  int64_t expert_begin;  // the first row of its expert
+  int32_t local_expert_idx;
+};
+
+// A format that wants to know the expert. What it asks for beyond a TokenFormat: a message for one expert
+// only, a decode that knows whose row it writes, and a call per local expert, by one thread, that exports
+// where the expert's part of the output starts.
+template <typename Format>
+concept ExpertTokenFormat = requires(const Format format, const typename Format::Input* token,
+                                     std::byte* message, const std::byte* received, ExpertRow place,
+                                     int expert_idx, int worker_idx, int num_workers) {
+  { format.encoded_bytes() } -> std::convertible_to<uint32_t>;
+  { format.row_alignment() } -> std::convertible_to<uint32_t>;
+  {format.encode(token, message, expert_idx, worker_idx, num_workers)};
+  {format.decode(received, place, worker_idx, num_workers)};
+  {format.publish_expert(place.local_expert_idx, place.expert_begin)};
 };
 
 }  // namespace switchyard

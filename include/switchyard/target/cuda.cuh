@@ -61,6 +61,23 @@ SWITCHYARD_DEVICE uint32_t match_any(uint32_t value) { return __match_any_sync(0
 SWITCHYARD_DEVICE int popcount(uint32_t mask) { return __popc(mask); }
 SWITCHYARD_DEVICE float add_product(float sum, float a, float b) { return __fadd_rn(sum, __fmul_rn(a, b)); }
 
+SWITCHYARD_DEVICE float divide(float dividend, float divisor) { return __fdiv_rn(dividend, divisor); }
+SWITCHYARD_DEVICE uint32_t max_u16x2(uint32_t a, uint32_t b) {
+  uint32_t max;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));
+  return max;
+}
+SWITCHYARD_DEVICE uint16_t to_e4m3x2(float first, float second) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+}
+SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+}
+
 // The mask must not be 0.
 SWITCHYARD_DEVICE int lowest_set_bit(uint32_t mask) { return __ffs(static_cast<int>(mask)) - 1; }
 

@@ -2,6 +2,7 @@
 // Every word that can block or be overtaken says where it was called, so that a deadlock can name the place.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "switchyard/base/minifloat.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/mutant.hpp"
 #include "switchyard/target/vocabulary.hpp"
@@ -163,6 +165,20 @@ inline int popcount(uint32_t mask) { return std::popcount(mask); }
 // sum + a * b with both operations rounded: the same bits on every target. (-ffp-contract=off comes with the
 // library.)
 inline float add_product(float sum, float a, float b) { return sum + a * b; }
+
+// The quotient rounded to nearest, however fast the compiler was told to be.
+inline float divide(float dividend, float divisor) { return dividend / divisor; }
+// The larger of the lower halves and of the upper halves, each as a number without sign.
+inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
+  return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
+}
+// Two codes, the first in the lower byte, as base/minifloat.hpp converts them.
+inline uint16_t to_e4m3x2(float first, float second) {
+  return static_cast<uint16_t>(to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8);
+}
+inline uint16_t to_e5m2x2(float first, float second) {
+  return static_cast<uint16_t>(to_minifloat<e5m2>(first).bits | to_minifloat<e5m2>(second).bits << 8);
+}
 
 // The mask must not be 0.
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }

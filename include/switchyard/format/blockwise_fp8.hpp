@@ -1,0 +1,87 @@
+// BlockwiseFP8TokenFormat: fp8 with one float scale per 128 elements, the scales transposed as Hopper's
+// grouped matmuls read them. docs/formats.md has the layouts.
+#pragma once
+
+#include "switchyard/format/group_quantize.hpp"
+#include "switchyard/format/token_format.hpp"
+
+namespace switchyard {
+
+// float [hidden / 128][stride]: the scales of a column of groups lie side by side, and each expert's start at
+// a multiple of 16 bytes, since its rows start at a multiple of kRowAlignment.
+struct TransposedScaleLayout {
+  static constexpr uint32_t kRowAlignment = 4;
+
+  int num_groups;     // per row
+  uint32_t max_rows;  // rows the output tensors hold
+
+  SWITCHYARD_HD constexpr uint32_t stride() const { return align_up(max_rows, kRowAlignment); }
+  SWITCHYARD_HD constexpr uint64_t index(int group_idx, int64_t row) const {
+    return static_cast<uint64_t>(group_idx) * stride() + static_cast<uint64_t>(row);
+  }
+  CheckedSize bytes() const {
+    return CheckedSize(num_groups) * CheckedSize(stride()) * CheckedSize(sizeof(float));
+  }
+};
+
+}  // namespace switchyard
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename ElementOf>
+struct BlockwiseFP8Quantizer {
+  using Element = ElementOf;
+  using Scale = float;
+  static constexpr int kGroupSize = 128;
+  static constexpr float kMinAmax = 1e-4f;  // so that a group of zeros has a scale
+
+  struct GroupScale {
+    float stored;
+    float factor;
+  };
+  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
+    const float magnitude = to_float(amax) > kMinAmax ? to_float(amax) : kMinAmax;
+    if (!is_finite(amax)) return {kQuietNan, kQuietNan};
+    return {target::divide(magnitude, Element::max()), target::divide(Element::max(), magnitude)};
+  }
+};
+
+// Element: e4m3 or e5m2.
+template <typename Element = e4m3>
+struct BlockwiseFP8TokenFormat {
+  using Input = bf16;
+  using Quantizer = BlockwiseFP8Quantizer<Element>;
+  static_assert(Element::kNumBits == 8);
+
+  int32_t hidden;        // a multiple of 128
+  uint32_t max_rows;     // rows the output tensors hold
+  uint8_t* output_rows;  // [max_rows][hidden]
+  float* output_scales;  // TransposedScaleLayout
+
+  static Status check(int hidden) {
+    return check_hidden("BlockwiseFP8TokenFormat", hidden, Quantizer::kGroupSize);
+  }
+
+  SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }
+  SWITCHYARD_HD constexpr TransposedScaleLayout scale_layout() const {
+    return {hidden / Quantizer::kGroupSize, max_rows};
+  }
+  SWITCHYARD_HD constexpr uint32_t encoded_bytes() const { return message_layout().bytes(); }
+  SWITCHYARD_HD constexpr uint32_t row_alignment() const { return TransposedScaleLayout::kRowAlignment; }
+
+  SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
+                                int num_workers) const {
+    encode_groups(Quantizer{}, hidden, token, message, worker_idx, num_workers);
+  }
+  SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
+                                int num_workers) const {
+    target::copy_row(output_rows + row * hidden, message, message_layout().codes_bytes(), worker_idx,
+                     num_workers);
+    const float* scales = message_layout().scales(message);
+    for (int group_idx = worker_idx; group_idx < scale_layout().num_groups; group_idx += num_workers)
+      target::st(output_scales + scale_layout().index(group_idx, row), target::ld(scales + group_idx));
+  }
+};
+static_assert(TokenFormat<BlockwiseFP8TokenFormat<e4m3>> && TokenFormat<BlockwiseFP8TokenFormat<e5m2>>);
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,59 @@
+// MXTokenFormat: MXFP8, MXFP6 and MXFP4 of the OCP Microscaling specification, one e8m0 scale per 32
+// elements, the scales of a row side by side. docs/formats.md has the layouts.
+#pragma once
+
+#include "switchyard/format/group_quantize.hpp"
+#include "switchyard/format/token_format.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename ElementOf>
+struct MXQuantizer {
+  using Element = ElementOf;
+  using Scale = e8m0;
+  static constexpr int kGroupSize = 32;
+
+  struct GroupScale {
+    e8m0 stored;
+    float factor;
+  };
+  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
+    const e8m0 scale = mx_scale<Element>(to_float(amax));
+    return {scale, reciprocal(scale)};
+  }
+};
+
+// Element: e4m3, e5m2, e2m3, e3m2 or e2m1.
+template <typename Element>
+struct MXTokenFormat {
+  using Input = bf16;
+  using Quantizer = MXQuantizer<Element>;
+
+  int32_t hidden;        // a multiple of 32
+  uint8_t* output_rows;  // [rows][hidden codes, packed]
+  e8m0* output_scales;   // [rows][hidden / 32]
+
+  static Status check(int hidden) { return check_hidden("MXTokenFormat", hidden, Quantizer::kGroupSize); }
+
+  SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }
+  SWITCHYARD_HD constexpr uint32_t encoded_bytes() const { return message_layout().bytes(); }
+  SWITCHYARD_HD constexpr uint32_t row_alignment() const { return 1; }
+
+  SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
+                                int num_workers) const {
+    encode_groups(Quantizer{}, hidden, token, message, worker_idx, num_workers);
+  }
+  SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
+                                int num_workers) const {
+    const GroupedMessageLayout<Quantizer> layout = message_layout();
+    copy_bytes(output_rows + row * layout.codes_bytes(), message, layout.codes_bytes(), worker_idx,
+               num_workers);
+    copy_bytes(output_scales + row * layout.num_scales(), layout.scales(message), layout.scales_bytes(),
+               worker_idx, num_workers);
+  }
+};
+static_assert(TokenFormat<MXTokenFormat<e4m3>> && TokenFormat<MXTokenFormat<e5m2>>);
+static_assert(TokenFormat<MXTokenFormat<e2m3>> && TokenFormat<MXTokenFormat<e3m2>>);
+static_assert(TokenFormat<MXTokenFormat<e2m1>>);
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

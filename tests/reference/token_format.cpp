@@ -1,0 +1,87 @@
+#include "reference/token_format.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace switchyard::reference {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The largest magnitude of elements [begin, begin + size); NaN if any is NaN or infinite.
+float amax_of(const std::vector<bf16>& token, size_t begin, size_t size) {
+  float amax = 0;
+  for (size_t i = begin; i < begin + size; ++i) {
+    const float magnitude = std::fabs(to_float(token[i]));
+    if (!std::isfinite(magnitude)) return kNan;
+    amax = std::max(amax, magnitude);
+  }
+  return amax;
+}
+
+}  // namespace
+
+QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<bf16>& token) {
+  const Rounder round(format);
+  const float largest = static_cast<float>(round.max());
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 128) {
+    const float amax = amax_of(token, begin, 128);
+    const float clamped = std::isnan(amax) ? kNan : std::max(amax, 1e-4f);
+    result.float_scales.push_back(std::isnan(amax) ? std::bit_cast<float>(0x7fc00000u) : clamped / largest);
+    const float factor = largest / clamped;
+    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+  }
+  return result;
+}
+
+QuantizedToken mx(const NumberFormat& format, const std::vector<bf16>& token) {
+  const Rounder round(format);
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 32) {
+    const float amax = amax_of(token, begin, 32);
+    if (std::isnan(amax)) {
+      result.scale_codes.push_back(0xff);
+      for (int i = 0; i < 32; ++i) result.codes.push_back(round(kNan));
+      continue;
+    }
+    const int exponent = amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(round.max()));
+    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
+    for (size_t i = begin; i < begin + 32; ++i)
+      result.codes.push_back(round(static_cast<double>(to_float(token[i])) / std::ldexp(1.0, exponent)));
+  }
+  return result;
+}
+
+QuantizedToken nvfp4(const std::vector<bf16>& token, float tensor_scale) {
+  const Rounder round(kE2M1), round_scale(kE4M3);
+  const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 16) {
+    const float amax = amax_of(token, begin, 16);
+    const uint8_t scale_code = round_scale(amax * amax_to_scale);
+    const float scale = static_cast<float>(kE4M3.value_of(scale_code)) * tensor_scale;
+    const float factor = scale == 0 ? 0 : 1.0f / scale;
+    result.scale_codes.push_back(scale_code);
+    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+  }
+  return result;
+}
+
+std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
+  std::vector<uint8_t> bytes((codes.size() * num_bits + 7) / 8);
+  for (size_t bit = 0; bit < codes.size() * num_bits; ++bit)
+    if (codes[bit / num_bits] >> (bit % num_bits) & 1)
+      bytes[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
+  return bytes;
+}
+
+uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns) {
+  const uint64_t tiles_across = (num_columns + 3) / 4;
+  const uint64_t tile = row / 128 * tiles_across + column / 4;
+  return ((tile * 32 + row % 32) * 4 + row / 32 % 4) * 4 + column % 4;
+}
+
+}  // namespace switchyard::reference
