@@ -15,6 +15,7 @@ struct BenchOptions {
   std::string target = "auto";
   int n_ranks = 8;
   EpLaunch launch;
+  std::string protocol = "automatic";
   int hidden = 0;
   int top_k = 8;
   int n_experts = 0;
@@ -30,6 +31,12 @@ struct BenchOptions {
   std::vector<StepMode> modes() const {
     if (mode == "both") return {StepMode::kSplit, StepMode::kFused};
     return {mode == "fused" ? StepMode::kFused : StepMode::kSplit};
+  }
+  std::vector<Protocol> protocols() const {
+    if (protocol == "both") return {Protocol::kSlotted, Protocol::kDirect};
+    return {protocol == "slotted"  ? Protocol::kSlotted
+            : protocol == "direct" ? Protocol::kDirect
+                                   : Protocol::kAutomatic};
   }
 };
 
@@ -69,11 +76,14 @@ Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
   return workload;
 }
 
-Status measure_steps(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+Status measure_steps(World& world, const BenchOptions& options, Protocol protocol, Progress& progress,
+                     SizeResult& size) {
   const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
   progress.begin(label + "preparing");
+  EpLaunch launch = options.launch;
+  launch.protocol = protocol;
   Result<std::unique_ptr<EpBench>> created =
-      EpBench::create(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
+      EpBench::create(world, workload_of(options, size.tokens_per_rank), launch, options.num_replays);
   if (!created.ok()) return created.status();
   EpBench& bench = *created.value();
   size.num_sets = bench.num_sets();
@@ -93,13 +103,15 @@ Status measure_steps(World& world, const BenchOptions& options, Progress& progre
       size.times.insert(size.times.end(), times.value().begin(), times.value().end());
     }
   }
-  size.first_difference = bench.first_difference();
+  if (size.first_difference.empty()) size.first_difference = bench.first_difference();
   return Status();
 }
 
 // What does not fit is left out, with the reason. The limits come last, when the steps' memory is free again.
 Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
-  const Status status = measure_steps(world, options, progress, size);
+  Status status;
+  for (const Protocol protocol : options.protocols())
+    if (status.ok()) status = measure_steps(world, options, protocol, progress, size);
   if (status.code() == StatusCode::kResourceExhausted && size.times.empty() && size.repeats.empty()) {
     size.why_skipped = status.message();
     return Status();
@@ -115,7 +127,8 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
-  const int units_per_size = (options.repeat_check == 0 ? 2 : 1) + static_cast<int>(options.modes().size());
+  const int units_per_size = (options.repeat_check == 0 ? 1 : 0) +
+                             static_cast<int>(options.protocols().size() * (1 + options.modes().size()));
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
   progress.begin("copy bandwidth");
   Result<std::unique_ptr<World>> world =
@@ -182,7 +195,11 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->add_option("--num-threads", options->launch.num_threads,
                    "Threads of a block, a multiple of 32; 0 chooses")
       ->check(CLI::Range(0, 1024));
-  add_protocol_option(*command, options->launch.protocol, "chooses by shape");
+  command
+      ->add_option("--protocol", options->protocol,
+                   "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape")
+      ->check(CLI::IsMember({"automatic", "slotted", "direct", "both"}))
+      ->capture_default_str();
   command->add_flag("--dependent-launch", options->launch.dependent,
                     "CUDA: launches may take their places before their predecessors have ended");
   command->add_option("--hidden", options->hidden, "Elements of a token, a multiple of 8 [7168; host 512]")

@@ -15,7 +15,7 @@ constexpr double kLeft = 84, kRight = 770, kLegendLeft = 800;
 constexpr double kFirstTop = 92, kFirstBottom = 420, kSecondTop = 462, kSecondBottom = 730;
 
 struct Series {
-  std::string group;  // of the legend: a mode, or limits
+  std::string group;  // of the legend: a protocol and a mode, or limits
   std::string phase;
   std::vector<std::pair<int, const Timing*>> points;  // by tokens per rank
   const char* color;
@@ -35,6 +35,10 @@ const char* color_of(const std::string& phase) {
   return "#222222";
 }
 
+std::string group_name(Protocol protocol, StepMode mode) {
+  return std::string(to_string(protocol)) + ", " + to_string(mode);
+}
+
 std::vector<Series> collect(const BenchReport& report) {
   std::vector<Series> all;
   const auto add = [&](const std::string& group, const std::string& phase, int tokens, const Timing& time) {
@@ -44,10 +48,12 @@ std::vector<Series> collect(const BenchReport& report) {
     if (found == all.end()) found = all.insert(all.end(), {group, phase, {}, color_of(phase)});
     found->points.emplace_back(tokens, &time);
   };
-  for (const StepMode mode : {StepMode::kSplit, StepMode::kFused})
-    for (const SizeResult& size : report.sizes)
-      for (const PhaseTime& time : size.times)
-        if (time.mode == mode) add(to_string(mode), time.phase, size.tokens_per_rank, time);
+  for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
+    for (const StepMode mode : {StepMode::kSplit, StepMode::kFused})
+      for (const SizeResult& size : report.sizes)
+        for (const PhaseTime& time : size.times)
+          if (time.protocol == protocol && time.mode == mode)
+            add(group_name(protocol, mode), time.phase, size.tokens_per_rank, time);
   for (const SizeResult& size : report.sizes) {
     if (!size.limits) continue;
     add(kLimits, "scatter", size.tokens_per_rank, size.limits->scatter);
@@ -161,7 +167,9 @@ void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& 
 std::string stroke_of(const Series& series) {
   std::string stroke = std::string("stroke=\"") + series.color + "\" stroke-width=\"" +
                        (series.is_whole_step() ? "3.2" : "2") + "\"";
-  if (series.group == to_string(StepMode::kFused)) stroke += " stroke-dasharray=\"8 4\"";
+  if (series.group.find(to_string(StepMode::kFused)) != std::string::npos)
+    stroke += " stroke-dasharray=\"8 4\"";
+  if (series.group.find(to_string(Protocol::kSlotted)) == 0) stroke += " stroke-opacity=\"0.45\"";
   if (series.group == kLimits) stroke += " stroke-dasharray=\"2 3\"";
   return stroke;
 }

@@ -18,14 +18,15 @@ class TimeTable {
  public:
   explicit TimeTable(const BenchReport& report) : report_(report) {
     std::printf(
-        "  tokens/rank  mode   phase                  us          MB      %s   %% of copy   x limit\n",
+        "  tokens/rank  protocol  mode   phase                  us          MB      %s   %% of copy   x "
+        "limit\n",
         report.target == Target::kCuda ? "TB/s" : "GB/s");
   }
-  // `size` and `mode` are empty where they are those of the line above.
-  void print_line(const std::string& size, const char* mode, const std::string& phase, const Timing& time,
-                  std::optional<double> over_limit) const {
-    std::printf("  %11s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), mode, phase.c_str(),
-                time.median_us, static_cast<double>(time.bytes) / 1e6,
+  // `size`, `protocol` and `mode` are empty where they are those of the line above.
+  void print_line(const std::string& size, const char* protocol, const char* mode, const std::string& phase,
+                  const Timing& time, std::optional<double> over_limit) const {
+    std::printf("  %11s  %-8s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), protocol, mode,
+                phase.c_str(), time.median_us, static_cast<double>(time.bytes) / 1e6,
                 time.bytes_per_second() / (report_.target == Target::kCuda ? 1e12 : 1e9),
                 100 * report_.fraction_of_copy(time));
     if (over_limit) std::printf("  %8.2f", *over_limit);
@@ -45,15 +46,16 @@ void print_times(const BenchReport& report) {
     }
     std::string label = std::to_string(size.tokens_per_rank);
     if (size.limits) {
-      table.print_line(label, "limit", "scatter", size.limits->scatter, {});
-      table.print_line("", "", "gather", size.limits->gather, {});
+      table.print_line(label, "limit", "", "scatter", size.limits->scatter, {});
+      table.print_line("", "", "", "gather", size.limits->gather, {});
       label.clear();
     }
     for (size_t i = 0; i < size.times.size(); ++i) {
       const PhaseTime& time = size.times[i];
-      const bool begins_mode = i == 0 || size.times[i - 1].mode != time.mode;
-      table.print_line(i == 0 ? label : "", begins_mode ? to_string(time.mode) : "", time.phase, time,
-                       size.over_limit(time));
+      const bool begins_protocol = i == 0 || size.times[i - 1].protocol != time.protocol;
+      const bool begins_mode = begins_protocol || size.times[i - 1].mode != time.mode;
+      table.print_line(i == 0 ? label : "", begins_protocol ? to_string(time.protocol) : "",
+                       begins_mode ? to_string(time.mode) : "", time.phase, time, size.over_limit(time));
     }
   }
 }
@@ -63,9 +65,9 @@ void print_repeats(const BenchReport& report) {
     if (!size.why_skipped.empty())
       std::printf("  %d tokens/rank, skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
     for (const RepeatCheck& check : size.repeats)
-      std::printf("  %d tokens/rank, %s: %lld replays, %lld outputs hashed, %s (%s over %d sets)\n",
-                  size.tokens_per_rank, to_string(check.mode), static_cast<long long>(check.num_replays),
-                  static_cast<long long>(check.num_hashed),
+      std::printf("  %d tokens/rank, %s, %s: %lld replays, %lld outputs hashed, %s (%s over %d sets)\n",
+                  size.tokens_per_rank, to_string(check.protocol), to_string(check.mode),
+                  static_cast<long long>(check.num_replays), static_cast<long long>(check.num_hashed),
                   check.num_different == 0 ? "all equal to the reference"
                                            : (std::to_string(check.num_different) + " DIFFERENT").c_str(),
                   hex(check.hash).c_str(), size.num_sets);
@@ -75,6 +77,7 @@ void print_repeats(const BenchReport& report) {
 std::string time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
   JsonObject json(2);
   json.integer("tokens_per_rank", size.tokens_per_rank)
+      .text("protocol", to_string(time.protocol))
       .text("mode", to_string(time.mode))
       .text("phase", time.phase)
       .number("us", time.median_us)
@@ -90,6 +93,7 @@ std::string time_json(const BenchReport& report, const SizeResult& size, const P
 std::string repeat_json(const SizeResult& size, const RepeatCheck& check) {
   return JsonObject(2)
       .integer("tokens_per_rank", size.tokens_per_rank)
+      .text("protocol", to_string(check.protocol))
       .text("mode", to_string(check.mode))
       .integer("replays", check.num_replays)
       .integer("hashed", check.num_hashed)
@@ -150,9 +154,8 @@ void print_table(const BenchReport& report) {
               workload.n_ranks == 1 ? "" : "s");
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
-  std::printf(
-      "  shape     hidden %d, top-%d, %d experts, bf16, %s routing, slotted protocol, identity experts\n",
-      workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  std::printf("  shape     hidden %d, top-%d, %d experts, bf16, %s routing, identity experts\n",
+              workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
   if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
@@ -197,7 +200,6 @@ std::string to_json(const BenchReport& report) {
       .integer("top_k", workload.top_k)
       .integer("experts", workload.n_experts)
       .text("format", "bf16")
-      .text("protocol", "slotted")
       .text("routing", report.routing)
       .raw("seed", std::to_string(workload.seed));
   if (!times.empty())

@@ -217,12 +217,13 @@ Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::ve
   if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   for (const PhaseSamples& phase : phases.value())
-    times.push_back({phase.summarize(bytes_of(phase.name)), mode, phase.name});
+    times.push_back({phase.summarize(bytes_of(phase.name)), ep_->config().protocol, mode, phase.name});
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();
     if (!difference.value().empty())
-      first_difference_ = std::string(to_string(mode)) + ": " + difference.value();
+      first_difference_ = std::string(switchyard::to_string(ep_->config().protocol)) + ", " +
+                          to_string(mode) + ": " + difference.value();
   }
   return Status();
 }
@@ -254,7 +255,8 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
   return std::string();
 }
 
-// Behind the rank's combine: stream order is all it needs.
+// Behind the rank's combine: stream order is all it needs. Rows of the direct protocol are let be: peers may
+// still read them.
 Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
@@ -264,7 +266,7 @@ Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
       owner.stream(),
       {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),
        buffers.output.size() * sizeof(bf16), reinterpret_cast<std::byte*>(buffers.rows.data()),
-       buffers.rows.size() * sizeof(bf16)});
+       ep_->config().protocol == Protocol::kDirect ? 0 : buffers.rows.size() * sizeof(bf16)});
 }
 
 Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
@@ -272,7 +274,7 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
   constexpr int64_t kReplaysPerWait = 500;  // a broken step is noticed that late
   Result<Graphs> captured = capture(mode, Extra::kHashes);
   if (!captured.ok()) return captured.status();
-  RepeatCheck result{.mode = mode, .num_replays = num_replays};
+  RepeatCheck result{.protocol = ep_->config().protocol, .mode = mode, .num_replays = num_replays};
   for (BufferSet& set : sets_) {
     SWITCHYARD_RETURN_IF_ERROR(poison(set));
     for (RankBuffers& buffers : set) {

@@ -20,11 +20,13 @@ const char* to_string(StepMode mode);
 
 // One phase on all ranks together, or the whole step.
 struct PhaseTime : Timing {
+  Protocol protocol;
   StepMode mode;
   std::string phase;
 };
 
 struct RepeatCheck {
+  Protocol protocol;
   StepMode mode;
   int64_t num_replays = 0;
   int64_t num_hashed = 0;     // outputs: one per rank and replay

@@ -256,19 +256,18 @@ std::string SimulatedWorld::check_fault(const Status& status) {
 // Every rank must say that the step did not fit, and none may have written an output.
 std::string SimulatedWorld::check_skipped() {
   const std::string culprit = "rank " + std::to_string(scenario_.fault_rank) + " would receive ";
+  const auto is_filled = [](const Buffer<bf16>& buffer, uint16_t bits) {
+    const std::vector<bf16> values = downloaded(buffer, buffer.size());
+    return std::all_of(values.begin(), values.end(), [&](bf16 value) { return value.bits == bits; });
+  };
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    const std::string name = "rank " + std::to_string(rank);
     const Status seen = ep_->synchronize(rank);
     if (seen.code() != StatusCode::kResourceExhausted || seen.message().find(culprit) == std::string::npos)
-      return "rank " + std::to_string(rank) + " should have said that '" + culprit +
-             "..' and says: " + seen.to_string();
-    const Buffer<bf16>& output = ranks_[static_cast<size_t>(rank)].output;
-    for (const bf16 value : downloaded(output, output.size()))
-      if (value.bits != 0xeeee)
-        return "rank " + std::to_string(rank) + " wrote an output of a step that was skipped";
-    for (const bf16 value :
-         downloaded(ranks_[static_cast<size_t>(rank)].rows, ranks_[static_cast<size_t>(rank)].rows.size()))
-      if (value.bits != 0xdddd)
-        return "rank " + std::to_string(rank) + " received rows of a step that was skipped";
+      return name + " should have said '" + culprit + "' and says: " + seen.to_string();
+    if (!is_filled(buffers.output, 0xeeee)) return name + " wrote an output of a step that was skipped";
+    if (!is_filled(buffers.rows, 0xdddd)) return name + " received rows of a step that was skipped";
   }
   return "";
 }
