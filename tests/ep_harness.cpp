@@ -245,6 +245,35 @@ std::string EpHarness::run_and_compare(const reference::Step& step) {
   return "";
 }
 
+std::string EpHarness::run_with_early_experts(const reference::Step& step,
+                                              const std::function<Status(int rank)>& launch_experts) {
+  upload(step);
+  Status status;
+  const auto for_each_rank = [&](const auto& call) {
+    for (int rank = 0; rank < shape_.n_ranks && status.ok(); ++rank) status = call(rank);
+  };
+  for_each_rank([&](int rank) { return ep_->dispatch_async(rank, dispatch_input(step, rank)); });
+  for_each_rank(launch_experts);
+  for_each_rank([&](int rank) { return ep_->dispatch_wait(rank, dispatch_output(rank)); });
+  for_each_rank([&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return ep_->combine(rank, {buffers.expert_rows.data(), buffers.src_info.data()},
+                        {buffers.topk_ids.data(),
+                         buffers.topk_weights.data(),
+                         step.num_tokens(rank),
+                         {CombineReduction::kWeighted, buffers.output.data()}});
+  });
+  if (status.ok()) status = ep_->synchronize();
+  if (!status.ok()) return status.to_string();
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    const std::vector<bf16> expected = reference::combine_weighted(step, rank, &identity_expert, nullptr);
+    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
+        !difference.empty())
+      return difference;
+  }
+  return "";
+}
+
 std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& steps) {
   struct StepBuffers {
     Buffer<bf16> tokens, output;

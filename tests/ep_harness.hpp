@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
 #include "reference/reference.hpp"
@@ -61,6 +62,11 @@ class EpHarness {
 
   // Enqueues whole steps, with the identity as experts, and waits for none of it.
   Status enqueue_steps(const reference::Step& step, int num_steps);
+
+  // A split step whose experts, the identity, are launched between dispatch_async and dispatch_wait, and
+  // leave expert outputs; what is wrong, or nothing.
+  std::string run_with_early_experts(const reference::Step& step,
+                                     const std::function<Status(int rank)>& launch_experts);
 
   // Whether no rank has written its output since the last upload of a step.
   bool outputs_are_untouched();

@@ -63,14 +63,16 @@ TEST_P(EpTrace, EveryBlockOfEveryRankSaysWhatItDid) {
   }
 }
 
-TEST_P(EpTrace, ADeadPeerIsTheWaitThatRanOut) {
-  auto world = must(World::create({.target = GetParam(), .n_ranks = 3}));
+// The slotted protocol misses a dead peer's messages, the direct one its counts.
+void expect_dead_peer_in_trace(TargetChoice target, Protocol protocol, Phase phase) {
+  auto world = must(World::create({.target = target, .n_ranks = 3}));
   auto ep = must(ExpertParallel::create(*world, {.n_experts = 6,
                                                  .top_k = 1,
                                                  .hidden = 8,
                                                  .max_tokens_per_rank = 4,
                                                  .n_sms = 2,
-                                                 .timeout_ns = 1'000'000'000}));
+                                                 .timeout_ns = 1'000'000'000,
+                                                 .protocol = protocol}));
   ASSERT_TRUE(ep->enable_trace(1024).ok());
   std::vector<Buffer<uint32_t>> offsets;
   std::vector<Buffer<int32_t>> ids;
@@ -90,12 +92,17 @@ TEST_P(EpTrace, ADeadPeerIsTheWaitThatRanOut) {
         }
         if (event.name != TraceName::kTimedOutWait) continue;
         ++num_timed_out;
-        EXPECT_EQ(event.phase, Phase::kDispatchWait);
+        EXPECT_EQ(event.phase, phase);
         EXPECT_GE(event.end_ns - event.begin_ns, 500'000'000u);
       }
   EXPECT_GT(num_timed_out, 0);
   EXPECT_TRUE(ep->reset({0, 2}).ok());
   EXPECT_EQ(must(ep->take_trace()).size(), 2u);
+}
+
+TEST_P(EpTrace, ADeadPeerIsTheWaitThatRanOut) {
+  expect_dead_peer_in_trace(GetParam(), Protocol::kSlotted, Phase::kDispatchWait);
+  expect_dead_peer_in_trace(GetParam(), Protocol::kDirect, Phase::kDispatchAsync);
 }
 
 TEST_P(EpTrace, MisuseIsNamed) {

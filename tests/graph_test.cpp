@@ -21,7 +21,9 @@ std::vector<bf16> same_row(const void*, const reference::Step& step, int rank, i
 // A world, its buffers and a step between them whose experts return what they get.
 class StepRunner {
  public:
-  StepRunner(const Shape& shape, TargetChoice target, HostDeviceOptions host = {}) : shape_(shape) {
+  StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, HostDeviceOptions host = {})
+      : shape_(shape) {
+    const auto [target, protocol] = variant;
     world = must(World::create({.target = target, .n_ranks = shape.n_ranks, .host = host}));
     ep = must(ExpertParallel::create(*world, {.n_experts = shape.n_experts,
                                               .top_k = shape.top_k,
@@ -29,7 +31,8 @@ class StepRunner {
                                               .max_tokens_per_rank = shape.tokens_per_rank.front(),
                                               .n_sms = 2,
                                               .num_threads = 64,
-                                              .timeout_ns = 20'000'000'000}));
+                                              .timeout_ns = 20'000'000'000,
+                                              .protocol = protocol}));
     const size_t tokens = static_cast<size_t>(shape.tokens_per_rank.front());
     const size_t top_k = static_cast<size_t>(shape.top_k), hidden = static_cast<size_t>(shape.hidden);
     const size_t n_local = static_cast<size_t>(ep->n_local_experts());
@@ -145,13 +148,17 @@ void replay_with_new_inputs(StepRunner& runner) {
   }
 }
 
-class GraphReplay : public testing::TestWithParam<TargetChoice> {
+class GraphReplay : public testing::TestWithParam<std::tuple<TargetChoice, Protocol>> {
  protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, GraphReplay, testing_support::all_targets(),
-                         [](const auto& info) { return testing_support::target_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Targets, GraphReplay,
+                         testing::Combine(testing_support::all_targets(), testing_support::both_protocols()),
+                         [](const auto& info) {
+                           return testing_support::target_name(std::get<0>(info.param)) +
+                                  testing_support::protocol_name(std::get<1>(info.param));
+                         });
 
 TEST_P(GraphReplay, EveryReplayReadsItsInputsAnew) {
   StepRunner runner(kShape, GetParam());
@@ -173,7 +180,7 @@ TEST_P(GraphReplay, EveryReplayOfATracedStepIsTraced) {
   for (const RankTrace& rank : must(runner.ep->take_trace()))
     for (const BlockTrace& block : rank.blocks)
       EXPECT_EQ(std::count_if(block.events.begin(), block.events.end(),
-                              [](const TraceEvent& event) { return event.name == TraceName::kDecode; }),
+                              [](const TraceEvent& event) { return event.name == TraceName::kReduce; }),
                 2);
 }
 
@@ -262,14 +269,14 @@ TEST_P(GraphReplay, WaitingInsideACaptureIsAnErrorWithAName) {
 }
 
 TEST_P(GraphReplay, CallsInTheWrongPlaceAreErrors) {
-  const auto world = must(World::create({.target = GetParam(), .n_ranks = 2}));
+  const auto world = must(World::create({.target = std::get<0>(GetParam()), .n_ranks = 2}));
   EXPECT_EQ(world->mark("lost").code(), StatusCode::kFailedPrecondition);
   const auto nested = world->capture([&] { return world->capture([] { return Status(); }).status(); });
   EXPECT_EQ(nested.status().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST_P(GraphReplay, NothingCanBeCapturedToo) {
-  const auto world = must(World::create({.target = GetParam(), .n_ranks = 2}));
+  const auto world = must(World::create({.target = std::get<0>(GetParam()), .n_ranks = 2}));
   const std::unique_ptr<Graph> graph = must(world->capture([] { return Status(); }));
   EXPECT_TRUE(graph->launch().ok());
   EXPECT_TRUE(graph->launch().ok());
@@ -279,7 +286,8 @@ TEST_P(GraphReplay, NothingCanBeCapturedToo) {
 
 TEST(GraphSimulated, ReplaysInAnyOrderTheSeedDraws) {
   for (uint64_t seed = 0; seed < 2 && !testing::Test::HasFatalFailure(); ++seed) {
-    StepRunner runner(kShape, TargetChoice::kHost, {.mode = EmulatorMode::kSimulated, .seed = seed});
+    StepRunner runner(kShape, {TargetChoice::kHost, seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect},
+                      {.mode = EmulatorMode::kSimulated, .seed = seed});
     replay_with_new_inputs(runner);
   }
 }

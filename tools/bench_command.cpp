@@ -118,8 +118,8 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   }
   if (!status.ok() || options.repeat_check > 0) return status;
   progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
-  Result<Limits> limits = measure_limits(world, workload_of(options, size.tokens_per_rank),
-                                         options.launch.n_sms, options.num_replays);
+  Result<Limits> limits =
+      measure_limits(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
   if (limits.status().code() == StatusCode::kResourceExhausted) return Status();
   if (!limits.ok()) return limits.status();
   size.limits = limits.value();
@@ -141,6 +141,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
   report.num_replays = options.num_replays;
+  report.lead_us = options.launch.lead_us;
   if (options.repeat_check == 0) {
     Result<CopyBandwidth> copy = measure_copy(*world.value());
     if (!copy.ok()) return copy.status();
@@ -199,6 +200,12 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->add_option("--protocol", options->protocol,
                    "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape")
       ->check(CLI::IsMember({"automatic", "slotted", "direct", "both"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--lead-us", options->launch.lead_us,
+          "A pause of so many us in front of what is timed, while the graph is still being submitted")
+      ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   command->add_flag("--dependent-launch", options->launch.dependent,
                     "CUDA: launches may take their places before their predecessors have ended");

@@ -164,8 +164,10 @@ void print_table(const BenchReport& report) {
     std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
                 report.copy.bytes_per_second / 1e9,
                 static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
-    std::printf("  times     of all ranks together, median of %d replays; buffers take turns\n",
-                report.num_replays);
+    std::printf(
+        "  times     of all ranks together, median of %d replays, %llu us after each began; buffers take "
+        "turns\n",
+        report.num_replays, static_cast<unsigned long long>(report.lead_us));
     std::printf(
         "  limits    bare kernels on as many blocks: dispatch is compared with scatter, combine with "
         "gather\n\n");
@@ -204,6 +206,7 @@ std::string to_json(const BenchReport& report) {
       .raw("seed", std::to_string(workload.seed));
   if (!times.empty())
     json.integer("replays", report.num_replays)
+        .integer("lead_us", static_cast<int64_t>(report.lead_us))
         .number("copy_bytes_per_second", report.copy.bytes_per_second)
         .integer("copy_bytes", static_cast<int64_t>(report.copy.bytes_copied));
   return json.raw("sizes", json_list(sizes))

@@ -32,6 +32,7 @@ struct BenchReport {
   std::string routing;
   int n_sms = 0;
   int num_replays = 0;
+  uint64_t lead_us = 0;
   CopyBandwidth copy{};
   std::vector<SizeResult> sizes;
 

@@ -49,7 +49,7 @@ const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split"
 
 Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& workload,
                                                  const EpLaunch& launch, int max_sets) {
-  auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload));
+  auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload, launch.lead_us));
   const uint64_t set_bytes =
       static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
       static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
@@ -165,6 +165,8 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
       SWITCHYARD_RETURN_IF_ERROR(call(static_cast<int>(rank), set[rank]));
     return Status();
   };
+  if (extra == Extra::kStepTime || extra == Extra::kPhaseTimes)
+    SWITCHYARD_RETURN_IF_ERROR(enqueue_lead(world_, lead_us_));
   if (extra == Extra::kStepTime) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
   if (mode == StepMode::kFused) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {

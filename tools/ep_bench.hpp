@@ -39,6 +39,7 @@ struct EpLaunch {
   int n_sms = 0;
   int num_threads = 0;  // 0: as the target suggests
   bool dependent = false;
+  uint64_t lead_us = 50;  // a pause in front of what is timed: enqueue_lead()
   Protocol protocol = Protocol::kAutomatic;
 };
 
@@ -75,7 +76,8 @@ class EpBench {
   using BufferSet = std::vector<RankBuffers>;                      // by rank
   enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
 
-  EpBench(World& world, const Workload& workload) : world_(world), workload_(workload) {}
+  EpBench(World& world, const Workload& workload, uint64_t lead_us)
+      : world_(world), workload_(workload), lead_us_(lead_us) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
   double host_bytes(int num_sets) const;
   Status add_set(int set_idx);
@@ -90,6 +92,7 @@ class EpBench {
 
   World& world_;
   const Workload workload_;
+  const uint64_t lead_us_;
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<BufferSet> sets_;
   std::string first_difference_;

@@ -68,8 +68,9 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
   return set;
 }
 
-Status enqueue(World& world, const Workload& workload, const BufferSet& set) {
+Status enqueue(World& world, const Workload& workload, uint64_t lead_us, const BufferSet& set) {
   const benchmarks::LimitKernels& kernels = benchmarks::limit_kernels(world.target());
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_lead(world, lead_us));
   SWITCHYARD_RETURN_IF_ERROR(world.mark("scatter"));
   for (const DeviceBuffers& buffers : set) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.rank->device().activate());
@@ -91,7 +92,8 @@ Status enqueue(World& world, const Workload& workload, const BufferSet& set) {
 
 }  // namespace
 
-Result<Limits> measure_limits(World& world, const Workload& workload, int n_sms, int num_replays) {
+Result<Limits> measure_limits(World& world, const Workload& workload, const EpLaunch& launch,
+                              int num_replays) {
   const WorkloadBytes bytes(workload);
   const uint64_t bytes_moved = static_cast<uint64_t>(bytes.tokens + bytes.rows);
   const int num_sets =
@@ -103,12 +105,13 @@ Result<Limits> measure_limits(World& world, const Workload& workload, int n_sms,
   Graphs graphs;
   std::mt19937_64 random(workload.seed);
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) {
-    Result<BufferSet> set = make_set(world, workload, n_sms, random);
+    Result<BufferSet> set = make_set(world, workload, launch.n_sms, random);
     if (!set.ok()) return set.status();
     sets.push_back(std::move(set).value());
   }
   for (const BufferSet& set : sets) {
-    Result<std::unique_ptr<Graph>> graph = world.capture([&] { return enqueue(world, workload, set); });
+    Result<std::unique_ptr<Graph>> graph =
+        world.capture([&] { return enqueue(world, workload, launch.lead_us, set); });
     if (!graph.ok()) return graph.status();
     graphs.push_back(std::move(graph).value());
     SWITCHYARD_RETURN_IF_ERROR(graphs.back()->launch());  // warms up

@@ -2,7 +2,7 @@
 // that their times are compared with.
 #pragma once
 
-#include "replay.hpp"
+#include "ep_bench.hpp"
 #include "workload.hpp"
 
 namespace switchyard::tools {
@@ -14,6 +14,7 @@ struct Limits {
 
 // Of all ranks together, on as many blocks as theirs, each device within its own memory. kResourceExhausted
 // where memory does not suffice.
-Result<Limits> measure_limits(World& world, const Workload& workload, int n_sms, int num_replays);
+Result<Limits> measure_limits(World& world, const Workload& workload, const EpLaunch& launch,
+                              int num_replays);
 
 }  // namespace switchyard::tools

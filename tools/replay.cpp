@@ -24,6 +24,15 @@ int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets) {
   return static_cast<int>(std::clamp<uint64_t>(wanted, 2, std::clamp(max_sets, 2, kMaxSets)));
 }
 
+Status enqueue_lead(World& world, uint64_t microseconds) {
+  for (int r = 0; r < world.n_ranks() && microseconds > 0; ++r) {
+    const Rank& rank = world.rank(r);
+    SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
+    SWITCHYARD_RETURN_IF_ERROR(rank.device().kernels().stall({}, rank.stream(), {microseconds * 1000}));
+  }
+  return Status();
+}
+
 Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays) {
   std::vector<PhaseSamples> samples;
   for (size_t i = 0; i < std::max<size_t>(static_cast<size_t>(num_replays), graphs.size()); ++i) {

@@ -34,6 +34,10 @@ struct PhaseSamples {
 // beat.
 int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets);
 
+// Enqueues a pause in front of what is timed, on every rank: a graph's first launches else wait for the rest
+// of it to be submitted, which nothing that runs in the middle of a model does. 0: none.
+Status enqueue_lead(World& world, uint64_t microseconds);
+
 // Launches the graphs in turn, each at least once, waiting for each, and takes the times between their marks.
 Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays);
 

@@ -6,6 +6,7 @@
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
+#include "switchyard/ep/direct/layout.hpp"
 
 namespace switchyard {
 namespace {
@@ -126,6 +127,22 @@ Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(member(rank).device(), *sizes_));
   return memory.row_buffers(*sizes_);
+}
+
+Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("row_readiness: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
+  if (config_.protocol != Protocol::kDirect)
+    return failed_precondition(
+        "row_readiness: rows of the slotted protocol are there after dispatch_wait only");
+  const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
+  const DirectCounters counters{memory.counters.as<int32_t>()};
+  return RowReadiness{memory.dispatch_counts.as<uint64_t>(),
+                      counters.num_steps(),
+                      counters.row_offset(0),
+                      n_ranks(),
+                      rank * n_local_experts(),
+                      fault_channel(rank)};
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.

@@ -34,10 +34,14 @@ const char* to_string(TraceName name) {
       return "collect_rows";
     case TraceName::kReduce:
       return "reduce";
+    case TraceName::kBegin:
+      return "begin";
     case TraceName::kCountRows:
       return "count_rows";
     case TraceName::kSendCounts:
       return "send_counts";
+    case TraceName::kRankRows:
+      return "rank_rows";
     case TraceName::kPlaceExperts:
       return "place_experts";
     case TraceName::kPlaceRows:

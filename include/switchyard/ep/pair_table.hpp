@@ -30,6 +30,32 @@ SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
   if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
 }
 
+// The same by a whole block, which it leaves synchronised: values[0..count) become their exclusive prefix
+// sums, values[count] the total. `warp_sums` has room for every warp of the block.
+SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_t* warp_sums) {
+  const int run_length = ceil_div(count, target::num_threads());
+  const int begin = target::thread_idx() * run_length;
+  const int end = begin + run_length < count ? begin + run_length : count;
+  uint32_t sum = 0;
+  for (int i = begin; i < end; ++i) sum += values[i];
+  uint32_t inclusive = sum;
+  for (int delta = 1; delta < kWarpSize; delta *= 2) {
+    const uint32_t below = target::shuffle_up(inclusive, delta);
+    if (target::lane_idx() >= delta) inclusive += below;
+  }
+  if (target::lane_idx() == kWarpSize - 1) warp_sums[target::warp_idx()] = inclusive;
+  target::sync_block();
+  uint32_t before = inclusive - sum;
+  for (int warp_idx = 0; warp_idx < target::warp_idx(); ++warp_idx) before += warp_sums[warp_idx];
+  for (int i = begin; i < end; ++i) {
+    const uint32_t value = values[i];
+    values[i] = before;
+    before += value;
+  }
+  if (target::thread_idx() == target::num_threads() - 1) values[count] = before;
+  target::sync_block();
+}
+
 // Lives in shared memory. Filled with counts first, then turned into offsets by scan().
 struct PairTable {
   uint32_t first[kMaxExperts + 1];  // [pair]; after scan(), first[num_pairs] is the total

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "switchyard/ep/direct/row_readiness.hpp"
 #include "switchyard/runtime/trace.hpp"
 #include "switchyard/runtime/world.hpp"
 
@@ -120,6 +121,10 @@ class ExpertParallel {
   // The direct protocol takes rows and expert output only here; a call may leave them null then. The slotted
   // one takes any memory, and allocates these when they are asked for.
   Result<RowBuffers> row_buffers(int rank);
+
+  // Direct protocol: what a kernel needs to start with an expert before dispatch_wait
+  // (ep/direct/readiness.hpp).
+  Result<RowReadiness> row_readiness(int rank) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason.
   const std::string& protocol_reason() const { return protocol_reason_; }

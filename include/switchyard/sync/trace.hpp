@@ -28,8 +28,10 @@ enum class TraceName : uint32_t {
   kCollectRows,
   kReduce,
   // Of the direct protocol, besides those above.
+  kBegin,
   kCountRows,
   kSendCounts,
+  kRankRows,
   kPlaceExperts,
   kPlaceRows,
   kCarryRows,

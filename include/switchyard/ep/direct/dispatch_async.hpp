@@ -14,8 +14,10 @@ struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxStages = 16;
 
   uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
-  uint32_t next_row[kMaxExperts];       // on the expert's owner, of this block
+  uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
+  uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
+  uint32_t warp_sums[1024 / kWarpSize];
   target::TransferBarrier loaded[kMaxStages];
   bool is_last_block;
   // Behind it: stages, a token each, aligned to 128 bytes; as many as the launch gave room for.
@@ -79,6 +81,7 @@ struct DirectDispatchAsync {
     start_loads();  // the first tokens are on their way while the ranks agree where they go
     count_rows();
     send_counts();
+    rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
     if (place_experts()) {
       place_rows();
@@ -91,10 +94,12 @@ struct DirectDispatchAsync {
 
   // False if an earlier step broke and has not been reset.
   SWITCHYARD_DEVICE bool begin() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_rows[expert_idx] = 0;
       shared.next_row[expert_idx] = 0;
+      shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
@@ -102,7 +107,7 @@ struct DirectDispatchAsync {
     return sync_block_all_well(target::thread_idx() != 0 || !is_poisoned(params.fault));
   }
 
-  // Counts this rank's rows per expert. next_row counts those of the blocks before this one.
+  // Counts this rank's rows per expert, and apart from them those of the blocks before this one.
   SWITCHYARD_DEVICE void count_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
@@ -172,7 +177,7 @@ struct DirectDispatchAsync {
       if (num_rows == 0) continue;
       target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
       if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
-        target::atomic_add_relaxed_block(&shared.next_row[expert_idx], num_rows);
+        target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], num_rows);
     }
     return sync_block_all_well(arrived);
   }
@@ -186,8 +191,7 @@ struct DirectDispatchAsync {
          expert_idx += target::num_threads())
       shared.first_row[expert_idx] = align_up(shared.first_row[expert_idx], params.format.row_alignment());
     target::sync_block();
-    if (target::warp_idx() == 0) warp_exclusive_scan(shared.first_row, shape.n_experts());
-    target::sync_block();
+    block_exclusive_scan(shared.first_row, shape.n_experts(), shared.warp_sums);
     bool is_too_much = false;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       const uint32_t num_rows =
@@ -201,7 +205,7 @@ struct DirectDispatchAsync {
     }
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
-      shared.next_row[expert_idx] +=
+      shared.my_first_row[expert_idx] +=
           shared.first_row[expert_idx] - shared.first_row[shape.owner_rank(expert_idx) * n_local_experts];
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
@@ -217,36 +221,59 @@ struct DirectDispatchAsync {
     if (target::thread_idx() == 0) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
   }
 
-  // Gives each (token, k) of this block its row, in their order. By one warp.
-  SWITCHYARD_DEVICE void place_rows() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
+  // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
+  // By one warp; the numbers wait in row_of.
+  SWITCHYARD_DEVICE void rank_rows() {
+    if (target::warp_idx() != 0) return;
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kRankRows);
+    constexpr int kInFlight = 8;
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
-    const uint32_t lanes_below = (1u << target::lane_idx()) - 1;
-    if (target::warp_idx() == 0)
-      for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
-           first += kWarpSize) {
-        const int64_t id_idx = first + target::lane_idx();
-        const int expert_idx = id_idx < id_end ? params.topk_ids[id_idx] : -1;
-        const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
-        const bool is_row = expert_idx >= 0 && expert_idx < shape.n_experts();
-        const uint32_t next_row = is_row ? shared.next_row[expert_idx] : 0;
-        target::sync_warp();
-        if (is_row && (same & lanes_below) == 0)
-          shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
-        target::sync_warp();
-        if (is_row)
-          note_row(id_idx, expert_idx,
-                   next_row + static_cast<uint32_t>(target::popcount(same & lanes_below)));
+    for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
+         first += kInFlight * kWarpSize) {
+      int expert_of_id[kInFlight];
+      for (int i = 0; i < kInFlight; ++i) {
+        const int64_t id_idx = first + i * kWarpSize + target::lane_idx();
+        expert_of_id[i] = id_idx < id_end ? expert_of(id_idx) : -1;
       }
-    target::sync_block();
+      for (int i = 0; i < kInFlight; ++i)
+        if (first + i * kWarpSize < id_end)
+          rank_warp_of_ids(first + i * kWarpSize + target::lane_idx(), expert_of_id[i]);
+    }
   }
 
-  SWITCHYARD_DEVICE void note_row(int64_t id_idx, int expert_idx, uint32_t row) {
-    int32_t* src_info =
-        params.src_infos.of_rank[shape.owner_rank(expert_idx)] + 2 * static_cast<int64_t>(row);
-    target::st(src_info, static_cast<int32_t>(id_idx / shape.top_k()));
-    target::st(src_info + 1, static_cast<int32_t>(id_idx % shape.top_k()));
-    target::st(&params.row_of[id_idx], row);
+  SWITCHYARD_DEVICE void rank_warp_of_ids(int64_t id_idx, int expert_idx) {
+    const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
+    const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
+    const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
+    target::sync_warp();
+    if (expert_idx >= 0) {
+      if (same_below == 0)
+        shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
+      target::st(&params.row_of[id_idx], next_row + static_cast<uint32_t>(target::popcount(same_below)));
+    }
+    target::sync_warp();
+  }
+
+  SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
+    const int id = params.topk_ids[id_idx];
+    return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
+  }
+
+  // Every (token, k) of this block gets its row on the expert's owner.
+  SWITCHYARD_DEVICE void place_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
+    for (int64_t id_idx = static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx();
+         id_idx < static_cast<int64_t>(token_end) * shape.top_k(); id_idx += target::num_threads()) {
+      const int expert_idx = expert_of(id_idx);
+      if (expert_idx < 0) continue;
+      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(&params.row_of[id_idx]);
+      target::st(&params.row_of[id_idx], row);
+      const uint64_t src_info =
+          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
+      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
+                 src_info);
+    }
+    target::sync_block();
   }
 
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
@@ -285,7 +312,9 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void carry_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
+    std::byte* row = row_of_turn(0);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
+      std::byte* next_row = row_of_turn(turn + 1);
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
         if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
@@ -293,23 +322,22 @@ struct DirectDispatchAsync {
         start_load(turn + carriers.stages_each - 1);
       }
       await_load(turn);
-      copy_to_rows(token_of_turn(turn), shared.stage(stage_of_turn(turn), row_bytes));
+      if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
+      target::bulk_commit();
+      row = next_row;
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
   }
 
-  // Lane k starts the copy to the row of the token's choice k.
-  SWITCHYARD_DEVICE void copy_to_rows(int token_idx, const std::byte* token) {
-    if (target::lane_idx() < shape.top_k()) {
-      const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
-      const int expert_idx = params.topk_ids[id_idx];
-      if (expert_idx >= 0 && expert_idx < shape.n_experts())
-        target::bulk_store(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
-                               static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes,
-                           token, row_bytes);
-    }
-    target::bulk_commit();
+  // Lane k: the row of the token's choice k, null if there is none.
+  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn) const {
+    if (target::lane_idx() >= shape.top_k() || token_of_turn(turn) >= token_end) return nullptr;
+    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
+    const int expert_idx = expert_of(id_idx);
+    if (expert_idx < 0) return nullptr;
+    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
+           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.

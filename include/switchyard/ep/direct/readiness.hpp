@@ -1,0 +1,26 @@
+// Starting early: a kernel between dispatch_async and dispatch_wait on a rank's stream (a grouped matmul,
+// say) may work on an expert as soon as the rows of all ranks for it are there.
+// ExpertParallel::row_readiness() gives what it needs; dispatch_wait must follow all the same.
+#pragma once
+
+#include "switchyard/ep/direct/row_readiness.hpp"
+#include "switchyard/ep/direct/wait_for_step.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Waits until every rank has written its rows of this expert, and acquires them for the calling thread.
+// False: as wait_for().
+SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int local_expert_idx) {
+  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
+  bool arrived = true;
+  for (int rank = 0; rank < readiness.n_ranks; ++rank) {
+    uint32_t num_rows = 0;
+    // acquire: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
+    arrived &=
+        wait_for_step(readiness.fault, Phase::kDispatchWait, rank, readiness.first_expert + local_expert_idx,
+                      step, readiness.cells + local_expert_idx * readiness.n_ranks + rank, num_rows);
+  }
+  return arrived;
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET
