@@ -40,8 +40,6 @@ const char* to_string(TraceName name) {
       return "count_rows";
     case TraceName::kSendCounts:
       return "send_counts";
-    case TraceName::kRankRows:
-      return "rank_rows";
     case TraceName::kPlaceExperts:
       return "place_experts";
     case TraceName::kPlaceRows:

@@ -167,6 +167,7 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
         check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
     devices.push_back(std::make_unique<CudaDevice>(ordinal, properties));
     SWITCHYARD_RETURN_IF_ERROR(devices.back()->activate());
+    SWITCHYARD_RETURN_IF_ERROR(cuda_kernel_table().load());
     for (int peer = 0; peer < num_devices; ++peer) {
       if (peer == ordinal) continue;
       const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);

@@ -103,7 +103,17 @@ Result<int> max_resident_direct(const EpShape& shape, const LaunchShape& launch)
   };
   return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
 }
+// The others are loaded when max_resident_blocks looks at them.
+inline Status load_plain_kernels() {
+  const target::ResidentKernel kernels[] = {{&topk_softmax_kernel, 0},
+                                            {&grouped_matmul_kernel, 0},
+                                            {&silu_mul_kernel, 0},
+                                            {&stall_kernel, 0},
+                                            {&check_output_kernel, 0}};
+  return target::max_resident_blocks(kernels, kWarpSize).status();
+}
 #else
+inline Status load_plain_kernels() { return Status(); }
 // The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
 inline Result<int> max_resident_on_host(const EpShape&, const LaunchShape&) { return 4096; }
 template <FixedShape>
@@ -152,6 +162,7 @@ constexpr EpKernels make_direct_kernels() {
 template <FixedShape Slotted, FixedShape Direct>
 constexpr KernelTable make_kernel_table() {
   return {
+      .load = &load_plain_kernels,
       .slotted = make_slotted_kernels<Slotted>(),
       .direct = make_direct_kernels<Direct>(),
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,

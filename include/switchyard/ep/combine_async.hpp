@@ -50,8 +50,8 @@ struct CombineAsync {
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
-    const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
-                         is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));

@@ -36,7 +36,7 @@ struct CombineWait {
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kCollectRows);
-    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
+    bool arrived = finds_no_poison(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;

@@ -71,8 +71,8 @@ struct DispatchAsync {
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
-    const bool is_well = target::thread_idx() != 0 || !is_poisoned(params.fault) ||
-                         is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;

@@ -58,7 +58,7 @@ struct DispatchWait {
   // Waits until every rank has told how much it sent to every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
-    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
+    bool arrived = finds_no_poison(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();

@@ -45,8 +45,10 @@ SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_
   }
   if (target::lane_idx() == kWarpSize - 1) warp_sums[target::warp_idx()] = inclusive;
   target::sync_block();
-  uint32_t before = inclusive - sum;
-  for (int warp_idx = 0; warp_idx < target::warp_idx(); ++warp_idx) before += warp_sums[warp_idx];
+  uint32_t warps_before = target::lane_idx() < target::warp_idx() ? warp_sums[target::lane_idx()] : 0;
+  for (int lane_mask = kWarpSize / 2; lane_mask > 0; lane_mask /= 2)
+    warps_before += target::shuffle_xor(warps_before, lane_mask);
+  uint32_t before = inclusive - sum + warps_before;
   for (int i = begin; i < end; ++i) {
     const uint32_t value = values[i];
     values[i] = before;

@@ -31,7 +31,6 @@ enum class TraceName : uint32_t {
   kBegin,
   kCountRows,
   kSendCounts,
-  kRankRows,
   kPlaceExperts,
   kPlaceRows,
   kCarryRows,

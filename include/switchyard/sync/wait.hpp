@@ -48,6 +48,12 @@ SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
   return kChecked && target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
 }
 
+// The same asked once per block, by its last thread, which has the least else to do. For
+// sync_block_all_well().
+SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
+  return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(channel);
+}
+
 // A barrier of the block; true if no thread has found anything wrong.
 SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
   if constexpr (kChecked) return !target::sync_block_any(!is_well);
@@ -62,6 +68,8 @@ template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
                                 Done done) {
   if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
+  // What is there already, or very soon, needs neither clock nor poison.
+  if (!is_on(channel.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
   const uint64_t start_ns = target::now_ns();
   // A block that waits for another block of its own rank gives that block's wait for a peer time to expire
   // first: the peer is the one to name.

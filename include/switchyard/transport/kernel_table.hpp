@@ -38,6 +38,10 @@ struct EpKernels {
 };
 
 struct KernelTable {
+  // Loads the kernels below onto the current device; those of a protocol are loaded by its
+  // max_resident_blocks. CUDA else loads one when it is first launched, and to do so may wait for whatever
+  // runs, such as a kernel that waits for the one to be loaded.
+  Status (*load)();
   EpKernels slotted;
   EpKernels direct;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;

@@ -84,7 +84,7 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE bool find_outputs() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
+    bool arrived = finds_no_poison(params.fault);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       uint32_t place = 0;
       // acquire: the rank's expert output; pairs with the release in its combine_async

@@ -77,9 +77,10 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void run() {
-    if (!begin()) return;
+    const bool is_well = finds_no_poison(params.fault);  // looked at later: the load takes its time
+    begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    count_rows();
+    if (!count_rows(is_well)) return drain_loads();  // an earlier step broke and has not been reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
@@ -92,8 +93,7 @@ struct DirectDispatchAsync {
     finish();
   }
 
-  // False if an earlier step broke and has not been reset.
-  SWITCHYARD_DEVICE bool begin() {
+  SWITCHYARD_DEVICE void begin() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
@@ -104,11 +104,12 @@ struct DirectDispatchAsync {
     }
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
-    return sync_block_all_well(target::thread_idx() != 0 || !is_poisoned(params.fault));
+    target::sync_block();
   }
 
-  // Counts this rank's rows per expert, and apart from them those of the blocks before this one.
-  SWITCHYARD_DEVICE void count_rows() {
+  // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
+  // all threads of the block are well.
+  SWITCHYARD_DEVICE bool count_rows(bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
@@ -132,7 +133,7 @@ struct DirectDispatchAsync {
           target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
       }
     }
-    target::sync_block();
+    return sync_block_all_well(is_well);
   }
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
@@ -161,8 +162,10 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
-    for (int cell_idx = target::thread_idx(); cell_idx < shape.n_ranks() * shape.n_experts();
-         cell_idx += target::num_threads()) {
+    const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
+    for (int cell_idx = target::thread_idx();
+         target::thread_idx() < num_waiting && cell_idx < shape.n_ranks() * shape.n_experts();
+         cell_idx += num_waiting) {
       const int src_rank = cell_idx / shape.n_experts();
       const int expert_idx = cell_idx % shape.n_experts();
       uint32_t num_rows = 0;
@@ -221,11 +224,13 @@ struct DirectDispatchAsync {
     if (target::thread_idx() == 0) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
   }
 
+  // The warp that numbers rows; where there are others, those wait for the counts.
+  SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
+
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
   // By one warp; the numbers wait in row_of.
   SWITCHYARD_DEVICE void rank_rows() {
-    if (target::warp_idx() != 0) return;
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kRankRows);
+    if (!is_ranker()) return;
     constexpr int kInFlight = 8;
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
     for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;

@@ -36,7 +36,7 @@ struct DirectDispatchWait {
   // Waits until the rows of every rank for every expert here have arrived.
   SWITCHYARD_DEVICE bool collect_rows(uint32_t step) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectRows);
-    bool arrived = target::thread_idx() != 0 || !is_poisoned(params.fault);
+    bool arrived = finds_no_poison(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
