@@ -235,8 +235,14 @@ std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule, Told 
   };
   const auto sections = [&](const std::vector<std::array<uint32_t, 2>>& pairs, uint32_t length) {
     size_t size = pairs.size();
-    if (batch.shape.kv_rows_in_l2 > 0 && length > 0)
-      size = std::max(1u, batch.shape.kv_rows_in_l2 / length) * batch.shape.heads_per_kv_head;
+    if (batch.shape.kv_rows_in_l2 > 0 && length > 0) {
+      // As many as fit; then fewer, as long as there are not more sections.
+      const size_t group = batch.shape.heads_per_kv_head;
+      const auto num_sections = [&](size_t size) { return (pairs.size() + size - 1) / size; };
+      const size_t most = std::max(1u, batch.shape.kv_rows_in_l2 / length) * group;
+      size = most;
+      while (size > group && num_sections(size - group) == num_sections(most)) size -= group;
+    }
     for (size_t begin = 0; begin < pairs.size(); begin += size)
       section({pairs.begin() + begin, pairs.begin() + std::min(begin + size, pairs.size())});
   };
@@ -460,11 +466,16 @@ TEST(Schedule, OrdersOfACommonLength) {
   EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
             "0a0 0a1 0a2 0b2 0b1 0b0 1a0 1a1 1a2 1b2 1b1 1b0");
   EXPECT_EQ(blocks_text<Strided<LPT>>(batch, told), "0a2 0b2 1a2 1b2 0a1 0b1 1a1 1b1 0a0 0b0 1a0 1b0");
-  // L2 holds the K/V of three heads, then of one and a bit.
+  // L2 holds the K/V of three heads of the four (two at a time are more even), then of one and a bit.
   EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 15}}, told),
-            "0a2 0b2 1a2 0a1 0b1 1a1 0a0 0b0 1a0 1b2 1b1 1b0");
+            "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
   EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 9}}, told),
             "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1a1 1a0 1b2 1b1 1b0");
+  // A section may reach into the next sequence.
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3}, {2, 3, 1, 12}}, told),
+            "0a1 0b1 0c1 0a0 0b0 0c0 1a1 1b1 1c1 1a0 1b0 1c0");
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3, 3}, {2, 2, 1, 12}}, told),
+            "0a1 0b1 1a1 0a0 0b0 1a0 1b1 2a1 2b1 1b0 2a0 2b0");
   // Too little for one: still one, and the heads that share it stay together.
   EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 1, 2}}, told),
             "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");

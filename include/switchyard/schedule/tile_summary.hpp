@@ -26,13 +26,18 @@ struct MHATilePlan {
   uint32_t* tile_offsets = nullptr;    // [batch_size + 1]: the tiles of one head in the sequences before it
 };
 
-// How many heads LPT works on at a time: as many as L2 holds the K/V of, whole groups that share a K/V head.
-SWITCHYARD_HD constexpr uint32_t heads_in_l2(const MHATileShape& shape, uint32_t seq_len,
-                                             uint32_t num_heads) {
+// How many heads LPT works on at a time: no more than L2 holds the K/V of (but at least one K/V head), whole
+// groups that share a K/V head, and sections as even as can be: a last one of few heads would end unevenly.
+SWITCHYARD_HD constexpr uint32_t heads_per_section(const MHATileShape& shape, uint32_t seq_len,
+                                                   uint32_t num_heads) {
   if (shape.kv_rows_in_l2 == 0 || seq_len == 0) return num_heads;
-  const uint64_t num_kv_heads = shape.kv_rows_in_l2 >= seq_len ? shape.kv_rows_in_l2 / seq_len : 1;
-  const uint64_t heads = num_kv_heads * (shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head);
-  return heads < num_heads ? static_cast<uint32_t>(heads) : num_heads;
+  const uint32_t group = shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head;
+  const uint32_t num_kv_heads = num_heads / group + (num_heads % group != 0);
+  const uint32_t num_in_l2 = shape.kv_rows_in_l2 >= seq_len ? shape.kv_rows_in_l2 / seq_len : 1;
+  const uint32_t num_sections = num_kv_heads / num_in_l2 + (num_kv_heads % num_in_l2 != 0);
+  const uint64_t num_in_section =
+      static_cast<uint64_t>(num_kv_heads / num_sections + (num_kv_heads % num_sections != 0)) * group;
+  return num_in_section < num_heads ? static_cast<uint32_t>(num_in_section) : num_heads;
 }
 
 template <ValidLength Lengths>
@@ -93,7 +98,7 @@ struct MHATileSummary {
     if constexpr (kSchedule == MHASchedule::LPT) {
       const uint32_t num_pairs = batch_size * shape.num_heads;
       const Place place =
-          place_in_sections(idx, heads_in_l2(shape, max_seq_len, num_pairs), num_pairs, num_tiles);
+          place_in_sections(idx, heads_per_section(shape, max_seq_len, num_pairs), num_pairs, num_tiles);
       pair = place.head;
       tile = place.tile;
     } else {
@@ -139,7 +144,7 @@ struct MHATileSummary {
     const uint32_t prompt_idx = plan.sequence_order[position];
     uint32_t head_idx, tile;
     if constexpr (kSchedule == MHASchedule::LPT) {
-      const uint32_t num_in_section = heads_in_l2(shape, seq_len(prompt_idx), shape.num_heads);
+      const uint32_t num_in_section = heads_per_section(shape, seq_len(prompt_idx), shape.num_heads);
       const Place place = place_in_sections(in_sequence, num_in_section, shape.num_heads, num_tiles);
       head_idx = place.head;
       tile = place.tile;
