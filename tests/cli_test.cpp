@@ -293,7 +293,8 @@ void read_trace(const std::filesystem::path& path, JsonValue& trace,
 }
 
 const std::string kThreeRanks =
-    "run --target host --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 --tokens 5 ";
+    "run --target host --protocol slotted --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 "
+    "--tokens 5 ";
 
 TEST_F(Cli, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
   for (const std::string mode : {"split", "fused"}) {
