@@ -146,6 +146,30 @@ TEST_P(Memory, ACompareExchangeSucceedsOnlyOnTheExpectedValue) {
   check(download(wide_words));
 }
 
+struct IncWrapParams {
+  uint32_t* counter;
+  uint32_t* num_found;  // [8]: how often each value was found
+  uint32_t last;
+};
+
+SWITCHYARD_KERNEL void increment_and_wrap(IncWrapParams params) {
+  const uint32_t found = target::atomic_inc_wrap_relaxed_device(params.counter, params.last);
+  target::atomic_add_relaxed_device(params.num_found + (found < 8 ? found : 7), 1u);
+}
+
+TEST_P(Memory, AWrappingIncrementGoesRoundAndReturnsWhatItFound) {
+  const auto counter = zeros<uint32_t>(1), num_found = zeros<uint32_t>(8);
+  run(increment_and_wrap, {.num_blocks = 4, .num_threads = 64},
+      IncWrapParams{counter.data(), num_found.data(), 4});
+  EXPECT_EQ(download(num_found), (std::vector<uint32_t>{52, 51, 51, 51, 51, 0, 0, 0}));
+  EXPECT_EQ(download(counter).front(), 256u % 5);
+  const auto beyond = upload<uint32_t>({40}), none = zeros<uint32_t>(1);
+  run(increment_and_wrap, {}, IncWrapParams{beyond.data(), num_found.data(), 31});
+  EXPECT_EQ(download(beyond).front(), 31u) << "40 became 0 first";
+  run(increment_and_wrap, {}, IncWrapParams{none.data(), num_found.data(), 0});
+  EXPECT_EQ(download(none).front(), 0u);
+}
+
 // Order.
 
 enum class Signal { kStoreDevice, kStoreSystem, kAddDevice, kAddAcqRelDevice, kAddSystem, kCasSystem };

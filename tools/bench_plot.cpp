@@ -1,10 +1,10 @@
 // The plot of `switchyard bench ep`: plain SVG, two panels that share their x axis.
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 
 #include "bench_report.hpp"
+#include "svg.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -75,44 +75,6 @@ struct Axis {
   }
 };
 
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text)
-    safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
-  return safe;
-}
-
-class Svg {
- public:
-  Svg() {
-    add("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" width=\"%g\" height=\"%g\" "
-        "font-family=\"Helvetica, Arial, DejaVu Sans, sans-serif\" font-size=\"14\" fill=\"#222222\">\n",
-        kWidth, kHeight, kWidth, kHeight);
-    add("<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n", kWidth, kHeight);
-  }
-  [[gnu::format(printf, 2, 3)]] void add(const char* format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    char line[1024];
-    std::vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    text_ += line;
-  }
-  void label(double x, double y, const char* anchor, const std::string& text, const char* more = "") {
-    add("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" %s>", x, y, anchor, more);
-    text_ += escaped(text) + "</text>\n";
-  }
-  void line(double x1, double y1, double x2, double y2, const char* color, double width,
-            const char* more = "") {
-    add("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\" stroke-width=\"%g\" %s/>\n", x1,
-        y1, x2, y2, color, width, more);
-  }
-  std::string finish() { return text_ + "</svg>\n"; }
-
- private:
-  std::string text_;
-};
-
 std::string short_number(double value) {
   char text[32];
   if (value >= 1e6)
@@ -135,13 +97,6 @@ std::vector<double> log_ticks(const Axis& axis) {
           decade * factor <= axis.high * 1.001)
         ticks.push_back(decade * factor);
   return ticks;
-}
-
-double nice_step(double range) {
-  const double decade = std::pow(10, std::floor(std::log10(range)));
-  for (const double factor : {0.1, 0.2, 0.5, 1.0})
-    if (range / (decade * factor) <= 6) return decade * factor;
-  return decade * 2;
 }
 
 void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& sizes,
@@ -207,7 +162,7 @@ void draw_legend(Svg& svg, const std::vector<Series>& all) {
 std::string to_svg(const BenchReport& report) {
   const std::vector<Series> all = collect(report);
   const Workload& workload = report.workload;
-  Svg svg;
+  Svg svg(kWidth, kHeight);
   svg.label(kLeft - 60, 30, "start",
             "Dispatch and combine, " + std::to_string(workload.n_ranks) + " ranks on " + report.device,
             "font-size=\"19\" font-weight=\"bold\"");

@@ -18,6 +18,7 @@ enum ExitCode : int {
 void add_run_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
+void add_schedule_command(CLI::App& app, std::function<int()>* run);
 void add_doctor_command(CLI::App& app, std::function<int()>* run);
 
 }  // namespace switchyard::tools

@@ -1,8 +1,12 @@
-// The three decorations that let one source compile for the CPU and the GPU.
+// The decorations that let one source compile for the CPU and the GPU.
 #pragma once
 
+// SWITCHYARD_HD marks a function for both. SWITCHYARD_NO_EXEC_CHECK stands before such a template that calls
+// what its arguments bring: it runs where they do, and nvcc need not warn that it could not run elsewhere.
 #if defined(__CUDACC__)
 #define SWITCHYARD_HD __host__ __device__
+#define SWITCHYARD_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
 #define SWITCHYARD_HD
+#define SWITCHYARD_NO_EXEC_CHECK
 #endif

@@ -112,6 +112,11 @@ SWITCHYARD_DEVICE bool compare_exchange(T* p, T expected, T desired) {
   return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).compare_exchange_strong(
       expected, desired, detail::kMemoryOrder<kOrder>, cuda::memory_order_acquire);
 }
+template <Order kOrder, Scope kScope>
+SWITCHYARD_DEVICE uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last) {
+  static_assert(kOrder == Order::kRelaxed && kScope == Scope::kDevice);
+  return atomicInc(p, last);
+}
 
 // Weak accesses.
 template <typename T>

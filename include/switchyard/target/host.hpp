@@ -253,6 +253,28 @@ bool compare_exchange(T* p, T expected, T desired, Where where = Where::current(
   return std::atomic_ref<T>(*p).compare_exchange_strong(expected, desired, detail::memory_order(kOrder),
                                                         std::memory_order_acquire);
 }
+// Adds one, but makes 0 of `last` and of what lies beyond it; returns the value before.
+template <Order kOrder, Scope kScope>
+uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last, Where where = Where::current()) {
+  detail::preemption_point(where);
+  if (detail::is_weak()) [[unlikely]] {
+    uint32_t old;
+    const auto increment = [](void* value, const void* operand) {
+      uint32_t& word = *static_cast<uint32_t*>(value);
+      word = word >= *static_cast<const uint32_t*>(operand) ? 0 : word + 1;
+      return true;
+    };
+    emulator::weak_modify({p, sizeof(uint32_t), WordKind::kAdd, kOrder, kScope, true, where}, &old, increment,
+                          &last);
+    return old;
+  }
+  std::atomic_ref<uint32_t> word(*p);
+  uint32_t old = word.load(std::memory_order_relaxed);
+  while (!word.compare_exchange_weak(old, old >= last ? 0 : old + 1, detail::memory_order(kOrder),
+                                     std::memory_order_relaxed)) {
+  }
+  return old;
+}
 
 // Weak accesses: ordered by releases and acquires around them, never by themselves.
 template <typename T>

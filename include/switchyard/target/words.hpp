@@ -61,6 +61,10 @@ template <typename T>
 SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value SWITCHYARD_WHERE) {
   return fetch_add<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
+// Adds one, but makes 0 of `last` and of what lies beyond it; returns the value before.
+SWITCHYARD_DEVICE uint32_t atomic_inc_wrap_relaxed_device(uint32_t* p, uint32_t last SWITCHYARD_WHERE) {
+  return fetch_inc_wrap<Order::kRelaxed, Scope::kDevice>(p, last SWITCHYARD_PASS_WHERE);
+}
 // True if `*p` was `expected` and is `desired` now.
 template <typename T>
 SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired SWITCHYARD_WHERE) {

@@ -1,0 +1,565 @@
+// The tile schedulers against plain loops: every tile that is there exactly once, none that is not, in the
+// order that was asked for, whatever the shape and however the blocks come to the queue.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "switchyard/schedule/check.hpp"
+#include "switchyard/schedule/schedulers.hpp"
+#include "switchyard/schedule/tile_plan.hpp"
+
+namespace switchyard {
+namespace {
+
+using enum MHASchedule;
+using Sync = MHASchedulerSynchronization;
+
+// A block of one thread on the host. The queue is a word like any other: one thread runs all blocks.
+struct OneThread {
+  uint32_t idx = 0;
+
+  uint32_t block_idx() const { return idx; }
+  bool is_producer_leader() const { return true; }
+  uint32_t increment_wrapping(uint32_t* word, uint32_t last) const {
+    const uint32_t old = *word;
+    *word = old >= last ? 0 : old + 1;
+    return old;
+  }
+  void publish(uint32_t* slot, uint32_t value) const { *slot = value; }
+  uint32_t receive(const uint32_t* slot) const { return *slot; }
+  void sync_producer() const {}
+  void sync_all() const {}
+};
+
+// A block whose visits to the queue have been laid down: its k-th is the places[k]-th of all blocks.
+struct ReplayedThread : OneThread {
+  const std::vector<uint32_t>* places = nullptr;
+  uint32_t* num_visits = nullptr;
+  uint32_t num_places = 0;  // as many visits as there will be, of all blocks
+
+  uint32_t increment_wrapping(uint32_t*, uint32_t last) const {
+    EXPECT_EQ(last + 1, num_places) << "the last visit does not wrap";
+    EXPECT_LT(*num_visits, places->size()) << "block " << idx << " asks the queue once more";
+    return *num_visits < places->size() ? (*places)[(*num_visits)++] : last;
+  }
+};
+
+static_assert(TileEnvironment<OneThread> && TileEnvironment<ReplayedThread>);
+static_assert(MHATileScheduler<TransientScheduler<DEFAULT, OneThread>>);
+static_assert(MHATileScheduler<TileScheduler<PROMPT_ROTATE, OneThread>>);
+static_assert(MHATileScheduler<QueuedTileScheduler<LPT, OneThread>>);
+static_assert(MHATileScheduler<QueuedTileScheduler<DEFAULT, ReplayedThread>, CommonLength>);
+static_assert(!MHATileScheduler<OneThread>);
+static_assert(!TransientScheduler<DEFAULT, OneThread>::may_advance);
+static_assert(TileScheduler<DEFAULT, OneThread>::may_advance &&
+              QueuedTileScheduler<DEFAULT, OneThread>::may_advance);
+static_assert(QueuedTileScheduler<LPT, OneThread>::mha_schedule == LPT);
+static_assert(Sync::DEFAULT == Sync::PRODUCER);
+
+// How a batch is told to a scheduler.
+enum class Told { kCommonLength, kRowOffsets, kPlan };
+constexpr Told kAllTold[] = {Told::kCommonLength, Told::kRowOffsets, Told::kPlan};
+
+struct Batch {
+  std::vector<uint32_t> lengths;
+  MHATileShape shape;
+  uint32_t spare_tiles = 0;  // max_num_prompt_tiles may be more than any sequence has
+
+  uint32_t size() const { return static_cast<uint32_t>(lengths.size()); }
+  uint32_t max_len() const { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
+  uint32_t num_tiles(uint32_t length) const { return (length + shape.tile_shape - 1) / shape.tile_shape; }
+  uint32_t max_tiles() const { return num_tiles(max_len()) + spare_tiles; }
+  bool has_common_length() const {
+    return std::all_of(lengths.begin(), lengths.end(), [&](uint32_t length) { return length == lengths[0]; });
+  }
+  std::string describe() const {
+    std::string text = "lengths";
+    for (const uint32_t length : lengths) text.append(" ").append(std::to_string(length));
+    return text + "; tiles of " + std::to_string(shape.tile_shape) + ", " + std::to_string(shape.num_heads) +
+           " heads, " + std::to_string(shape.num_ctas) + " blocks, " + std::to_string(shape.kv_rows_in_l2) +
+           " K/V rows in L2, " + std::to_string(shape.heads_per_kv_head) + " heads per K/V head, " +
+           std::to_string(spare_tiles) + " spare";
+  }
+};
+
+// The memory that a summary points to.
+template <MHASchedule kSchedule>
+class Lengths {
+ public:
+  explicit Lengths(const Batch& batch)
+      : batch_(batch), row_offsets_(1), order_(batch.size(), 77), tile_offsets_(batch.size() + 1, 0) {
+    for (const uint32_t length : batch.lengths) row_offsets_.push_back(row_offsets_.back() + length);
+    for (uint32_t i = batch.size(); i > 0; --i)  // in any order
+      plan_sequence<kSchedule>(row_offsets_.data(), batch.size(), batch.shape.tile_shape, i - 1, plan());
+  }
+  MHATileSummary<CommonLength> common() const {
+    return {batch_.size(), batch_.max_tiles(), {}, batch_.max_len()};
+  }
+  MHATileSummary<RowOffsets> ragged() const {
+    return {batch_.size(), batch_.max_tiles(), {row_offsets_.data()}, batch_.max_len()};
+  }
+  MHATileSummary<RowOffsets> planned() {
+    MHATileSummary<RowOffsets> summary = ragged();
+    summary.plan = plan();
+    return summary;
+  }
+
+ private:
+  MHATilePlan plan() { return {order_.data(), tile_offsets_.data()}; }
+
+  const Batch& batch_;
+  std::vector<uint32_t> row_offsets_, order_, tile_offsets_;
+};
+
+using BlockTiles = std::vector<std::vector<SeqInfo>>;  // by block
+
+// One block, from its first tile on.
+template <typename Scheduler, typename Lengths>
+class Block {
+ public:
+  Block(const Scheduler& scheduler, const MHATileSummary<Lengths>& summary)
+      : scheduler_(scheduler), summary_(summary), state_(scheduler.initial_state(slots_->data(), summary)) {
+    if (scheduler_.get_current_work_info(summary_, state_).is_valid_tile)
+      tiles_.push_back(scheduler_.unsafe_seq_info(summary_, state_));
+  }
+  bool is_done() const { return !state_.is_valid(); }
+  void step() {
+    const OptionalReg<SeqInfo> next =
+        scheduler_.template advance<true, Sync::NONE>(summary_, state_, pipeline_idx_ ^= 1);
+    EXPECT_EQ(next.has_value(), state_.is_valid());
+    if (!next) return;
+    EXPECT_EQ(*next, scheduler_.unsafe_seq_info(summary_, state_));
+    EXPECT_TRUE(scheduler_.get_current_work_info(summary_, state_).is_valid_tile);
+    EXPECT_EQ((*slots_)[pipeline_idx_], Scheduler::may_advance && has_queue() ? state_.idx : 0u);
+    tiles_.push_back(*next);
+  }
+  void finish() {
+    while (!is_done()) step();
+    EXPECT_FALSE(scheduler_.get_current_work_info(summary_, state_).is_valid_tile);
+    EXPECT_FALSE((scheduler_.template advance<true>(summary_, state_, 0))) << "an ended block stays ended";
+    EXPECT_FALSE((scheduler_.template advance<false>(summary_, state_, 1)));
+  }
+  const std::vector<SeqInfo>& tiles() const { return tiles_; }
+
+ private:
+  static constexpr bool has_queue() {
+    return requires(const Scheduler& scheduler) { scheduler.gidx_ptr; };
+  }
+
+  Scheduler scheduler_;
+  MHATileSummary<Lengths> summary_;
+  std::shared_ptr<std::array<uint32_t, 2>> slots_ = std::make_shared<std::array<uint32_t, 2>>();
+  MHATileState state_;
+  uint32_t pipeline_idx_ = 0;
+  std::vector<SeqInfo> tiles_;
+};
+
+// All blocks of a grid; a random one of them goes on.
+template <typename MakeScheduler, typename Lengths>
+BlockTiles run_blocks(const MakeScheduler& make, const MHATileSummary<Lengths>& summary,
+                      std::mt19937& random) {
+  using Scheduler = decltype(make(OneThread{}));
+  const GridDim grid = make(OneThread{}).grid_dim(summary.batch_size, summary.max_num_prompt_tiles);
+  std::vector<Block<Scheduler, Lengths>> blocks;
+  std::vector<size_t> running;
+  for (uint32_t idx = 0; idx < grid.num_blocks(); ++idx) {
+    running.push_back(idx);
+    blocks.emplace_back(make(OneThread{idx}), summary);
+  }
+  while (!running.empty()) {
+    size_t& next = running[random() % running.size()];
+    if (!blocks[next].is_done()) {
+      blocks[next].step();
+      continue;
+    }
+    std::swap(next, running.back());
+    running.pop_back();
+  }
+  BlockTiles tiles;
+  for (auto& block : blocks) {
+    block.finish();
+    tiles.push_back(block.tiles());
+  }
+  return tiles;
+}
+
+// Every tile that is there, once, with what its sequence is; nothing else.
+void expect_each_tile_once(const Batch& batch, const BlockTiles& blocks) {
+  std::vector<std::vector<int>> num_seen;  // [sequence][head * tiles + tile]
+  for (const uint32_t length : batch.lengths)
+    num_seen.emplace_back(batch.shape.num_heads * batch.num_tiles(length));
+  std::vector<uint32_t> starts = {0};
+  for (const uint32_t length : batch.lengths) starts.push_back(starts.back() + length);
+  for (const auto& tiles : blocks)
+    for (const SeqInfo& info : tiles) {
+      ASSERT_LT(info.prompt_idx, batch.size());
+      const uint32_t length = batch.lengths[info.prompt_idx];
+      ASSERT_LT(info.head_idx, batch.shape.num_heads);
+      ASSERT_LT(info.prompt_offset, length) << "a tile that is not there";
+      ASSERT_EQ(info.prompt_offset % batch.shape.tile_shape, 0u);
+      ASSERT_EQ(info.seq_len, length);
+      ASSERT_EQ(info.start_of_seq, starts[info.prompt_idx]);
+      ++num_seen[info.prompt_idx]
+                [info.head_idx * batch.num_tiles(length) + info.prompt_offset / batch.shape.tile_shape];
+    }
+  for (const auto& sequence : num_seen)
+    for (const int count : sequence) ASSERT_EQ(count, 1);
+}
+
+// The order in plain loops. {sequence, head, tile}
+using Tile = std::array<uint32_t, 3>;
+std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule, Told told) {
+  std::vector<Tile> order;
+  const uint32_t num_heads = batch.shape.num_heads;
+  if (schedule != LPT) {
+    for (uint32_t sequence = 0; sequence < batch.size(); ++sequence)
+      for (uint32_t head = 0; head < num_heads; ++head) {
+        const uint32_t num_tiles = batch.num_tiles(batch.lengths[sequence]);
+        for (uint32_t i = 0; i < num_tiles; ++i)
+          order.push_back(
+              {sequence, head, schedule == PROMPT_ROTATE && head % 2 == 1 ? num_tiles - 1 - i : i});
+      }
+    return order;
+  }
+  // Sections of pairs of sequence and head, all of one sequence if there is a plan.
+  const auto section = [&](const std::vector<std::array<uint32_t, 2>>& pairs) {
+    for (uint32_t tile = batch.max_tiles(); tile-- > 0;)
+      for (const auto& [sequence, head] : pairs)
+        if (tile < batch.num_tiles(batch.lengths[sequence])) order.push_back({sequence, head, tile});
+  };
+  const auto sections = [&](const std::vector<std::array<uint32_t, 2>>& pairs, uint32_t length) {
+    size_t size = pairs.size();
+    if (batch.shape.kv_rows_in_l2 > 0 && length > 0) {
+      // As many as fit; then fewer, as long as there are not more sections.
+      const size_t group = batch.shape.heads_per_kv_head;
+      const auto num_sections = [&](size_t size) { return (pairs.size() + size - 1) / size; };
+      const size_t most = std::max(1u, batch.shape.kv_rows_in_l2 / length) * group;
+      size = most;
+      while (size > group && num_sections(size - group) == num_sections(most)) size -= group;
+    }
+    for (size_t begin = 0; begin < pairs.size(); begin += size)
+      section({pairs.begin() + begin, pairs.begin() + std::min(begin + size, pairs.size())});
+  };
+  std::vector<uint32_t> sequences(batch.size());
+  for (uint32_t i = 0; i < batch.size(); ++i) sequences[i] = i;
+  if (told == Told::kPlan)
+    std::stable_sort(sequences.begin(), sequences.end(),
+                     [&](uint32_t a, uint32_t b) { return batch.lengths[a] > batch.lengths[b]; });
+  std::vector<std::array<uint32_t, 2>> pairs;
+  for (const uint32_t sequence : sequences) {
+    for (uint32_t head = 0; head < num_heads; ++head) pairs.push_back({sequence, head});
+    if (told != Told::kPlan) continue;
+    sections(pairs, batch.lengths[sequence]);
+    pairs.clear();
+  }
+  sections(pairs, batch.max_len());
+  return order;
+}
+
+std::vector<Tile> tiles_of(const Batch& batch, const std::vector<SeqInfo>& infos) {
+  std::vector<Tile> tiles;
+  for (const SeqInfo& info : infos)
+    tiles.push_back({info.prompt_idx, info.head_idx, info.prompt_offset / batch.shape.tile_shape});
+  return tiles;
+}
+
+// Calls check(summary) as the batch is told.
+template <MHASchedule kSchedule, typename Check>
+void with_summary(const Batch& batch, Told told, const Check& check) {
+  Lengths<kSchedule> lengths(batch);
+  if (told == Told::kCommonLength)
+    check(lengths.common());
+  else
+    check(told == Told::kPlan ? lengths.planned() : lengths.ragged());
+}
+
+template <MHASchedule kSchedule>
+void check_batch(const Batch& batch, Told told, std::mt19937& random) {
+  if (told == Told::kCommonLength && !batch.has_common_length()) return;
+  SCOPED_TRACE(batch.describe() + ", order " + to_string(kSchedule) + ", told " +
+               std::to_string(static_cast<int>(told)));
+  with_summary<kSchedule>(batch, told, [&](const auto& summary) {
+    const std::vector<Tile> expected = expected_order(batch, kSchedule, told);
+    const auto make_transient = [&](OneThread thread) {
+      return TransientScheduler<kSchedule, OneThread>(batch.shape, thread);
+    };
+    const BlockTiles transient = run_blocks(make_transient, summary, random);
+    expect_each_tile_once(batch, transient);
+    std::vector<SeqInfo> in_block_order;
+    for (const auto& tiles : transient) {
+      ASSERT_LE(tiles.size(), 1u);
+      in_block_order.insert(in_block_order.end(), tiles.begin(), tiles.end());
+    }
+    EXPECT_EQ(tiles_of(batch, in_block_order), expected);
+
+    const auto make_strided = [&](OneThread thread) {
+      return TileScheduler<kSchedule, OneThread>(batch.shape, thread);
+    };
+    const BlockTiles strided = run_blocks(make_strided, summary, random);
+    EXPECT_EQ(strided.size(), batch.shape.num_ctas);
+    expect_each_tile_once(batch, strided);
+    if (summary.has_plan())  // no place is empty: every block has its share
+      for (uint32_t block = 0; block < strided.size(); ++block) {
+        std::vector<Tile> share;
+        for (size_t i = block; i < expected.size(); i += strided.size()) share.push_back(expected[i]);
+        ASSERT_EQ(tiles_of(batch, strided[block]), share);
+      }
+
+    uint32_t queue = 0;
+    const auto make_queued = [&](OneThread thread) {
+      return QueuedTileScheduler<kSchedule, OneThread>(&queue, batch.shape, thread);
+    };
+    for (int launch = 0; launch < 2; ++launch) {
+      expect_each_tile_once(batch, run_blocks(make_queued, summary, random));
+      ASSERT_EQ(queue, 0u) << "launch " << launch;
+    }
+  });
+}
+
+void check_all_orders(const Batch& batch, std::mt19937& random) {
+  for (const Told told : kAllTold) {
+    check_batch<DEFAULT>(batch, told, random);
+    check_batch<PROMPT_ROTATE>(batch, told, random);
+    check_batch<LPT>(batch, told, random);
+    if (testing::Test::HasFatalFailure() || testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Schedule, EveryTileOnceInThousandsOfRandomBatches) {
+  std::mt19937 random(1);
+  const auto up_to = [&](uint32_t high) { return static_cast<uint32_t>(random() % (high + 1)); };
+  for (int i = 0; i < 3000 && !HasFailure(); ++i) {
+    Batch batch;
+    batch.shape = {1 + up_to(9), 1 + up_to(4), 1 + up_to(11), up_to(1) * up_to(60), 1 + up_to(2)};
+    batch.spare_tiles = up_to(3) == 0 ? up_to(2) : 0;
+    const uint32_t longest = up_to(3) == 0 ? 1 : up_to(40), common = up_to(longest);
+    const bool is_common = up_to(2) == 0;
+    batch.lengths.resize(up_to(9));
+    for (uint32_t& length : batch.lengths) length = is_common ? common : up_to(3) == 0 ? 0 : up_to(longest);
+    check_all_orders(batch, random);
+  }
+}
+
+TEST(Schedule, LargeBatchesAndFarMoreBlocksThanTiles) {
+  std::mt19937 random(2);
+  check_all_orders({.lengths = std::vector<uint32_t>(300, 1), .shape = {128, 8, 132}}, random);  // decoding
+  check_all_orders({.lengths = {5000, 0, 1, 129, 4096, 1, 0}, .shape = {128, 3, 17, 9000, 3}}, random);
+  check_all_orders({.lengths = {1}, .shape = {128, 1, 500}}, random);
+  check_all_orders({.lengths = {}, .shape = {64, 4, 8}}, random);
+  check_all_orders({.lengths = {0, 0, 0}, .shape = {64, 4, 8}}, random);
+  check_all_orders({.lengths = {0, 0, 0}, .shape = {64, 4, 8}, .spare_tiles = 3}, random);
+}
+
+// Every order in which blocks can come to the queue.
+
+// Calls `check` with every string of block indices, one for each visit to the queue: a block comes until it
+// is told a place past the end.
+void for_each_interleaving(uint32_t num_blocks, uint32_t num_places,
+                           const std::function<void(const std::vector<uint32_t>&)>& check) {
+  std::vector<uint32_t> visits;
+  std::vector<bool> is_done(std::min(num_blocks, num_places));
+  const std::function<void()> extend = [&] {
+    if (visits.size() == num_places) return check(visits);
+    const bool is_last_visit = num_blocks + visits.size() >= num_places;
+    for (uint32_t block = 0; block < is_done.size(); ++block) {
+      if (is_done[block]) continue;
+      is_done[block] = is_last_visit;
+      visits.push_back(block);
+      extend();
+      visits.pop_back();
+      is_done[block] = false;
+    }
+  };
+  extend();
+}
+
+template <MHASchedule kSchedule>
+uint64_t check_interleavings(const Batch& batch, Told told) {
+  uint64_t num_checked = 0;
+  with_summary<kSchedule>(batch, told, [&](const auto& summary) {
+    const uint32_t num_places = summary.max_idx(batch.shape.num_heads);
+    for_each_interleaving(batch.shape.num_ctas, num_places, [&](const std::vector<uint32_t>& visits) {
+      if (testing::Test::HasFailure()) return;
+      SCOPED_TRACE(batch.describe() + ", order " + to_string(kSchedule) + ", visits " +
+                   testing::PrintToString(visits));
+      std::vector<std::vector<uint32_t>> places(batch.shape.num_ctas);
+      for (uint32_t i = 0; i < visits.size(); ++i) places[visits[i]].push_back(i);
+      BlockTiles tiles;
+      uint32_t num_all_visits = 0;
+      for (uint32_t idx = 0; idx < batch.shape.num_ctas; ++idx) {
+        uint32_t num_visits = 0;
+        const ReplayedThread thread{{idx}, &places[idx], &num_visits, num_places};
+        Block block(QueuedTileScheduler<kSchedule, ReplayedThread>(nullptr, batch.shape, thread), summary);
+        block.finish();
+        tiles.push_back(block.tiles());
+        EXPECT_EQ(num_visits, places[idx].size()) << "block " << idx;
+        num_all_visits += num_visits;
+      }
+      EXPECT_EQ(num_all_visits, num_places) << "the queue is not back at its start";
+      expect_each_tile_once(batch, tiles);
+      ++num_checked;
+    });
+  });
+  return num_checked;
+}
+
+TEST(Schedule, EveryTileOnceInEveryInterleavingOfSmallBatches) {
+  uint64_t num_checked = 0;
+  const auto check = [&](const std::vector<uint32_t>& lengths) {
+    for (uint32_t num_heads = 1; num_heads <= 2; ++num_heads)
+      for (uint32_t num_ctas = 1; num_ctas <= 4; ++num_ctas) {
+        const Batch batch{lengths, {2, num_heads, num_ctas, 3}};
+        const uint32_t num_places = batch.size() * batch.max_tiles() * num_heads;
+        if (num_places > (num_ctas <= 2 ? 9u : num_ctas == 3 ? 7u : 6u)) continue;
+        num_checked += check_interleavings<DEFAULT>(batch, Told::kRowOffsets);
+        num_checked += check_interleavings<PROMPT_ROTATE>(batch, Told::kPlan);
+        num_checked += check_interleavings<LPT>(batch, Told::kRowOffsets);
+        num_checked += check_interleavings<LPT>(batch, Told::kPlan);
+        if (batch.has_common_length()) num_checked += check_interleavings<LPT>(batch, Told::kCommonLength);
+      }
+  };
+  for (uint32_t a = 0; a <= 7; ++a) {
+    check({a});
+    for (uint32_t b = 0; b <= 7; ++b) {
+      check({a, b});
+      for (uint32_t c = 0; c <= 3; ++c) check({a, b, c});
+    }
+  }
+  EXPECT_GT(num_checked, 50000u);
+}
+
+// The orders, pinned. A tile is written as sequence, head, tile: "0a1".
+template <typename Scheduler>
+std::string blocks_text(const Batch& batch, Told told) {
+  std::string text;
+  with_summary<Scheduler::mha_schedule>(batch, told, [&](const auto& summary) {
+    const Scheduler first(batch.shape, OneThread{0});
+    for (uint32_t idx = 0; idx < first.grid_dim(batch.size(), batch.max_tiles()).num_blocks(); ++idx) {
+      Block block(Scheduler(batch.shape, OneThread{idx}), summary);
+      block.finish();
+      text += text.empty() ? "" : " | ";
+      for (size_t i = 0; i < block.tiles().size(); ++i) {
+        const SeqInfo& info = block.tiles()[i];
+        if (i > 0) text += ' ';
+        text += std::to_string(info.prompt_idx);
+        text += static_cast<char>('a' + info.head_idx);
+        text += std::to_string(info.prompt_offset / batch.shape.tile_shape);
+      }
+    }
+  });
+  return text;
+}
+
+template <MHASchedule kSchedule>
+using Strided = TileScheduler<kSchedule, OneThread>;
+
+TEST(Schedule, OrdersOfACommonLength) {
+  const Batch batch{{5, 5}, {2, 2, 1}};  // two sequences of three tiles, two heads
+  const Told told = Told::kCommonLength;
+  EXPECT_EQ(blocks_text<Strided<DEFAULT>>(batch, told), "0a0 0a1 0a2 0b0 0b1 0b2 1a0 1a1 1a2 1b0 1b1 1b2");
+  EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
+            "0a0 0a1 0a2 0b2 0b1 0b0 1a0 1a1 1a2 1b2 1b1 1b0");
+  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, told), "0a2 0b2 1a2 1b2 0a1 0b1 1a1 1b1 0a0 0b0 1a0 1b0");
+  // L2 holds the K/V of three heads of the four (two at a time are more even), then of one and a bit.
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 15}}, told),
+            "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 9}}, told),
+            "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1a1 1a0 1b2 1b1 1b0");
+  // A section may reach into the next sequence.
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3}, {2, 3, 1, 12}}, told),
+            "0a1 0b1 0c1 0a0 0b0 0c0 1a1 1b1 1c1 1a0 1b0 1c0");
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3, 3}, {2, 2, 1, 12}}, told),
+            "0a1 0b1 1a1 0a0 0b0 1a0 1b1 2a1 2b1 1b0 2a0 2b0");
+  // Too little for one: still one, and the heads that share it stay together.
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 1, 2}}, told),
+            "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
+}
+
+TEST(Schedule, OrdersOfARaggedBatch) {
+  const Batch batch{{3, 0, 6, 1}, {2, 2, 1, 6}};
+  for (const Told told : {Told::kRowOffsets, Told::kPlan}) {
+    EXPECT_EQ(blocks_text<Strided<DEFAULT>>(batch, told), "0a0 0a1 0b0 0b1 2a0 2a1 2a2 2b0 2b1 2b2 3a0 3b0");
+    EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
+              "0a0 0a1 0b1 0b0 2a0 2a1 2a2 2b2 2b1 2b0 3a0 3b0");
+  }
+  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, Told::kPlan), "2a2 2a1 2a0 2b2 2b1 2b0 0a1 0b1 0a0 0b0 3a0 3b0");
+  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, Told::kRowOffsets),
+            "0a1 0a0 0b1 0b0 2a2 2a1 2a0 2b2 2b1 2b0 3a0 3b0");
+}
+
+TEST(Schedule, BlocksGoOnByTheirNumberAndSkipWhatIsNotThere) {
+  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{5, 5}, {2, 2, 5}}, Told::kCommonLength),
+            "0a0 0b2 1b1 | 0a1 1a0 1b2 | 0a2 1a1 | 0b0 1a2 | 0b1 1b0");
+  // Without a plan the places of missing tiles are passed over; with one there are none.
+  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{3, 0, 6}, {2, 1, 2}}, Told::kRowOffsets),
+            "0a0 2a0 2a2 | 0a1 2a1");
+  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{1, 0, 6}, {2, 1, 2}}, Told::kRowOffsets), "0a0 2a0 2a2 | 2a1");
+  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{1, 0, 6}, {2, 1, 2}}, Told::kPlan), "0a0 2a1 | 2a0 2a2");
+  EXPECT_EQ((blocks_text<TransientScheduler<DEFAULT, OneThread>>({{3, 0, 1}, {2, 1, 9}}, Told::kRowOffsets)),
+            "0a0 | 0a1 |  |  | 2a0 | ");
+  EXPECT_EQ((blocks_text<TransientScheduler<LPT, OneThread>>({{3, 0, 5}, {2, 1, 9}}, Told::kPlan)),
+            "2a2 | 2a1 | 2a0 | 0a1 | 0a0 |  |  |  | ");
+}
+
+TEST(Schedule, NumbersKnownAtCompileTimeOverrideThoseOfTheObject) {
+  constexpr MHATileShape kFixed{.tile_shape = 2, .num_heads = 2};
+  const Batch batch{{5, 5}, {2, 2, 3}};
+  const TileScheduler<DEFAULT, OneThread, kFixed> fixed({.tile_shape = 9, .num_heads = 9, .num_ctas = 3});
+  EXPECT_EQ(fixed.shape(), batch.shape);
+  const MHATileSummary<CommonLength> summary{2, 3, {}, 5};
+  Block block(fixed, summary);
+  block.finish();
+  EXPECT_EQ(tiles_of(batch, block.tiles()), (std::vector<Tile>{{0, 0, 0}, {0, 1, 0}, {1, 0, 0}, {1, 1, 0}}));
+}
+
+TEST(Schedule, NamesAndGrids) {
+  using Transient = TransientScheduler<PROMPT_ROTATE, OneThread>;
+  using Queued = QueuedTileScheduler<LPT, OneThread>;
+  EXPECT_STREQ(Transient::get_type_name(), "TransientScheduler<PROMPT_ROTATE>");
+  EXPECT_STREQ(Strided<DEFAULT>::get_type_name(), "TileScheduler<DEFAULT>");
+  EXPECT_STREQ(Queued::get_type_name(), "QueuedTileScheduler<LPT>");
+  const MHATileShape shape{128, 16, 78};
+  EXPECT_EQ(Transient(shape).grid_dim(4, 9), (GridDim{9, 16, 4}));
+  EXPECT_EQ(Strided<DEFAULT>(shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
+  EXPECT_EQ(Queued(nullptr, shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
+}
+
+TEST(Schedule, TheStepsOfASearchNeverPassItsSequence) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) {
+    Batch batch{{}, {4, 3, 1}};
+    for (size_t sequence = 0; sequence < 100; ++sequence)
+      batch.lengths.push_back(random() % 3 == 0 ? random() % 30 : 0);
+    Lengths<DEFAULT> lengths(batch);
+    const auto summary = lengths.planned();
+    uint32_t idx = 0;
+    for (uint32_t sequence = 0; sequence < batch.size(); ++sequence)
+      for (uint32_t j = 0; j < 3 * batch.num_tiles(batch.lengths[sequence]); ++j, ++idx)
+        for (const uint32_t first : {0u, sequence / 2, sequence})
+          ASSERT_EQ(summary.find_position(idx, 3, first), sequence) << idx << " from " << first;
+    ASSERT_EQ(idx, summary.max_idx(3));
+  }
+}
+
+TEST(Schedule, CountsThatDoNotFitAreRefused) {
+  const MHATileShape shape{128, 16, 132};
+  EXPECT_TRUE(check_tile_counts(shape, 64, 8192, 64 * 8192).ok());
+  EXPECT_TRUE(check_tile_counts(shape, 0, 0, 0).ok());
+  EXPECT_FALSE(check_tile_counts({0, 16, 132}, 1, 1, 1).ok());
+  EXPECT_FALSE(check_tile_counts({128, 0, 132}, 1, 1, 1).ok());
+  EXPECT_FALSE(check_tile_counts({128, 16, 0}, 1, 1, 1).ok());
+  EXPECT_FALSE(check_tile_counts({1, 16, 1}, 1 << 14, 1 << 14, 1 << 28).ok()) << "2^32 tiles";
+  EXPECT_FALSE(check_tile_counts(shape, 1 << 20, 1 << 12, uint64_t{1} << 32).ok()) << "2^32 rows";
+  EXPECT_FALSE(check_tile_counts({3'000'000'000, 1, 1}, 1, 3'000'000'001, 3'000'000'001).ok())
+      << "the last tile begins in 32 bits and ends beyond";
+  EXPECT_NE(check_tile_counts(shape, UINT64_MAX, 2, 2).message().find("32 bits"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard
