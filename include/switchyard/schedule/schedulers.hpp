@@ -42,7 +42,7 @@ class TileSchedulerBase {
 
  protected:
   SWITCHYARD_HD constexpr TileSchedulerBase(const MHATileShape& shape, Environment environment)
-      : shape_(shape), environment_(environment) {}
+      : environment_(environment), shape_(shape) {}
 
   template <ValidLength Lengths>
   SWITCHYARD_HD void move_to(const MHATileSummary<Lengths>& summary, MHATileState& state,
@@ -66,8 +66,9 @@ class TileSchedulerBase {
                                                      : longest_first;
   }
 
+  // Not [[no_unique_address]], and not last: nvcc lays that out in another way for the host than for kernels.
+  Environment environment_;
   MHATileShape shape_;
-  [[no_unique_address]] Environment environment_;
 };
 
 // One tile per block. The grid has a block for every place of the order, and those with no tile there end.

@@ -10,7 +10,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 SWITCHYARD_DEVICE bool is_on(const TraceBuffer& trace) { return trace.events != nullptr; }
 
 // By any thread of the block. The host reads events when the launch has ended: that orders them.
-SWITCHYARD_DEVICE_RARE void record(const TraceBuffer& trace, const TraceEvent& event) {
+SWITCHYARD_DEVICE void record(const TraceBuffer& trace, const TraceEvent& event) {
   const uint64_t block_idx = static_cast<uint64_t>(target::block_idx());
   const uint64_t event_idx = target::atomic_add_relaxed_device(&trace.num_events[block_idx], uint64_t{1});
   if (event_idx >= trace.events_per_block) return;  // counted all the same

@@ -8,15 +8,13 @@
 #include "switchyard/base/status.hpp"
 
 // Kernels and all they call live in an inline namespace per target, so that both can be linked into one
-// binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_DEVICE_RARE one that
-// seldom does and must not cost its callers registers, SWITCHYARD_KERNEL the kernel itself, whose registers
-// leave room for blocks of 1024 threads. SWITCHYARD_UNROLL stands before a loop whose array must stay in
-// registers. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
+// binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself,
+// whose registers leave room for blocks of 1024 threads. SWITCHYARD_UNROLL stands before a loop whose array
+// must stay in registers. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
 // SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
 #if defined(__CUDACC__)
 #define SWITCHYARD_TARGET cuda_target
 #define SWITCHYARD_DEVICE __device__ __forceinline__
-#define SWITCHYARD_DEVICE_RARE __device__ __noinline__ inline
 #define SWITCHYARD_KERNEL __global__ __launch_bounds__(1024, 1)
 #define SWITCHYARD_UNROLL _Pragma("unroll")
 #define SWITCHYARD_WHERE
@@ -24,7 +22,6 @@
 #else
 #define SWITCHYARD_TARGET host_target
 #define SWITCHYARD_DEVICE inline
-#define SWITCHYARD_DEVICE_RARE inline
 #define SWITCHYARD_KERNEL inline
 #define SWITCHYARD_UNROLL
 #define SWITCHYARD_WHERE , ::switchyard::emulator::Where where = ::switchyard::emulator::Where::current()
