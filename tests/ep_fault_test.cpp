@@ -120,6 +120,36 @@ TEST_P(EpFault, AStepOverCapacityIsSkippedAndTheNextOneIsRight) {
   }
 }
 
+// Told of a skipped step at any time, a rank goes on where it is.
+TEST_P(EpFault, ASkippedStepIsSaidLateWithoutHarm) {
+  if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "the slotted protocol has room for everything";
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {5, 5}};
+  RunOptions run = options();
+  run.capacity_factor = 1.5;
+  EpHarness harness(shape, run);
+  reference::Step crowd = make_step(shape, 5), even = make_step(shape, 6);
+  for (auto& ids : crowd.topk_ids) std::fill(ids.begin(), ids.end(), 2);
+  for (auto& ids : even.topk_ids)
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 4);
+  // Between dispatch_async and dispatch_wait: the wait must still come.
+  EXPECT_EQ(harness.dispatch_in_two(crowd).code(), StatusCode::kResourceExhausted);
+  harness.run_and_check(even);
+  // When a step that fits is already behind it.
+  ASSERT_TRUE(harness.enqueue_steps(crowd, 1).ok());
+  ASSERT_TRUE(harness.enqueue_dispatch(even).ok());
+  EXPECT_EQ(harness.ep().synchronize().code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(harness.enqueue_combine(even).ok());
+  EXPECT_TRUE(harness.ep().synchronize().ok());
+  // One rank is told, the other goes on untold.
+  ASSERT_TRUE(harness.enqueue_steps(crowd, 1).ok());
+  EXPECT_EQ(harness.ep().synchronize(0).code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(harness.enqueue_dispatch(even).ok());
+  EXPECT_EQ(harness.ep().synchronize(1).code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(harness.enqueue_combine(even).ok());
+  EXPECT_TRUE(harness.ep().synchronize().ok());
+  harness.run_and_check(even);
+}
+
 TEST_P(EpFault, DirectRowsMustBeThoseOfTheWorld) {
   if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "the slotted protocol takes any memory";
   EpHarness harness({}, options());

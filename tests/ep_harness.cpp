@@ -147,6 +147,37 @@ Status EpHarness::dispatch_some(const reference::Step& step, const std::vector<i
   return ep_->synchronize();
 }
 
+Status EpHarness::enqueue_dispatch(const reference::Step& step) {
+  upload(step);
+  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank)));
+  return Status();
+}
+
+Status EpHarness::enqueue_combine(const reference::Step& step) {
+  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    SWITCHYARD_RETURN_IF_ERROR(ep_->combine(rank, {buffers.rows.data(), buffers.src_info.data()},
+                                            {buffers.topk_ids.data(),
+                                             buffers.topk_weights.data(),
+                                             step.num_tokens(rank),
+                                             {options_.reduction, buffers.output.data()}}));
+  }
+  return Status();
+}
+
+Status EpHarness::dispatch_in_two(const reference::Step& step) {
+  upload(step);
+  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_async(rank, dispatch_input(step, rank)));
+  const Status status = ep_->synchronize();
+  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step));
+  const Status rest = ep_->synchronize();
+  return status.ok() ? rest : status;
+}
+
 Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
   upload(step);
   for (int i = 0; i < num_steps; ++i)

@@ -60,6 +60,12 @@ class EpHarness {
   // Only launches dispatch of every rank in `ranks`; for tests of faults and misuse.
   Status dispatch_some(const reference::Step& step, const std::vector<int>& ranks);
 
+  // dispatch_async of all ranks, synchronize(), dispatch_wait and combine of all ranks; the first error.
+  Status dispatch_in_two(const reference::Step& step);
+  // Half a step, with the identity as experts in place; waits for nothing.
+  Status enqueue_dispatch(const reference::Step& step);
+  Status enqueue_combine(const reference::Step& step);
+
   // Enqueues whole steps, with the identity as experts, and waits for none of it.
   Status enqueue_steps(const reference::Step& step, int num_steps);
 

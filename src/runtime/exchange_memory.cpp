@@ -38,6 +38,10 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
   if (!(recv + combine + rows).ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
                             tokens, config.n_experts, message_bytes(config));
+  if (rows.value() / 2 / OutputCellLayout::kUnit > UINT32_MAX)
+    return invalid_argument("capacity_factor %g makes %llu bytes of rows per rank; they must be below %llu",
+                            config.capacity_factor, static_cast<unsigned long long>(rows.value() / 2),
+                            static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
   sizes.rows = rows.value();
   sizes.src_info = sizes.row_capacity * 2 * sizeof(int32_t);
   sizes.dispatch_counts = DispatchCountLayout{config.n_experts, n_ranks}.bytes().value();
@@ -73,7 +77,7 @@ Result<ExchangeMemory> ExchangeMemory::allocate(Device& device, const ExchangeSi
   for (const auto& [buffer, bytes] : buffers)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(*buffer, device, bytes));
   if (protocol == Protocol::kDirect) SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(device, sizes));
-  Result<DeviceMemory> fault = DeviceMemory::allocate_host_visible(device, sizeof(FaultRecord));
+  Result<DeviceMemory> fault = DeviceMemory::allocate_host_visible(device, 2 * sizeof(FaultRecord));
   if (!fault.ok()) return fault.status();
   memory.fault = std::move(fault).value();
   return memory;
@@ -112,7 +116,7 @@ Status ExchangeMemory::clear(const Rank& owner) {
   SWITCHYARD_RETURN_IF_ERROR(fill(combine_counts, nothing_arrived));
   for (const DeviceMemory* buffer : {&count_table, &counters, &poison})
     SWITCHYARD_RETURN_IF_ERROR(fill(*buffer, 0));
-  std::memset(fault.as<void>(), 0, sizeof(FaultRecord));
+  std::memset(fault.as<void>(), 0, fault.bytes());
   return Status();
 }
 

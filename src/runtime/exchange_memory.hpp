@@ -23,7 +23,8 @@ struct ExchangeMemory {
   DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   DeviceMemory row_memory;  // rows, then expert outputs
   DeviceMemory src_info;
-  DeviceMemory poison, fault;
+  DeviceMemory poison;
+  DeviceMemory fault;  // a FaultRecord of what broke, and one of a step over capacity
 
   static Result<ExchangeMemory> allocate(Device& device, const ExchangeSizes& sizes, Protocol protocol);
   // Unless they are there already.

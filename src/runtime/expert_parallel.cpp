@@ -113,8 +113,9 @@ Status ExpertParallel::allocate() {
     Result<ExchangeMemory> memory =
         ExchangeMemory::allocate(member(rank).device(), *sizes_, config_.protocol);
     if (!memory.ok())
-      return resource_exhausted("exchange buffers of rank %d (max_tokens_per_rank %d): %s", rank,
-                                config_.max_tokens_per_rank, memory.status().message().c_str());
+      return resource_exhausted(
+          "exchange buffers of rank %d (max_tokens_per_rank %d, capacity_factor %g): %s", rank,
+          config_.max_tokens_per_rank, config_.capacity_factor, memory.status().message().c_str());
     ranks_.push_back(std::make_unique<RankState>());
     ranks_.back()->memory = std::move(memory).value();
   }
@@ -211,17 +212,26 @@ Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
   return traces;
 }
 
-std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
-  FaultRecord* record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
-  // acquire: the record; pairs with the release in raise_fault()
-  if (std::atomic_ref<uint32_t>(record->state).load(std::memory_order_acquire) != FaultRecord::kWritten)
+namespace {
+
+std::optional<FaultRecord> read_record(FaultRecord& record) {
+  // acquire: the record; pairs with the release in record_fault()
+  if (std::atomic_ref<uint32_t>(record.state).load(std::memory_order_acquire) != FaultRecord::kWritten)
     return {};
-  return *record;
+  return record;
+}
+
+}  // namespace
+
+std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
+  if (rank < 0 || rank >= n_ranks()) return {};
+  return read_record(*ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>());
 }
 
 FaultChannel ExpertParallel::fault_channel(int rank) const {
   FaultChannel channel{};
   channel.record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
+  channel.skipped = channel.record + 1;
   for (size_t peer = 0; peer < ranks_.size(); ++peer)
     channel.poison[peer] = ranks_[peer]->memory.poison.as<uint32_t>();
   channel.my_rank = rank;
@@ -424,14 +434,22 @@ Status ExpertParallel::check_fault(int rank) {
   return state.failure;
 }
 
-// A step that no rank has room for has been skipped by all of them: an error, but the next step may come.
+// A step that some rank has no room for has been skipped by all of them: an error, said once, but the next
+// step may come. If it is the rank's last one, and dispatched, it is over: combine would do nothing.
 Status ExpertParallel::take_skipped_step(int rank) {
-  const std::optional<FaultRecord> record = fault(rank);
-  if (!record) return Status();
   RankState& state = *ranks_[static_cast<size_t>(rank)];
-  std::memset(state.memory.fault.as<void>(), 0, sizeof(FaultRecord));
-  state.step = Step::kIdle;
-  return Status(StatusCode::kResourceExhausted, describe(*record));
+  FaultRecord& record = state.memory.fault.as<FaultRecord>()[1];
+  const std::optional<FaultRecord> skipped = read_record(record);
+  if (!skipped) return Status();
+  std::memset(&record, 0, sizeof(record));
+  int32_t last_is_skipped = 0;
+  const Rank& owner = member(rank);
+  SWITCHYARD_RETURN_IF_ERROR(
+      owner.device().copy(&last_is_skipped, DirectCounters{state.memory.counters.as<int32_t>()}.is_skipped(),
+                          sizeof(last_is_skipped), owner.stream()));
+  if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
+    state.step = Step::kIdle;
+  return Status(StatusCode::kResourceExhausted, describe(*skipped));
 }
 
 Status ExpertParallel::synchronize(int rank) {

@@ -98,14 +98,16 @@ class ExpertParallel {
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
 
   // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
-  // and every further call fails until reset().
+  // and every further call fails until reset(). A step that was skipped because it is over capacity is an
+  // error here, once, and may be followed by the next.
   Status synchronize(int rank);
   // The same for all ranks; the first error.
   Status synchronize();
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
   // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
-  // 1, .. and own all experts, n_experts / survivors each.
+  // 1, .. and own all experts, n_experts / survivors each. Graphs and row buffers of before are no longer
+  // valid.
   Status reset(const std::vector<int>& survivors);
   // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
   Status poison_receive_buffers(uint8_t value);

@@ -1,5 +1,6 @@
 // What a kernel leaves behind when a wait runs out of time or its input is bad. The first to find a fault on
 // a rank writes the rank's record, which the host can read, and poisons all ranks, whose kernels then leave.
+// (A step over capacity poisons nobody, and has a record of its own.)
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,7 @@ std::string describe(const FaultRecord& record);
 // What a kernel needs to report a fault and to notice one, and to say how long it waited.
 struct FaultChannel {
   FaultRecord* record;                  // this rank's, in memory the host can read
+  FaultRecord* skipped;                 // the same for a step over capacity, which breaks nothing
   uint32_t* poison[MAX_GPUS_PER_NODE];  // each rank's: 0, or 1 + the rank that found a fault
   int32_t my_rank;
   int32_t n_ranks;

@@ -15,16 +15,15 @@ struct WaitSite {
   uint64_t expected;
 };
 
-// Records the fault, if it is this rank's first.
-SWITCHYARD_DEVICE void record_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
+// Fills in the record, if it is clear.
+SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind kind, const WaitSite& site,
                                     uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
-  FaultRecord& record = *channel.record;
   if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear},
                                         uint32_t{FaultRecord::kClaimed})) {
     target::st(&record.kind, kind);
     target::st(&record.phase, site.phase);
-    target::st(&record.waiting_rank, channel.my_rank);
+    target::st(&record.waiting_rank, my_rank);
     target::st(&record.late_rank, site.late_rank);
     target::st(&record.expert, site.expert);
     target::st(&record.expected, site.expected);
@@ -35,11 +34,11 @@ SWITCHYARD_DEVICE void record_fault(const FaultChannel& channel, FaultKind kind,
   }
 }
 
-// Records the fault and tells all ranks to leave.
+// Records the fault, if it is this rank's first, and tells all ranks to leave.
 SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
-  record_fault(channel, kind, site, seen, elapsed_ns);
+  record_fault(*channel.record, channel.my_rank, kind, site, seen, elapsed_ns);
   for (int rank = 0; rank < channel.n_ranks; ++rank)
     target::atomic_cas_acq_rel_system(channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
 }

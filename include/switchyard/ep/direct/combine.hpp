@@ -148,7 +148,8 @@ struct DirectCombineWait {
     const int k = target::lane_idx();
     const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
     const int expert_idx = k < shape.top_k() ? expert_of(id_idx) : -1;
-    const uint32_t present = target::ballot(expert_idx >= 0);  // also: the last token's are no longer needed
+    const uint32_t present = target::ballot(expert_idx >= 0);
+    target::sync_warp();  // the last token's are no longer needed
     if (expert_idx >= 0)
       shared.sources[target::warp_idx()][target::popcount(present & ((1u << k) - 1))] = {
           row_of(id_idx, expert_idx), params.topk_weights[id_idx]};

@@ -203,7 +203,7 @@ struct DirectDispatchAsync {
       if (rank != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) continue;
       is_too_much = true;
       if (target::block_idx() == 0)
-        record_fault(params.fault, FaultKind::kOverCapacity,
+        record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
                      {Phase::kDispatchAsync, rank, -1, params.max_rows}, num_rows, 0);
     }
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
@@ -317,6 +317,7 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void carry_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
+    target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
     std::byte* row = row_of_turn(0);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       std::byte* next_row = row_of_turn(turn + 1);
