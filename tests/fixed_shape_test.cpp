@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "ep_harness.hpp"
-#include "switchyard/ep/kernels.hpp"
+#include "switchyard/ep/slotted/kernels.hpp"
 #include "switchyard/format/bf16.hpp"
 #include "target_fixture.hpp"
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "switchyard/schedule/check.hpp"
+#include "switchyard/schedule/one_thread.hpp"
 #include "switchyard/schedule/schedulers.hpp"
 #include "switchyard/schedule/tile_plan.hpp"
 
@@ -19,23 +20,6 @@ namespace {
 
 using enum MHASchedule;
 using Sync = MHASchedulerSynchronization;
-
-// A block of one thread on the host. The queue is a word like any other: one thread runs all blocks.
-struct OneThread {
-  uint32_t idx = 0;
-
-  uint32_t block_idx() const { return idx; }
-  bool is_producer_leader() const { return true; }
-  uint32_t increment_wrapping(uint32_t* word, uint32_t last) const {
-    const uint32_t old = *word;
-    *word = old >= last ? 0 : old + 1;
-    return old;
-  }
-  void publish(uint32_t* slot, uint32_t value) const { *slot = value; }
-  uint32_t receive(const uint32_t* slot) const { return *slot; }
-  void sync_producer() const {}
-  void sync_all() const {}
-};
 
 // A block whose visits to the queue have been laid down: its k-th is the places[k]-th of all blocks.
 struct ReplayedThread : OneThread {
@@ -50,7 +34,7 @@ struct ReplayedThread : OneThread {
   }
 };
 
-static_assert(TileEnvironment<OneThread> && TileEnvironment<ReplayedThread>);
+static_assert(TileEnvironment<ReplayedThread>);
 static_assert(MHATileScheduler<TransientScheduler<DEFAULT, OneThread>>);
 static_assert(MHATileScheduler<TileScheduler<PROMPT_ROTATE, OneThread>>);
 static_assert(MHATileScheduler<QueuedTileScheduler<LPT, OneThread>>);

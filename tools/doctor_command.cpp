@@ -8,6 +8,7 @@
 #include "host_memory.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "switchyard/runtime/expert_parallel.hpp"
 #include "switchyard/transport/device.hpp"
 
 namespace switchyard::tools {
@@ -25,6 +26,22 @@ std::string version_text(int version) {
 }
 
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1ull << 30); }
+
+// What automatic comes to, for worlds on both sides of where it changes its mind.
+struct ProtocolExample {
+  int n_ranks, n_experts;
+  ProtocolChoice choice;
+};
+
+std::vector<ProtocolExample> protocol_examples() {
+  std::vector<ProtocolExample> examples;
+  for (const auto& [n_ranks, n_experts] : {std::pair(8, 256), std::pair(64, 1024)}) {
+    ExpertParallelConfig config;
+    config.n_experts = n_experts;
+    examples.push_back({n_ranks, n_experts, choose_protocol(config, n_ranks)});
+  }
+  return examples;
+}
 
 void print_text(const CudaReport& cuda) {
   std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
@@ -51,6 +68,10 @@ void print_text(const CudaReport& cuda) {
   else
     std::printf("  cuda     no: %s\n", why_no_cuda().c_str());
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
+  std::printf("\nWhat --protocol automatic picks\n");
+  for (const auto& [n_ranks, n_experts, choice] : protocol_examples())
+    std::printf("  %2d ranks, %4d experts   %s: %s\n", n_ranks, n_experts, to_string(choice.protocol),
+                choice.reason.c_str());
 }
 
 std::string to_json(const CudaReport& cuda) {
@@ -65,6 +86,14 @@ std::string to_json(const CudaReport& cuda) {
                                             .integer("memory_bytes", static_cast<int64_t>(gpu.memory_bytes))
                                             .raw("peers", json_array(gpu.peers))
                                             .str();
+  std::string protocols = "[";
+  for (const auto& [n_ranks, n_experts, choice] : protocol_examples())
+    protocols += (protocols.size() > 1 ? ", " : "") + JsonObject(2)
+                                                          .integer("ranks", n_ranks)
+                                                          .integer("experts", n_experts)
+                                                          .text("protocol", to_string(choice.protocol))
+                                                          .text("why", choice.reason)
+                                                          .str();
   JsonObject report;
   report.text("cpu", cpu_name())
       .integer("cores", std::thread::hardware_concurrency())
@@ -74,6 +103,7 @@ std::string to_json(const CudaReport& cuda) {
       .integer("cuda_toolkit", cuda.toolkit_version)
       .integer("cuda_driver", cuda.driver_version)
       .raw("gpus", gpus + "]")
+      .raw("automatic_protocol", protocols + "]")
       .boolean("host_runs", true)
       .boolean("cuda_runs", num_cuda_devices() > 0);
   if (num_cuda_devices() == 0) report.text("why_no_cuda", why_no_cuda());

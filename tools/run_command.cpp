@@ -188,8 +188,11 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
                                step.topk_ids[rank].begin() + static_cast<ptrdiff_t>(token + 1) * step.top_k);
       ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
       num_rows += ids.size();
-      std::sort(ids.begin(), ids.end());
-      num_messages += static_cast<uint64_t>(std::unique(ids.begin(), ids.end()) - ids.begin());
+      if (layer.ep().config().protocol == Protocol::kSlotted) {  // which sends a repeated id once
+        std::sort(ids.begin(), ids.end());
+        ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+      }
+      num_messages += ids.size();
     }
   }
   report.bytes_moved =

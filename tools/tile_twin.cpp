@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "switchyard/schedule/check.hpp"
+#include "switchyard/schedule/one_thread.hpp"
 #include "switchyard/schedule/schedulers.hpp"
 #include "switchyard/schedule/tile_plan.hpp"
 
@@ -14,29 +15,12 @@ namespace {
 
 constexpr uint64_t kMaxTiles = 2'000'000;
 
-// A block of the twin. One thread runs all of them in turn, so the queue is a word like any other.
-struct TwinBlock {
-  uint32_t idx = 0;
-
-  uint32_t block_idx() const { return idx; }
-  bool is_producer_leader() const { return true; }
-  uint32_t increment_wrapping(uint32_t* word, uint32_t last) const {
-    const uint32_t old = *word;
-    *word = old >= last ? 0 : old + 1;
-    return old;
-  }
-  void publish(uint32_t* slot, uint32_t value) const { *slot = value; }
-  uint32_t receive(const uint32_t* slot) const { return *slot; }
-  void sync_producer() const {}
-  void sync_all() const {}
-};
-
 template <typename Scheduler>
 Scheduler make_scheduler(const MHATileShape& shape, uint32_t block_idx, uint32_t* queue) {
-  if constexpr (requires { Scheduler(queue, shape, TwinBlock{}); })
-    return Scheduler(queue, shape, TwinBlock{block_idx});
+  if constexpr (requires { Scheduler(queue, shape, OneThread{}); })
+    return Scheduler(queue, shape, OneThread{block_idx});
   else
-    return Scheduler(shape, TwinBlock{block_idx});
+    return Scheduler(shape, OneThread{block_idx});
 }
 
 // The tiles of one place on the machine, one after the other: those of a persistent block, or of the blocks
@@ -144,11 +128,11 @@ template <MHASchedule kSchedule, typename Lengths>
 void simulate_kind(const AttentionWorkload& workload, const MHATileSummary<Lengths>& summary,
                    TwinResult& result) {
   if (result.kind == SchedulerKind::kTransient)
-    simulate<TransientScheduler<kSchedule, TwinBlock>>(workload, summary, result);
+    simulate<TransientScheduler<kSchedule, OneThread>>(workload, summary, result);
   else if (result.kind == SchedulerKind::kTile)
-    simulate<TileScheduler<kSchedule, TwinBlock>>(workload, summary, result);
+    simulate<TileScheduler<kSchedule, OneThread>>(workload, summary, result);
   else
-    simulate<QueuedTileScheduler<kSchedule, TwinBlock>>(workload, summary, result);
+    simulate<QueuedTileScheduler<kSchedule, OneThread>>(workload, summary, result);
 }
 
 template <MHASchedule kSchedule>

@@ -18,11 +18,4 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
 // Rows that row_buffers() and the direct protocol have room for, on each rank.
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);
 
-// Slotted or direct, and why; from what all ranks share.
-struct ProtocolChoice {
-  Protocol protocol;
-  std::string reason;
-};
-ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks);
-
 }  // namespace switchyard

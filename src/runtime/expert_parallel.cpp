@@ -101,7 +101,10 @@ LaunchShape ExpertParallel::launch_shape() const {
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(config_, n_ranks()); }
 
 uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::row_bytes(config_); }
-uint32_t ExpertParallel::dispatch_message_bytes() const { return ExchangeSizes::message_bytes(config_); }
+uint32_t ExpertParallel::dispatch_message_bytes() const {
+  return config_.protocol == Protocol::kDirect ? ExchangeSizes::row_bytes(config_)
+                                               : ExchangeSizes::message_bytes(config_);
+}
 
 uint64_t ExpertParallel::bytes_per_rank() const { return ranks_.front()->memory.bytes(); }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "switchyard/ep/direct/kernels.hpp"
-#include "switchyard/ep/kernels.hpp"
+#include "switchyard/ep/slotted/kernels.hpp"
 #include "switchyard/ep/topk_softmax.hpp"
 #include "switchyard/format/bf16.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"

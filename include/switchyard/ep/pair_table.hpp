@@ -1,5 +1,6 @@
 // Where the items (messages or rows) of each (local expert, source rank) pair begin when all pairs are laid
-// end to end: lets every warp of a launch find its share without talking to the others.
+// end to end: lets every warp of a launch find its share without talking to the others. And the scans that
+// both protocols turn counts into places with.
 #pragma once
 
 #include "switchyard/base/checked.hpp"
@@ -8,53 +9,61 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole
-// warp, each lane over a run of neighbours.
-SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
-  const int run_length = ceil_div(count, kWarpSize);
-  const int begin = target::lane_idx() * run_length;
-  const int end = begin + run_length < count ? begin + run_length : count;
-  uint32_t sum = 0;
-  for (int i = begin; i < end; ++i) sum += values[i];
-  uint32_t inclusive = sum;
+// What threads that scan an array together do with it: each has a run of neighbours.
+struct ScanRun {
+  uint32_t* values;
+  int begin, end;
+
+  SWITCHYARD_DEVICE ScanRun(uint32_t* values_in, int count, int thread_idx, int num_threads)
+      : values(values_in) {
+    const int run_length = ceil_div(count, num_threads);
+    begin = thread_idx * run_length;
+    end = begin + run_length < count ? begin + run_length : count;
+  }
+  SWITCHYARD_DEVICE uint32_t sum() const {
+    uint32_t sum = 0;
+    for (int i = begin; i < end; ++i) sum += values[i];
+    return sum;
+  }
+  // Turns the run into exclusive prefix sums that start with `before`.
+  SWITCHYARD_DEVICE void scan(uint32_t before) {
+    for (int i = begin; i < end; ++i) {
+      const uint32_t value = values[i];
+      values[i] = before;
+      before += value;
+    }
+  }
+};
+
+// The sum of the values of this lane and those below it.
+SWITCHYARD_DEVICE uint32_t warp_inclusive_sum(uint32_t value) {
   for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const uint32_t below = target::shuffle_up(inclusive, delta);
-    if (target::lane_idx() >= delta) inclusive += below;
+    const uint32_t below = target::shuffle_up(value, delta);
+    if (target::lane_idx() >= delta) value += below;
   }
-  uint32_t before = inclusive - sum;
-  for (int i = begin; i < end; ++i) {
-    const uint32_t value = values[i];
-    values[i] = before;
-    before += value;
-  }
+  return value;
+}
+
+// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole
+// warp.
+SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
+  ScanRun run(values, count, target::lane_idx(), kWarpSize);
+  const uint32_t sum = run.sum(), inclusive = warp_inclusive_sum(sum);
+  run.scan(inclusive - sum);
   if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
 }
 
-// The same by a whole block, which it leaves synchronised: values[0..count) become their exclusive prefix
-// sums, values[count] the total. `warp_sums` has room for every warp of the block.
+// The same by a whole block, which it leaves synchronised. `warp_sums` has room for every warp of the block.
 SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_t* warp_sums) {
-  const int run_length = ceil_div(count, target::num_threads());
-  const int begin = target::thread_idx() * run_length;
-  const int end = begin + run_length < count ? begin + run_length : count;
-  uint32_t sum = 0;
-  for (int i = begin; i < end; ++i) sum += values[i];
-  uint32_t inclusive = sum;
-  for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const uint32_t below = target::shuffle_up(inclusive, delta);
-    if (target::lane_idx() >= delta) inclusive += below;
-  }
+  ScanRun run(values, count, target::thread_idx(), target::num_threads());
+  const uint32_t sum = run.sum(), inclusive = warp_inclusive_sum(sum);
   if (target::lane_idx() == kWarpSize - 1) warp_sums[target::warp_idx()] = inclusive;
   target::sync_block();
   uint32_t warps_before = target::lane_idx() < target::warp_idx() ? warp_sums[target::lane_idx()] : 0;
   for (int lane_mask = kWarpSize / 2; lane_mask > 0; lane_mask /= 2)
     warps_before += target::shuffle_xor(warps_before, lane_mask);
-  uint32_t before = inclusive - sum + warps_before;
-  for (int i = begin; i < end; ++i) {
-    const uint32_t value = values[i];
-    values[i] = before;
-    before += value;
-  }
-  if (target::thread_idx() == target::num_threads() - 1) values[count] = before;
+  run.scan(warps_before + inclusive - sum);
+  if (target::thread_idx() == target::num_threads() - 1) values[count] = warps_before + inclusive;
   target::sync_block();
 }
 

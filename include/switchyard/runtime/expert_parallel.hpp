@@ -43,6 +43,13 @@ struct ExpertParallelConfig {
   double capacity_factor = 0;
 };
 
+// Slotted or direct, and why: what automatic comes to, from what all ranks share.
+struct ProtocolChoice {
+  Protocol protocol;
+  std::string reason;
+};
+ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks);
+
 // Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
 struct DispatchInput {
   const bf16* tokens = nullptr;       // [num_tokens][hidden]
@@ -136,7 +143,7 @@ class ExpertParallel {
   int n_sms() const { return config_.n_sms; }
   // Rows a rank can receive at the very most: every token of every rank, top_k times.
   uint64_t max_recv_rows() const;
-  // Bytes of a dispatched message, headers included, and of a combined row.
+  // Bytes of a dispatched message, with its header where the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;
   uint32_t combine_message_bytes() const;
   // Exchange memory per rank.

@@ -87,11 +87,11 @@ struct DirectCombineWait {
     bool arrived = finds_no_poison(params.fault);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       uint32_t place = 0;
-      // acquire: the rank's expert output; pairs with the release in its combine_async
       const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
       if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
         place = StepCell::unpack(target::ld_acquire_system(cell)).value;
       else
+        // acquire: the rank's expert output; pairs with the release in its combine_async
         arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
       shared.output_of_rank[rank] =
           params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;

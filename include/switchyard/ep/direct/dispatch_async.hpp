@@ -169,12 +169,12 @@ struct DirectDispatchAsync {
       const int src_rank = cell_idx / shape.n_experts();
       const int expert_idx = cell_idx % shape.n_experts();
       uint32_t num_rows = 0;
-      // acquire: the rank has done with the step before; pairs with the release in its send_counts()
       const uint64_t* cell =
           count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx);
       if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
         num_rows = StepCell::unpack(target::ld_acquire_system(cell)).value;
       else
+        // acquire: the rank has done with the step before; pairs with the release in its send_counts()
         arrived &=
             wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, cell, num_rows);
       if (num_rows == 0) continue;

@@ -42,8 +42,8 @@ struct DirectDispatchWait {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint32_t num_rows = 0;
-      // acquire: the rank's rows of this expert; pairs with the release in its finish()
       if (is_mutant<Fixed>(LogicMutant::kRowsNotAwaited)) continue;
+      // acquire: the rank's rows of this expert; pairs with the release in its finish()
       arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
                                params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
     }

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "switchyard/ep/begin_kernel.hpp"
-#include "switchyard/ep/combine_async.hpp"
-#include "switchyard/ep/combine_wait.hpp"
-#include "switchyard/ep/dispatch_async.hpp"
-#include "switchyard/ep/dispatch_wait.hpp"
+#include "switchyard/ep/slotted/combine_async.hpp"
+#include "switchyard/ep/slotted/combine_wait.hpp"
+#include "switchyard/ep/slotted/dispatch_async.hpp"
+#include "switchyard/ep/slotted/dispatch_wait.hpp"
 #include "switchyard/format/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
