@@ -86,15 +86,15 @@ struct DirectCombineWait {
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     bool arrived = finds_no_poison(params.fault);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      uint32_t place = 0;
+      StepCell place{};
       const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
       if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
-        place = StepCell::unpack(target::ld_acquire_system(cell)).value;
+        place = StepCell::unpack(target::ld_acquire_system(cell));
       else
         // acquire: the rank's expert output; pairs with the release in its combine_async
         arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
       shared.output_of_rank[rank] =
-          params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;
+          params.recv_bufs.of_rank[rank] + uint64_t{place.value} * OutputCellLayout::kUnit;
     }
     return sync_block_all_well(arrived);
   }

@@ -12,11 +12,13 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxStages = 16;
+  static constexpr int kMaxNumbers = 1024;
 
   uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
   uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
+  uint32_t numbers[kMaxNumbers];        // of the block's first ids: see number_of()
   uint32_t warp_sums[1024 / kWarpSize];
   target::TransferBarrier loaded[kMaxStages];
   bool is_last_block;
@@ -77,19 +79,20 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void run() {
-    const bool is_well = finds_no_poison(params.fault);  // looked at later: the load takes its time
+    // Looked at later: loads take their time.
+    const bool is_well = finds_no_poison(params.fault);
+    const IdBatch first_ids = load_ids(0);
+    const int first_expert = expert_of_turn(0);
     begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    if (!count_rows(is_well)) return drain_loads();  // an earlier step broke and has not been reset
+    if (!count_rows(first_ids, is_well)) return drain_loads();  // an earlier step broke and was not reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
-    if (place_experts()) {
-      place_rows();
-      carry_rows();
-    } else {
+    if (place_experts())
+      carry_rows(first_expert);
+    else
       drain_loads();
-    }
     finish();
   }
 
@@ -107,32 +110,44 @@ struct DirectDispatchAsync {
     target::sync_block();
   }
 
+  // Ids of the rank that a thread has in flight at once, a block's threads apart.
+  struct IdBatch {
+    static constexpr int kSize = 8;
+    int ids[kSize];
+  };
+  SWITCHYARD_DEVICE int64_t num_ids() const {
+    return static_cast<int64_t>(params.num_tokens) * shape.top_k();
+  }
+  SWITCHYARD_DEVICE int64_t id_of_batch(int64_t batch_idx, int i) const {
+    return (batch_idx * IdBatch::kSize + i) * target::num_threads() + target::thread_idx();
+  }
+  SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
+    IdBatch batch;
+    for (int i = 0; i < IdBatch::kSize; ++i) {
+      const int64_t id_idx = id_of_batch(batch_idx, i);
+      batch.ids[i] = id_idx < num_ids() ? params.topk_ids[id_idx] : -1;
+    }
+    return batch;
+  }
+
   // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
   // all threads of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(bool is_well) {
+  SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
-    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    constexpr int kInFlight = 8;
-    for (int64_t i = target::thread_idx(); i < num_ids;
-         i += static_cast<int64_t>(kInFlight) * target::num_threads()) {
-      int ids[kInFlight];
-      for (int j = 0; j < kInFlight; ++j) {
-        const int64_t id_idx = i + static_cast<int64_t>(j) * target::num_threads();
-        ids[j] = id_idx < num_ids ? params.topk_ids[id_idx] : -1;
-      }
-      for (int j = 0; j < kInFlight; ++j) {
-        if (ids[j] == -1) continue;
-        if (kChecked && (ids[j] < 0 || ids[j] >= shape.n_experts())) {
-          report_bad_id(ids[j]);
+    for (int64_t batch_idx = 0; id_of_batch(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
+      for (int i = 0; i < IdBatch::kSize; ++i) {
+        const int id = batch.ids[i];
+        if (id == -1) continue;
+        if (kChecked && (id < 0 || id >= shape.n_experts())) {
+          report_bad_id(id);
           continue;
         }
-        target::atomic_add_relaxed_block(&shared.num_rows[ids[j]], 1u);
-        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id &&
+        target::atomic_add_relaxed_block(&shared.num_rows[id], 1u);
+        if (id_of_batch(batch_idx, i) < first_id &&
             !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
-          target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
+          target::atomic_add_relaxed_block(&shared.next_row[id], 1u);
       }
-    }
     return sync_block_all_well(is_well);
   }
 
@@ -149,13 +164,16 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void send_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
-      for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-           expert_idx += target::num_threads())
+      for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
+           cell_idx += target::num_threads()) {
+        const int expert_idx = cell_idx * CountCell::kExperts;
+        const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? shared.num_rows[expert_idx + 1] : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
         target::st_release_system(
-            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, expert_idx),
-            StepCell{step, shared.num_rows[expert_idx]}.pack());
+            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+            CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
+      }
   }
 
   // Waits for the counts of all ranks and sums them up.
@@ -163,24 +181,25 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
-    for (int cell_idx = target::thread_idx();
-         target::thread_idx() < num_waiting && cell_idx < shape.n_ranks() * shape.n_experts();
-         cell_idx += num_waiting) {
-      const int src_rank = cell_idx / shape.n_experts();
-      const int expert_idx = cell_idx % shape.n_experts();
-      uint32_t num_rows = 0;
-      const uint64_t* cell =
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx);
+    const int cells_per_rank = count_table().cells_per_rank();
+    for (int idx = target::thread_idx();
+         target::thread_idx() < num_waiting && idx < shape.n_ranks() * cells_per_rank; idx += num_waiting) {
+      const int src_rank = idx / cells_per_rank;
+      const int expert_idx = idx % cells_per_rank * CountCell::kExperts;
+      const uint64_t* address = params.count_tables.of_rank[params.my_rank] + idx;
+      CountCell cell{};
       if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
-        num_rows = StepCell::unpack(target::ld_acquire_system(cell)).value;
+        cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
         arrived &=
-            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, cell, num_rows);
-      if (num_rows == 0) continue;
-      target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
-      if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
-        target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], num_rows);
+            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
+      for (int i = 0; i < CountCell::kExperts; ++i) {
+        if (cell.counts[i] == 0) continue;
+        target::atomic_add_relaxed_block(&shared.first_row[expert_idx + i], cell.counts[i]);
+        if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+          target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx + i], cell.counts[i]);
+      }
     }
     return sync_block_all_well(arrived);
   }
@@ -190,11 +209,8 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool place_experts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
     const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
-      shared.first_row[expert_idx] = align_up(shared.first_row[expert_idx], params.format.row_alignment());
-    target::sync_block();
-    block_exclusive_scan(shared.first_row, shape.n_experts(), shared.warp_sums);
+    block_exclusive_scan(shared.first_row, shape.n_experts(), params.format.row_alignment(),
+                         shared.warp_sums);
     bool is_too_much = false;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       const uint32_t num_rows =
@@ -228,7 +244,7 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp; the numbers wait in row_of.
+  // By one warp.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
     constexpr int kInFlight = 8;
@@ -254,7 +270,7 @@ struct DirectDispatchAsync {
     if (expert_idx >= 0) {
       if (same_below == 0)
         shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
-      target::st(&params.row_of[id_idx], next_row + static_cast<uint32_t>(target::popcount(same_below)));
+      target::st(number_of(id_idx), next_row + static_cast<uint32_t>(target::popcount(same_below)));
     }
     target::sync_warp();
   }
@@ -264,21 +280,12 @@ struct DirectDispatchAsync {
     return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
   }
 
-  // Every (token, k) of this block gets its row on the expert's owner.
-  SWITCHYARD_DEVICE void place_rows() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
-    for (int64_t id_idx = static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx();
-         id_idx < static_cast<int64_t>(token_end) * shape.top_k(); id_idx += target::num_threads()) {
-      const int expert_idx = expert_of(id_idx);
-      if (expert_idx < 0) continue;
-      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(&params.row_of[id_idx]);
-      target::st(&params.row_of[id_idx], row);
-      const uint64_t src_info =
-          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
-      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
-                 src_info);
-    }
-    target::sync_block();
+  // Where a row's number among this rank's rows of its expert waits for the counts: those that do not fit
+  // here, where the row's place will be.
+  SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
+    const int64_t id_of_block = id_idx - static_cast<int64_t>(token_begin) * shape.top_k();
+    return id_of_block < DirectDispatchShared::kMaxNumbers ? &shared.numbers[id_of_block]
+                                                           : &params.row_of[id_idx];
   }
 
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
@@ -314,13 +321,12 @@ struct DirectDispatchAsync {
       await_load(turn);
   }
 
-  SWITCHYARD_DEVICE void carry_rows() {
+  SWITCHYARD_DEVICE void carry_rows(int first_expert) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
-    std::byte* row = row_of_turn(0);
+    std::byte* row = place_row(0, first_expert);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
-      std::byte* next_row = row_of_turn(turn + 1);
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
         if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
@@ -330,20 +336,31 @@ struct DirectDispatchAsync {
       await_load(turn);
       if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
       target::bulk_commit();
-      row = next_row;
+      row = place_row(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
   }
 
-  // Lane k: the row of the token's choice k, null if there is none.
-  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn) const {
-    if (target::lane_idx() >= shape.top_k() || token_of_turn(turn) >= token_end) return nullptr;
-    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
-    const int expert_idx = expert_of(id_idx);
+  // Lane k: the expert that the token's choice k names; -1 if there is none.
+  SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
+    const int token_idx = token_of_turn(turn);
+    if (!is_carrier() || target::lane_idx() >= shape.top_k() || token_idx >= token_end) return -1;
+    return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
+  }
+
+  // Lane k: finds the row of the token's choice k on the expert's owner, leaves it for combine, and tells the
+  // owner whose it is. Null if there is none.
+  SWITCHYARD_DEVICE std::byte* place_row(int turn, int expert_idx) {
     if (expert_idx < 0) return nullptr;
-    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
-           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+    const int token_idx = token_of_turn(turn);
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+    const int owner = shape.owner_rank(expert_idx);
+    const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
+    target::st(&params.row_of[id_idx], row);
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row,
+               static_cast<uint64_t>(target::lane_idx()) << 32 | static_cast<uint32_t>(token_idx));
+    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
