@@ -38,8 +38,8 @@ struct DirectCombineAsync {
     const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
       // release: lets the rank read this rank's expert output; pairs with the acquire in its combine_wait
-      target::st_release_system(params.recv_counts.of_rank[rank] + params.my_rank,
-                                StepCell{step, place}.pack());
+      target::st_release(params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank,
+                         StepCell{step, place}.pack());
   }
 };
 

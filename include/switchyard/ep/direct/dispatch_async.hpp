@@ -135,12 +135,13 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    int bad_id = -1;
     for (int64_t batch_idx = 0; id_of_batch(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
       for (int i = 0; i < IdBatch::kSize; ++i) {
         const int id = batch.ids[i];
         if (id == -1) continue;
         if (kChecked && (id < 0 || id >= shape.n_experts())) {
-          report_bad_id(id);
+          bad_id = id;
           continue;
         }
         target::atomic_add_relaxed_block(&shared.num_rows[id], 1u);
@@ -148,6 +149,7 @@ struct DirectDispatchAsync {
             !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
           target::atomic_add_relaxed_block(&shared.next_row[id], 1u);
       }
+    if (bad_id != -1) report_bad_id(bad_id);
     return sync_block_all_well(is_well);
   }
 
@@ -170,9 +172,9 @@ struct DirectDispatchAsync {
         const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? shared.num_rows[expert_idx + 1] : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
-        target::st_release_system(
-            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
-            CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
+        target::st_release(params.signal_scope,
+                           count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+                           CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
       }
   }
 
@@ -243,27 +245,42 @@ struct DirectDispatchAsync {
   // The warp that numbers rows; where there are others, those wait for the counts.
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
+  // Ids of the block that the ranker has in hand at once.
+  struct RankedIds {
+    static constexpr int kWarpfuls = 8;
+    int experts[kWarpfuls];
+  };
+  SWITCHYARD_DEVICE RankedIds load_ranked(int64_t first_id, int64_t id_end) const {
+    RankedIds ids;
+    for (int i = 0; i < RankedIds::kWarpfuls; ++i) {
+      const int64_t id_idx = first_id + i * kWarpSize + target::lane_idx();
+      ids.experts[i] = id_idx < id_end ? expert_of(id_idx) : -1;
+    }
+    return ids;
+  }
+
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp.
+  // By one warp. Only next_row ties one warpful of ids to the next: everything else is done ahead.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
-    constexpr int kInFlight = 8;
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
-    for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
-         first += kInFlight * kWarpSize) {
-      int expert_of_id[kInFlight];
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t id_idx = first + i * kWarpSize + target::lane_idx();
-        expert_of_id[i] = id_idx < id_end ? expert_of(id_idx) : -1;
-      }
-      for (int i = 0; i < kInFlight; ++i)
-        if (first + i * kWarpSize < id_end)
-          rank_warp_of_ids(first + i * kWarpSize + target::lane_idx(), expert_of_id[i]);
+    int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    RankedIds ids = load_ranked(first_id, id_end);
+    while (first_id < id_end) {
+      uint32_t same[RankedIds::kWarpfuls];
+      for (int i = 0; i < RankedIds::kWarpfuls; ++i)
+        same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
+      const int64_t next_id = first_id + RankedIds::kWarpfuls * kWarpSize;
+      const RankedIds next_ids = load_ranked(next_id, id_end);
+      for (int i = 0; i < RankedIds::kWarpfuls && first_id + i * kWarpSize < id_end; ++i)
+        rank_warpful(first_id + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
+      first_id = next_id;
+      ids = next_ids;
     }
   }
 
-  SWITCHYARD_DEVICE void rank_warp_of_ids(int64_t id_idx, int expert_idx) {
-    const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
+  // `same`: the lanes that have this expert.
+  SWITCHYARD_DEVICE void rank_warpful(int64_t id_idx, int expert_idx, uint32_t same) {
     const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
     const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
     target::sync_warp();
@@ -379,9 +396,10 @@ struct DirectDispatchAsync {
          expert_idx += target::num_threads())
       // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait
       // over there, and with who looks at the readiness of an expert before
-      target::st_release_system(ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                           shape.local_expert(expert_idx), params.my_rank),
-                                StepCell{step, shared.num_rows[expert_idx]}.pack());
+      target::st_release(params.signal_scope,
+                         ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                    shape.local_expert(expert_idx), params.my_rank),
+                         StepCell{step, shared.num_rows[expert_idx]}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };
