@@ -14,7 +14,8 @@ struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxStages = 16;
   static constexpr int kMaxNumbers = 1024;
 
-  uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
+  uint32_t num_before[kMaxExperts];     // rows that blocks before this one send to each expert
+  uint32_t num_from_here[kMaxExperts];  // and this one and those behind it
   uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
@@ -89,10 +90,12 @@ struct DirectDispatchAsync {
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
-    if (place_experts())
+    if (place_experts()) {
+      place_rows();
       carry_rows(first_expert);
-    else
+    } else {
       drain_loads();
+    }
     finish();
   }
 
@@ -100,8 +103,8 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
-      shared.num_rows[expert_idx] = 0;
-      shared.next_row[expert_idx] = 0;
+      shared.num_before[expert_idx] = 0;
+      shared.num_from_here[expert_idx] = 0;
       shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
@@ -110,47 +113,56 @@ struct DirectDispatchAsync {
     target::sync_block();
   }
 
-  // Ids of the rank that a thread has in flight at once, a block's threads apart.
+  // Ids of the rank that a thread has in flight at once, by fours.
   struct IdBatch {
-    static constexpr int kSize = 8;
-    int ids[kSize];
+    static constexpr int kFours = 4;
+    Vec16 fours[kFours];
   };
   SWITCHYARD_DEVICE int64_t num_ids() const {
     return static_cast<int64_t>(params.num_tokens) * shape.top_k();
   }
-  SWITCHYARD_DEVICE int64_t id_of_batch(int64_t batch_idx, int i) const {
-    return (batch_idx * IdBatch::kSize + i) * target::num_threads() + target::thread_idx();
+  SWITCHYARD_DEVICE int64_t first_id_of_four(int64_t batch_idx, int i) const {
+    return 4 * ((batch_idx * IdBatch::kFours + i) * target::num_threads() + target::thread_idx());
   }
   SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
     IdBatch batch;
-    for (int i = 0; i < IdBatch::kSize; ++i) {
-      const int64_t id_idx = id_of_batch(batch_idx, i);
-      batch.ids[i] = id_idx < num_ids() ? params.topk_ids[id_idx] : -1;
+    for (int i = 0; i < IdBatch::kFours; ++i) {
+      const int64_t id_idx = first_id_of_four(batch_idx, i);
+      if (id_idx + 4 <= num_ids())
+        batch.fours[i] = target::ld_16(params.topk_ids + id_idx);
+      else
+        for (int j = 0; j < 4; ++j)
+          batch.fours[i].words[j] =
+              static_cast<uint32_t>(id_idx + j < num_ids() ? params.topk_ids[id_idx + j] : -1);
     }
     return batch;
   }
 
-  // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
-  // all threads of the block are well.
+  // Counts this rank's rows per expert, those of the blocks before this one apart. Says whether all threads
+  // of the block are well.
   SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
     int bad_id = -1;
-    for (int64_t batch_idx = 0; id_of_batch(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
-      for (int i = 0; i < IdBatch::kSize; ++i) {
-        const int id = batch.ids[i];
-        if (id == -1) continue;
-        if (kChecked && (id < 0 || id >= shape.n_experts())) {
-          bad_id = id;
-          continue;
+    for (int64_t batch_idx = 0; first_id_of_four(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
+      for (int i = 0; i < IdBatch::kFours; ++i)
+        for (int j = 0; j < 4; ++j) {
+          const int id = static_cast<int>(batch.fours[i].words[j]);
+          if (id == -1) continue;
+          if (kChecked && (id < 0 || id >= shape.n_experts())) {
+            bad_id = id;
+            continue;
+          }
+          const bool is_before = first_id_of_four(batch_idx, i) + j < first_id &&
+                                 !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
+          target::atomic_add_relaxed_block(is_before ? &shared.num_before[id] : &shared.num_from_here[id],
+                                           1u);
         }
-        target::atomic_add_relaxed_block(&shared.num_rows[id], 1u);
-        if (id_of_batch(batch_idx, i) < first_id &&
-            !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
-          target::atomic_add_relaxed_block(&shared.next_row[id], 1u);
-      }
     if (bad_id != -1) report_bad_id(bad_id);
     return sync_block_all_well(is_well);
+  }
+  SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
+    return shared.num_before[expert_idx] + shared.num_from_here[expert_idx];
   }
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
@@ -169,12 +181,12 @@ struct DirectDispatchAsync {
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads()) {
         const int expert_idx = cell_idx * CountCell::kExperts;
-        const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? shared.num_rows[expert_idx + 1] : 0;
+        const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? num_rows(expert_idx + 1) : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
         target::st_release(params.signal_scope,
                            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
-                           CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
+                           CountCell{step, {num_rows(expert_idx), next_count}}.pack());
       }
   }
 
@@ -266,6 +278,9 @@ struct DirectDispatchAsync {
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
     int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
     RankedIds ids = load_ranked(first_id, id_end);
+    for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
+      shared.next_row[expert_idx] = shared.num_before[expert_idx];
+    target::sync_warp();
     while (first_id < id_end) {
       uint32_t same[RankedIds::kWarpfuls];
       for (int i = 0; i < RankedIds::kWarpfuls; ++i)
@@ -297,14 +312,44 @@ struct DirectDispatchAsync {
     return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
   }
 
-  // Where a row's number among this rank's rows of its expert waits for the counts: those that do not fit
-  // here, where the row's place will be.
+  // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
+  // fit, else where the row's place will be.
+  SWITCHYARD_DEVICE bool has_numbers_here() const {
+    return static_cast<int64_t>(token_end - token_begin) * shape.top_k() <= DirectDispatchShared::kMaxNumbers;
+  }
   SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
-    const int64_t id_of_block = id_idx - static_cast<int64_t>(token_begin) * shape.top_k();
-    return id_of_block < DirectDispatchShared::kMaxNumbers ? &shared.numbers[id_of_block]
-                                                           : &params.row_of[id_idx];
+    return has_numbers_here() ? &shared.numbers[id_idx - static_cast<int64_t>(token_begin) * shape.top_k()]
+                              : &params.row_of[id_idx];
   }
 
+  // Every (token, k) of this block gets its row on the expert's owner. All at once: src_info is written in
+  // pieces smaller than memory likes, which the caches join only if they come together. Carriers need not
+  // wait for it if they can find their rows themselves.
+  SWITCHYARD_DEVICE void place_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
+    const bool leaves_out_carriers = finds_rows_itself();
+    if (leaves_out_carriers && is_carrier()) return;
+    const int num_left_out = leaves_out_carriers ? carriers.num_carriers * kWarpSize : 0;
+    for (int64_t id_idx =
+             static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx() - num_left_out;
+         id_idx < static_cast<int64_t>(token_end) * shape.top_k();
+         id_idx += target::num_threads() - num_left_out) {
+      const int expert_idx = expert_of(id_idx);
+      if (expert_idx < 0) continue;
+      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
+      target::st(&params.row_of[id_idx], row);
+      const uint64_t src_info =
+          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
+      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
+                 src_info);
+    }
+    if (!leaves_out_carriers) target::sync_block();
+  }
+
+  // Whether a carrier can do without place_rows(), which others do meanwhile.
+  SWITCHYARD_DEVICE bool finds_rows_itself() const {
+    return has_numbers_here() && carriers.num_carriers < target::num_warps();
+  }
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
   SWITCHYARD_DEVICE int token_of_turn(int turn) const {
     return token_begin + target::warp_idx() + turn * carriers.num_carriers;
@@ -342,7 +387,7 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
-    std::byte* row = place_row(0, first_expert);
+    std::byte* row = row_of_turn(0, first_expert);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
@@ -353,7 +398,7 @@ struct DirectDispatchAsync {
       await_load(turn);
       if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
       target::bulk_commit();
-      row = place_row(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
+      row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
@@ -366,18 +411,13 @@ struct DirectDispatchAsync {
     return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
   }
 
-  // Lane k: finds the row of the token's choice k on the expert's owner, leaves it for combine, and tells the
-  // owner whose it is. Null if there is none.
-  SWITCHYARD_DEVICE std::byte* place_row(int turn, int expert_idx) {
+  // Lane k: the row of the token's choice k on the expert's owner; null if there is none.
+  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
-    const int token_idx = token_of_turn(turn);
-    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
-    const int owner = shape.owner_rank(expert_idx);
-    const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
-    target::st(&params.row_of[id_idx], row);
-    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row,
-               static_cast<uint64_t>(target::lane_idx()) << 32 | static_cast<uint32_t>(token_idx));
-    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row) * row_bytes;
+    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
+    const uint32_t row = finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
+                                             : target::ld(&params.row_of[id_idx]);
+    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] + static_cast<uint64_t>(row) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
@@ -399,7 +439,7 @@ struct DirectDispatchAsync {
       target::st_release(params.signal_scope,
                          ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
                                     shape.local_expert(expert_idx), params.my_rank),
-                         StepCell{step, shared.num_rows[expert_idx]}.pack());
+                         StepCell{step, num_rows(expert_idx)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };
