@@ -18,6 +18,8 @@ enum ExitCode : int {
 void add_run_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
+// Below `bench`.
+void add_bench_formats_command(CLI::App& bench, std::function<int()>* run);
 void add_doctor_command(CLI::App& app, std::function<int()>* run);
 
 }  // namespace switchyard::tools
