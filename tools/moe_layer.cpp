@@ -180,10 +180,10 @@ Status MoeLayer::run_experts(const OnPhase& on_phase) {
   }));
   SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const SiluMulParams params{n_local, workload_.expert_width, buffers.gate_up.data(),
-                               buffers.row_offsets.data(), buffers.activated.data()};
+    const SiluMulArguments arguments{n_local, workload_.expert_width, buffers.gate_up.data(),
+                                     buffers.row_offsets.data()};
     return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(),
-                                                         params);
+                                                         arguments, {.rows = buffers.activated.data()});
   }));
   return timed("down", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];

@@ -2,12 +2,12 @@
 // shape the library ships, a test for kernels of its own.
 #pragma once
 
+#include "launch_silu_mul.hpp"
 #include "switchyard/ep/direct/kernels.hpp"
 #include "switchyard/ep/slotted/kernels.hpp"
 #include "switchyard/ep/topk_softmax.hpp"
 #include "switchyard/format/bf16.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
-#include "switchyard/gemm/silu_mul.hpp"
 #include "switchyard/sync/check_output.hpp"
 #include "switchyard/sync/stall.hpp"
 #include "switchyard/transport/kernel_table.hpp"
@@ -19,8 +19,7 @@ inline constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "di
                       kDispatch[] = "dispatch";
 inline constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combine_wait",
                       kCombine[] = "combine";
-inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul",
-                      kSiluMul[] = "silu_mul";
+inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kCheckOutput[] = "check_output";
 
 inline LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
@@ -167,7 +166,7 @@ constexpr KernelTable make_kernel_table() {
       .direct = make_direct_kernels<Direct>(),
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
-      .silu_mul = &launch_plain<kSiluMul, SiluMulParams, silu_mul_kernel>,
+      .silu_mul = &launch_silu_mul,
       .stall = &launch_plain<kStall, StallParams, stall_kernel>,
       .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
   };

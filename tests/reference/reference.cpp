@@ -8,6 +8,8 @@
 #include <numeric>
 #include <thread>
 
+#include "switchyard/base/exp.hpp"
+
 namespace switchyard::reference {
 namespace {
 
@@ -177,14 +179,19 @@ std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<b
   return output;
 }
 
-std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width) {
-  std::vector<bf16> output;
+std::vector<float> silu_products(const std::vector<bf16>& gate_up, int width) {
+  std::vector<float> products;
   for (size_t row = 0; row < gate_up.size(); row += 2 * static_cast<size_t>(width))
     for (int column = 0; column < width; ++column) {
-      const float gate = to_float(gate_up[row + column]);
-      output.push_back(to_bf16(gate / (1.0f + std::exp(-gate)) * to_float(gate_up[row + width + column])));
+      const float gate = to_float(gate_up[row + column]), up = to_float(gate_up[row + width + column]);
+      const float product = gate / (1.0f + exp_f32(-gate)) * up;
+      products.push_back(std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product);
     }
-  return output;
+  return products;
+}
+
+std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width) {
+  return rounded(silu_products(gate_up, width));
 }
 
 std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx) {

@@ -75,7 +75,10 @@ struct RaggedGroups {
 std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
                                  const std::vector<std::vector<bf16>>& matrices, int inner, int columns);
 
-// [row][width]: silu(gate) * up in fp32, rounded once, of [row][2 * width]: gate, then up.
+// [row][width]: silu(gate) * up in fp32, of [row][2 * width]: gate, then up. Any NaN is the positive quiet
+// one.
+std::vector<float> silu_products(const std::vector<bf16>& gate_up, int width);
+// The same, rounded once.
 std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width);
 
 // A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to

@@ -11,10 +11,10 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The largest magnitude of elements [begin, begin + size); NaN if any is NaN or infinite.
-float amax_of(const std::vector<bf16>& token, size_t begin, size_t size) {
+float amax_of(const std::vector<float>& token, size_t begin, size_t size) {
   float amax = 0;
   for (size_t i = begin; i < begin + size; ++i) {
-    const float magnitude = std::fabs(to_float(token[i]));
+    const float magnitude = std::fabs(token[i]);
     if (!std::isfinite(magnitude)) return kNan;
     amax = std::max(amax, magnitude);
   }
@@ -23,7 +23,7 @@ float amax_of(const std::vector<bf16>& token, size_t begin, size_t size) {
 
 }  // namespace
 
-QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<bf16>& token) {
+QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token) {
   const Rounder round(format);
   const float largest = static_cast<float>(round.max());
   QuantizedToken result;
@@ -32,12 +32,12 @@ QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<bf16>
     const float clamped = std::isnan(amax) ? kNan : std::max(amax, 1e-4f);
     result.float_scales.push_back(std::isnan(amax) ? std::bit_cast<float>(0x7fc00000u) : clamped / largest);
     const float factor = largest / clamped;
-    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(token[i] * factor));
   }
   return result;
 }
 
-QuantizedToken mx(const NumberFormat& format, const std::vector<bf16>& token) {
+QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token) {
   const Rounder round(format);
   QuantizedToken result;
   for (size_t begin = 0; begin < token.size(); begin += 32) {
@@ -50,12 +50,12 @@ QuantizedToken mx(const NumberFormat& format, const std::vector<bf16>& token) {
     const int exponent = amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(round.max()));
     result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
     for (size_t i = begin; i < begin + 32; ++i)
-      result.codes.push_back(round(static_cast<double>(to_float(token[i])) / std::ldexp(1.0, exponent)));
+      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
   }
   return result;
 }
 
-QuantizedToken nvfp4(const std::vector<bf16>& token, float tensor_scale) {
+QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
   const Rounder round(kE2M1), round_scale(kE4M3);
   const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
   QuantizedToken result;
@@ -65,9 +65,15 @@ QuantizedToken nvfp4(const std::vector<bf16>& token, float tensor_scale) {
     const float scale = static_cast<float>(kE4M3.value_of(scale_code)) * tensor_scale;
     const float factor = scale == 0 ? 0 : 1.0f / scale;
     result.scale_codes.push_back(scale_code);
-    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(token[i] * factor));
   }
   return result;
+}
+
+std::vector<float> to_floats(const std::vector<bf16>& token) {
+  std::vector<float> values;
+  for (const bf16 value : token) values.push_back(to_float(value));
+  return values;
 }
 
 std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {

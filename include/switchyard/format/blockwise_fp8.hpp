@@ -39,8 +39,8 @@ struct BlockwiseFP8Quantizer {
     float stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
-    const float magnitude = to_float(amax) > kMinAmax ? to_float(amax) : kMinAmax;
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
+    const float magnitude = amax > kMinAmax ? amax : kMinAmax;
     if (!is_finite(amax)) return {kQuietNan, kQuietNan};
     return {target::divide(magnitude, Element::max()), target::divide(Element::max(), magnitude)};
   }

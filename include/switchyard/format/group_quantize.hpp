@@ -15,7 +15,7 @@
 namespace switchyard {
 
 // A group whose elements are all finite has a finite amax. Otherwise the group is NaN as a whole.
-SWITCHYARD_HD constexpr bool is_finite(bf16 amax) { return amax.bits < 0x7f80u; }
+SWITCHYARD_HD constexpr bool is_finite(float amax) { return std::bit_cast<uint32_t>(amax) < 0x7f800000u; }
 inline constexpr float kQuietNan = std::bit_cast<float>(0x7fc00000u);
 
 inline Status check_hidden(const char* format_name, int hidden, int multiple) {
@@ -58,17 +58,28 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // What a lane takes at a time: two 16-byte loads, and at least 8 bytes of codes.
 inline constexpr int kElementsPerLane = 16;
 
+// bf16 as they were loaded.
 struct LaneElements {
   Vec16 halves[2];
 
   // Elements 2 * i and 2 * i + 1.
   SWITCHYARD_DEVICE uint32_t pair(int i) const { return halves[i / 4].words[i % 4]; }
+  SWITCHYARD_DEVICE float value(int i) const {
+    return std::bit_cast<float>(i % 2 == 0 ? pair(i / 2) << 16 : pair(i / 2) & 0xffff0000u);
+  }
+};
+
+// Values a lane has computed.
+struct LaneFloats {
+  float values[kElementsPerLane];
+
+  SWITCHYARD_DEVICE float value(int i) const { return values[i]; }
 };
 
 // The largest magnitude of the lane's group, which as many lanes share as it has elements for. NaN is larger
 // than infinity, infinity larger than all numbers: magnitudes compare as integers.
 template <int kGroupSize>
-SWITCHYARD_DEVICE bf16 group_amax(const LaneElements& elements) {
+SWITCHYARD_DEVICE float group_amax(const LaneElements& elements) {
   static_assert(kGroupSize % kElementsPerLane == 0 && kGroupSize <= kElementsPerLane * kWarpSize);
   constexpr uint32_t kMagnitudes = 0x7fff7fffu;
   uint32_t amax = elements.pair(0) & kMagnitudes;
@@ -76,19 +87,32 @@ SWITCHYARD_DEVICE bf16 group_amax(const LaneElements& elements) {
     amax = target::max_u16x2(amax, elements.pair(i) & kMagnitudes);
   for (int lane_mask = 1; lane_mask < kGroupSize / kElementsPerLane; lane_mask *= 2)
     amax = target::max_u16x2(amax, target::shuffle_xor(amax, lane_mask));
-  return bf16{static_cast<uint16_t>(target::max_u16x2(amax, amax >> 16))};
+  return to_float(bf16{static_cast<uint16_t>(target::max_u16x2(amax, amax >> 16))});
 }
 
-template <typename Element>
-SWITCHYARD_DEVICE void quantize(const LaneElements& elements, float factor,
+template <int kGroupSize>
+SWITCHYARD_DEVICE float group_amax(const LaneFloats& elements) {
+  static_assert(kGroupSize % kElementsPerLane == 0 && kGroupSize <= kElementsPerLane * kWarpSize);
+  uint32_t amax = 0;
+  const auto include = [&](uint32_t magnitude) { amax = magnitude > amax ? magnitude : amax; };
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kElementsPerLane; ++i)
+    include(std::bit_cast<uint32_t>(elements.values[i]) & 0x7fffffffu);
+  for (int lane_mask = 1; lane_mask < kGroupSize / kElementsPerLane; lane_mask *= 2)
+    include(target::shuffle_xor(amax, lane_mask));
+  return std::bit_cast<float>(amax);
+}
+
+// Elements: LaneElements or LaneFloats.
+template <typename Element, typename Elements>
+SWITCHYARD_DEVICE void quantize(const Elements& elements, float factor,
                                 uint32_t (&words)[kElementsPerLane * Element::kNumBits / 32]) {
   constexpr bool kIsE4M3 = std::is_same_v<Element, e4m3>, kIsE5M2 = std::is_same_v<Element, e5m2>;
   uint8_t codes[kElementsPerLane];
   SWITCHYARD_UNROLL
   for (int i = 0; i < kElementsPerLane / 2; ++i) {
-    const uint32_t pair = elements.pair(i);
-    const float first = std::bit_cast<float>(pair << 16) * factor;
-    const float second = std::bit_cast<float>(pair & 0xffff0000u) * factor;
+    const float first = elements.value(2 * i) * factor;
+    const float second = elements.value(2 * i + 1) * factor;
     if constexpr (kIsE4M3 || kIsE5M2) {
       const uint32_t both = kIsE4M3 ? target::to_e4m3x2(first, second) : target::to_e5m2x2(first, second);
       words[i / 2] = i % 2 == 0 ? both : words[i / 2] | both << 16;

@@ -17,8 +17,8 @@ struct MXQuantizer {
     e8m0 stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
-    const e8m0 scale = mx_scale<Element>(to_float(amax));
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
+    const e8m0 scale = mx_scale<Element>(amax);
     return {scale, reciprocal(scale)};
   }
 };

@@ -74,9 +74,9 @@ struct NVFP4Quantizer {
     e4m3 stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
     if (!is_finite(amax)) return {e4m3{static_cast<uint8_t>(e4m3::kNanCode)}, kQuietNan};
-    const e4m3 scale{static_cast<uint8_t>(target::to_e4m3x2(to_float(amax) * scale_factor, 0.0f))};
+    const e4m3 scale{static_cast<uint8_t>(target::to_e4m3x2(amax * scale_factor, 0.0f))};
     // A group too small for any scale is all zeros.
     return {scale, scale.bits == 0 ? 0.0f : target::divide(1.0f, to_float(scale) * tensor_scale)};
   }

@@ -46,7 +46,7 @@ struct KernelTable {
   EpKernels direct;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
-  LaunchFunction<SiluMulParams> silu_mul;
+  LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
   LaunchFunction<StallParams> stall;
   LaunchFunction<CheckOutputParams> check_output;
 };
