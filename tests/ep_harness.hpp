@@ -43,6 +43,7 @@ struct RunOptions {
   HostDeviceOptions host = {};
   bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
+  TokenFormatKind format = TokenFormatKind::kBF16;  // others: only run_and_compare()
 };
 
 // One rank's view of a step: device buffers, and what came back.
@@ -54,6 +55,8 @@ class EpHarness {
   void run_and_check(const reference::Step& step);
   // The same; what is wrong, in words, or nothing.
   std::string run_and_compare(const reference::Step& step);
+  // Only dispatch, and what it left.
+  std::string dispatch_and_compare(const reference::Step& step);
   // Puts all steps on the streams before it waits for any, with experts that return what they get, and
   // compares the outputs: nothing but the kernels keeps a step from the next.
   std::string run_back_to_back(const std::vector<reference::Step>& steps);
@@ -85,6 +88,7 @@ class EpHarness {
  private:
   struct RankBuffers {
     Buffer<bf16> tokens, rows, expert_rows, output;
+    Buffer<uint8_t> encoded_rows, scales;  // of formats that encode
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;

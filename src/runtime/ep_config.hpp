@@ -13,7 +13,7 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
 
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
 
-// Rows a rank can receive at the very most: every token of every rank, top_k times.
+// Rows a rank can receive at the very most: every token of every rank, top_k times, and what aligns them.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
 // Rows that row_buffers() and the direct protocol have room for, on each rank.
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);

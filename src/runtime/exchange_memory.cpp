@@ -1,6 +1,7 @@
 #include "exchange_memory.hpp"
 
 #include <cstring>
+#include <iterator>
 
 #include "ep_config.hpp"
 #include "switchyard/ep/direct/layout.hpp"
@@ -8,24 +9,53 @@
 
 namespace switchyard {
 
-uint32_t ExchangeSizes::row_bytes(const ExpertParallelConfig& config) {
+uint32_t ExchangeSizes::token_bytes(const ExpertParallelConfig& config) {
   return static_cast<uint32_t>(config.hidden) * static_cast<uint32_t>(sizeof(bf16));
 }
-uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
-  return MessageLayout{row_bytes(config), config.top_k}.bytes();
+uint32_t ExchangeSizes::encoded_bytes(const ExpertParallelConfig& config) {
+  return info_of(config.dispatch_format).encoded_bytes(config.hidden);
 }
+uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
+  return MessageLayout{encoded_bytes(config), config.top_k}.bytes();
+}
+
+namespace {
+
+// Rows, their scales and expert outputs, one after the other.
+Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
+  constexpr uint64_t kAlignment = 256;
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const CheckedSize parts[] = {
+      CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
+      format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
+      CheckedSize(sizes.row_capacity) * CheckedSize(ExchangeSizes::token_bytes(config))};
+  uint64_t* ends[] = {&sizes.scales_offset, &sizes.expert_outputs_offset, &sizes.rows};
+  CheckedSize end(0);
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    end = end + parts[i] + CheckedSize(kAlignment);
+    if (!end.ok() || sizes.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
+      return invalid_argument("capacity_factor %g makes %llu rows per rank; their bytes must be below %llu",
+                              config.capacity_factor, static_cast<unsigned long long>(sizes.row_capacity),
+                              static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
+    end = CheckedSize(end.value() / kAlignment * kAlignment);
+    *ends[i] = end.value();
+  }
+  sizes.has_scales = parts[1].value() > 0;
+  return Status();
+}
+
+}  // namespace
 
 Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int n_ranks) {
   const int tokens = config.max_tokens_per_rank;
   const CheckedSize ids = CheckedSize(tokens) * CheckedSize(config.top_k);
   ExchangeSizes sizes{};
   sizes.row_capacity = switchyard::row_capacity(config, n_ranks);
-  const CheckedSize rows = CheckedSize(sizes.row_capacity) * CheckedSize(row_bytes(config)) *
-                           CheckedSize(2);  // and expert outputs
+  SWITCHYARD_RETURN_IF_ERROR(place_rows(config, sizes));
   CheckedSize recv(0), combine(0);
   if (config.protocol == Protocol::kSlotted) {
     recv = DispatchRecvLayout{config.n_experts / n_ranks, n_ranks, tokens, message_bytes(config)}.bytes();
-    combine = CombineRecvLayout{tokens, config.top_k, row_bytes(config)}.bytes();
+    combine = CombineRecvLayout{tokens, config.top_k, token_bytes(config)}.bytes();
     sizes.combine_counts = CombineCountLayout{config.n_experts}.bytes().value();
     sizes.counters =
         static_cast<uint64_t>(SyncCounterLayout{config.n_experts}.total_size()) * sizeof(int32_t);
@@ -35,14 +65,9 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
     sizes.count_table = CountTableLayout{n_ranks, config.n_experts}.bytes().value();
     sizes.row_of = (ids * CheckedSize(sizeof(uint32_t))).value();
   }
-  if (!(recv + combine + rows).ok())
+  if (!(recv + combine + CheckedSize(sizes.rows)).ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
                             tokens, config.n_experts, message_bytes(config));
-  if (rows.value() / 2 / OutputCellLayout::kUnit > UINT32_MAX)
-    return invalid_argument("capacity_factor %g makes %llu bytes of rows per rank; they must be below %llu",
-                            config.capacity_factor, static_cast<unsigned long long>(rows.value() / 2),
-                            static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
-  sizes.rows = rows.value();
   sizes.src_info = sizes.row_capacity * 2 * sizeof(int32_t);
   sizes.dispatch_counts = DispatchCountLayout{config.n_experts, n_ranks}.bytes().value();
   sizes.dispatch_recv = recv.value();
@@ -90,11 +115,14 @@ Status ExchangeMemory::allocate_rows(Device& device, const ExchangeSizes& sizes)
 }
 
 RowBuffers ExchangeMemory::row_buffers(const ExchangeSizes& sizes) const {
-  bf16* rows = row_memory.as<bf16>();
-  return {.rows = rows,
+  std::byte* rows = row_memory.as<std::byte>();
+  if (rows == nullptr) return {};
+  return {.rows = sizes.has_scales ? nullptr : reinterpret_cast<bf16*>(rows),
           .src_info = src_info.as<int32_t>(),
-          .expert_outputs = rows == nullptr ? nullptr : rows + sizes.rows / 2 / sizeof(bf16),
-          .max_rows = static_cast<uint32_t>(sizes.row_capacity)};
+          .expert_outputs = reinterpret_cast<bf16*>(rows + sizes.expert_outputs_offset),
+          .max_rows = static_cast<uint32_t>(sizes.row_capacity),
+          .encoded_rows = rows,
+          .scales = sizes.has_scales ? rows + sizes.scales_offset : nullptr};
 }
 
 uint64_t ExchangeMemory::bytes() const {

@@ -76,11 +76,10 @@ Status ExpertParallel::choose_launch() {
     if (config_.n_sms == 0)
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
-    Result<int> resident =
-        kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
+    Result<int> resident = max_resident_blocks(device);
     if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
       config_.num_threads = kCudaThreads[1];
-      resident = kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
+      resident = max_resident_blocks(device);
     }
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())
@@ -92,6 +91,27 @@ Status ExpertParallel::choose_launch() {
   return Status();
 }
 
+// Of dispatch and of combine; also loads them.
+Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
+  const EpKernels& kernels = kernels_of(device);
+  const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
+  if (dispatch == nullptr)
+    return invalid_argument("dispatch_format is %s; this table of kernels has none of it",
+                            to_string(config_.dispatch_format));
+  const EpShape shape = shape_of(config_, n_ranks());
+  const Result<int> for_dispatch = dispatch->max_resident_blocks(shape, launch_shape());
+  const Result<int> for_combine = kernels.combine.max_resident_blocks(shape, launch_shape());
+  if (!for_dispatch.ok() || !for_combine.ok()) return for_dispatch.ok() ? for_combine : for_dispatch;
+  return std::min(for_dispatch.value(), for_combine.value());
+}
+
+const DispatchKernels& ExpertParallel::dispatch_kernels() const {
+  return *kernels_of(member(0).device()).dispatch(config_.dispatch_format);
+}
+const CombineKernels& ExpertParallel::combine_kernels() const {
+  return kernels_of(member(0).device()).combine;
+}
+
 LaunchShape ExpertParallel::launch_shape() const {
   return {.num_blocks = static_cast<uint32_t>(config_.n_sms),
           .num_threads = static_cast<uint32_t>(config_.num_threads),
@@ -100,9 +120,9 @@ LaunchShape ExpertParallel::launch_shape() const {
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(config_, n_ranks()); }
 
-uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::row_bytes(config_); }
+uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::token_bytes(config_); }
 uint32_t ExpertParallel::dispatch_message_bytes() const {
-  return config_.protocol == Protocol::kDirect ? ExchangeSizes::row_bytes(config_)
+  return config_.protocol == Protocol::kDirect ? ExchangeSizes::encoded_bytes(config_)
                                                : ExchangeSizes::message_bytes(config_);
 }
 
@@ -253,6 +273,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.counters = own.counters.as<int32_t>();
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
+  arguments.scales_offset = sizes_->scales_offset;
   arguments.fault = fault_channel(rank);
   return arguments;
 }
@@ -299,9 +320,11 @@ Status ExpertParallel::check_tokens(const char* call, int num_tokens, const void
 Status ExpertParallel::check_rows(int rank, const char* call, const DispatchOutput& output) const {
   const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
   if (output.rows == nullptr && output.src_info == nullptr) return Status();
-  if (output.rows != own.rows || output.src_info != own.src_info || output.max_rows != own.max_rows)
+  if (output.rows != own.encoded_rows || output.src_info != own.src_info || output.max_rows != own.max_rows ||
+      output.scales != own.scales)
     return invalid_argument(
-        "%s: rows, src_info and max_rows must be those of row_buffers(%d): the direct protocol writes there",
+        "%s: rows, scales, src_info and max_rows must be those of row_buffers(%d): the direct protocol "
+        "writes there",
         call, rank);
   return Status();
 }
@@ -315,12 +338,12 @@ Status ExpertParallel::check_expert_rows(int rank, const char* call, const bf16*
   return Status();
 }
 
-Status ExpertParallel::launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call,
+Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                                        const DispatchInput* input, const DispatchOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
   RankState& state = *ranks_[static_cast<size_t>(rank)];
   DispatchArguments arguments = dispatch_arguments(rank);
-  bf16* output_rows = nullptr;
+  FormatTensors tensors{.max_rows = arguments.max_rows, .tensor_scale = config_.input_scale};
   if (input != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input->num_tokens, input->topk_ids));
     if (input->num_tokens > 0) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "tokens", input->tokens));
@@ -335,35 +358,38 @@ Status ExpertParallel::launch_dispatch(EpKernels::Dispatch launch, int rank, con
       if (output->max_rows > 0) {
         SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output->rows));
         SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output->src_info));
+        if (sizes_->has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output->scales));
       }
       arguments.max_rows = output->max_rows;
     }
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output->row_offsets));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output->expert_ids));
-    output_rows = output->rows;
+    tensors.rows = static_cast<std::byte*>(output->rows);
+    tensors.scales = static_cast<std::byte*>(output->scales);
+    tensors.max_rows = arguments.max_rows;
     arguments.row_offsets = output->row_offsets;
     arguments.expert_ids = output->expert_ids;
     arguments.src_info = output->src_info;
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, output_rows));
+  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, tensors));
   if (input != nullptr) state.num_tokens = input->num_tokens;
   state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
   return Status();
 }
 
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
-  return launch_dispatch(kernels().dispatch_async, rank, "dispatch_async", &input, nullptr);
+  return launch_dispatch(dispatch_kernels().async, rank, "dispatch_async", &input, nullptr);
 }
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
-  return launch_dispatch(kernels().dispatch_wait, rank, "dispatch_wait", nullptr, &output);
+  return launch_dispatch(dispatch_kernels().wait, rank, "dispatch_wait", nullptr, &output);
 }
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
-  return launch_dispatch(kernels().dispatch, rank, "dispatch", &input, &output);
+  return launch_dispatch(dispatch_kernels().fused, rank, "dispatch", &input, &output);
 }
 
-Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const char* call,
+Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, const char* call,
                                       const CombineInput* input, const CombineOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
@@ -405,13 +431,13 @@ Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
-  return launch_combine(kernels().combine_async, rank, "combine_async", &input, nullptr);
+  return launch_combine(combine_kernels().async, rank, "combine_async", &input, nullptr);
 }
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
-  return launch_combine(kernels().combine_wait, rank, "combine_wait", nullptr, &output);
+  return launch_combine(combine_kernels().wait, rank, "combine_wait", nullptr, &output);
 }
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
-  return launch_combine(kernels().combine, rank, "combine", &input, &output);
+  return launch_combine(combine_kernels().fused, rank, "combine", &input, &output);
 }
 
 Status ExpertParallel::check_fault(int rank) {

@@ -7,7 +7,29 @@
 namespace switchyard {
 namespace {
 
-constexpr KernelTable kTable = make_kernel_table<RunTimeShape, RunTimeShape>();
+FormatKernels kernels_of(TokenFormatKind format) {
+  switch (format) {
+    case TokenFormatKind::kBF16:
+      break;
+    case TokenFormatKind::kFP8:
+    case TokenFormatKind::kFP8E5M2:
+      return blockwise_fp8_kernels(format);
+    case TokenFormatKind::kMXFP8:
+    case TokenFormatKind::kMXFP6:
+    case TokenFormatKind::kMXFP4:
+      return mx_kernels(format);
+    case TokenFormatKind::kNVFP4:
+      return nvfp4_kernels();
+  }
+  return kFormatKernels<BF16TokenFormat>;
+}
+
+constexpr KernelTable all_formats(KernelTable table) {
+  table.slotted.dispatch = [](TokenFormatKind format) { return kernels_of(format).slotted; };
+  table.direct.dispatch = [](TokenFormatKind format) { return kernels_of(format).direct; };
+  return table;
+}
+constexpr KernelTable kTable = all_formats(make_kernel_table<RunTimeShape, RunTimeShape>());
 
 }  // namespace
 

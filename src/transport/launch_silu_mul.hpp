@@ -15,6 +15,22 @@ Status launch_silu_mul_to(const LaunchShape& shape, StreamHandle stream, const S
                         SiluMulParams<Writer>{arguments, writer});
 }
 
+#if defined(__CUDACC__)
+template <typename... Scales>
+Status load_silu_mul_kernels_of() {
+  const target::ResidentKernel kernels[] = {{&silu_mul_kernel<BF16Writer>, 0},
+                                            {&silu_mul_kernel<QuantizedWriter<Scales>>, 0}...};
+  return target::max_resident_blocks(kernels, kWarpSize).status();
+}
+// Of all outputs of launch_silu_mul().
+inline Status load_silu_mul_kernels() {
+  return load_silu_mul_kernels_of<TransposedScales<e4m3>, TransposedScales<e5m2>, RowScales<e4m3>,
+                                  RowScales<e5m2>, RowScales<e2m3>, RowScales<e3m2>, RowScales<e2m1>,
+                                  TiledScales<TiledMX<e4m3>>, TiledScales<TiledMX<e5m2>>,
+                                  TiledScales<TiledMX<e2m1>>, TiledScales<NVFP4<GroupTensorScales>>>();
+}
+#endif
+
 inline Status launch_silu_mul(const LaunchShape& shape, StreamHandle stream,
                               const SiluMulArguments& arguments, const SiluMulDestination& to) {
   const auto launch = [&](const auto& writer) {

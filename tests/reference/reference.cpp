@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "reference/token_format.hpp"
 #include "switchyard/base/exp.hpp"
 
 namespace switchyard::reference {
@@ -20,59 +21,122 @@ std::string text(const RowOrigin& origin) {
 
 }  // namespace
 
+std::vector<bf16> Step::token(int rank, int token_idx) const {
+  const auto first = tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * hidden;
+  const std::vector<bf16> token(first, first + hidden);
+  return format == TokenFormatKind::kBF16 ? token : decoded(encode_token(format, token, input_scale));
+}
+
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) {
-  std::vector<std::vector<RowOrigin>> rows(step.n_local_experts());
+  std::vector<std::vector<RowOrigin>> rows(step.num_groups());
+  const int first_group = step.num_groups() - step.n_local_experts();
+  if (step.has_shared_expert)
+    for (int token = 0; token < step.num_tokens(rank); ++token) rows[0].push_back({rank, token, -1});
   for (int src_rank = 0; src_rank < step.n_ranks; ++src_rank)
     for (int token = 0; token < step.num_tokens(src_rank); ++token)
       for (int k = 0; k < step.top_k; ++k) {
         const int expert = step.topk_ids[src_rank][token * step.top_k + k];
         if (expert >= 0 && expert / step.n_local_experts() == rank)
-          rows[expert % step.n_local_experts()].push_back({src_rank, token, k});
+          rows[first_group + expert % step.n_local_experts()].push_back({src_rank, token, k});
       }
   return rows;
 }
 
+namespace {
+
+// Whether rows are what the step's format makes of their tokens.
+class RowChecker {
+ public:
+  RowChecker(const Step& step, const DispatchResult& result) : step_(step), result_(result) {}
+
+  // Empty if the row holds that token.
+  std::string check(size_t row, const RowOrigin& origin) {
+    return step_.format == TokenFormatKind::kBF16 ? check_plain(row, origin) : check_encoded(row, origin);
+  }
+
+ private:
+  std::string differs(size_t row, const RowOrigin& origin) const {
+    return "row " + std::to_string(row) + " from " + text(origin) + " differs in ";
+  }
+  std::string check_plain(size_t row, const RowOrigin& origin) const {
+    for (int column = 0; column < step_.hidden; ++column) {
+      const bf16 want =
+          step_.tokens[origin.src_rank][static_cast<size_t>(origin.src_token) * step_.hidden + column];
+      const bf16 got = result_.rows[row * step_.hidden + column];
+      if (!(got == want))
+        return differs(row, origin) + "column " + std::to_string(column) + ": " +
+               std::to_string(to_float(got)) + ", expected " + std::to_string(to_float(want));
+    }
+    return "";
+  }
+  std::string check_encoded(size_t row, const RowOrigin& origin) {
+    EncodedToken& want = encoded_[{origin.src_rank, origin.src_token}];
+    if (want.codes.empty()) {
+      const auto first =
+          step_.tokens[origin.src_rank].begin() + static_cast<ptrdiff_t>(origin.src_token) * step_.hidden;
+      want = encode_token(step_.format, std::vector<bf16>(first, first + step_.hidden), step_.input_scale);
+    }
+    const auto difference = [&](const char* what, size_t i, uint8_t got, uint8_t expected) {
+      return differs(row, origin) + what + " " + std::to_string(i) + ": " + std::to_string(got) +
+             ", expected " + std::to_string(expected);
+    };
+    for (size_t i = 0; i < want.codes.size(); ++i)
+      if (const uint8_t got = result_.encoded_rows[row * want.codes.size() + i]; got != want.codes[i])
+        return difference("byte", i, got, want.codes[i]);
+    const size_t scale_bytes = static_cast<size_t>(info_of(step_.format).scale_bytes);
+    for (size_t i = 0; i < want.scales.size(); ++i) {
+      const uint64_t offset =
+          scale_offset(step_.format, row, i / scale_bytes, step_.hidden, result_.max_rows) + i % scale_bytes;
+      if (result_.scales[offset] != want.scales[i])
+        return difference("scale byte", i, result_.scales[offset], want.scales[i]);
+    }
+    return "";
+  }
+
+  const Step& step_;
+  const DispatchResult& result_;
+  std::map<std::pair<int, int>, EncodedToken> encoded_;  // by (rank, token)
+};
+
+}  // namespace
+
 std::string check_dispatch(const Step& step, int rank, const DispatchResult& result) {
   const auto expected = dispatched_rows(step, rank);
+  const size_t alignment = info_of(step.format).row_alignment;
+  RowChecker rows(step, result);
   size_t next_row = 0;
-  for (int expert = 0; expert < step.n_local_experts(); ++expert) {
-    const std::string where =
-        "rank " + std::to_string(rank) + ", local expert " + std::to_string(expert) + ": ";
-    if (result.row_offsets[expert] != next_row)
-      return where + "row_offsets is " + std::to_string(result.row_offsets[expert]) + ", expected " +
+  for (int group = 0; group < step.num_groups(); ++group) {
+    const std::string where = "rank " + std::to_string(rank) + ", group " + std::to_string(group) + ": ";
+    if (result.row_offsets[group] != next_row)
+      return where + "row_offsets is " + std::to_string(result.row_offsets[group]) + ", expected " +
              std::to_string(next_row);
-    if (result.expert_ids[expert] != expert)
-      return where + "expert_ids is " + std::to_string(result.expert_ids[expert]);
+    if (result.expert_ids[group] != group)
+      return where + "expert_ids is " + std::to_string(result.expert_ids[group]);
+    const bool is_shared = step.has_shared_expert && group == 0;
     std::vector<RowOrigin> seen;
-    for (size_t i = 0; i < expected[expert].size(); ++i) {
+    for (size_t i = 0; i < expected[group].size(); ++i) {
       const size_t row = next_row + i;
-      // Rows are ordered by source rank, so the rank of a row is known from its place.
-      const RowOrigin origin{expected[expert][i].src_rank, result.src_info[2 * row],
-                             result.src_info[2 * row + 1]};
+      // Rows are ordered by source rank, so the rank of a row is known from its place; of the shared
+      // expert's all is.
+      const RowOrigin origin = is_shared ? expected[group][i]
+                                         : RowOrigin{expected[group][i].src_rank, result.src_info[2 * row],
+                                                     result.src_info[2 * row + 1]};
       if (origin.src_token < 0 || origin.src_token >= step.num_tokens(origin.src_rank))
         return where + "row " + std::to_string(row) + " claims to come from " + text(origin);
       seen.push_back(origin);
-      for (int column = 0; column < step.hidden; ++column) {
-        const bf16 want =
-            step.tokens[origin.src_rank][static_cast<size_t>(origin.src_token) * step.hidden + column];
-        const bf16 got = result.rows[row * step.hidden + column];
-        if (!(got == want))
-          return where + "row " + std::to_string(row) + " from " + text(origin) + " differs in column " +
-                 std::to_string(column) + ": " + std::to_string(to_float(got)) + ", expected " +
-                 std::to_string(to_float(want));
-      }
+      if (const std::string difference = rows.check(row, origin); !difference.empty())
+        return where + difference;
     }
     std::sort(seen.begin(), seen.end());
     for (size_t i = 0; i < seen.size(); ++i)
-      if (seen[i] != expected[expert][i])
-        return where + "has a row from " + text(seen[i]) + " where " + text(expected[expert][i]) +
+      if (seen[i] != expected[group][i])
+        return where + "has a row from " + text(seen[i]) + " where " + text(expected[group][i]) +
                " is expected";
-    next_row += expected[expert].size();
+    next_row = (next_row + expected[group].size() + alignment - 1) / alignment * alignment;
   }
-  if (result.row_offsets[step.n_local_experts()] != next_row)
+  if (result.row_offsets[step.num_groups()] != next_row)
     return "rank " + std::to_string(rank) + ": the last row_offsets is " +
-           std::to_string(result.row_offsets[step.n_local_experts()]) + ", expected " +
-           std::to_string(next_row);
+           std::to_string(result.row_offsets[step.num_groups()]) + ", expected " + std::to_string(next_row);
   return "";
 }
 
@@ -196,9 +260,8 @@ std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width) {
 
 std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx) {
   const MlpExperts& mlp = *static_cast<const MlpExperts*>(experts);
-  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
   const std::vector<bf16> gate_up =
-      row_times_matrix(std::vector<bf16>(token, token + step.hidden), mlp.gate_up[expert_idx], 2 * mlp.width);
+      row_times_matrix(step.token(rank, token_idx), mlp.gate_up[expert_idx], 2 * mlp.width);
   return row_times_matrix(silu_mul(gate_up, mlp.width), mlp.down[expert_idx], mlp.hidden);
 }
 

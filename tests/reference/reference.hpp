@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "switchyard/base/bf16.hpp"
+#include "switchyard/format/format_kind.hpp"
 
 namespace switchyard::reference {
 
@@ -20,8 +21,18 @@ struct Step {
   std::vector<std::vector<int32_t>> topk_ids;    // [rank][token * top_k]
   std::vector<std::vector<float>> topk_weights;  // [rank][token * top_k]
 
+  // What tokens travel as, and expert results on their way back.
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  float input_scale = 1;
+  // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
+  // group 0 of the rank's rows, and its result is added last, with weight 1.
+  bool has_shared_expert = false;
+
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
   int n_local_experts() const { return n_experts / n_ranks; }
+  int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
+  // What the experts see of a token: the token, or what its format leaves of it.
+  std::vector<bf16> token(int rank, int token_idx) const;
 };
 
 // Where a row of the ragged output came from.
@@ -32,15 +43,19 @@ struct RowOrigin {
   friend auto operator<=>(const RowOrigin&, const RowOrigin&) = default;
 };
 
-// The rows rank `rank` receives: by local expert, then source rank, then token, then k.
+// The rows rank `rank` receives, by group: the shared expert's if there is one (k is -1), then those of each
+// local expert; of a group by source rank, then token, then k.
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
 
 // What dispatch left on a rank.
 struct DispatchResult {
-  std::vector<uint32_t> row_offsets;  // [n_local_experts + 1]
-  std::vector<int32_t> expert_ids;    // [n_local_experts]
+  std::vector<uint32_t> row_offsets;  // [num_groups + 1]
+  std::vector<int32_t> expert_ids;    // [num_groups]
   std::vector<int32_t> src_info;      // [rows][2]
-  std::vector<bf16> rows;             // [rows][hidden]
+  std::vector<bf16> rows;             // [rows][hidden]; of bf16 only
+  std::vector<uint8_t> encoded_rows;  // [rows][bytes], of the other formats
+  std::vector<uint8_t> scales;        // the whole tensor
+  uint64_t max_rows = 0;              // that it has room for
 };
 
 // Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in

@@ -84,6 +84,75 @@ std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
   return bytes;
 }
 
+namespace {
+
+QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
+  switch (format) {
+    case TokenFormatKind::kFP8:
+      return blockwise_fp8(kE4M3, token);
+    case TokenFormatKind::kFP8E5M2:
+      return blockwise_fp8(kE5M2, token);
+    case TokenFormatKind::kMXFP8:
+      return mx(kE4M3, token);
+    case TokenFormatKind::kMXFP6:
+      return mx(kE2M3, token);
+    case TokenFormatKind::kMXFP4:
+      return mx(kE2M1, token);
+    default:
+      return nvfp4(token, tensor_scale);
+  }
+}
+
+const NumberFormat& elements_of(TokenFormatKind format) {
+  return format == TokenFormatKind::kFP8E5M2                                      ? kE5M2
+         : format == TokenFormatKind::kMXFP6                                      ? kE2M3
+         : format == TokenFormatKind::kMXFP4 || format == TokenFormatKind::kNVFP4 ? kE2M1
+                                                                                  : kE4M3;
+}
+
+}  // namespace
+
+EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
+  const NumberFormat& elements = elements_of(format);
+  const QuantizedToken codes = quantized(format, to_floats(token), tensor_scale);
+  EncodedToken result{packed(codes.codes, elements.num_bits()), codes.scale_codes, {}};
+  for (const float scale : codes.float_scales)
+    for (int byte = 0; byte < 4; ++byte)
+      result.scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
+  const size_t group_size = token.size() / std::max(codes.float_scales.size(), codes.scale_codes.size());
+  for (size_t i = 0; i < token.size(); ++i) {
+    const size_t group = i / group_size;
+    const float code = static_cast<float>(elements.value_of(codes.codes[i]));
+    if (!codes.float_scales.empty())
+      result.values.push_back(code * codes.float_scales[group]);
+    else if (format == TokenFormatKind::kNVFP4)
+      result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
+                              tensor_scale);
+    else
+      result.values.push_back(
+          codes.scale_codes[group] == 0xff ? kNan : code * std::ldexp(1.0f, codes.scale_codes[group] - 127));
+  }
+  return result;
+}
+
+std::vector<bf16> decoded(const EncodedToken& token) {
+  std::vector<bf16> row;
+  for (const float value : token.values) row.push_back(to_bf16(value));
+  return row;
+}
+
+uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
+  switch (format) {
+    case TokenFormatKind::kFP8:
+    case TokenFormatKind::kFP8E5M2:
+      return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
+    case TokenFormatKind::kNVFP4:
+      return tiled_scale_offset(row, group, static_cast<uint64_t>(hidden) / 16);
+    default:
+      return row * (static_cast<uint64_t>(hidden) / 32) + group;
+  }
+}
+
 uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns) {
   const uint64_t tiles_across = (num_columns + 3) / 4;
   const uint64_t tile = row / 128 * tiles_across + column / 4;

@@ -7,6 +7,7 @@
 
 #include "reference/number_format.hpp"
 #include "switchyard/base/bf16.hpp"
+#include "switchyard/format/format_kind.hpp"
 
 namespace switchyard::reference {
 
@@ -26,6 +27,18 @@ QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token);
 QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale);
 // A token of bf16.
 std::vector<float> to_floats(const std::vector<bf16>& token);
+
+// A token in one of the library's formats: its bytes, and what they say.
+struct EncodedToken {
+  std::vector<uint8_t> codes;   // packed
+  std::vector<uint8_t> scales;  // [group], each of the format's scale bytes
+  std::vector<float> values;    // [element]: code * scale (* tensor scale), each product rounded
+};
+EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale);
+// The values, rounded to bf16.
+std::vector<bf16> decoded(const EncodedToken& token);
+// The byte at which the scale of (row, group) lies in the tensor of so many rows.
+uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows);
 
 // Codes end to end, the first in the lowest bits of the first byte.
 std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits);

@@ -135,16 +135,21 @@ SWITCHYARD_DEVICE void store_words(std::byte* dst, const uint32_t (&words)[kNumW
   }
 }
 
-// Encodes a token into a message of GroupedMessageLayout<Quantizer>. A quantizer has an Element, a Scale, a
-// kGroupSize, and scale_of(amax): the scale that is stored and the factor elements are multiplied with.
-template <typename Quantizer>
+enum class EncodePlace {
+  kApart,    // codes go where no token is
+  kInPlace,  // one warp writes codes over the token, from its beginning: it has read what it writes over
+};
+
+// Encodes a token. A quantizer has an Element, a Scale, a kGroupSize, and scale_of(amax): the scale that is
+// stored and the factor elements are multiplied with.
+template <EncodePlace kPlace = EncodePlace::kApart, typename Quantizer>
 SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, const bf16* token,
-                                     std::byte* message, int worker_idx, int num_workers) {
+                                     std::byte* codes, typename Quantizer::Scale* scales, int worker_idx,
+                                     int num_workers) {
   using Element = typename Quantizer::Element;
   constexpr int kNumWords = kElementsPerLane * Element::kNumBits / 32;
   constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElementsPerLane;
   constexpr int kInFlight = 2;  // chunks a lane has loaded before it looks at the first
-  typename Quantizer::Scale* scales = GroupedMessageLayout<Quantizer>{hidden}.scales(message);
   const int num_chunks = hidden / kElementsPerLane;
   const int lane_idx = worker_idx % kWarpSize;
   // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
@@ -159,6 +164,7 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       for (int half = 0; half < 2; ++half)
         elements[i].halves[half] = target::ld_16(token + chunk_idx * kElementsPerLane + half * 8);
     }
+    if constexpr (kPlace == EncodePlace::kInPlace) target::sync_warp();
     SWITCHYARD_UNROLL
     for (int i = 0; i < kInFlight; ++i) {
       const int chunk_idx = warp_chunk + lane_idx + i * num_workers;
@@ -166,10 +172,27 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       if (chunk_idx >= num_chunks) continue;
       uint32_t words[kNumWords];
       quantize<Element>(elements[i], scale.factor, words);
-      store_words(message + chunk_idx * static_cast<int>(sizeof(words)), words);
+      store_words(codes + chunk_idx * static_cast<int>(sizeof(words)), words);
       if (chunk_idx % kLanesPerGroup == 0) target::st(scales + chunk_idx / kLanesPerGroup, scale.stored);
     }
   }
+}
+
+// Encodes a token into a message of GroupedMessageLayout<Quantizer>.
+template <typename Quantizer>
+SWITCHYARD_DEVICE void encode_message(const Quantizer& quantizer, int hidden, const bf16* token,
+                                      std::byte* message, int worker_idx, int num_workers) {
+  encode_groups(quantizer, hidden, token, message, GroupedMessageLayout<Quantizer>{hidden}.scales(message),
+                worker_idx, num_workers);
+}
+
+// Turns a token into its codes where it lies. By one warp; `scales` are elsewhere.
+template <typename Quantizer>
+SWITCHYARD_DEVICE void encode_in_place(const Quantizer& quantizer, int hidden, std::byte* token,
+                                       std::byte* scales) {
+  encode_groups<EncodePlace::kInPlace>(quantizer, hidden, reinterpret_cast<const bf16*>(token), token,
+                                       reinterpret_cast<typename Quantizer::Scale*>(scales),
+                                       target::lane_idx(), kWarpSize);
 }
 
 // Copies bytes as wide as their number allows; both ends are aligned to the largest power of two, up to 16,

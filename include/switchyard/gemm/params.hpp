@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "switchyard/base/bf16.hpp"
+#include "switchyard/format/format_kind.hpp"
 
 namespace switchyard {
 
@@ -53,6 +54,16 @@ struct SiluMulDestination {
   // NVFP4: the tensor scale, or where this is not null that of each group, [num_groups].
   float tensor_scale = 1.0f;
   const float* group_tensor_scales = nullptr;
+};
+
+// Rows in one of the token formats, to become bf16 or blockwise fp8 (e4m3).
+struct RecodeArguments {
+  TokenFormatKind format;
+  int32_t hidden;  // a multiple of 16; of 128 where fp8 comes in or goes out
+  FormatTensors input;
+  const uint32_t* num_rows;  // in device memory: the last of row_offsets
+  void* output;              // [rows][hidden]: bf16, or codes of e4m3
+  float* output_scales;      // [rows][hidden / 128]; null: bf16 goes out
 };
 
 }  // namespace switchyard

@@ -41,6 +41,9 @@ struct ExpertParallelConfig {
   // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
   // ranks, with an error that says so; the next one may come.
   double capacity_factor = 0;
+  // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
+  TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
+  float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
 };
 
 // Slotted or direct, and why: what automatic comes to, from what all ranks share.
@@ -57,13 +60,15 @@ struct DispatchInput {
   int num_tokens = 0;
 };
 
-// Rows are ragged: those of local expert e are [row_offsets[e], row_offsets[e + 1]), in order of source rank.
+// Rows are ragged: those of local expert e begin at row_offsets[e], in order of source rank. They end at
+// row_offsets[e + 1], or up to a format's row alignment before it: rows that fill it up are not written.
 struct DispatchOutput {
-  bf16* rows = nullptr;             // [max_rows][hidden]
+  void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
   uint32_t max_rows = 0;            // max_recv_rows() is always enough
   uint32_t* row_offsets = nullptr;  // [n_local_experts + 1]
   int32_t* expert_ids = nullptr;    // [n_local_experts], local indices
+  void* scales = nullptr;           // of formats that have them, for max_rows rows
 };
 
 struct CombineInput {
@@ -80,11 +85,13 @@ struct CombineOutput {
 
 // Memory for the rows of one rank, owned by ExpertParallel.
 struct RowBuffers {
-  bf16* rows;         // [max_rows][hidden], for DispatchOutput
+  bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where dispatch_format is not bf16
   int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
   bf16*
       expert_outputs;  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place
   uint32_t max_rows;
+  std::byte* encoded_rows;  // `rows` of any format
+  std::byte* scales;        // null where dispatch_format has none
 };
 
 class ExpertParallel {
@@ -141,7 +148,7 @@ class ExpertParallel {
   int n_ranks() const { return static_cast<int>(members_.size()); }
   int n_local_experts() const { return config_.n_experts / n_ranks(); }
   int n_sms() const { return config_.n_sms; }
-  // Rows a rank can receive at the very most: every token of every rank, top_k times.
+  // Rows a rank can receive at the very most: every token of every rank, top_k times, and what aligns them.
   uint64_t max_recv_rows() const;
   // Bytes of a dispatched message, with its header where the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;
@@ -158,8 +165,10 @@ class ExpertParallel {
   const EpKernels& kernels_of(const Device& device) const {
     return config_.protocol == Protocol::kDirect ? device.kernels().direct : device.kernels().slotted;
   }
-  const EpKernels& kernels() const { return kernels_of(member(0).device()); }
+  const DispatchKernels& dispatch_kernels() const;
+  const CombineKernels& combine_kernels() const;
   Status choose_launch();
+  Result<int> max_resident_blocks(const Device& device) const;
   LaunchShape launch_shape() const;
   Status allocate();
   Status clear_buffers();
@@ -172,9 +181,9 @@ class ExpertParallel {
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
-  Status launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call, const DispatchInput* input,
-                         const DispatchOutput* output);
-  Status launch_combine(EpKernels::Combine launch, int rank, const char* call, const CombineInput* input,
+  Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
+                         const DispatchInput* input, const DispatchOutput* output);
+  Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,
                         const CombineOutput* output);
 
   World& world_;

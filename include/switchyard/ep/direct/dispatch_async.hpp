@@ -3,6 +3,8 @@
 // to its top_k rows. Rows are ordered by expert, then source rank, then token, then k; no atomic decides.
 #pragma once
 
+#include "switchyard/ep/direct/carry_encoded.hpp"
+#include "switchyard/ep/direct/stages.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
@@ -11,47 +13,25 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
-  static constexpr int kMaxStages = 16;
-
   uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
   uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
   uint32_t warp_sums[1024 / kWarpSize];
-  target::TransferBarrier loaded[kMaxStages];
+  target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;
-  // Behind it: stages, a token each, aligned to 128 bytes; as many as the launch gave room for.
+  // Behind it: DirectStages, as many as the launch gave room for.
 
-  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t row_bytes) {
-    return align_up<uint64_t>(row_bytes, 128);
-  }
-  SWITCHYARD_HD static constexpr int num_stages(uint32_t row_bytes, uint64_t shared_bytes) {
-    const uint64_t fitting = (shared_bytes - sizeof(DirectDispatchShared)) / stage_bytes(row_bytes);
-    return fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
-  }
   // What to give a launch that may have `limit`.
-  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t row_bytes, uint64_t limit);
-  SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t row_bytes) {
-    return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(row_bytes);
-  }
+  template <typename Format>
+  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, uint64_t limit);
 };
-SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(uint32_t row_bytes, uint64_t limit) {
+template <typename Format>
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden,
+                                                             uint64_t limit) {
   return sizeof(DirectDispatchShared) +
-         static_cast<uint64_t>(num_stages(row_bytes, limit)) * stage_bytes(row_bytes);
+         DirectStages::of(format, hidden, limit - sizeof(DirectDispatchShared)).bytes();
 }
-
-// How the warps of a block share its tokens and stages. Carrier c has tokens c, c + num_carriers, ..; while
-// it sends one, the next comes into its other stage. Where there are stages enough, every token has its own.
-struct Carriers {
-  int num_carriers;
-  int stages_each;
-
-  SWITCHYARD_HD static constexpr Carriers share(int num_tokens, int num_stages, int num_warps) {
-    if (num_tokens <= num_stages && num_tokens <= num_warps) return {num_tokens, 1};
-    if (num_stages == 1) return {1, 1};
-    return {num_stages / 2 < num_warps ? num_stages / 2 : num_warps, 2};
-  }
-};
 
 template <FixedShape Fixed, typename Format>
 struct DirectDispatchAsync {
@@ -61,16 +41,28 @@ struct DirectDispatchAsync {
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
-  const uint32_t row_bytes = params.format.encoded_bytes();
+  const uint32_t token_bytes =
+      static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));
+  const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
+  const DirectStages stages =
+      DirectStages::of(params.format, shape.hidden(), target::shared_bytes() - sizeof(DirectDispatchShared));
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
   const int token_end = first_token_of(target::block_idx() + 1);
-  const Carriers carriers = Carriers::share(
-      token_end - token_begin, DirectDispatchShared::num_stages(row_bytes, target::shared_bytes()),
-      target::num_warps());
+  const Carriers carriers = Carriers::share(token_end - token_begin, stages, target::num_warps());
 
   SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
+
+  // Tokens go as they are, or become rows of their own size.
+  SWITCHYARD_DEVICE static uint32_t output_row_bytes(const Format& format, uint32_t token_bytes) {
+    if constexpr (InPlaceTokenFormat<Format>)
+      return format.row_bytes();
+    else
+      return token_bytes;
+  }
+  // Where the stages are.
+  SWITCHYARD_DEVICE std::byte* room() const { return reinterpret_cast<std::byte*>(&shared + 1); }
 
   SWITCHYARD_DEVICE int first_token_of(int block_idx) const {
     return static_cast<int>(static_cast<int64_t>(params.num_tokens) * block_idx / target::num_blocks());
@@ -86,7 +78,10 @@ struct DirectDispatchAsync {
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
     if (place_experts()) {
       place_rows();
-      carry_rows();
+      if constexpr (InPlaceTokenFormat<Format>)
+        CarryEncoded<DirectDispatchAsync>(*this).run();
+      else
+        carry_rows();
     } else {
       drain_loads();
     }
@@ -292,11 +287,11 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void start_load(int turn) {
     if (target::lane_idx() != 0 || token_of_turn(turn) >= token_end) return;
     target::TransferBarrier& barrier = shared.loaded[stage_of_turn(turn)];
-    barrier.arrive_expect(row_bytes);
-    target::bulk_load(shared.stage(stage_of_turn(turn), row_bytes),
+    barrier.arrive_expect(token_bytes);
+    target::bulk_load(stages.stage(room(), stage_of_turn(turn)),
                       static_cast<const std::byte*>(params.input_tokens) +
-                          static_cast<uint64_t>(token_of_turn(turn)) * row_bytes,
-                      row_bytes, barrier);
+                          static_cast<uint64_t>(token_of_turn(turn)) * token_bytes,
+                      token_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
     const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
@@ -328,7 +323,7 @@ struct DirectDispatchAsync {
         start_load(turn + carriers.stages_each - 1);
       }
       await_load(turn);
-      if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
+      if (row != nullptr) target::bulk_store(row, stages.stage(room(), stage_of_turn(turn)), row_bytes);
       target::bulk_commit();
       row = next_row;
     }
