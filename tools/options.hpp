@@ -20,6 +20,9 @@ CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_
 // --protocol; `automatic` says what that does here.
 void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic);
 
+// --format: what tokens are sent as.
+void add_format_option(CLI::App& command, TokenFormatKind& format);
+
 // Before the work: can what `flag` names be written? Nothing is written yet.
 Status check_output_file(const char* flag, const std::string& path);
 // To stdout where the path is -.

@@ -27,6 +27,40 @@ std::vector<bf16> Step::token(int rank, int token_idx) const {
   return format == TokenFormatKind::kBF16 ? token : decoded(encode_token(format, token, input_scale));
 }
 
+namespace {
+
+// Calls work(rank, token) for every token, on all cores.
+template <typename Work>
+void for_each_token(const Step& step, Work work) {
+  std::vector<std::pair<int, int>> tokens;
+  for (int rank = 0; rank < step.n_ranks; ++rank)
+    for (int token = 0; token < step.num_tokens(rank); ++token) tokens.emplace_back(rank, token);
+  std::atomic<size_t> next = 0;
+  const auto worker = [&] {
+    for (size_t i = next++; i < tokens.size(); i = next++) work(tokens[i].first, tokens[i].second);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back(worker);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void put_row(std::vector<bf16>& rows, int row_idx, const std::vector<bf16>& row) {
+  std::copy(row.begin(), row.end(),
+            rows.begin() + static_cast<ptrdiff_t>(row_idx) * static_cast<ptrdiff_t>(row.size()));
+}
+
+}  // namespace
+
+Step as_seen(const Step& step) {
+  Step seen = step;
+  if (step.format == TokenFormatKind::kBF16) return seen;
+  for_each_token(step,
+                 [&](int rank, int token) { put_row(seen.tokens[rank], token, step.token(rank, token)); });
+  seen.format = TokenFormatKind::kBF16;
+  return seen;
+}
+
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) {
   std::vector<std::vector<RowOrigin>> rows(step.num_groups());
   const int first_group = step.num_groups() - step.n_local_experts();
@@ -266,24 +300,13 @@ std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, in
 }
 
 std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& experts) {
+  const Step seen = as_seen(step);
   std::vector<std::vector<bf16>> outputs(step.n_ranks);
-  std::vector<std::pair<int, int>> work;  // (rank, token)
-  for (int rank = 0; rank < step.n_ranks; ++rank) {
+  for (int rank = 0; rank < step.n_ranks; ++rank)
     outputs[rank].resize(static_cast<size_t>(step.num_tokens(rank)) * step.hidden);
-    for (int token = 0; token < step.num_tokens(rank); ++token) work.emplace_back(rank, token);
-  }
-  std::atomic<size_t> next = 0;
-  const auto worker = [&] {
-    for (size_t i = next++; i < work.size(); i = next++) {
-      const auto [rank, token] = work[i];
-      const std::vector<bf16> row = rounded(sums_of_token(step, rank, token, &mlp_expert, &experts));
-      std::copy(row.begin(), row.end(), outputs[rank].begin() + static_cast<ptrdiff_t>(token) * step.hidden);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(worker);
-  for (std::thread& thread : threads) thread.join();
+  for_each_token(step, [&](int rank, int token) {
+    put_row(outputs[rank], token, rounded(sums_of_token(seen, rank, token, &mlp_expert, &experts)));
+  });
   return outputs;
 }
 

@@ -35,6 +35,10 @@ struct Step {
   std::vector<bf16> token(int rank, int token_idx) const;
 };
 
+// The step as the experts see it: tokens are what their format leaves of them, and travel as bf16. On all
+// cores.
+Step as_seen(const Step& step);
+
 // Where a row of the ragged output came from.
 struct RowOrigin {
   int src_rank;
