@@ -45,6 +45,11 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
+  const int reducing_ranks = config.allreduce_world_size == 0 ? n_ranks : config.allreduce_world_size;
+  if (reducing_ranks != n_ranks)
+    return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
+                            config.allreduce_world_size, n_ranks);
   if (!(config.input_scale >= kMinInputScale && config.input_scale <= 1 / kMinInputScale))
     return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
   if (config.num_threads % kWarpSize != 0)
@@ -72,6 +77,11 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
       {"protocol", static_cast<int64_t>(first.protocol), static_cast<int64_t>(other.protocol)},
       {"dispatch_format", static_cast<int64_t>(first.dispatch_format),
        static_cast<int64_t>(other.dispatch_format)},
+      {"combine_format", static_cast<int64_t>(first.combine_format),
+       static_cast<int64_t>(other.combine_format)},
+      {"shared_expert", static_cast<int64_t>(first.shared_expert), static_cast<int64_t>(other.shared_expert)},
+      {"routing", static_cast<int64_t>(first.routing), static_cast<int64_t>(other.routing)},
+      {"allreduce_world_size", first.allreduce_world_size, other.allreduce_world_size},
       {"input_scale (as bits)", std::bit_cast<int32_t>(first.input_scale),
        std::bit_cast<int32_t>(other.input_scale)},
       {"capacity_factor (in millionths)", std::llround(first.capacity_factor * 1e6),
@@ -84,42 +94,51 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
 }
 
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
-  return {.n_ranks = n_ranks,
-          .n_experts = config.n_experts,
+  const int num_exchanging = num_exchanging_ranks(config, n_ranks);
+  return {.n_ranks = num_exchanging,
+          .n_experts = config.n_experts / n_ranks * num_exchanging,
           .top_k = config.top_k,
           .hidden = config.hidden,
           .max_tokens_per_rank = config.max_tokens_per_rank,
-          .p2p_world_size = n_ranks};
+          .p2p_world_size = num_exchanging,
+          .num_ids = config.n_experts};
+}
+
+int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks) {
+  return config.routing == Routing::kSkipAllToAll ? 1 : n_ranks;
 }
 
 namespace {
 
 // Every token of every rank, top_k times.
 uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(n_ranks) * static_cast<uint64_t>(config.max_tokens_per_rank) *
-         static_cast<uint64_t>(config.top_k);
+  return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
+         static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
 }
-// Rows that fill up each expert's to the format's alignment, at most.
-uint64_t padding_rows(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(config.n_experts / n_ranks) *
-         (info_of(config.dispatch_format).row_alignment - 1);
+// The shared expert's rows, and those that fill up each group's to the format's alignment, at most.
+uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
+  const bool has_shared = config.shared_expert == SharedExpert::kFused;
+  const uint64_t num_groups = static_cast<uint64_t>(config.n_experts / n_ranks) + (has_shared ? 1 : 0);
+  return (has_shared ? static_cast<uint64_t>(config.max_tokens_per_rank) : 0) +
+         num_groups * (info_of(config.dispatch_format).row_alignment - 1);
 }
 
 }  // namespace
 
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
-  return worst_case_copies(config, n_ranks) + padding_rows(config, n_ranks);
+  return worst_case_copies(config, n_ranks) + other_rows(config, n_ranks);
 }
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   constexpr double kChosenFactor = 2;
   constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // so much room is there for the worst case
-  const uint64_t copies = worst_case_copies(config, n_ranks), padding = padding_rows(config, n_ranks);
+  const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
-  if (config.capacity_factor == 0 && (copies + padding) * row_bytes <= kSmallBytes) return copies + padding;
+  if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;
   const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
-  const double even_share = static_cast<double>(copies) / n_ranks;
-  return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + padding;
+  const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k *
+                            num_exchanging_ranks(config, n_ranks) / n_ranks;
+  return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + others;
 }
 
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {

@@ -27,6 +27,14 @@ FormatKernels kernels_of(TokenFormatKind format) {
 constexpr KernelTable all_formats(KernelTable table) {
   table.slotted.dispatch = [](TokenFormatKind format) { return kernels_of(format).slotted; };
   table.direct.dispatch = [](TokenFormatKind format) { return kernels_of(format).direct; };
+  table.slotted.combine = [](CombineFormat format) {
+    return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
+                                         : slotted_bf16_combine_alone<RunTimeShape>(format);
+  };
+  table.direct.combine = [](CombineFormat format) {
+    return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
+                                         : direct_bf16_combine_alone<RunTimeShape>(format);
+  };
   return table;
 }
 constexpr KernelTable kTable = all_formats(make_kernel_table<RunTimeShape, RunTimeShape>());

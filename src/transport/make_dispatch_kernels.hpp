@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "launch_shape.hpp"
 #include "switchyard/ep/direct/kernels.hpp"
 #include "switchyard/ep/slotted/kernels.hpp"
 #include "switchyard/format/bf16.hpp"
@@ -13,14 +14,6 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // Kernel names as template arguments: the emulator and launch errors say them.
 inline constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait",
                       kDispatch[] = "dispatch";
-
-// The emulator takes any number; this one keeps a slip of the pen from taking all memory for stacks.
-inline constexpr int kMaxResidentOnHost = 4096;
-
-inline LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
-  shape.shared_bytes = shared_bytes;
-  return shape;
-}
 
 // A format over the tensors; those of its own file are overloads.
 inline BF16TokenFormat make_format(std::type_identity<BF16TokenFormat>, int hidden,

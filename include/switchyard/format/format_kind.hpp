@@ -92,6 +92,16 @@ inline Status check_hidden(TokenFormatKind kind, int hidden) {
                           multiple);
 }
 
+// What combine sends expert rows back as: bf16, or blockwise fp8 (e4m3).
+enum class CombineFormat { kBF16, kFP8 };
+
+constexpr const char* to_string(CombineFormat format) {
+  return format == CombineFormat::kBF16 ? "bf16" : "fp8";
+}
+constexpr TokenFormatKind kind_of(CombineFormat format) {
+  return format == CombineFormat::kBF16 ? TokenFormatKind::kBF16 : TokenFormatKind::kFP8;
+}
+
 // Where dispatch leaves its rows.
 struct FormatTensors {
   std::byte* rows = nullptr;    // [max_rows][row_bytes]

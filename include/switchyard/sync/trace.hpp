@@ -32,7 +32,6 @@ enum class TraceName : uint32_t {
   kCountRows,
   kSendCounts,
   kPlaceExperts,
-  kPlaceRows,
   kCarryRows,
   kFinish,
   kFindOutputs,

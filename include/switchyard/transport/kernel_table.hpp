@@ -2,7 +2,7 @@
 #pragma once
 
 #include "switchyard/base/status.hpp"
-#include "switchyard/ep/params.hpp"
+#include "switchyard/ep/all_reduce_params.hpp"
 #include "switchyard/format/format_kind.hpp"
 #include "switchyard/gemm/params.hpp"
 #include "switchyard/sync/output_check.hpp"
@@ -33,7 +33,7 @@ struct DispatchKernels {
   Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
-// The combine of one protocol.
+// The combine of one protocol and one format of the rows.
 struct CombineKernels {
   using Launch = LaunchFunction<CombineArguments, CombineDestination>;
 
@@ -45,8 +45,9 @@ struct CombineKernels {
 
 // The kernels of one expert-parallel protocol.
 struct EpKernels {
-  const DispatchKernels* (*dispatch)(TokenFormatKind format);  // null: there are none of that format
-  CombineKernels combine;
+  // Null: there are none of that format.
+  const DispatchKernels* (*dispatch)(TokenFormatKind format);
+  const CombineKernels* (*combine)(CombineFormat format);
 };
 
 struct KernelTable {
@@ -56,6 +57,7 @@ struct KernelTable {
   Status (*load)();
   EpKernels slotted;
   EpKernels direct;
+  LaunchFunction<AllReduceParams> all_reduce;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;

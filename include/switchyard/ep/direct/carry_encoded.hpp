@@ -16,15 +16,17 @@ struct CarryEncoded {
 
   SWITCHYARD_DEVICE explicit CarryEncoded(Dispatch& dispatch_in) : dispatch(dispatch_in) {}
 
-  SWITCHYARD_DEVICE void run() {
-    if (dispatch.is_carrier())
-      target::fence_proxy_async();  // who read the rows of the step before did so by
-                                    // ordinary loads
+  SWITCHYARD_DEVICE void run(int first_expert) {
+    // Who read the rows of the step before did so by ordinary loads.
+    if (dispatch.is_carrier()) target::fence_proxy_async();
+    std::byte* row = dispatch.place_row(0, first_expert);
     int turn = 0;
     for (int batch_idx = 0; batch_idx < num_batches; ++batch_idx) {
       const int begin = begin_of(batch_idx), end = begin_of(batch_idx + 1);
-      if (dispatch.is_carrier())
-        for (; dispatch.token_of_turn(turn) < end; ++turn) carry(turn, begin);
+      for (; dispatch.is_carrier() && dispatch.token_of_turn(turn) < end; ++turn) {
+        carry(turn, begin, row);
+        row = dispatch.place_row(turn + 1, dispatch.expert_of_turn(turn + 1));
+      }
       target::sync_block();  // the batch's scales are there
       write_scales(begin, end);
       if (batch_idx + 1 < num_batches) target::sync_block();  // and may be written over
@@ -44,14 +46,13 @@ struct CarryEncoded {
     return dispatch.stages.scales(dispatch.room(), idx_in_batch);
   }
 
-  SWITCHYARD_DEVICE void carry(int turn, int batch_begin) {
-    std::byte* row = dispatch.row_of_turn(turn);
+  SWITCHYARD_DEVICE void carry(int turn, int batch_begin, std::byte* row) {
     std::byte* stage = dispatch.stages.stage(dispatch.room(), dispatch.stage_of_turn(turn));
     dispatch.await_load(turn);
     dispatch.params.format.encode_in_place(stage, scales_of(dispatch.token_of_turn(turn) - batch_begin));
     target::fence_proxy_async();  // the copies read what ordinary stores wrote
     target::sync_warp();
-    if (row != nullptr) target::bulk_store(row, stage, dispatch.row_bytes);
+    dispatch.carry(turn, row);
     target::bulk_commit();
     target::bulk_wait_read<0>();
     target::sync_warp();
@@ -76,6 +77,10 @@ struct CarryEncoded {
         const uint32_t row_of_k = target::shuffle(row, k);
         if (rank >= 0) write_scales_of_row(rank, row_of_k, scales_of(token_idx - begin));
       }
+      const int shared_row = dispatch.params.shared_expert.row_of(token_idx);
+      if (shared_row >= 0)
+        write_scales_of_row(dispatch.params.my_rank, static_cast<uint32_t>(shared_row),
+                            scales_of(token_idx - begin));
     }
   }
   SWITCHYARD_DEVICE void write_scales_of_row(int rank, uint32_t row, const std::byte* scales) const {

@@ -13,11 +13,15 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
-  uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
+  static constexpr int kMaxNumbers = 1024;
+
+  uint32_t num_rows[kMaxExperts + 1];   // that this rank sends to each expert; then the shared expert's
   uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
+  uint32_t numbers[kMaxNumbers];        // of the block's first ids: see number_of()
   uint32_t warp_sums[1024 / kWarpSize];
+  uint32_t shared_rows[kMaxRanks];  // of each rank's shared expert, aligned
   target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;
   // Behind it: DirectStages, as many as the launch gave room for.
@@ -69,22 +73,22 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void run() {
-    const bool is_well = finds_no_poison(params.fault);  // looked at later: the load takes its time
+    // Looked at later: loads take their time.
+    const bool is_well = finds_no_poison(params.fault);
+    const IdBatch first_ids = load_ids(0);
+    const int first_expert = expert_of_turn(0);
     begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    if (!count_rows(is_well)) return drain_loads();  // an earlier step broke and has not been reset
+    if (!count_rows(first_ids, is_well)) return drain_loads();  // an earlier step broke and was not reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
-    if (place_experts()) {
-      place_rows();
-      if constexpr (InPlaceTokenFormat<Format>)
-        CarryEncoded<DirectDispatchAsync>(*this).run();
-      else
-        carry_rows();
-    } else {
+    if (!place_experts())
       drain_loads();
-    }
+    else if constexpr (InPlaceTokenFormat<Format>)
+      CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
+    else
+      carry_rows(first_expert);
     finish();
   }
 
@@ -97,60 +101,79 @@ struct DirectDispatchAsync {
       shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
+    if (target::thread_idx() == 0)
+      shared.num_rows[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      shared.shared_rows[rank] = 0;
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
     target::sync_block();
   }
 
+  // Ids of the rank that a thread has in flight at once, a block's threads apart.
+  struct IdBatch {
+    static constexpr int kSize = 8;
+    int ids[kSize];
+  };
+  SWITCHYARD_DEVICE int64_t num_ids() const {
+    return static_cast<int64_t>(params.num_tokens) * shape.top_k();
+  }
+  SWITCHYARD_DEVICE int64_t id_of_batch(int64_t batch_idx, int i) const {
+    return (batch_idx * IdBatch::kSize + i) * target::num_threads() + target::thread_idx();
+  }
+  SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
+    IdBatch batch;
+    for (int i = 0; i < IdBatch::kSize; ++i) {
+      const int64_t id_idx = id_of_batch(batch_idx, i);
+      batch.ids[i] = id_idx < num_ids() ? params.topk_ids[id_idx] : -1;
+    }
+    return batch;
+  }
+
   // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
   // all threads of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(bool is_well) {
+  SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
-    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    constexpr int kInFlight = 8;
-    for (int64_t i = target::thread_idx(); i < num_ids;
-         i += static_cast<int64_t>(kInFlight) * target::num_threads()) {
-      int ids[kInFlight];
-      for (int j = 0; j < kInFlight; ++j) {
-        const int64_t id_idx = i + static_cast<int64_t>(j) * target::num_threads();
-        ids[j] = id_idx < num_ids ? params.topk_ids[id_idx] : -1;
-      }
-      for (int j = 0; j < kInFlight; ++j) {
-        if (ids[j] == -1) continue;
-        if (kChecked && (ids[j] < 0 || ids[j] >= shape.n_experts())) {
-          report_bad_id(ids[j]);
-          continue;
-        }
-        target::atomic_add_relaxed_block(&shared.num_rows[ids[j]], 1u);
-        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id &&
+    for (int64_t batch_idx = 0; id_of_batch(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
+      for (int i = 0; i < IdBatch::kSize; ++i) {
+        const int id = batch.ids[i];
+        if (kChecked && !shape.is_id(id)) report_bad_id(id);
+        const int expert_idx = shape.expert_of_id(id);
+        if (expert_idx < 0) continue;
+        target::atomic_add_relaxed_block(&shared.num_rows[expert_idx], 1u);
+        if (id_of_batch(batch_idx, i) < first_id &&
             !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
-          target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
+          target::atomic_add_relaxed_block(&shared.next_row[expert_idx], 1u);
       }
-    }
     return sync_block_all_well(is_well);
   }
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
     if (target::block_idx() != 0) return;
     raise_fault(params.fault, FaultKind::kBadExpertId,
-                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.n_experts())},
+                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
                 static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
   }
 
-  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), shape.n_experts()}; }
+  // Of the experts, and of the shared one where there is one.
+  SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
+  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
 
   // Every block tells some of the ranks.
   SWITCHYARD_DEVICE void send_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
-      for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-           expert_idx += target::num_threads())
+      for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
+           cell_idx += target::num_threads()) {
+        const int expert_idx = cell_idx * CountCell::kExperts;
+        const uint32_t next_count = expert_idx + 1 < num_counts() ? shared.num_rows[expert_idx + 1] : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
         target::st_release_system(
-            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, expert_idx),
-            StepCell{step, shared.num_rows[expert_idx]}.pack());
+            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+            CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
+      }
   }
 
   // Waits for the counts of all ranks and sums them up.
@@ -158,24 +181,29 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
-    for (int cell_idx = target::thread_idx();
-         target::thread_idx() < num_waiting && cell_idx < shape.n_ranks() * shape.n_experts();
-         cell_idx += num_waiting) {
-      const int src_rank = cell_idx / shape.n_experts();
-      const int expert_idx = cell_idx % shape.n_experts();
-      uint32_t num_rows = 0;
-      const uint64_t* cell =
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx);
+    const int cells_per_rank = count_table().cells_per_rank();
+    for (int idx = target::thread_idx();
+         target::thread_idx() < num_waiting && idx < shape.n_ranks() * cells_per_rank; idx += num_waiting) {
+      const int src_rank = idx / cells_per_rank;
+      const int expert_idx = idx % cells_per_rank * CountCell::kExperts;
+      const uint64_t* address = params.count_tables.of_rank[params.my_rank] + idx;
+      CountCell cell{};
       if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
-        num_rows = StepCell::unpack(target::ld_acquire_system(cell)).value;
+        cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
         arrived &=
-            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, cell, num_rows);
-      if (num_rows == 0) continue;
-      target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
-      if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
-        target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], num_rows);
+            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
+      for (int i = 0; i < CountCell::kExperts; ++i) {
+        if (cell.counts[i] == 0) continue;
+        if (expert_idx + i == shape.n_experts()) {
+          shared.shared_rows[src_rank] = align_up(cell.counts[i], uint32_t{params.format.row_alignment()});
+          continue;
+        }
+        target::atomic_add_relaxed_block(&shared.first_row[expert_idx + i], cell.counts[i]);
+        if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+          target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx + i], cell.counts[i]);
+      }
     }
     return sync_block_all_well(arrived);
   }
@@ -185,15 +213,12 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool place_experts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
     const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
-      shared.first_row[expert_idx] = align_up(shared.first_row[expert_idx], params.format.row_alignment());
-    target::sync_block();
-    block_exclusive_scan(shared.first_row, shape.n_experts(), shared.warp_sums);
+    block_exclusive_scan(shared.first_row, shape.n_experts(), params.format.row_alignment(),
+                         shared.warp_sums);
     bool is_too_much = false;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const uint32_t num_rows =
-          shared.first_row[(rank + 1) * n_local_experts] - shared.first_row[rank * n_local_experts];
+      const uint32_t num_rows = shared.shared_rows[rank] + shared.first_row[(rank + 1) * n_local_experts] -
+                                shared.first_row[rank * n_local_experts];
       if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) continue;
       if (rank != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) continue;
       is_too_much = true;
@@ -202,9 +227,11 @@ struct DirectDispatchAsync {
                      {Phase::kDispatchAsync, rank, -1, params.max_rows}, num_rows, 0);
     }
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
-      shared.my_first_row[expert_idx] +=
-          shared.first_row[expert_idx] - shared.first_row[shape.owner_rank(expert_idx) * n_local_experts];
+         expert_idx += target::num_threads()) {
+      const int owner = shape.owner_rank(expert_idx);
+      shared.my_first_row[expert_idx] += shared.shared_rows[owner] + shared.first_row[expert_idx] -
+                                         shared.first_row[owner * n_local_experts];
+    }
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
@@ -212,18 +239,23 @@ struct DirectDispatchAsync {
 
   SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) {
     const uint32_t* first_row = shared.first_row + params.my_rank * shape.n_local_experts();
+    const int first_group = params.shared_expert.num_groups;
     for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
          expert_idx += target::num_threads())
-      target::st(counters.row_offset(expert_idx),
-                 is_skipped ? 0 : static_cast<int32_t>(first_row[expert_idx] - first_row[0]));
-    if (target::thread_idx() == 0) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
+      target::st(counters.row_offset(first_group + expert_idx),
+                 is_skipped ? 0
+                            : static_cast<int32_t>(shared.shared_rows[params.my_rank] +
+                                                   first_row[expert_idx] - first_row[0]));
+    if (target::thread_idx() != 0) return;
+    if (first_group > 0) target::st(counters.row_offset(0), 0);
+    target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
   }
 
   // The warp that numbers rows; where there are others, those wait for the counts.
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp; the numbers wait in row_of.
+  // By one warp.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
     constexpr int kInFlight = 8;
@@ -249,31 +281,21 @@ struct DirectDispatchAsync {
     if (expert_idx >= 0) {
       if (same_below == 0)
         shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
-      target::st(&params.row_of[id_idx], next_row + static_cast<uint32_t>(target::popcount(same_below)));
+      target::st(number_of(id_idx), next_row + static_cast<uint32_t>(target::popcount(same_below)));
     }
     target::sync_warp();
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
-    const int id = params.topk_ids[id_idx];
-    return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
+    return shape.expert_of_id(params.topk_ids[id_idx]);
   }
 
-  // Every (token, k) of this block gets its row on the expert's owner.
-  SWITCHYARD_DEVICE void place_rows() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
-    for (int64_t id_idx = static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx();
-         id_idx < static_cast<int64_t>(token_end) * shape.top_k(); id_idx += target::num_threads()) {
-      const int expert_idx = expert_of(id_idx);
-      if (expert_idx < 0) continue;
-      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(&params.row_of[id_idx]);
-      target::st(&params.row_of[id_idx], row);
-      const uint64_t src_info =
-          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
-      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
-                 src_info);
-    }
-    target::sync_block();
+  // Where a row's number among this rank's rows of its expert waits for the counts: those that do not fit
+  // here, where the row's place will be.
+  SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
+    const int64_t id_of_block = id_idx - static_cast<int64_t>(token_begin) * shape.top_k();
+    return id_of_block < DirectDispatchShared::kMaxNumbers ? &shared.numbers[id_of_block]
+                                                           : &params.row_of[id_idx];
   }
 
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
@@ -309,13 +331,12 @@ struct DirectDispatchAsync {
       await_load(turn);
   }
 
-  SWITCHYARD_DEVICE void carry_rows() {
+  SWITCHYARD_DEVICE void carry_rows(int first_expert) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
-    std::byte* row = row_of_turn(0);
+    std::byte* row = place_row(0, first_expert);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
-      std::byte* next_row = row_of_turn(turn + 1);
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
         if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
@@ -323,22 +344,46 @@ struct DirectDispatchAsync {
         start_load(turn + carriers.stages_each - 1);
       }
       await_load(turn);
-      if (row != nullptr) target::bulk_store(row, stages.stage(room(), stage_of_turn(turn)), row_bytes);
+      carry(turn, row);
       target::bulk_commit();
-      row = next_row;
+      row = place_row(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
   }
 
-  // Lane k: the row of the token's choice k, null if there is none.
-  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn) const {
-    if (target::lane_idx() >= shape.top_k() || token_of_turn(turn) >= token_end) return nullptr;
-    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
-    const int expert_idx = expert_of(id_idx);
+  // Starts the copies of the token in the turn's stage: lane k to its row, and lane 0 to the shared expert's.
+  SWITCHYARD_DEVICE void carry(int turn, std::byte* row) {
+    const std::byte* stage = stages.stage(room(), stage_of_turn(turn));
+    const int shared_row = params.shared_expert.row_of(token_of_turn(turn));
+    if (row != nullptr) target::bulk_store(row, stage, row_bytes);
+    if (shared_row < 0 || target::lane_idx() != 0) return;
+    target::bulk_store(
+        params.recv_bufs.of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, stage,
+        row_bytes);
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
+               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_of_turn(turn)));
+  }
+
+  // Lane k: the expert that the token's choice k names; -1 if there is none.
+  SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
+    const int token_idx = token_of_turn(turn);
+    if (!is_carrier() || target::lane_idx() >= shape.top_k() || token_idx >= token_end) return -1;
+    return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
+  }
+
+  // Lane k: finds the row of the token's choice k on the expert's owner, leaves it for combine, and tells the
+  // owner whose it is. Null if there is none.
+  SWITCHYARD_DEVICE std::byte* place_row(int turn, int expert_idx) {
     if (expert_idx < 0) return nullptr;
-    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
-           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+    const int token_idx = token_of_turn(turn);
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+    const int owner = shape.owner_rank(expert_idx);
+    const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
+    target::st(&params.row_of[id_idx], row);
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row,
+               static_cast<uint64_t>(target::lane_idx()) << 32 | static_cast<uint32_t>(token_idx));
+    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
