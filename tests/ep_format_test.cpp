@@ -25,9 +25,7 @@ class EpFormat : public testing::TestWithParam<Variant> {
   }
   static TokenFormatKind format() { return std::get<3>(GetParam()); }
   static reference::Step make_step(const Shape& shape, uint64_t seed) {
-    reference::Step step = testing_support::make_step(shape, seed);
-    step.format = format();
-    return step;
+    return testing_support::as_run(testing_support::make_step(shape, seed), options());
   }
   static void check(const Shape& shape, const RunOptions& run = options(), int num_steps = 2) {
     EpHarness harness(shape, run);
@@ -99,8 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, EpFormatTarget, testing_support::all_targets()
 
 // More than a batch of scales holds, and more than there are stages.
 TEST_P(EpFormatTarget, ManyTokensToABlock) {
-  const Shape shape{
-      .n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
   for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4}) {
     EpHarness harness(shape, {.target = GetParam(),
                               .mode = StepMode::kFused,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/identity_experts.hpp"
+#include "reference/token_format.hpp"
 
 namespace switchyard::testing_support {
 
@@ -28,6 +29,19 @@ reference::Step make_step(const Shape& shape, uint64_t seed) {
     step.topk_ids.push_back(std::move(ids));
     step.topk_weights.push_back(std::move(weights));
   }
+  return step;
+}
+
+reference::Step as_run(reference::Step step, const RunOptions& options) {
+  step.format = options.format;
+  step.combine_format = options.combine_format;
+  step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
+  step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
+  step.skips_all_to_all = options.routing == Routing::kSkipAllToAll;
+  if (!step.skips_all_to_all) return step;
+  step.tokens.assign(step.tokens.size(), step.tokens[0]);
+  step.topk_ids.assign(step.topk_ids.size(), step.topk_ids[0]);
+  step.topk_weights.assign(step.topk_weights.size(), step.topk_weights[0]);
   return step;
 }
 
@@ -61,8 +75,11 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                                               .protocol = options.protocol,
                                               .capacity_factor = options.capacity_factor,
                                               .dispatch_format = options.format,
-                                              .input_scale = kInputScale}));
-  const size_t n_local = static_cast<size_t>(ep_->n_local_experts());
+                                              .input_scale = kInputScale,
+                                              .combine_format = options.combine_format,
+                                              .shared_expert = options.shared_expert,
+                                              .routing = options.routing}));
+  const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
   const size_t top_k = static_cast<size_t>(shape.top_k);
@@ -73,17 +90,21 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
     const TokenFormatInfo format = info_of(options.format);
     ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
                       .rows = owner.view(rows.rows, rows.rows == nullptr ? 0 : max_rows * hidden),
-                      .expert_rows = owner.view(rows.expert_outputs, max_rows * hidden),
+                      .expert_rows = owner.view(rows.expert_outputs,
+                                                rows.expert_outputs == nullptr ? 0 : max_rows * hidden),
                       .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
                       .encoded_rows = owner.view(reinterpret_cast<uint8_t*>(rows.encoded_rows),
                                                  max_rows * format.row_bytes(shape.hidden)),
                       .scales = owner.view(reinterpret_cast<uint8_t*>(rows.scales),
                                            format.scale_tensor_bytes(rows.max_rows, shape.hidden).value()),
+                      .encoded_outputs = owner.view(
+                          reinterpret_cast<uint8_t*>(rows.encoded_outputs),
+                          rows.encoded_outputs == nullptr ? 0 : max_rows * ep_->combine_message_bytes()),
                       .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
                       .src_info = owner.view(rows.src_info, 2 * max_rows),
-                      .expert_ids = must(owner.allocate<int32_t>(n_local)),
+                      .expert_ids = must(owner.allocate<int32_t>(num_groups)),
                       .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                      .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
+                      .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1))});
   }
 }
 
@@ -215,14 +236,34 @@ Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
 Status EpHarness::run_combine(const reference::Step& step) {
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     RankBuffers& buffers = ranks_[rank];
-    const CombineInput input{buffers.expert_rows.data(), buffers.src_info.data()};
+    const CombineInput input{buffers.encoded_outputs.size() > 0
+                                 ? static_cast<const void*>(buffers.encoded_outputs.data())
+                                 : buffers.expert_rows.data(),
+                             buffers.src_info.data()};
     const CombineOutput output{buffers.topk_ids.data(),
                                buffers.topk_weights.data(),
                                step.num_tokens(rank),
                                {options_.reduction, buffers.output.data()}};
     SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
+    if (options_.routing == Routing::kSkipAllToAll)
+      SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, buffers.output.data(), step.num_tokens(rank)));
   }
   return ep_->synchronize();
+}
+
+// As the experts hand them over.
+Status EpHarness::upload_expert_rows(int rank, const std::vector<bf16>& expert_rows) {
+  RankBuffers& buffers = ranks_[rank];
+  if (buffers.encoded_outputs.size() == 0) return buffers.expert_rows.upload(expert_rows);
+  std::vector<uint8_t> rows;
+  for (auto row = expert_rows.begin(); row != expert_rows.end(); row += shape_.hidden) {
+    const reference::EncodedToken encoded =
+        reference::encode_token(TokenFormatKind::kFP8, std::vector<bf16>(row, row + shape_.hidden), 1);
+    rows.insert(rows.end(), encoded.codes.begin(), encoded.codes.end());
+    rows.insert(rows.end(), encoded.scales.begin(), encoded.scales.end());
+    rows.resize(align_up<size_t>(rows.size(), 16));
+  }
+  return buffers.encoded_outputs.upload(rows);
 }
 
 reference::DispatchResult EpHarness::download_dispatch(int rank) {
@@ -251,18 +292,19 @@ std::string EpHarness::compare_dispatch(const reference::Step& step) {
     if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
       return difference;
     const auto origins = reference::dispatched_rows(step, rank);
+    const int first_group = step.num_groups() - step.n_local_experts();
     std::vector<bf16> expert_rows(static_cast<size_t>(result.row_offsets.back()) * step.hidden);
-    for (int expert = 0; expert < step.n_local_experts(); ++expert)
-      for (size_t i = 0; i < origins[expert].size(); ++i) {
-        const size_t row = result.row_offsets[expert] + i;
+    for (int group = 0; group < step.num_groups(); ++group)
+      for (size_t i = 0; i < origins[group].size(); ++i) {
+        const size_t row = result.row_offsets[group] + i;
+        const int expert_idx =
+            group < first_group ? step.n_experts : rank * step.n_local_experts() + group - first_group;
         const std::vector<bf16> output =
-            scaling_expert(nullptr, step, origins[expert][i].src_rank, result.src_info[2 * row],
-                           rank * step.n_local_experts() + expert);
+            scaling_expert(nullptr, step, origins[group][i].src_rank, result.src_info[2 * row], expert_idx);
         std::copy(output.begin(), output.end(),
                   expert_rows.begin() + static_cast<ptrdiff_t>(row) * step.hidden);
       }
-    if (const Status status = ranks_[rank].expert_rows.upload(expert_rows); !status.ok())
-      return status.to_string();
+    if (const Status status = upload_expert_rows(rank, expert_rows); !status.ok()) return status.to_string();
   }
   return "";
 }

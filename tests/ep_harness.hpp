@@ -43,8 +43,15 @@ struct RunOptions {
   HostDeviceOptions host = {};
   bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
-  TokenFormatKind format = TokenFormatKind::kBF16;  // others: only run_and_compare()
+  // Others than the first of each: only run_and_compare().
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  SharedExpert shared_expert = SharedExpert::kNone;
+  Routing routing = Routing::kAllToAll;
 };
+
+// Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.
+reference::Step as_run(reference::Step step, const RunOptions& options);
 
 // One rank's view of a step: device buffers, and what came back.
 class EpHarness {
@@ -89,6 +96,7 @@ class EpHarness {
   struct RankBuffers {
     Buffer<bf16> tokens, rows, expert_rows, output;
     Buffer<uint8_t> encoded_rows, scales;  // of formats that encode
+    Buffer<uint8_t> encoded_outputs;       // where experts hand over fp8; expert_rows is then empty
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -97,6 +105,7 @@ class EpHarness {
   void upload(const reference::Step& step);
   Status run_dispatch(const reference::Step& step);
   Status run_combine(const reference::Step& step);
+  Status upload_expert_rows(int rank, const std::vector<bf16>& expert_rows);
   std::string compare_dispatch(const reference::Step& step);
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);

@@ -27,6 +27,13 @@ std::vector<bf16> Step::token(int rank, int token_idx) const {
   return format == TokenFormatKind::kBF16 ? token : decoded(encode_token(format, token, input_scale));
 }
 
+bool Step::is_shared_row(int rank, int token_idx) const {
+  if (!has_shared_expert) return false;
+  if (!skips_all_to_all) return true;
+  const int64_t tokens = num_tokens(rank);
+  return token_idx >= tokens * rank / n_ranks && token_idx < tokens * (rank + 1) / n_ranks;
+}
+
 namespace {
 
 // Calls work(rank, token) for every token, on all cores.
@@ -65,12 +72,13 @@ std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) 
   std::vector<std::vector<RowOrigin>> rows(step.num_groups());
   const int first_group = step.num_groups() - step.n_local_experts();
   if (step.has_shared_expert)
-    for (int token = 0; token < step.num_tokens(rank); ++token) rows[0].push_back({rank, token, -1});
+    for (int token = 0; token < step.num_tokens(rank); ++token)
+      if (step.is_shared_row(rank, token)) rows[0].push_back({rank, token, -1});
   for (int src_rank = 0; src_rank < step.n_ranks; ++src_rank)
     for (int token = 0; token < step.num_tokens(src_rank); ++token)
       for (int k = 0; k < step.top_k; ++k) {
         const int expert = step.topk_ids[src_rank][token * step.top_k + k];
-        if (expert >= 0 && expert / step.n_local_experts() == rank)
+        if (step.reaches(src_rank, expert, rank))
           rows[first_group + expert % step.n_local_experts()].push_back({src_rank, token, k});
       }
   return rows;
@@ -176,17 +184,32 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 
 namespace {
 
+// sums += weight * row, as the row travels.
+void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format) {
+  if (format == CombineFormat::kBF16) {
+    for (size_t column = 0; column < row.size(); ++column)
+      sums[column] = sums[column] + weight * to_float(row[column]);
+    return;
+  }
+  const QuantizedToken quantized = blockwise_fp8(kE4M3, to_floats(row));
+  for (size_t column = 0; column < row.size(); ++column) {
+    const float factor = weight * quantized.float_scales[column / 128];
+    sums[column] = sums[column] + factor * static_cast<float>(kE4M3.value_of(quantized.codes[column]));
+  }
+}
+
 std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert,
                                  const void* experts) {
   std::vector<float> sums(step.hidden, 0.0f);
   for (int k = 0; k < step.top_k; ++k) {
     const int id = step.topk_ids[rank][token * step.top_k + k];
-    if (id < 0) continue;
-    const float weight = step.topk_weights[rank][token * step.top_k + k];
-    const std::vector<bf16> row = expert(experts, step, rank, token, id);
-    for (int column = 0; column < step.hidden; ++column)
-      sums[column] = sums[column] + weight * to_float(row[column]);
+    if (id < 0 || (step.skips_all_to_all && !step.reaches(rank, id, rank))) continue;
+    add_row(sums, expert(experts, step, rank, token, id), step.topk_weights[rank][token * step.top_k + k],
+            step.combine_format);
   }
+  if (step.is_shared_row(rank, token))
+    add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f,
+            step.is_shared_output_encoded ? step.combine_format : CombineFormat::kBF16);
   return sums;
 }
 
@@ -208,7 +231,19 @@ std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction exper
 }
 
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
+  if (step.skips_all_to_all) {
+    std::vector<std::vector<bf16>> partial;
+    for (int r = 0; r < step.n_ranks; ++r) partial.push_back(rounded(combine_sums(step, r, expert, experts)));
+    return summed(partial);
+  }
   return rounded(combine_sums(step, rank, expert, experts));
+}
+
+std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial) {
+  std::vector<float> sums(partial.front().size(), 0.0f);
+  for (const std::vector<bf16>& values : partial)
+    for (size_t i = 0; i < values.size(); ++i) sums[i] = sums[i] + to_float(values[i]);
+  return rounded(sums);
 }
 
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts) {
@@ -216,8 +251,10 @@ std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction e
   for (int token = 0; token < step.num_tokens(rank); ++token)
     for (int k = 0; k < step.top_k; ++k) {
       const int id = step.topk_ids[rank][token * step.top_k + k];
-      const std::vector<bf16> row =
+      std::vector<bf16> row =
           id < 0 ? std::vector<bf16>(step.hidden) : expert(experts, step, rank, token, id);
+      if (step.combine_format == CombineFormat::kFP8)
+        row = decoded(encode_token(TokenFormatKind::kFP8, row, 1));
       output.insert(output.end(), row.begin(), row.end());
     }
   return output;
@@ -307,6 +344,7 @@ std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& exp
   for_each_token(step, [&](int rank, int token) {
     put_row(outputs[rank], token, rounded(sums_of_token(seen, rank, token, &mlp_expert, &experts)));
   });
+  if (step.skips_all_to_all) outputs.assign(outputs.size(), summed(outputs));
   return outputs;
 }
 

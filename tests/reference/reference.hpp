@@ -27,10 +27,21 @@ struct Step {
   // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
   // group 0 of the rank's rows, and its result is added last, with weight 1.
   bool has_shared_expert = false;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool is_shared_output_encoded = false;  // the shared expert's result too is as it would travel
+  // Every rank has all tokens (the same on each) and works on what its own experts want; the shared expert's
+  // tokens are shared evenly. Outputs are the ranks' sums, each rounded, added up and rounded again.
+  bool skips_all_to_all = false;
 
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
   int n_local_experts() const { return n_experts / n_ranks; }
   int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
+  // Whether the rank's experts work on choice k of the source rank's token.
+  bool reaches(int src_rank, int expert, int rank) const {
+    return expert >= 0 && expert / n_local_experts() == rank && (!skips_all_to_all || src_rank == rank);
+  }
+  // Whether the token is among the rank's rows of the shared expert.
+  bool is_shared_row(int rank, int token_idx) const;
   // What the experts see of a token: the token, or what its format leaves of it.
   std::vector<bf16> token(int rank, int token_idx) const;
 };
@@ -70,10 +81,14 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
                                              int expert_idx);
 
-// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing.
+// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
+// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, each product
+// rounded.
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// The sum of what the ranks have, in fp32 in their order, rounded once.
+std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial);
 // [token * top_k * hidden]: each expert's result, zeros for padding.
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);
 
