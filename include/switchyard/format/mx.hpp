@@ -52,6 +52,7 @@ struct MXTokenFormat {
   }
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  static constexpr bool kInterleavesRows = false;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr MXTokenFormat with_output(std::byte* rows, std::byte* scales) const {

@@ -141,6 +141,7 @@ struct NVBlockScaledTokenFormat {
   }
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  static constexpr bool kInterleavesRows = true;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {

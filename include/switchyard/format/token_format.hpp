@@ -29,6 +29,8 @@ template <typename Format>
 concept InPlaceTokenFormat = TokenFormat<Format> &&
     requires(const Format format, std::byte* token, std::byte* scales, const std::byte* staged, int64_t row,
              int worker_idx, int num_workers) {
+  // Whether scales of neighbouring rows lie side by side, so that they had better be written together.
+  { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
   // Bytes of a token's scales while they wait.

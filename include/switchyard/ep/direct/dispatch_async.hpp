@@ -28,17 +28,18 @@ struct alignas(128) DirectDispatchShared {
 
   // What to give a launch that may have `limit`.
   template <typename Format>
-  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, uint64_t limit);
+  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, int top_k, uint64_t limit);
 };
 template <typename Format>
-SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden,
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden, int top_k,
                                                              uint64_t limit) {
   return sizeof(DirectDispatchShared) +
-         DirectStages::of(format, hidden, limit - sizeof(DirectDispatchShared)).bytes();
+         DirectStages::of(format, hidden, top_k, limit - sizeof(DirectDispatchShared)).bytes();
 }
 
-template <FixedShape Fixed, typename Format>
+template <FixedShape Fixed, typename FormatOf>
 struct DirectDispatchAsync {
+  using Format = FormatOf;
   using Params = DispatchParams<Format>;
 
   const Params& params;
@@ -48,8 +49,8 @@ struct DirectDispatchAsync {
   const uint32_t token_bytes =
       static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));
   const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
-  const DirectStages stages =
-      DirectStages::of(params.format, shape.hidden(), target::shared_bytes() - sizeof(DirectDispatchShared));
+  const DirectStages stages = DirectStages::of(params.format, shape.hidden(), shape.top_k(),
+                                               target::shared_bytes() - sizeof(DirectDispatchShared));
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
