@@ -58,8 +58,8 @@ Status finish_options(BenchOptions& options) {
                             options.n_ranks);
   if (options.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
-  if (const Status status = check_hidden(options.launch.format, options.hidden); !status.ok())
-    return invalid_argument("--hidden: %s", status.message().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
@@ -219,6 +219,7 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
       ->check(CLI::Range(1, kMaxExperts));
   add_format_option(*command, options->launch.format);
+  add_combine_format_option(*command, options->launch.combine_format);
   add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
   command

@@ -92,6 +92,7 @@ Status EpBench::add_set(int set_idx) {
   reference::Step step = make_routed_step(workload_, set_idx);
   step.format = ep_->config().dispatch_format;
   step.input_scale = kInputScale;
+  step.combine_format = ep_->config().combine_format;
   const reference::Step seen = reference::as_seen(step);
   const int n_local = step.n_local_experts();
   std::vector<std::future<std::vector<bf16>>> outputs;
@@ -129,7 +130,6 @@ Status EpBench::allocate_rows(int r, RankBuffers& buffers) {
   const Rank& rank = world_.rank(r);
   const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
   const uint64_t row_bytes = format.row_bytes(workload_.hidden);
-  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   const auto scale_bytes = [&](uint32_t max_rows) {
     return format.scale_tensor_bytes(max_rows, workload_.hidden).value();
   };
@@ -140,14 +140,18 @@ Status EpBench::allocate_rows(int r, RankBuffers& buffers) {
     buffers.rows = rank.view(reinterpret_cast<uint8_t*>(rows.encoded_rows), rows.max_rows * row_bytes);
     buffers.scales = rank.view(reinterpret_cast<uint8_t*>(rows.scales), scale_bytes(rows.max_rows));
     buffers.src_info = rank.view(rows.src_info, size_t{2} * rows.max_rows);
-    buffers.expert_outputs = rank.view(rows.expert_outputs, rows.max_rows * hidden);
+    buffers.expert_outputs =
+        rank.view(expert_format() == CombineFormat::kBF16 ? reinterpret_cast<uint8_t*>(rows.expert_outputs)
+                                                          : reinterpret_cast<uint8_t*>(rows.encoded_outputs),
+                  rows.max_rows * expert_row_bytes());
     return Status();
   }
   const uint32_t num_rows = buffers.expected_offsets.back();
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * row_bytes));
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scales, rank, scale_bytes(num_rows)));
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, uint64_t{num_rows} * 2));
-  return has_experts() ? allocate_into(buffers.expert_outputs, rank, num_rows * hidden) : Status();
+  return has_experts() ? allocate_into(buffers.expert_outputs, rank, num_rows * expert_row_bytes())
+                       : Status();
 }
 
 // What a replay does not write must not look as if it had.
@@ -176,9 +180,8 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
                           buffers.scales.data()};
   };
   const auto combine_input = [&](const RankBuffers& buffers) {
-    return CombineInput{
-        has_experts() ? buffers.expert_outputs.data() : reinterpret_cast<const bf16*>(buffers.rows.data()),
-        buffers.src_info.data()};
+    return CombineInput{(has_experts() ? buffers.expert_outputs : buffers.rows).data(),
+                        buffers.src_info.data()};
   };
   const auto experts = [&](int rank, const RankBuffers& buffers) { return enqueue_experts(rank, buffers); };
   const auto combine_output = [&](const RankBuffers& buffers) {
@@ -301,8 +304,8 @@ Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
                  .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
                  .tensor_scale = kInputScale},
        .num_rows = buffers.row_offsets.data() + ep_->n_local_experts(),
-       .output = buffers.expert_outputs.data(),
-       .output_scales = nullptr});
+       .output_format = expert_format(),
+       .output = buffers.expert_outputs.data()});
 }
 
 // Behind the rank's combine: stream order is all it needs. Rows of the direct protocol are let be: peers may
@@ -375,7 +378,7 @@ uint64_t EpBench::bytes_of(const std::string& phase) const {
       {"combine_async", rows * (token_bytes + row_bytes)},
       {"combine_wait", rows * row_bytes + tokens * token_bytes}};
   const auto& bytes = ep_->config().protocol == Protocol::kDirect ? direct_bytes : slotted_bytes;
-  if (phase == kExperts) return rows * (encoded_bytes + token_bytes);
+  if (phase == kExperts) return rows * (encoded_bytes + expert_row_bytes());
   if (phase == kWholeStep)
     return bytes_of("dispatch") + bytes_of("combine") + (has_experts() ? bytes_of(kExperts) : 0);
   if (phase == "dispatch") return bytes.at("dispatch_async") + bytes.at("dispatch_wait");

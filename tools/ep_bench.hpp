@@ -43,6 +43,7 @@ struct EpLaunch {
   uint64_t lead_us = 50;  // a pause in front of what is timed: enqueue_lead()
   Protocol protocol = Protocol::kAutomatic;
   TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
 };
 
 class EpBench {
@@ -68,8 +69,8 @@ class EpBench {
  private:
   struct RankBuffers {
     Buffer<bf16> tokens, output;
-    Buffer<uint8_t> rows, scales;  // encoded as they travel
-    Buffer<bf16> expert_outputs;   // where they are not the rows
+    Buffer<uint8_t> rows, scales;    // encoded as they travel
+    Buffer<uint8_t> expert_outputs;  // where they are not the rows
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -87,7 +88,17 @@ class EpBench {
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
-  bool has_experts() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
+  // Experts of the direct protocol hand their rows over as they travel.
+  CombineFormat expert_format() const {
+    return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
+  }
+  // Else the rows are taken for what the experts made of them.
+  bool has_experts() const {
+    return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
+  }
+  uint64_t expert_row_bytes() const {
+    return info_of(kind_of(expert_format())).encoded_bytes(workload_.hidden);
+  }
   Status allocate_rows(int rank, RankBuffers& buffers);
   Status enqueue_experts(int rank, const RankBuffers& buffers);
   Status enqueue_check(int rank, const RankBuffers& buffers);

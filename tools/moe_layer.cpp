@@ -191,8 +191,8 @@ Status MoeLayer::decode_rows(const OnPhase& on_phase) {
                    .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
                    .tensor_scale = ep_->config().input_scale},
          .num_rows = buffers.row_offsets.data() + buffers.expert_ids.size(),
-         .output = buffers.decoded.data(),
-         .output_scales = nullptr});
+         .output_format = CombineFormat::kBF16,
+         .output = buffers.decoded.data()});
   });
 }
 

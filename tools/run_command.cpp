@@ -123,8 +123,7 @@ Status finish_options(RunOptions& options) {
                             workload.n_ranks);
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
-  if (const Status status = check_hidden(options.format, workload.hidden); !status.ok())
-    return invalid_argument("--hidden: %s", status.message().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   if (!(workload.padding >= 0 && workload.padding <= 1))
     return invalid_argument("--padding: %g must be 0..1", workload.padding);
   if (workload.expert_width % 8 != 0)

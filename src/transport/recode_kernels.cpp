@@ -1,7 +1,6 @@
 // The launch of recode_rows, for the target this file is compiled for.
-#include "switchyard/gemm/recode_rows.hpp"
-
 #include "launch_recode_rows.hpp"
+#include "switchyard/gemm/recode_rows.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 namespace {
@@ -16,9 +15,9 @@ template <typename WithSource>
 Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
   const FormatTensors& input = arguments.input;
   const auto transposed = [&](auto element) {
-    return with_source(encoded(arguments, TransposedScaleSource<decltype(element)>{
-                                              reinterpret_cast<const float*>(input.scales),
-                                              {arguments.hidden / 128, input.max_rows}}));
+    return with_source(encoded(
+        arguments, TransposedScaleSource<decltype(element)>{reinterpret_cast<const float*>(input.scales),
+                                                            {arguments.hidden / 128, input.max_rows}}));
   };
   const auto by_row = [&](auto element) {
     return with_source(
@@ -39,10 +38,9 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
     case TokenFormatKind::kMXFP4:
       return by_row(e2m1{});
     case TokenFormatKind::kNVFP4:
-      return with_source(
-          encoded(arguments, TiledScaleSource{reinterpret_cast<const uint8_t*>(input.scales),
-                                              {arguments.hidden / 16},
-                                              input.tensor_scale}));
+      return with_source(encoded(arguments, TiledScaleSource{reinterpret_cast<const uint8_t*>(input.scales),
+                                                             {arguments.hidden / 16},
+                                                             input.tensor_scale}));
   }
   return with_source(BF16Source{reinterpret_cast<const bf16*>(input.rows), arguments.hidden});
 }
@@ -50,7 +48,7 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
 }  // namespace
 
 Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const RecodeArguments& arguments) {
-  const int multiple = arguments.output_scales != nullptr ? 128 : kElementsPerLane;
+  const int multiple = arguments.output_format == CombineFormat::kFP8 ? 128 : kElementsPerLane;
   if (arguments.hidden % multiple != 0)
     return invalid_argument("recode_rows: hidden is %d; it must be a multiple of %d", arguments.hidden,
                             multiple);

@@ -184,14 +184,21 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 
 namespace {
 
-// sums += weight * row, as the row travels.
-void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format) {
+// sums += weight * row, as the row travels. Experts that return what they get give the same row again and
+// again: `last` is the one before, quantised.
+struct LastRow {
+  std::vector<bf16> row;
+  QuantizedToken quantized;
+};
+void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
+             LastRow& last) {
   if (format == CombineFormat::kBF16) {
     for (size_t column = 0; column < row.size(); ++column)
       sums[column] = sums[column] + weight * to_float(row[column]);
     return;
   }
-  const QuantizedToken quantized = blockwise_fp8(kE4M3, to_floats(row));
+  if (last.row != row) last = {row, blockwise_fp8(kE4M3, to_floats(row))};
+  const QuantizedToken& quantized = last.quantized;
   for (size_t column = 0; column < row.size(); ++column) {
     const float factor = weight * quantized.float_scales[column / 128];
     sums[column] = sums[column] + factor * static_cast<float>(kE4M3.value_of(quantized.codes[column]));
@@ -201,15 +208,16 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
 std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert,
                                  const void* experts) {
   std::vector<float> sums(step.hidden, 0.0f);
+  LastRow last;
   for (int k = 0; k < step.top_k; ++k) {
     const int id = step.topk_ids[rank][token * step.top_k + k];
     if (id < 0 || (step.skips_all_to_all && !step.reaches(rank, id, rank))) continue;
     add_row(sums, expert(experts, step, rank, token, id), step.topk_weights[rank][token * step.top_k + k],
-            step.combine_format);
+            step.combine_format, last);
   }
   if (step.is_shared_row(rank, token))
     add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f,
-            step.is_shared_output_encoded ? step.combine_format : CombineFormat::kBF16);
+            step.is_shared_output_encoded ? step.combine_format : CombineFormat::kBF16, last);
   return sums;
 }
 

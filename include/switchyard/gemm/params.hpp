@@ -62,8 +62,8 @@ struct RecodeArguments {
   int32_t hidden;  // a multiple of 16; of 128 where fp8 comes in or goes out
   FormatTensors input;
   const uint32_t* num_rows;  // in device memory: the last of row_offsets
-  void* output;              // [rows][hidden]: bf16, or codes of e4m3
-  float* output_scales;      // [rows][hidden / 128]; null: bf16 goes out
+  CombineFormat output_format;
+  void* output;  // [rows], as combine takes them from the experts
 };
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
 // Experts that change nothing, and the steps around a matmul that knows bf16 only: rows of a token format
-// become bf16, or blockwise fp8 with scales by row, as a quantised combine takes it.
+// become bf16, or blockwise fp8 as a quantised combine takes it: an encoded token each.
 #pragma once
 
 #include "switchyard/format/blockwise_fp8.hpp"
@@ -102,15 +102,13 @@ SWITCHYARD_DEVICE void store_fp8(const RecodeArguments& arguments, const LaneEle
   constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElementsPerLane;
   const auto scale = Quantizer{}.scale_of(group_amax<Quantizer::kGroupSize>(elements));
   if (!has_elements) return;
+  const GroupedMessageLayout<Quantizer> layout{arguments.hidden};
+  std::byte* output = static_cast<std::byte*>(arguments.output) + row * layout.bytes();
   uint32_t words[kElementsPerLane / 4];
   quantize<e4m3>(elements, scale.factor, words);
-  store_words(static_cast<std::byte*>(arguments.output) + row * arguments.hidden +
-                  chunk_idx * kElementsPerLane,
-              words);
+  store_words(output + chunk_idx * kElementsPerLane, words);
   if (chunk_idx % kLanesPerGroup == 0)
-    target::st(arguments.output_scales + row * (arguments.hidden / Quantizer::kGroupSize) +
-                   chunk_idx / kLanesPerGroup,
-               scale.stored);
+    target::st(layout.scales(output) + chunk_idx / kLanesPerGroup, scale.stored);
 }
 
 template <typename Source>
@@ -127,7 +125,7 @@ SWITCHYARD_KERNEL void recode_rows_kernel(RecodeParams<Source> params) {
     const int chunk_idx = static_cast<int>(chunk % chunks_per_row);
     const bool has_elements = chunk < num_chunks;
     const LaneElements elements = has_elements ? params.source.load(row, chunk_idx) : LaneElements{};
-    if (arguments.output_scales != nullptr) {
+    if (arguments.output_format == CombineFormat::kFP8) {
       store_fp8(arguments, elements, row, chunk_idx, has_elements);
     } else if (has_elements) {
       bf16* output =
