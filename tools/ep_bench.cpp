@@ -71,7 +71,8 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        // Where tokens crowd, a rank may get nearly all of them.
        .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
        .dispatch_format = launch.format,
-       .input_scale = kInputScale});
+       .input_scale = kInputScale,
+       .combine_format = launch.combine_format});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
