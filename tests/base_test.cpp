@@ -1,11 +1,13 @@
 // Number formats, size arithmetic and the counters' layout.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/base/checked.hpp"
+#include "switchyard/base/exp.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/ep/layout.hpp"
 #include "switchyard/sync/counters.hpp"
@@ -37,6 +39,31 @@ TEST(Bf16, RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7f80);
   EXPECT_EQ(to_bf16(-std::numeric_limits<float>::infinity()).bits, 0xff80);
   EXPECT_EQ(to_bf16(-0.0f).bits, 0x8000);
+}
+
+TEST(Exp, IsWithinOneUnitInTheLastPlace) {
+  for (uint32_t bits = 0; bits < 0x42c00000u; bits += 997) {  // up to 96
+    for (const float x : {std::bit_cast<float>(bits), -std::bit_cast<float>(bits)}) {
+      const double exact = std::exp(static_cast<double>(x));
+      if (exact > 3.4028e38 || exact < 1.1755e-38) continue;
+      const float nearest = static_cast<float>(exact);
+      const double unit = std::nextafter(nearest, std::numeric_limits<float>::infinity()) - nearest;
+      ASSERT_NEAR(exp_f32(x), exact, unit) << x;
+    }
+  }
+}
+
+TEST(Exp, EndsInZeroAndInfinityAndKeepsNan) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(exp_f32(0.0f), 1.0f);
+  EXPECT_EQ(exp_f32(-0.0f), 1.0f);
+  for (const float x : {-88.0f, -1e10f, -std::numeric_limits<float>::max(), -infinity})
+    EXPECT_EQ(exp_f32(x), 0.0f);
+  for (const float x : {89.0f, 1e10f, std::numeric_limits<float>::max(), infinity})
+    EXPECT_EQ(exp_f32(x), infinity);
+  EXPECT_TRUE(std::isnan(exp_f32(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_LT(exp_f32(0x1.62e42ep+6f), infinity);
+  EXPECT_GE(exp_f32(-0x1.5d589ep+6f), std::numeric_limits<float>::min());
 }
 
 TEST(CheckedSize, KnowsWhenItOverflows) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -222,7 +223,30 @@ TEST_F(Cli, BenchSkipsWhatDoesNotFit) {
   EXPECT_NE(outcome.out.find("65535  skipped: needs"), std::string::npos) << outcome.out;
 }
 
+TEST_F(Cli, BenchFormatsShowsWhatEachFormatLoses) {
+  const Outcome outcome = run("bench formats --json -");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(run("bench formats --json -").out, outcome.out) << "the same seed gives the same numbers";
+  EXPECT_NE(run("bench formats --seed 2 --json -").out, outcome.out);
+  const std::optional<JsonValue> report = JsonReader::read(outcome.out);
+  ASSERT_TRUE(report);
+  std::map<std::string, const JsonValue*> normal;
+  ASSERT_EQ((*report)["formats"].items.size(), 27u);
+  for (const JsonValue& result : (*report)["formats"].items)
+    if (result["input"].text == "normal") normal[result["format"].text] = &result;
+  const auto error_of = [&](const char* format) { return (*normal.at(format))["rms_error"].number; };
+  EXPECT_EQ((*normal.at("MXFP6 e2m3"))["bits_per_element"].number, 6.25);
+  EXPECT_EQ((*normal.at("NVFP4"))["bits_per_element"].number, 4.5);
+  // Half a last place of the lowest number of a binade; half of 448 - 416, by 448.
+  EXPECT_LE((*normal.at("bf16"))["max_error_of_group_amax"].number, 1.0 / 256);
+  EXPECT_LE((*normal.at("blockwise fp8 e4m3"))["max_error_of_group_amax"].number, 1.0 / 28 + 1e-6);
+  const std::vector<const char*> ascending{"bf16", "MXFP8 e4m3", "MXFP8 e5m2", "NVFP4", "MXFP4"};
+  for (size_t i = 1; i < ascending.size(); ++i) EXPECT_LT(error_of(ascending[i - 1]), error_of(ascending[i]));
+  EXPECT_LT(error_of("MXFP4"), 0.2);
+}
+
 TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
+  expect_refused("bench formats --seed x", {"--seed"});
   expect_refused("bench", {"subcommand"});
   expect_refused("bench ep --tokens 0", {"--tokens", "65535"});
   expect_refused("bench ep --tokens 1,,2", {"--tokens", "1,,2"});
@@ -500,7 +524,8 @@ TEST_F(Cli, JsonGoesToAFileOrAloneToStdoutWithEveryCommand) {
   const std::string path = folder / "report.json";
   for (const std::string& command :
        {kSmall, kSmallBench, std::string("simulate --seeds 2 "), std::string("simulate --replay 3 "),
-        std::string("schedule --ctas 4 "), std::string("schedule --compare "), std::string("doctor ")}) {
+        std::string("schedule --ctas 4 "), std::string("schedule --compare "), std::string("bench formats "),
+        std::string("doctor ")}) {
     for (const char* to_stdout : {"--json -", "--json"}) {
       const Outcome alone = run(command + to_stdout);
       EXPECT_EQ(alone.exit_code, 0) << command << alone.err;
@@ -524,8 +549,8 @@ TEST_F(Cli, ARunThatDoesNotFitSaysSo) {
 }
 
 TEST_F(Cli, HelpTeaches) {
-  for (const char* arguments :
-       {"--help", "run --help", "bench ep --help", "schedule --help", "doctor --help"}) {
+  for (const char* arguments : {"--help", "run --help", "bench ep --help", "bench formats --help",
+                                "schedule --help", "doctor --help"}) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_GT(outcome.out.size(), 80u);

@@ -3,12 +3,20 @@
 #include <algorithm>
 
 #include "reference/identity_experts.hpp"
+#include "reference/token_format.hpp"
 
 namespace switchyard::testing_support {
+
+namespace {
+
+constexpr float kInputScale = 2.0f / (6 * 448);  // tokens of make_step() are at most 2
+
+}  // namespace
 
 reference::Step make_step(const Shape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
   reference::Step step{shape.n_ranks, shape.n_experts, shape.top_k, shape.hidden, {}, {}, {}};
+  step.input_scale = kInputScale;
   for (int rank = 0; rank < shape.n_ranks; ++rank) {
     const int num_tokens = shape.tokens_per_rank[rank];
     std::vector<bf16> tokens(static_cast<size_t>(num_tokens) * shape.hidden);
@@ -24,19 +32,31 @@ reference::Step make_step(const Shape& shape, uint64_t seed) {
   return step;
 }
 
+reference::Step as_run(reference::Step step, const RunOptions& options) {
+  step.format = options.format;
+  step.combine_format = options.combine_format;
+  step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
+  step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
+  step.skips_all_to_all = options.routing == Routing::kSkipAllToAll;
+  if (!step.skips_all_to_all) return step;
+  step.tokens.assign(step.tokens.size(), step.tokens[0]);
+  step.topk_ids.assign(step.topk_ids.size(), step.topk_ids[0]);
+  step.topk_weights.assign(step.topk_weights.size(), step.topk_weights[0]);
+  return step;
+}
+
 std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx,
                                  int expert_idx) {
+  const std::vector<bf16> token = step.token(rank, token_idx);
   std::vector<bf16> row(step.hidden);
   for (int column = 0; column < step.hidden; ++column) {
-    const bf16 value = step.tokens[rank][static_cast<size_t>(token_idx) * step.hidden + column];
-    row[column] = to_bf16(to_float(value) * (1.0f + static_cast<float>(expert_idx) / 8.0f));
+    row[column] = to_bf16(to_float(token[column]) * (1.0f + static_cast<float>(expert_idx) / 8.0f));
   }
   return row;
 }
 
 std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
-  const auto first = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
-  return std::vector<bf16>(first, first + step.hidden);
+  return step.token(rank, token_idx);
 }
 
 EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
@@ -53,8 +73,13 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                                               .timeout_ns = 20'000'000'000,
                                               .dependent_launch = options.dependent_launch,
                                               .protocol = options.protocol,
-                                              .capacity_factor = options.capacity_factor}));
-  const size_t n_local = static_cast<size_t>(ep_->n_local_experts());
+                                              .capacity_factor = options.capacity_factor,
+                                              .dispatch_format = options.format,
+                                              .input_scale = kInputScale,
+                                              .combine_format = options.combine_format,
+                                              .shared_expert = options.shared_expert,
+                                              .routing = options.routing}));
+  const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
   const size_t top_k = static_cast<size_t>(shape.top_k);
@@ -62,15 +87,24 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
     Rank& owner = world_->rank(rank);
     const RowBuffers rows = must(ep_->row_buffers(rank));
     const size_t max_rows = rows.max_rows;
+    const TokenFormatInfo format = info_of(options.format);
     ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                      .rows = owner.view(rows.rows, max_rows * hidden),
-                      .expert_rows = owner.view(rows.expert_outputs, max_rows * hidden),
+                      .rows = owner.view(rows.rows, rows.rows == nullptr ? 0 : max_rows * hidden),
+                      .expert_rows = owner.view(rows.expert_outputs,
+                                                rows.expert_outputs == nullptr ? 0 : max_rows * hidden),
                       .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
+                      .encoded_rows = owner.view(reinterpret_cast<uint8_t*>(rows.encoded_rows),
+                                                 max_rows * format.row_bytes(shape.hidden)),
+                      .scales = owner.view(reinterpret_cast<uint8_t*>(rows.scales),
+                                           format.scale_tensor_bytes(rows.max_rows, shape.hidden).value()),
+                      .encoded_outputs = owner.view(
+                          reinterpret_cast<uint8_t*>(rows.encoded_outputs),
+                          rows.encoded_outputs == nullptr ? 0 : max_rows * ep_->combine_message_bytes()),
                       .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
                       .src_info = owner.view(rows.src_info, 2 * max_rows),
-                      .expert_ids = must(owner.allocate<int32_t>(n_local)),
+                      .expert_ids = must(owner.allocate<int32_t>(num_groups)),
                       .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                      .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
+                      .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1))});
   }
 }
 
@@ -81,7 +115,8 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
     ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
     ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
-    ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.encoded_rows.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.scales.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
@@ -95,8 +130,12 @@ DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
 
 DispatchOutput EpHarness::dispatch_output(int rank) {
   RankBuffers& buffers = ranks_[rank];
-  return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
-          buffers.row_offsets.data(), buffers.expert_ids.data()};
+  return {buffers.encoded_rows.data(),
+          buffers.src_info.data(),
+          static_cast<uint32_t>(buffers.src_info.size() / 2),
+          buffers.row_offsets.data(),
+          buffers.expert_ids.data(),
+          buffers.scales.data()};
 }
 
 Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
@@ -197,23 +236,50 @@ Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
 Status EpHarness::run_combine(const reference::Step& step) {
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
     RankBuffers& buffers = ranks_[rank];
-    const CombineInput input{buffers.expert_rows.data(), buffers.src_info.data()};
+    const CombineInput input{buffers.encoded_outputs.size() > 0
+                                 ? static_cast<const void*>(buffers.encoded_outputs.data())
+                                 : buffers.expert_rows.data(),
+                             buffers.src_info.data()};
     const CombineOutput output{buffers.topk_ids.data(),
                                buffers.topk_weights.data(),
                                step.num_tokens(rank),
                                {options_.reduction, buffers.output.data()}};
     SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
+    if (options_.routing == Routing::kSkipAllToAll)
+      SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, buffers.output.data(), step.num_tokens(rank)));
   }
   return ep_->synchronize();
+}
+
+// As the experts hand them over.
+Status EpHarness::upload_expert_rows(int rank, const std::vector<bf16>& expert_rows) {
+  RankBuffers& buffers = ranks_[rank];
+  if (buffers.encoded_outputs.size() == 0) return buffers.expert_rows.upload(expert_rows);
+  std::vector<uint8_t> rows;
+  for (auto row = expert_rows.begin(); row != expert_rows.end(); row += shape_.hidden) {
+    const reference::EncodedToken encoded =
+        reference::encode_token(TokenFormatKind::kFP8, std::vector<bf16>(row, row + shape_.hidden), 1);
+    rows.insert(rows.end(), encoded.codes.begin(), encoded.codes.end());
+    rows.insert(rows.end(), encoded.scales.begin(), encoded.scales.end());
+    rows.resize(align_up<size_t>(rows.size(), 16));
+  }
+  return buffers.encoded_outputs.upload(rows);
 }
 
 reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
   reference::DispatchResult result{
-      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
+      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}, {}, {}, 0};
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
-  result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
+  if (options_.format == TokenFormatKind::kBF16) {
+    result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
+  } else {
+    const size_t row_bytes = info_of(options_.format).row_bytes(shape_.hidden);
+    result.encoded_rows = must(buffers.encoded_rows.download(num_rows * row_bytes));
+    result.scales = must(buffers.scales.download());
+    result.max_rows = buffers.src_info.size() / 2;
+  }
   return result;
 }
 
@@ -225,17 +291,20 @@ std::string EpHarness::compare_dispatch(const reference::Step& step) {
     const reference::DispatchResult result = download_dispatch(rank);
     if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
       return difference;
-    std::vector<bf16> expert_rows(result.rows.size());
-    for (int expert = 0; expert < step.n_local_experts(); ++expert)
-      for (size_t row = result.row_offsets[expert]; row < result.row_offsets[expert + 1]; ++row)
-        for (int column = 0; column < step.hidden; ++column) {
-          const int expert_idx = rank * step.n_local_experts() + expert;
-          expert_rows[row * step.hidden + column] =
-              to_bf16(to_float(result.rows[row * step.hidden + column]) *
-                      (1.0f + static_cast<float>(expert_idx) / 8.0f));
-        }
-    if (const Status status = ranks_[rank].expert_rows.upload(expert_rows); !status.ok())
-      return status.to_string();
+    const auto origins = reference::dispatched_rows(step, rank);
+    const int first_group = step.num_groups() - step.n_local_experts();
+    std::vector<bf16> expert_rows(static_cast<size_t>(result.row_offsets.back()) * step.hidden);
+    for (int group = 0; group < step.num_groups(); ++group)
+      for (size_t i = 0; i < origins[group].size(); ++i) {
+        const size_t row = result.row_offsets[group] + i;
+        const int expert_idx =
+            group < first_group ? step.n_experts : rank * step.n_local_experts() + group - first_group;
+        const std::vector<bf16> output =
+            scaling_expert(nullptr, step, origins[group][i].src_rank, result.src_info[2 * row], expert_idx);
+        std::copy(output.begin(), output.end(),
+                  expert_rows.begin() + static_cast<ptrdiff_t>(row) * step.hidden);
+      }
+    if (const Status status = upload_expert_rows(rank, expert_rows); !status.ok()) return status.to_string();
   }
   return "";
 }
@@ -258,10 +327,14 @@ bool EpHarness::outputs_are_untouched() {
   return true;
 }
 
-std::string EpHarness::run_and_compare(const reference::Step& step) {
+std::string EpHarness::dispatch_and_compare(const reference::Step& step) {
   upload(step);
   if (const Status dispatched = run_dispatch(step); !dispatched.ok()) return dispatched.to_string();
-  if (const std::string difference = compare_dispatch(step); !difference.empty()) return difference;
+  return compare_dispatch(step);
+}
+
+std::string EpHarness::run_and_compare(const reference::Step& step) {
+  if (const std::string difference = dispatch_and_compare(step); !difference.empty()) return difference;
   if (const Status combined = run_combine(step); !combined.ok()) return combined.to_string();
   last_output_.clear();
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {

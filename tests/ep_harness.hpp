@@ -43,7 +43,15 @@ struct RunOptions {
   HostDeviceOptions host = {};
   bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
+  // Others than the first of each: only run_and_compare().
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  SharedExpert shared_expert = SharedExpert::kNone;
+  Routing routing = Routing::kAllToAll;
 };
+
+// Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.
+reference::Step as_run(reference::Step step, const RunOptions& options);
 
 // One rank's view of a step: device buffers, and what came back.
 class EpHarness {
@@ -54,6 +62,8 @@ class EpHarness {
   void run_and_check(const reference::Step& step);
   // The same; what is wrong, in words, or nothing.
   std::string run_and_compare(const reference::Step& step);
+  // Only dispatch, and what it left.
+  std::string dispatch_and_compare(const reference::Step& step);
   // Puts all steps on the streams before it waits for any, with experts that return what they get, and
   // compares the outputs: nothing but the kernels keeps a step from the next.
   std::string run_back_to_back(const std::vector<reference::Step>& steps);
@@ -85,6 +95,8 @@ class EpHarness {
  private:
   struct RankBuffers {
     Buffer<bf16> tokens, rows, expert_rows, output;
+    Buffer<uint8_t> encoded_rows, scales;  // of formats that encode
+    Buffer<uint8_t> encoded_outputs;       // where experts hand over fp8; expert_rows is then empty
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -93,6 +105,7 @@ class EpHarness {
   void upload(const reference::Step& step);
   Status run_dispatch(const reference::Step& step);
   Status run_combine(const reference::Step& step);
+  Status upload_expert_rows(int rank, const std::vector<bf16>& expert_rows);
   std::string compare_dispatch(const reference::Step& step);
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);

@@ -10,3 +10,4 @@ cp -r "$source_dir/examples" "$work/examples"
 cmake -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/installed" >/dev/null
 cmake --build "$work/build"
 "$work/build/two_experts"
+"$work/build/own_format"

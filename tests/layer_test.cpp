@@ -1,5 +1,4 @@
-// The kernels of an MoE layer besides dispatch and combine (router, grouped matmul, activation), on every
-// target, against the plain-loop reference.
+// The router and the grouped matmul, on every target, against the plain-loop reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,45 +6,18 @@
 #include <limits>
 #include <random>
 
-#include "ep_harness.hpp"
+#include "layer_fixture.hpp"
 #include "switchyard/ep/topk_softmax.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
-#include "switchyard/gemm/silu_mul.hpp"
 
 namespace switchyard {
 namespace {
 
+using testing_support::bits_of;
+using testing_support::kLaunchShapes;
+using testing_support::LayerTest;
 using testing_support::must;
-
-// One warp does everything; several blocks share it; there are more warps than some of the work.
-constexpr LaunchShape kLaunchShapes[] = {{.num_blocks = 1, .num_threads = 32},
-                                         {.num_blocks = 3, .num_threads = 64},
-                                         {.num_blocks = 7, .num_threads = 32}};
-
-class LayerTest : public testing::TestWithParam<TargetChoice> {
- protected:
-  void SetUp() override {
-    SWITCHYARD_SKIP_IF_ABSENT(GetParam());
-    world_ = must(World::create({.target = GetParam()}));
-    ASSERT_TRUE(rank().device().activate().ok());
-  }
-
-  const Rank& rank() const { return world_->rank(0); }
-  const KernelTable& kernels() const { return rank().device().kernels(); }
-  template <typename T>
-  Buffer<T> upload(const std::vector<T>& values) const {
-    return must(rank().upload(values));
-  }
-  // Filled with 0xee bytes, so that what is not written shows.
-  template <typename T>
-  Buffer<T> poisoned(size_t size) const {
-    Buffer<T> buffer = must(rank().allocate<T>(size));
-    EXPECT_TRUE(buffer.fill_bytes(0xee).ok());
-    return buffer;
-  }
-
-  std::unique_ptr<World> world_;
-};
+using testing_support::random_bf16;
 
 std::string name_of(const testing::TestParamInfo<TargetChoice>& info) {
   return testing_support::target_name(info.param);
@@ -140,19 +112,6 @@ TEST_P(TopkSoftmax, ExpertsMaskedByMinusInfinityComeLastAndWeighNothing) {
 
 // The grouped matmul.
 
-std::vector<bf16> random_bf16(size_t size, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<bf16> values(size);
-  for (bf16& value : values) value = to_bf16(static_cast<float>(random() % 4001) / 1000.0f - 2.0f);
-  return values;
-}
-
-std::vector<uint16_t> bits_of(const std::vector<bf16>& values) {
-  std::vector<uint16_t> bits;
-  for (const bf16 value : values) bits.push_back(value.bits);
-  return bits;
-}
-
 reference::RaggedGroups ragged(const std::vector<uint32_t>& rows_per_group, std::vector<int32_t> expert_ids) {
   reference::RaggedGroups groups{{0}, std::move(expert_ids)};
   for (const uint32_t num_rows : rows_per_group)
@@ -216,58 +175,6 @@ TEST_P(GroupedMatmul, AGroupUsesTheWeightsOfItsExpertWhateverItsPlace) {
 }
 
 TEST_P(GroupedMatmul, OneGroupWithManyRows) { check(ragged({150}, {0}), 1, 20, 48); }
-
-// The activation.
-
-// The number of bf16 values from a to b, where -0 and +0 are one.
-int bf16_distance(bf16 a, bf16 b) {
-  const auto place = [](bf16 value) {
-    const int magnitude = value.bits & 0x7fff;
-    return (value.bits & 0x8000) != 0 ? -magnitude : magnitude;
-  };
-  return std::abs(place(a) - place(b));
-}
-
-class SiluMul : public LayerTest {
- protected:
-  void check(const std::vector<bf16>& gate_up, int width, const std::vector<uint32_t>& offsets) const {
-    const std::vector<bf16> expected = reference::silu_mul(gate_up, width);
-    ASSERT_EQ(expected.size(), static_cast<size_t>(offsets.back()) * width);
-    const Buffer<bf16> input = upload(gate_up);
-    const Buffer<uint32_t> row_offsets = upload(offsets);
-    for (const LaunchShape& shape : kLaunchShapes) {
-      const Buffer<bf16> output = poisoned<bf16>(expected.size() + 1);
-      const SiluMulParams params{static_cast<int32_t>(offsets.size()) - 1, width, input.data(),
-                                 row_offsets.data(), output.data()};
-      ASSERT_TRUE(kernels().silu_mul(shape, rank().stream(), params).ok());
-      const std::vector<bf16> seen = must(output.download());
-      EXPECT_EQ(seen.back().bits, 0xeeee) << "written past the end";
-      for (size_t i = 0; i < expected.size(); ++i)
-        ASSERT_LE(bf16_distance(seen[i], expected[i]), 1)
-            << "value " << i << ": " << to_float(seen[i]) << ", expected " << to_float(expected[i]);
-    }
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, SiluMul, testing_support::all_targets(), name_of);
-
-TEST_P(SiluMul, RaggedRowsOfAnyWidth) {
-  for (const int width : {1, 7, 8, 33, 128})
-    check(random_bf16(2ull * 11 * width, width), width, {0, 4, 4, 11});
-}
-
-TEST_P(SiluMul, ZeroRowsWriteNothing) {
-  check({}, 16, {0, 0, 0});
-  check({}, 16, {0});
-}
-
-TEST_P(SiluMul, GatesFarFromZeroSaturate) {
-  std::vector<bf16> gate_up;
-  for (const float gate :
-       {0.0f, -0.0f, 1e-30f, -1e-3f, 5.0f, -20.0f, 88.0f, -88.0f, 1000.0f, -1000.0f, 3e38f, -3e38f})
-    for (const float up : {0.0f, 1.0f, -3.0f, 1e-20f})
-      for (const float value : {gate, up}) gate_up.push_back(to_bf16(value));
-  check(gate_up, 1, {0, 48});
-}
 
 }  // namespace
 }  // namespace switchyard

@@ -143,14 +143,14 @@ const reference::NumberFormat& definition_of(e2m1) { return reference::kE2M1; }
 
 template <typename Element>
 reference::QuantizedToken quantized(BlockwiseFP8Quantizer<Element>*, const std::vector<bf16>& token) {
-  return reference::blockwise_fp8(definition_of(Element{}), token);
+  return reference::blockwise_fp8(definition_of(Element{}), reference::to_floats(token));
 }
 template <typename Element>
 reference::QuantizedToken quantized(MXQuantizer<Element>*, const std::vector<bf16>& token) {
-  return reference::mx(definition_of(Element{}), token);
+  return reference::mx(definition_of(Element{}), reference::to_floats(token));
 }
 reference::QuantizedToken quantized(NVFP4Quantizer*, const std::vector<bf16>& token) {
-  return reference::nvfp4(token, kTensorScale);
+  return reference::nvfp4(reference::to_floats(token), kTensorScale);
 }
 
 class QuantizedTokens : public testing_support::OneRankTest {
@@ -260,7 +260,8 @@ class QuantizedTokens : public testing_support::OneRankTest {
       check_rows(format, rows, tokens);
       std::vector<uint32_t> expected(layout.bytes().value() / sizeof(float), 0x01010101u * kUnwritten);
       for (size_t i = 0; i < tokens.size(); ++i) {
-        const auto token_scales = reference::blockwise_fp8(definition_of(Element{}), tokens[i]).float_scales;
+        const auto token_scales =
+            quantized(static_cast<BlockwiseFP8Quantizer<Element>*>(nullptr), tokens[i]).float_scales;
         for (size_t group = 0; group < token_scales.size(); ++group)
           expected[group * ((max_rows + 3) / 4 * 4) + rows_of(tokens.size())[i]] =
               std::bit_cast<uint32_t>(token_scales[group]);
@@ -286,7 +287,8 @@ class QuantizedTokens : public testing_support::OneRankTest {
       check_rows(format, rows, tokens);
       std::vector<e8m0> expected(num_rows * num_scales, e8m0{kUnwritten});
       for (size_t i = 0; i < tokens.size(); ++i) {
-        const auto token_scales = reference::mx(definition_of(Element{}), tokens[i]).scale_codes;
+        const auto token_scales =
+            quantized(static_cast<MXQuantizer<Element>*>(nullptr), tokens[i]).scale_codes;
         for (size_t group = 0; group < num_scales; ++group)
           expected[rows_of(tokens.size())[i] * num_scales + group] = e8m0{token_scales[group]};
       }
@@ -397,7 +399,7 @@ TEST_P(QuantizedTokens, TightRowsOfExpertsHaveTheirScalesInTilesOfTheirOwn) {
   const std::vector<uint32_t> seen_offsets = download(offsets);
   std::vector<uint8_t> expected_rows, expected_scales(scale_bytes, kUnwritten);
   for (size_t i = 0; i < places.size(); ++i) {
-    const auto token = reference::nvfp4(tokens[i], scale_values[experts[i]]);
+    const auto token = reference::nvfp4(reference::to_floats(tokens[i]), scale_values[experts[i]]);
     const auto codes = reference::packed(token.codes, 4);
     expected_rows.insert(expected_rows.end(), codes.begin(), codes.end());
     put_tiled_scales(expected_scales,

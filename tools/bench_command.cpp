@@ -58,6 +58,8 @@ Status finish_options(BenchOptions& options) {
                             options.n_ranks);
   if (options.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
@@ -216,6 +218,8 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       ->capture_default_str();
   command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
       ->check(CLI::Range(1, kMaxExperts));
+  add_format_option(*command, options->launch.format);
+  add_combine_format_option(*command, options->launch.combine_format);
   add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
   command
@@ -246,6 +250,7 @@ void add_bench_command(CLI::App& app, std::function<int()>* run) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine");
   command->require_subcommand(1);
   add_ep(*command, run);
+  add_bench_formats_command(*command, run);
 }
 
 }  // namespace switchyard::tools

@@ -116,12 +116,6 @@ std::string size_json(const SizeResult& size) {
   return json.str();
 }
 
-std::string json_list(const std::vector<std::string>& objects) {
-  std::string text = "[";
-  for (const std::string& object : objects) text += (text.size() > 1 ? ", " : "") + object;
-  return text + "]";
-}
-
 }  // namespace
 
 std::optional<double> SizeResult::over_limit(const PhaseTime& time) const {

@@ -19,6 +19,8 @@ void add_run_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
 void add_schedule_command(CLI::App& app, std::function<int()>* run);
+// Below `bench`.
+void add_bench_formats_command(CLI::App& bench, std::function<int()>* run);
 void add_doctor_command(CLI::App& app, std::function<int()>* run);
 
 }  // namespace switchyard::tools

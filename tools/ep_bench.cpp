@@ -58,18 +58,21 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
   auto ep = ExpertParallel::create(
-      world, {.n_experts = workload.n_experts,
-              .top_k = workload.top_k,
-              .hidden = workload.hidden,
-              .max_tokens_per_rank = bench->num_tokens(),
-              .n_sms = launch.n_sms,
-              .num_threads = launch.num_threads,
-              .timeout_ns = timeout_ns,
-              .dependent_launch = launch.dependent,
-              .protocol = launch.protocol,
-              // Where tokens crowd, a rank may get nearly all of them.
-              .capacity_factor =
-                  workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0});
+      world,
+      {.n_experts = workload.n_experts,
+       .top_k = workload.top_k,
+       .hidden = workload.hidden,
+       .max_tokens_per_rank = bench->num_tokens(),
+       .n_sms = launch.n_sms,
+       .num_threads = launch.num_threads,
+       .timeout_ns = timeout_ns,
+       .dependent_launch = launch.dependent,
+       .protocol = launch.protocol,
+       // Where tokens crowd, a rank may get nearly all of them.
+       .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
+       .dispatch_format = launch.format,
+       .input_scale = kInputScale,
+       .combine_format = launch.combine_format});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
@@ -87,18 +90,22 @@ double EpBench::host_bytes(int num_sets) const {
 }
 
 Status EpBench::add_set(int set_idx) {
-  const reference::Step step = make_routed_step(workload_, set_idx);
+  reference::Step step = make_routed_step(workload_, set_idx);
+  step.format = ep_->config().dispatch_format;
+  step.input_scale = kInputScale;
+  step.combine_format = ep_->config().combine_format;
+  const reference::Step seen = reference::as_seen(step);
   const int n_local = step.n_local_experts();
   std::vector<std::future<std::vector<bf16>>> outputs;
   for (int rank = 0; rank < step.n_ranks; ++rank)
-    outputs.push_back(std::async(std::launch::async, [&step, rank] {
-      return reference::combine_weighted(step, rank, &identity_expert, nullptr);
+    outputs.push_back(std::async(std::launch::async, [&seen, rank] {
+      return reference::combine_weighted(seen, rank, &identity_expert, nullptr);
     }));
   std::vector<uint32_t> rows_of_expert(static_cast<size_t>(step.n_experts));
   for (const auto& ids : step.topk_ids)
     for (const int32_t id : ids) ++rows_of_expert[static_cast<size_t>(id)];
 
-  const uint64_t hidden = static_cast<uint64_t>(step.hidden);
+  const uint32_t alignment = info_of(step.format).row_alignment;
   BufferSet& set = sets_.emplace_back(static_cast<size_t>(step.n_ranks));
   for (int r = 0; r < step.n_ranks; ++r) {
     const Rank& rank = world_.rank(r);
@@ -106,21 +113,12 @@ Status EpBench::add_set(int set_idx) {
     buffers.expected_output = outputs[static_cast<size_t>(r)].get();
     buffers.expected_offsets.push_back(0);
     for (int expert = r * n_local; expert < (r + 1) * n_local; ++expert)
-      buffers.expected_offsets.push_back(buffers.expected_offsets.back() +
-                                         rows_of_expert[static_cast<size_t>(expert)]);
-    const uint64_t num_rows = buffers.expected_offsets.back();
+      buffers.expected_offsets.push_back(
+          align_up(buffers.expected_offsets.back() + rows_of_expert[static_cast<size_t>(expert)], alignment));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
-    if (ep_->config().protocol == Protocol::kDirect) {
-      Result<RowBuffers> rows = ep_->row_buffers(r);
-      if (!rows.ok()) return rows.status();
-      buffers.rows = rank.view(rows.value().rows, rows.value().max_rows * hidden);
-      buffers.src_info = rank.view(rows.value().src_info, size_t{2} * rows.value().max_rows);
-    } else {
-      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * hidden));
-      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, num_rows * 2));
-    }
+    SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
@@ -129,10 +127,39 @@ Status EpBench::add_set(int set_idx) {
   return Status();
 }
 
+Status EpBench::allocate_rows(int r, RankBuffers& buffers) {
+  const Rank& rank = world_.rank(r);
+  const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
+  const uint64_t row_bytes = format.row_bytes(workload_.hidden);
+  const auto scale_bytes = [&](uint32_t max_rows) {
+    return format.scale_tensor_bytes(max_rows, workload_.hidden).value();
+  };
+  if (ep_->config().protocol == Protocol::kDirect) {
+    Result<RowBuffers> owned = ep_->row_buffers(r);
+    if (!owned.ok()) return owned.status();
+    const RowBuffers& rows = owned.value();
+    buffers.rows = rank.view(reinterpret_cast<uint8_t*>(rows.encoded_rows), rows.max_rows * row_bytes);
+    buffers.scales = rank.view(reinterpret_cast<uint8_t*>(rows.scales), scale_bytes(rows.max_rows));
+    buffers.src_info = rank.view(rows.src_info, size_t{2} * rows.max_rows);
+    buffers.expert_outputs =
+        rank.view(expert_format() == CombineFormat::kBF16 ? reinterpret_cast<uint8_t*>(rows.expert_outputs)
+                                                          : reinterpret_cast<uint8_t*>(rows.encoded_outputs),
+                  rows.max_rows * expert_row_bytes());
+    return Status();
+  }
+  const uint32_t num_rows = buffers.expected_offsets.back();
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.rows, rank, num_rows * row_bytes));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scales, rank, scale_bytes(num_rows)));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.src_info, rank, uint64_t{num_rows} * 2));
+  return has_experts() ? allocate_into(buffers.expert_outputs, rank, num_rows * expert_row_bytes())
+                       : Status();
+}
+
 // What a replay does not write must not look as if it had.
 Status EpBench::poison(BufferSet& set) {
   for (RankBuffers& buffers : set) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(kPoison));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(kPoison));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(kPoison));
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(kPoison));
     SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(kPoison));
@@ -146,13 +173,18 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
     return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
   };
   const auto dispatch_output = [&](const RankBuffers& buffers) {
-    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(),
-                          static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
-                          buffers.expert_ids.data()};
+    return DispatchOutput{buffers.rows.data(),
+                          buffers.src_info.data(),
+                          static_cast<uint32_t>(buffers.src_info.size() / 2),
+                          buffers.row_offsets.data(),
+                          buffers.expert_ids.data(),
+                          buffers.scales.data()};
   };
-  const auto combine_input = [](const RankBuffers& buffers) {
-    return CombineInput{buffers.rows.data(), buffers.src_info.data()};
+  const auto combine_input = [&](const RankBuffers& buffers) {
+    return CombineInput{(has_experts() ? buffers.expert_outputs : buffers.rows).data(),
+                        buffers.src_info.data()};
   };
+  const auto experts = [&](int rank, const RankBuffers& buffers) { return enqueue_experts(rank, buffers); };
   const auto combine_output = [&](const RankBuffers& buffers) {
     return CombineOutput{buffers.topk_ids.data(),
                          buffers.topk_weights.data(),
@@ -172,6 +204,7 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {
       return ep_->dispatch(rank, dispatch_input(buffers), dispatch_output(buffers));
     }));
+    if (has_experts()) SWITCHYARD_RETURN_IF_ERROR(phase(kExperts, experts));
     SWITCHYARD_RETURN_IF_ERROR(phase("combine", [&](int rank, const RankBuffers& buffers) {
       return ep_->combine(rank, combine_input(buffers), combine_output(buffers));
     }));
@@ -182,6 +215,7 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch_wait", [&](int rank, const RankBuffers& buffers) {
       return ep_->dispatch_wait(rank, dispatch_output(buffers));
     }));
+    if (has_experts()) SWITCHYARD_RETURN_IF_ERROR(phase(kExperts, experts));
     SWITCHYARD_RETURN_IF_ERROR(phase("combine_async", [&](int rank, const RankBuffers& buffers) {
       return ep_->combine_async(rank, combine_input(buffers));
     }));
@@ -257,6 +291,24 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
   return std::string();
 }
 
+Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
+  const Rank& owner = world_.rank(rank);
+  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
+  return owner.device().kernels().recode_rows(
+      {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
+       .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
+      owner.stream(),
+      {.format = ep_->config().dispatch_format,
+       .hidden = workload_.hidden,
+       .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                 .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                 .tensor_scale = kInputScale},
+       .num_rows = buffers.row_offsets.data() + ep_->n_local_experts(),
+       .output_format = expert_format(),
+       .output = buffers.expert_outputs.data()});
+}
+
 // Behind the rank's combine: stream order is all it needs. Rows of the direct protocol are let be: peers may
 // still read them.
 Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
@@ -268,7 +320,7 @@ Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
       owner.stream(),
       {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),
        buffers.output.size() * sizeof(bf16), reinterpret_cast<std::byte*>(buffers.rows.data()),
-       ep_->config().protocol == Protocol::kDirect ? 0 : buffers.rows.size() * sizeof(bf16)});
+       ep_->config().protocol == Protocol::kDirect ? 0 : buffers.rows.size()});
 }
 
 Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
@@ -313,18 +365,23 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
   const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);
-  const uint64_t row_bytes = ep_->combine_message_bytes(), message_bytes = ep_->dispatch_message_bytes();
-  const std::map<std::string, uint64_t> direct_bytes = {{"dispatch_async", (tokens + rows) * row_bytes},
-                                                        {"dispatch_wait", 0},
-                                                        {"combine_async", 0},
-                                                        {"combine_wait", (rows + tokens) * row_bytes}};
+  const uint64_t token_bytes = static_cast<uint64_t>(workload_.hidden) * sizeof(bf16);
+  const uint64_t encoded_bytes = info_of(ep_->config().dispatch_format).encoded_bytes(workload_.hidden);
+  const uint64_t message_bytes = ep_->dispatch_message_bytes(), row_bytes = ep_->combine_message_bytes();
+  const std::map<std::string, uint64_t> direct_bytes = {
+      {"dispatch_async", tokens * token_bytes + rows * encoded_bytes},
+      {"dispatch_wait", 0},
+      {"combine_async", 0},
+      {"combine_wait", rows * row_bytes + tokens * token_bytes}};
   const std::map<std::string, uint64_t> slotted_bytes = {
-      {"dispatch_async", tokens * row_bytes + rows * message_bytes},
-      {"dispatch_wait", rows * message_bytes + rows * row_bytes},
-      {"combine_async", 2 * rows * row_bytes},
-      {"combine_wait", rows * row_bytes + tokens * row_bytes}};
+      {"dispatch_async", tokens * token_bytes + rows * message_bytes},
+      {"dispatch_wait", rows * message_bytes + rows * encoded_bytes},
+      {"combine_async", rows * (token_bytes + row_bytes)},
+      {"combine_wait", rows * row_bytes + tokens * token_bytes}};
   const auto& bytes = ep_->config().protocol == Protocol::kDirect ? direct_bytes : slotted_bytes;
-  if (phase == kWholeStep) return bytes_of("dispatch") + bytes_of("combine");
+  if (phase == kExperts) return rows * (encoded_bytes + expert_row_bytes());
+  if (phase == kWholeStep)
+    return bytes_of("dispatch") + bytes_of("combine") + (has_experts() ? bytes_of(kExperts) : 0);
   if (phase == "dispatch") return bytes.at("dispatch_async") + bytes.at("dispatch_wait");
   if (phase == "combine") return bytes.at("combine_async") + bytes.at("combine_wait");
   return bytes.at(phase);

@@ -1,6 +1,6 @@
 // Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long
 // they take, how many bytes they move, and whether every output is right. The experts between the two are the
-// identity.
+// identity; where rows are encoded they are a kernel that decodes them, timed on its own.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 namespace switchyard::tools {
 
 inline constexpr const char* kWholeStep = "step";
+inline constexpr const char* kExperts = "recode";
 
 const char* to_string(StepMode mode);
 
@@ -41,6 +42,8 @@ struct EpLaunch {
   bool dependent = false;
   uint64_t lead_us = 50;  // a pause in front of what is timed: enqueue_lead()
   Protocol protocol = Protocol::kAutomatic;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
 };
 
 class EpBench {
@@ -65,7 +68,9 @@ class EpBench {
 
  private:
   struct RankBuffers {
-    Buffer<bf16> tokens, rows, output;
+    Buffer<bf16> tokens, output;
+    Buffer<uint8_t> rows, scales;    // encoded as they travel
+    Buffer<uint8_t> expert_outputs;  // where they are not the rows
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -83,6 +88,19 @@ class EpBench {
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
+  // Experts of the direct protocol hand their rows over as they travel.
+  CombineFormat expert_format() const {
+    return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
+  }
+  // Else the rows are taken for what the experts made of them.
+  bool has_experts() const {
+    return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
+  }
+  uint64_t expert_row_bytes() const {
+    return info_of(kind_of(expert_format())).encoded_bytes(workload_.hidden);
+  }
+  Status allocate_rows(int rank, RankBuffers& buffers);
+  Status enqueue_experts(int rank, const RankBuffers& buffers);
   Status enqueue_check(int rank, const RankBuffers& buffers);
   Result<Graphs> capture(StepMode mode, Extra extra);
   Status time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times);

@@ -40,6 +40,15 @@ std::string json_array(const std::vector<T>& values) {
   return text + "]";
 }
 
+inline std::string json_list(const std::vector<std::string>& objects) {
+  std::string text = "[";
+  for (const std::string& object : objects) {
+    if (text.size() > 1) text += ", ";
+    text += object;
+  }
+  return text + "]";
+}
+
 class JsonObject {
  public:
   JsonObject& raw(std::string_view key, const std::string& value) {

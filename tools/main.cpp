@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
       "  switchyard run --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 2 --hidden 64\n"
       "  switchyard run --json - | python3 -m json.tool  the same for machines\n"
       "  switchyard bench ep --svg ep.svg                times and bandwidth of dispatch and combine\n"
+      "  switchyard bench formats                        what number formats cost and lose\n"
       "  switchyard run --kill 3@combine_async --deadline-ms 500    what a dead peer looks like\n"
       "  switchyard simulate --faults all                random interleavings, weak memory, dead and late "
       "ranks\n"

@@ -57,9 +57,14 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     const uint64_t num_experts = static_cast<uint64_t>(n_local);
     Result<RowBuffers> rows = ep_->row_buffers(r);
     if (!rows.ok()) return rows.status();
-    buffers.rows = rank.view(rows.value().rows, rows.value().max_rows * hidden);
-    buffers.expert_outputs = rank.view(rows.value().expert_outputs, rows.value().max_rows * hidden);
-    buffers.src_info = rank.view(rows.value().src_info, size_t{2} * rows.value().max_rows);
+    const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
+    const uint64_t max_rows = rows.value().max_rows;
+    buffers.rows = rank.view(reinterpret_cast<uint8_t*>(rows.value().encoded_rows),
+                             max_rows * format.row_bytes(workload_.hidden));
+    buffers.scales = rank.view(reinterpret_cast<uint8_t*>(rows.value().scales),
+                               format.scale_tensor_bytes(rows.value().max_rows, workload_.hidden).value());
+    buffers.expert_outputs = rank.view(rows.value().expert_outputs, max_rows * hidden);
+    buffers.src_info = rank.view(rows.value().src_info, 2 * max_rows);
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_experts * hidden * width));
@@ -84,6 +89,9 @@ Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
   if (num_rows * width <= buffers.activated.size()) return Status();
+  if (is_encoded())
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(buffers.decoded, world_.rank(r), num_rows * static_cast<uint64_t>(workload_.hidden)));
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_rows * 2 * width));
   return allocate_into(buffers.activated, world_.rank(r), num_rows * width);
 }
@@ -150,9 +158,12 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return DispatchOutput{buffers.rows.data(), buffers.src_info.data(),
-                          static_cast<uint32_t>(buffers.src_info.size() / 2), buffers.row_offsets.data(),
-                          buffers.expert_ids.data()};
+    return DispatchOutput{buffers.rows.data(),
+                          buffers.src_info.data(),
+                          static_cast<uint32_t>(buffers.src_info.size() / 2),
+                          buffers.row_offsets.data(),
+                          buffers.expert_ids.data(),
+                          buffers.scales.data()};
   };
   if (mode == StepMode::kFused)
     return timed("dispatch", on_phase,
@@ -162,7 +173,31 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
   return timed("dispatch_wait", on_phase, [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
 }
 
+const bf16* MoeLayer::expert_input(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return is_encoded() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
+}
+
+// The matmuls here know bf16 only.
+Status MoeLayer::decode_rows(const OnPhase& on_phase) {
+  return timed("decode", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).device().kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = ep_->config().dispatch_format,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                   .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                   .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                   .tensor_scale = ep_->config().input_scale},
+         .num_rows = buffers.row_offsets.data() + buffers.expert_ids.size(),
+         .output_format = CombineFormat::kBF16,
+         .output = buffers.decoded.data()});
+  });
+}
+
 Status MoeLayer::run_experts(const OnPhase& on_phase) {
+  if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows(on_phase));
   const int n_local = ep_->n_local_experts();
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
@@ -175,15 +210,15 @@ Status MoeLayer::run_experts(const OnPhase& on_phase) {
   };
   SWITCHYARD_RETURN_IF_ERROR(timed("gate_up", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return matmul(rank, buffers.rows.data(), workload_.hidden, buffers.gate_up_weights.data(),
+    return matmul(rank, expert_input(rank), workload_.hidden, buffers.gate_up_weights.data(),
                   2 * workload_.expert_width, buffers.gate_up.data());
   }));
   SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const SiluMulParams params{n_local, workload_.expert_width, buffers.gate_up.data(),
-                               buffers.row_offsets.data(), buffers.activated.data()};
+    const SiluMulArguments arguments{n_local, workload_.expert_width, buffers.gate_up.data(),
+                                     buffers.row_offsets.data()};
     return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(),
-                                                         params);
+                                                         arguments, {.rows = buffers.activated.data()});
   }));
   return timed("down", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -222,10 +257,12 @@ Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, refe
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
     uint64_t num_rows = 0;
-    for (const auto& rows : reference::dispatched_rows(step, rank)) num_rows += rows.size();
+    for (const auto& rows : reference::dispatched_rows(step, rank))
+      num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
     SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
     // What a step does not write must not look as if it had.
     SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
   }
@@ -248,7 +285,18 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
       std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
-  SWITCHYARD_RETURN_IF_ERROR(take(buffers.rows.download(num_rows * hidden), results.dispatch.rows));
+  if (is_encoded()) {
+    const uint64_t row_bytes = info_of(ep_->config().dispatch_format).row_bytes(workload_.hidden);
+    SWITCHYARD_RETURN_IF_ERROR(
+        take(buffers.rows.download(num_rows * row_bytes), results.dispatch.encoded_rows));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.scales.download(), results.dispatch.scales));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.decoded.download(num_rows * hidden), results.dispatch.rows));
+    results.dispatch.max_rows = buffers.src_info.size() / 2;
+  } else {
+    const Buffer<bf16> rows = world_.rank(rank).view(reinterpret_cast<bf16*>(buffers.rows.data()),
+                                                     buffers.rows.size() / sizeof(bf16));
+    SWITCHYARD_RETURN_IF_ERROR(take(rows.download(num_rows * hidden), results.dispatch.rows));
+  }
   SWITCHYARD_RETURN_IF_ERROR(
       take(buffers.expert_outputs.download(num_rows * hidden), results.expert_outputs));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));

@@ -57,8 +57,9 @@ class MoeLayer {
     Buffer<bf16> tokens, output;
     Buffer<int32_t> topk_ids, expert_ids, src_info;
     Buffer<uint32_t> row_offsets;
-    Buffer<bf16> rows, expert_outputs;  // of ExpertParallel
-    Buffer<bf16> gate_up, activated;    // [rows][..], grown as a step needs
+    Buffer<uint8_t> rows, scales;              // of ExpertParallel, as they were dispatched
+    Buffer<bf16> expert_outputs;               // of ExpertParallel
+    Buffer<bf16> decoded, gate_up, activated;  // [rows][..], grown as a step needs
   };
 
   MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)
@@ -72,6 +73,10 @@ class MoeLayer {
   Status dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
   Status run_experts(const OnPhase& on_phase);
   Status combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
+  Status decode_rows(const OnPhase& on_phase);
+  bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
+  // What the experts work on.
+  const bf16* expert_input(int rank) const;
   LaunchShape layer_launch(int rank) const;
 
   World& world_;

@@ -53,6 +53,32 @@ CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_
   return command.add_option(name, seed, description)->check(CLI::Validator(check, ""))->capture_default_str();
 }
 
+void add_format_option(CLI::App& command, TokenFormatKind& format) {
+  std::map<std::string, TokenFormatKind> formats;
+  for (int i = 0; i < kNumTokenFormats; ++i)
+    formats[to_string(static_cast<TokenFormatKind>(i))] = static_cast<TokenFormatKind>(i);
+  command
+      .add_option("--format", format,
+                  "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp6, mxfp4 or nvfp4")
+      ->transform(CLI::CheckedTransformer(formats).description(""))
+      ->default_str(to_string(format));
+}
+
+void add_combine_format_option(CLI::App& command, CombineFormat& format) {
+  static const std::map<std::string, CombineFormat> kNames = {{"bf16", CombineFormat::kBF16},
+                                                              {"fp8", CombineFormat::kFP8}};
+  command
+      .add_option("--combine-format", format,
+                  "What expert rows are sent back as: bf16, or fp8 with a scale per 128")
+      ->transform(CLI::CheckedTransformer(kNames).description(""))
+      ->default_str(to_string(format));
+}
+
+Status check_hidden_option(int hidden, TokenFormatKind format) {
+  const Status status = check_hidden(format, hidden);
+  return status.ok() ? Status() : invalid_argument("--hidden: %s", status.message().c_str());
+}
+
 void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic) {
   static const std::map<std::string, Protocol> kNames = {
       {"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};

@@ -20,6 +20,14 @@ CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_
 // --protocol; `automatic` says what that does here.
 void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic);
 
+// --format: what tokens are sent as.
+void add_format_option(CLI::App& command, TokenFormatKind& format);
+
+// --combine-format: what expert rows are sent back as.
+void add_combine_format_option(CLI::App& command, CombineFormat& format);
+// Whether --hidden suits the format.
+Status check_hidden_option(int hidden, TokenFormatKind format);
+
 // Before the work: can what `flag` names be written? Nothing is written yet.
 Status check_output_file(const char* flag, const std::string& path);
 // To stdout where the path is -.

@@ -23,7 +23,7 @@ struct RunOptions {
   int n_sms = 0;
   Protocol protocol = Protocol::kAutomatic;
   double capacity_factor = 0;
-  std::string format = "bf16";
+  TokenFormatKind format = TokenFormatKind::kBF16;
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
@@ -58,12 +58,14 @@ struct Report {
 std::vector<std::string> phase_names(const RunOptions& options) {
   std::vector<std::string> names;
   if (has_router(options.workload)) names.push_back("route");
-  const std::vector<std::string> rest =
-      options.mode == "fused"
-          ? std::vector<std::string>{"dispatch", "gate_up", "silu_mul", "down", "combine"}
-          : std::vector<std::string>{"dispatch_async", "dispatch_wait", "gate_up",     "silu_mul",
-                                     "down",           "combine_async", "combine_wait"};
-  names.insert(names.end(), rest.begin(), rest.end());
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  const bool is_fused = options.mode == "fused";
+  is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
+  if (options.format != TokenFormatKind::kBF16) add({"decode"});
+  add({"gate_up", "silu_mul", "down"});
+  is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
   return names;
 }
 
@@ -121,6 +123,7 @@ Status finish_options(RunOptions& options) {
                             workload.n_ranks);
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   if (!(workload.padding >= 0 && workload.padding <= 1))
     return invalid_argument("--padding: %g must be 0..1", workload.padding);
   if (workload.expert_width % 8 != 0)
@@ -222,8 +225,10 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
       down.insert(down.end(), experts.down[expert].begin(), experts.down[expert].end());
     }
     std::vector<int32_t> src_rank;
-    for (const auto& expert_rows : reference::dispatched_rows(step, rank))
+    for (const auto& expert_rows : reference::dispatched_rows(step, rank)) {
       for (const reference::RowOrigin& origin : expert_rows) src_rank.push_back(origin.src_rank);
+      src_rank.resize(align_up<size_t>(src_rank.size(), info_of(step.format).row_alignment), -1);
+    }
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "tokens.npy", {tokens, hidden}, step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "topk_ids.npy", {tokens, top_k}, step.topk_ids[rank]));
     SWITCHYARD_RETURN_IF_ERROR(
@@ -285,6 +290,8 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
     const std::string label =
         "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
     reference::Step step = make_step(workload, step_idx);
+    step.format = options.format;
+    step.input_scale = kInputScale;
     const Status status = layer.run(workload, step_idx, mode, step,
                                     [&](const std::string& phase) { progress.begin(label + phase); });
     if (!options.trace.empty()) add_phases(layer, step_idx, trace);
@@ -313,7 +320,9 @@ Status run_steps(const RunOptions& options, Report& report) {
                                                                {.n_sms = options.n_sms,
                                                                 .timeout_ns = options.deadline_ms * 1'000'000,
                                                                 .protocol = options.protocol,
-                                                                .capacity_factor = options.capacity_factor},
+                                                                .capacity_factor = options.capacity_factor,
+                                                                .dispatch_format = options.format,
+                                                                .input_scale = kInputScale},
                                                                options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
@@ -340,7 +349,7 @@ void print_table(const RunOptions& options, const Report& report) {
   std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
   std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n",
               workload.hidden, workload.n_experts, workload.expert_width, workload.top_k,
-              options.format.c_str(), options.mode.c_str(), options.routing.c_str());
+              to_string(options.format), options.mode.c_str(), options.routing.c_str());
   std::printf("  rank   tokens   expert rows\n");
   const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
@@ -357,7 +366,8 @@ void print_table(const RunOptions& options, const Report& report) {
   std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error,
               report.error_bound, options.steps, options.steps == 1 ? "" : "s");
   if (report.verified)
-    std::printf("  verified         row_offsets, expert_ids, src_info, rows and output\n");
+    std::printf("  verified         row_offsets, expert_ids, src_info, rows%s and output\n",
+                options.format == TokenFormatKind::kBF16 ? "" : ", scales");
   else
     std::printf("  NOT VERIFIED     %s\n", report.first_difference.c_str());
 }
@@ -382,7 +392,7 @@ std::string to_json(const RunOptions& options, const Report& report) {
       .text("target", to_string(report.target))
       .text("device", report.device)
       .raw("shape", shape.str())
-      .text("format", options.format)
+      .text("format", to_string(options.format))
       .text("mode", options.mode)
       .text("routing", options.routing)
       .number("padding", workload.padding)
@@ -450,9 +460,7 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       ->add_option("--expert-width", workload.expert_width, "Inner width of an expert's MLP, a multiple of 8")
       ->check(CLI::Range(8, 65536))
       ->capture_default_str();
-  command->add_option("--format", options->format, "How tokens travel")
-      ->check(CLI::IsMember({"bf16"}))
-      ->capture_default_str();
+  add_format_option(*command, options->format);
   command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
       ->check(CLI::IsMember({"split", "fused"}))
       ->capture_default_str();

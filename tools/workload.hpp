@@ -28,6 +28,9 @@ struct Workload {
   int max_tokens_per_rank() const;
 };
 
+// NVFP4's tensor scale: all tokens of a workload are well within -8..8.
+inline constexpr float kInputScale = 8.0f / (6 * 448);
+
 // What is to go wrong, by hand: `rank` does not launch `phase` nor anything after it, or launches it late.
 struct FaultPlan {
   static constexpr int kNobody = -1;

@@ -1,6 +1,7 @@
 #include "ep_config.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <tuple>
 
@@ -21,6 +22,7 @@ const char* to_string(Protocol protocol) {
 namespace {
 
 constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
+constexpr float kMinInputScale = 0x1p-100f;
 
 Status check_range(const char* name, int value, int low, int high) {
   if (value >= low && value <= high) return Status();
@@ -42,6 +44,14 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
                             config.n_experts, n_ranks);
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
+  const int reducing_ranks = config.allreduce_world_size == 0 ? n_ranks : config.allreduce_world_size;
+  if (reducing_ranks != n_ranks)
+    return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
+                            config.allreduce_world_size, n_ranks);
+  if (!(config.input_scale >= kMinInputScale && config.input_scale <= 1 / kMinInputScale))
+    return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
   if (!(config.capacity_factor >= 0 && config.capacity_factor <= kMaxRanks))
@@ -65,6 +75,15 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
       {"timeout_ns", static_cast<int64_t>(first.timeout_ns), static_cast<int64_t>(other.timeout_ns)},
       {"dependent_launch", first.dependent_launch, other.dependent_launch},
       {"protocol", static_cast<int64_t>(first.protocol), static_cast<int64_t>(other.protocol)},
+      {"dispatch_format", static_cast<int64_t>(first.dispatch_format),
+       static_cast<int64_t>(other.dispatch_format)},
+      {"combine_format", static_cast<int64_t>(first.combine_format),
+       static_cast<int64_t>(other.combine_format)},
+      {"shared_expert", static_cast<int64_t>(first.shared_expert), static_cast<int64_t>(other.shared_expert)},
+      {"routing", static_cast<int64_t>(first.routing), static_cast<int64_t>(other.routing)},
+      {"allreduce_world_size", first.allreduce_world_size, other.allreduce_world_size},
+      {"input_scale (as bits)", std::bit_cast<int32_t>(first.input_scale),
+       std::bit_cast<int32_t>(other.input_scale)},
       {"capacity_factor (in millionths)", std::llround(first.capacity_factor * 1e6),
        std::llround(other.capacity_factor * 1e6)}};
   for (const auto& [name, expected, seen] : fields)
@@ -75,28 +94,51 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
 }
 
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
-  return {.n_ranks = n_ranks,
-          .n_experts = config.n_experts,
+  const int num_exchanging = num_exchanging_ranks(config, n_ranks);
+  return {.n_ranks = num_exchanging,
+          .n_experts = config.n_experts / n_ranks * num_exchanging,
           .top_k = config.top_k,
           .hidden = config.hidden,
           .max_tokens_per_rank = config.max_tokens_per_rank,
-          .p2p_world_size = n_ranks};
+          .p2p_world_size = num_exchanging,
+          .num_ids = config.n_experts};
 }
 
+int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks) {
+  return config.routing == Routing::kSkipAllToAll ? 1 : n_ranks;
+}
+
+namespace {
+
+// Every token of every rank, top_k times.
+uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
+  return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
+         static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
+}
+// The shared expert's rows, and those that fill up each group's to the format's alignment, at most.
+uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
+  const bool has_shared = config.shared_expert == SharedExpert::kFused;
+  const uint64_t num_groups = static_cast<uint64_t>(config.n_experts / n_ranks) + (has_shared ? 1 : 0);
+  return (has_shared ? static_cast<uint64_t>(config.max_tokens_per_rank) : 0) +
+         num_groups * (info_of(config.dispatch_format).row_alignment - 1);
+}
+
+}  // namespace
+
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(n_ranks) * static_cast<uint64_t>(config.max_tokens_per_rank) *
-         static_cast<uint64_t>(config.top_k);
+  return worst_case_copies(config, n_ranks) + other_rows(config, n_ranks);
 }
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   constexpr double kChosenFactor = 2;
   constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // so much room is there for the worst case
-  const uint64_t worst_case = worst_case_rows(config, n_ranks);
+  const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
-  if (config.capacity_factor == 0 && worst_case * row_bytes <= kSmallBytes) return worst_case;
+  if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;
   const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
-  const double even_share = static_cast<double>(worst_case) / n_ranks;
-  return std::min(worst_case, static_cast<uint64_t>(std::ceil(factor * even_share)));
+  const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k *
+                            num_exchanging_ranks(config, n_ranks) / n_ranks;
+  return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + others;
 }
 
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {

@@ -11,9 +11,12 @@ Status validate(const ExpertParallelConfig& config, int n_ranks);
 // One configuration serves all ranks, so all of it must be the same.
 Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank);
 
+// Where the all-to-all is skipped, each rank is a world of its own; first_expert is left to be filled in.
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
+// Ranks that send each other rows.
+int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
 
-// Rows a rank can receive at the very most: every token of every rank, top_k times.
+// Rows a rank can receive at the very most: every token of every rank, top_k times, and what aligns them.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
 // Rows that row_buffers() and the direct protocol have room for, on each rank.
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);

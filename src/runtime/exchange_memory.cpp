@@ -1,52 +1,96 @@
 #include "exchange_memory.hpp"
 
 #include <cstring>
+#include <iterator>
 
 #include "ep_config.hpp"
+#include "switchyard/ep/all_reduce_params.hpp"
 #include "switchyard/ep/direct/layout.hpp"
 #include "switchyard/ep/layout.hpp"
 
 namespace switchyard {
 
-uint32_t ExchangeSizes::row_bytes(const ExpertParallelConfig& config) {
+uint32_t ExchangeSizes::token_bytes(const ExpertParallelConfig& config) {
   return static_cast<uint32_t>(config.hidden) * static_cast<uint32_t>(sizeof(bf16));
 }
+uint32_t ExchangeSizes::encoded_bytes(const ExpertParallelConfig& config) {
+  return info_of(config.dispatch_format).encoded_bytes(config.hidden);
+}
+uint32_t ExchangeSizes::combine_bytes(const ExpertParallelConfig& config) {
+  return info_of(kind_of(config.combine_format)).encoded_bytes(config.hidden);
+}
 uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
-  return MessageLayout{row_bytes(config), config.top_k}.bytes();
+  return MessageLayout{encoded_bytes(config), config.top_k}.bytes();
 }
 
+namespace {
+
+// Rows, their scales and expert outputs, one after the other.
+Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
+  constexpr uint64_t kAlignment = 256;
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  sizes.has_encoded_outputs =
+      config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
+  const uint32_t output_bytes =
+      sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
+  const CheckedSize parts[] = {
+      CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
+      format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
+      CheckedSize(sizes.row_capacity) * CheckedSize(output_bytes)};
+  uint64_t* ends[] = {&sizes.scales_offset, &sizes.expert_outputs_offset, &sizes.rows};
+  CheckedSize end(0);
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    end = end + parts[i] + CheckedSize(kAlignment);
+    if (!end.ok() || sizes.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
+      return invalid_argument("capacity_factor %g makes %llu rows per rank; their bytes must be below %llu",
+                              config.capacity_factor, static_cast<unsigned long long>(sizes.row_capacity),
+                              static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
+    end = CheckedSize(end.value() / kAlignment * kAlignment);
+    *ends[i] = end.value();
+  }
+  sizes.has_scales = parts[1].value() > 0;
+  return Status();
+}
+
+}  // namespace
+
 Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int n_ranks) {
+  const EpShape shape = shape_of(config, n_ranks);
   const int tokens = config.max_tokens_per_rank;
+  const bool has_shared = config.shared_expert == SharedExpert::kFused;
   const CheckedSize ids = CheckedSize(tokens) * CheckedSize(config.top_k);
   ExchangeSizes sizes{};
   sizes.row_capacity = switchyard::row_capacity(config, n_ranks);
-  const CheckedSize rows = CheckedSize(sizes.row_capacity) * CheckedSize(row_bytes(config)) *
-                           CheckedSize(2);  // and expert outputs
-  CheckedSize recv(0), combine(0);
+  SWITCHYARD_RETURN_IF_ERROR(place_rows(config, sizes));
+  CheckedSize recv(0), combine(0), send(0), reduce(0);
   if (config.protocol == Protocol::kSlotted) {
-    recv = DispatchRecvLayout{config.n_experts / n_ranks, n_ranks, tokens, message_bytes(config)}.bytes();
-    combine = CombineRecvLayout{tokens, config.top_k, row_bytes(config)}.bytes();
-    sizes.combine_counts = CombineCountLayout{config.n_experts}.bytes().value();
-    sizes.counters =
-        static_cast<uint64_t>(SyncCounterLayout{config.n_experts}.total_size()) * sizeof(int32_t);
+    recv = DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks, tokens, message_bytes(config)}
+               .bytes();
+    combine = CombineRecvLayout{tokens, config.top_k, combine_bytes(config)}.bytes();
+    if (has_shared) send = DispatchSendLayout{tokens, message_bytes(config)}.bytes();
+    sizes.combine_counts = CombineCountLayout{shape.n_experts}.bytes().value();
+    sizes.counters = static_cast<uint64_t>(SyncCounterLayout{shape.n_experts}.total_size()) * sizeof(int32_t);
   } else {
-    sizes.combine_counts = OutputCellLayout{n_ranks}.bytes().value();
-    sizes.counters = static_cast<uint64_t>(DirectCounters::size(config.n_experts)) * sizeof(int32_t);
-    sizes.count_table = CountTableLayout{n_ranks, config.n_experts}.bytes().value();
+    sizes.combine_counts = OutputCellLayout{shape.n_ranks}.bytes().value();
+    sizes.counters = static_cast<uint64_t>(DirectCounters::size(shape.n_experts + 1)) * sizeof(int32_t);
+    sizes.count_table =
+        CountTableLayout{shape.n_ranks, shape.n_experts + (has_shared ? 1 : 0)}.bytes().value();
     sizes.row_of = (ids * CheckedSize(sizeof(uint32_t))).value();
   }
-  if (!(recv + combine + rows).ok())
+  if (config.routing == Routing::kSkipAllToAll) {
+    const AllReduceLayout layout{n_ranks, tokens, config.hidden};
+    reduce = layout.value_bytes();
+    sizes.reduce_cells = layout.cell_bytes();
+  }
+  if (!(recv + combine + send + reduce + CheckedSize(sizes.rows)).ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
                             tokens, config.n_experts, message_bytes(config));
-  if (rows.value() / 2 / OutputCellLayout::kUnit > UINT32_MAX)
-    return invalid_argument("capacity_factor %g makes %llu bytes of rows per rank; they must be below %llu",
-                            config.capacity_factor, static_cast<unsigned long long>(rows.value() / 2),
-                            static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
-  sizes.rows = rows.value();
   sizes.src_info = sizes.row_capacity * 2 * sizeof(int32_t);
-  sizes.dispatch_counts = DispatchCountLayout{config.n_experts, n_ranks}.bytes().value();
+  sizes.dispatch_counts = DispatchCountLayout{shape.n_experts, shape.n_ranks}.bytes().value();
   sizes.dispatch_recv = recv.value();
   sizes.combine_recv = combine.value();
+  sizes.send = send.value();
+  sizes.reduce_values = reduce.value();
   return sizes;
 }
 
@@ -73,6 +117,9 @@ Result<ExchangeMemory> ExchangeMemory::allocate(Device& device, const ExchangeSi
                                                         {&memory.counters, sizes.counters},
                                                         {&memory.count_table, sizes.count_table},
                                                         {&memory.row_of, sizes.row_of},
+                                                        {&memory.send, sizes.send},
+                                                        {&memory.reduce_values, sizes.reduce_values},
+                                                        {&memory.reduce_cells, sizes.reduce_cells},
                                                         {&memory.poison, 64}};
   for (const auto& [buffer, bytes] : buffers)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(*buffer, device, bytes));
@@ -90,17 +137,24 @@ Status ExchangeMemory::allocate_rows(Device& device, const ExchangeSizes& sizes)
 }
 
 RowBuffers ExchangeMemory::row_buffers(const ExchangeSizes& sizes) const {
-  bf16* rows = row_memory.as<bf16>();
-  return {.rows = rows,
+  std::byte* rows = row_memory.as<std::byte>();
+  if (rows == nullptr) return {};
+  return {.rows = sizes.has_scales ? nullptr : reinterpret_cast<bf16*>(rows),
           .src_info = src_info.as<int32_t>(),
-          .expert_outputs = rows == nullptr ? nullptr : rows + sizes.rows / 2 / sizeof(bf16),
-          .max_rows = static_cast<uint32_t>(sizes.row_capacity)};
+          .expert_outputs = sizes.has_encoded_outputs
+                                ? nullptr
+                                : reinterpret_cast<bf16*>(rows + sizes.expert_outputs_offset),
+          .max_rows = static_cast<uint32_t>(sizes.row_capacity),
+          .encoded_rows = rows,
+          .scales = sizes.has_scales ? rows + sizes.scales_offset : nullptr,
+          .encoded_outputs = sizes.has_encoded_outputs ? rows + sizes.expert_outputs_offset : nullptr};
 }
 
 uint64_t ExchangeMemory::bytes() const {
   uint64_t bytes = 0;
-  for (const DeviceMemory* buffer : {&dispatch_recv, &dispatch_counts, &combine_recv, &combine_counts,
-                                     &counters, &count_table, &row_of, &row_memory, &src_info})
+  for (const DeviceMemory* buffer :
+       {&dispatch_recv, &dispatch_counts, &combine_recv, &combine_counts, &counters, &count_table, &row_of,
+        &row_memory, &src_info, &send, &reduce_values, &reduce_cells})
     bytes += buffer->bytes();
   return bytes;
 }
@@ -114,14 +168,15 @@ Status ExchangeMemory::clear(const Rank& owner) {
   const uint8_t nothing_arrived = protocol == Protocol::kSlotted ? 0xff : 0;
   SWITCHYARD_RETURN_IF_ERROR(fill(dispatch_counts, nothing_arrived));
   SWITCHYARD_RETURN_IF_ERROR(fill(combine_counts, nothing_arrived));
-  for (const DeviceMemory* buffer : {&count_table, &counters, &poison})
+  for (const DeviceMemory* buffer : {&count_table, &counters, &poison, &reduce_cells})
     SWITCHYARD_RETURN_IF_ERROR(fill(*buffer, 0));
   std::memset(fault.as<void>(), 0, fault.bytes());
   return Status();
 }
 
 Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
-  for (const DeviceMemory* buffer : {&dispatch_recv, &combine_recv, &row_memory, &src_info, &row_of})
+  for (const DeviceMemory* buffer :
+       {&dispatch_recv, &combine_recv, &row_memory, &src_info, &row_of, &send, &reduce_values})
     if (buffer->bytes() > 0)
       SWITCHYARD_RETURN_IF_ERROR(
           owner.device().fill(buffer->as<void>(), value, buffer->bytes(), owner.stream()));

@@ -9,10 +9,17 @@ namespace switchyard {
 struct ExchangeSizes {
   uint64_t row_capacity;  // rows
   uint64_t rows, src_info;
+  bool has_scales, has_encoded_outputs;
+  uint64_t scales_offset, expert_outputs_offset;  // in `rows`
   uint64_t dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
+  uint64_t send, reduce_values, reduce_cells;
 
   static Result<ExchangeSizes> of(const ExpertParallelConfig& config, int n_ranks);
-  static uint32_t row_bytes(const ExpertParallelConfig& config);
+  // Of a token as it comes and as it travels.
+  static uint32_t token_bytes(const ExpertParallelConfig& config);
+  static uint32_t encoded_bytes(const ExpertParallelConfig& config);
+  // Of an expert's row on its way back.
+  static uint32_t combine_bytes(const ExpertParallelConfig& config);
   static uint32_t message_bytes(const ExpertParallelConfig& config);
 };
 
@@ -21,7 +28,9 @@ struct ExchangeSizes {
 struct ExchangeMemory {
   Protocol protocol;
   DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
-  DeviceMemory row_memory;  // rows, then expert outputs
+  DeviceMemory send;                         // of the slotted shared expert
+  DeviceMemory reduce_values, reduce_cells;  // of all_reduce()
+  DeviceMemory row_memory;                   // rows, scales, expert outputs
   DeviceMemory src_info;
   DeviceMemory poison;
   DeviceMemory fault;  // a FaultRecord of what broke, and one of a step over capacity

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
@@ -28,7 +29,8 @@ struct ExpertParallel::RankState {
   ExchangeMemory memory;
   std::optional<TraceRecorder> trace;
   Step step = Step::kIdle;
-  int num_tokens = 0;  // of the step under way
+  int num_tokens = 0;                 // of the step under way
+  const void* expert_rows = nullptr;  // of its combine_async
   Status failure;
 };
 
@@ -64,6 +66,12 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   return create(world, config_of_rank.front());
 }
 
+EpKernels ExpertParallel::kernels_of(const Device& device) const {
+  const TracedKernels kernels =
+      is_traced_ ? device.traced_kernels() : TracedKernels{device.kernels().slotted, device.kernels().direct};
+  return config_.protocol == Protocol::kDirect ? kernels.direct : kernels.slotted;
+}
+
 // Blocks and threads: what the caller left open, and whether all of them fit at once.
 Status ExpertParallel::choose_launch() {
   const bool is_host = world_.target() == Target::kHost;
@@ -76,11 +84,10 @@ Status ExpertParallel::choose_launch() {
     if (config_.n_sms == 0)
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
-    Result<int> resident =
-        kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
+    Result<int> resident = max_resident_blocks(device);
     if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
       config_.num_threads = kCudaThreads[1];
-      resident = kernels_of(device).max_resident_blocks(shape_of(config_, n_ranks()), launch_shape());
+      resident = max_resident_blocks(device);
     }
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())
@@ -92,6 +99,31 @@ Status ExpertParallel::choose_launch() {
   return Status();
 }
 
+// Of dispatch and of combine; also loads them.
+Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
+  const EpKernels kernels = kernels_of(device);
+  const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
+  if (dispatch == nullptr)
+    return invalid_argument("dispatch_format is %s; this table of kernels has none of it",
+                            to_string(config_.dispatch_format));
+  const EpShape shape = shape_of(config_, n_ranks());
+  const Result<int> for_dispatch = dispatch->max_resident_blocks(shape, launch_shape());
+  const CombineKernels* combine = kernels.combine(config_.combine_format);
+  if (combine == nullptr)
+    return invalid_argument("combine_format is %s; this table of kernels has none of it",
+                            to_string(config_.combine_format));
+  const Result<int> for_combine = combine->max_resident_blocks(shape, launch_shape());
+  if (!for_dispatch.ok() || !for_combine.ok()) return for_dispatch.ok() ? for_combine : for_dispatch;
+  return std::min(for_dispatch.value(), for_combine.value());
+}
+
+const DispatchKernels& ExpertParallel::dispatch_kernels() const {
+  return *kernels_of(member(0).device()).dispatch(config_.dispatch_format);
+}
+const CombineKernels& ExpertParallel::combine_kernels() const {
+  return *kernels_of(member(0).device()).combine(config_.combine_format);
+}
+
 LaunchShape ExpertParallel::launch_shape() const {
   return {.num_blocks = static_cast<uint32_t>(config_.n_sms),
           .num_threads = static_cast<uint32_t>(config_.num_threads),
@@ -100,9 +132,9 @@ LaunchShape ExpertParallel::launch_shape() const {
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(config_, n_ranks()); }
 
-uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::row_bytes(config_); }
+uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::combine_bytes(config_); }
 uint32_t ExpertParallel::dispatch_message_bytes() const {
-  return config_.protocol == Protocol::kDirect ? ExchangeSizes::row_bytes(config_)
+  return config_.protocol == Protocol::kDirect ? ExchangeSizes::encoded_bytes(config_)
                                                : ExchangeSizes::message_bytes(config_);
 }
 
@@ -143,8 +175,8 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
   const DirectCounters counters{memory.counters.as<int32_t>()};
   return RowReadiness{memory.dispatch_counts.as<uint64_t>(),
                       counters.num_steps(),
-                      counters.row_offset(0),
-                      n_ranks(),
+                      counters.row_offset(num_groups() - n_local_experts()),
+                      num_exchanging_ranks(config_, n_ranks()),
                       rank * n_local_experts(),
                       fault_channel(rank)};
 }
@@ -167,6 +199,9 @@ Status ExpertParallel::reset() {
 
 Status ExpertParallel::reset(const std::vector<int>& survivors) {
   if (survivors.empty()) return invalid_argument("survivors is empty; at least one rank must go on");
+  if (config_.routing == Routing::kSkipAllToAll)
+    return failed_precondition(
+        "reset: ranks that skip the all-to-all have room for their own experts only; create anew");
   std::vector<int> members;
   for (size_t i = 0; i < survivors.size(); ++i) {
     if (survivors[i] < 0 || survivors[i] >= n_ranks() || (i > 0 && survivors[i] <= survivors[i - 1]))
@@ -192,6 +227,9 @@ Status ExpertParallel::poison_receive_buffers(uint8_t value) {
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {
   if (is_traced_) return failed_precondition("enable_trace: the trace is on already");
+  if (world_.target() == Target::kCuda &&
+      (config_.dispatch_format != TokenFormatKind::kBF16 || config_.combine_format != CombineFormat::kBF16))
+    return invalid_argument("enable_trace: on a GPU only steps whose formats are bf16 can be traced");
   std::vector<TraceRecorder> recorders;  // all ranks or none
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Result<TraceRecorder> recorder = TraceRecorder::create(member(rank), config_.n_sms, events_per_block);
@@ -253,26 +291,53 @@ Scope ExpertParallel::signal_scope() const {
   return Scope::kDevice;
 }
 
+EpShape ExpertParallel::shape_of_rank(int rank) const {
+  EpShape shape = shape_of(config_, n_ranks());
+  if (config_.routing == Routing::kSkipAllToAll) shape.first_expert = rank * n_local_experts();
+  return shape;
+}
+
+std::vector<int> ExpertParallel::peers_of(int rank) const {
+  if (config_.routing == Routing::kSkipAllToAll) return {rank};
+  std::vector<int> peers(ranks_.size());
+  std::iota(peers.begin(), peers.end(), 0);
+  return peers;
+}
+
+SharedExpertTokens ExpertParallel::shared_expert_tokens(int rank, int num_tokens) const {
+  if (config_.shared_expert == SharedExpert::kNone) return {};
+  if (config_.routing == Routing::kAllToAll)
+    return {.num_groups = 1, .first_token = 0, .num_tokens = num_tokens};
+  const auto first_of = [&](int r) {
+    return static_cast<int>(static_cast<int64_t>(num_tokens) * r / n_ranks());
+  };
+  return {.num_groups = 1, .first_token = first_of(rank), .num_tokens = first_of(rank + 1) - first_of(rank)};
+}
+
 DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   DispatchArguments arguments{};
-  arguments.shape = shape_of(config_, n_ranks());
-  arguments.my_rank = rank;
+  arguments.shape = shape_of_rank(rank);
+  const std::vector<int> peers = peers_of(rank);
+  arguments.my_rank = peers.size() == 1 ? 0 : rank;
   arguments.signal_scope = signal_scope();
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
+  for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
+  arguments.scales_offset = sizes_->scales_offset;
+  arguments.send_buf = own.send.as<std::byte>();
   arguments.fault = fault_channel(rank);
   return arguments;
 }
 
 CombineArguments ExpertParallel::combine_arguments(int rank) const {
   CombineArguments arguments{};
-  arguments.shape = shape_of(config_, n_ranks());
-  arguments.my_rank = rank;
+  arguments.shape = shape_of_rank(rank);
+  const std::vector<int> peers = peers_of(rank);
+  arguments.my_rank = peers.size() == 1 ? 0 : rank;
   arguments.signal_scope = signal_scope();
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
+  for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();
   arguments.row_of = own.row_of.as<uint32_t>();
@@ -299,26 +364,37 @@ Status ExpertParallel::check_call(int rank, const char* call, Step required) con
   return failed_precondition("%s on rank %d after %s; next must come %s", call, rank, last, next);
 }
 
-Status ExpertParallel::check_tokens(const char* call, int num_tokens, const void* topk_ids) const {
+Status ExpertParallel::check_tokens(const char* call, int num_tokens, const void* pointer,
+                                    const char* name) const {
   if (num_tokens < 0 || num_tokens > config_.max_tokens_per_rank)
     return invalid_argument("%s: num_tokens is %d; it must be 0..%d (max_tokens_per_rank)", call, num_tokens,
                             config_.max_tokens_per_rank);
-  return num_tokens == 0 ? Status() : check_pointer(call, "topk_ids", topk_ids);
+  return num_tokens == 0 ? Status() : check_pointer(call, name, pointer);
 }
 
 // Peers write rows, and read expert output, in memory that all of them know.
 Status ExpertParallel::check_rows(int rank, const char* call, const DispatchOutput& output) const {
   const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
   if (output.rows == nullptr && output.src_info == nullptr) return Status();
-  if (output.rows != own.rows || output.src_info != own.src_info || output.max_rows != own.max_rows)
+  if (output.rows != own.encoded_rows || output.src_info != own.src_info || output.max_rows != own.max_rows ||
+      output.scales != own.scales)
     return invalid_argument(
-        "%s: rows, src_info and max_rows must be those of row_buffers(%d): the direct protocol writes there",
+        "%s: rows, scales, src_info and max_rows must be those of row_buffers(%d): the direct protocol "
+        "writes there",
         call, rank);
   return Status();
 }
-Status ExpertParallel::check_expert_rows(int rank, const char* call, const bf16* expert_rows) const {
+Status ExpertParallel::check_expert_rows(int rank, const char* call, const void* expert_rows) const {
   const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
-  if (expert_rows != nullptr && expert_rows != own.expert_outputs && expert_rows != own.rows)
+  if (expert_rows == nullptr) return Status();
+  if (sizes_->has_encoded_outputs) {
+    if (expert_rows == own.encoded_outputs) return Status();
+    return invalid_argument(
+        "%s: expert_rows must be the encoded_outputs of row_buffers(%d): the direct protocol's peers read "
+        "fp8 there",
+        call, rank);
+  }
+  if (expert_rows != own.expert_outputs && expert_rows != own.rows)
     return invalid_argument(
         "%s: expert_rows must be the expert_outputs or the rows of row_buffers(%d): the direct protocol's "
         "peers read there",
@@ -326,12 +402,13 @@ Status ExpertParallel::check_expert_rows(int rank, const char* call, const bf16*
   return Status();
 }
 
-Status ExpertParallel::launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call,
+Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                                        const DispatchInput* input, const DispatchOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
   RankState& state = *ranks_[static_cast<size_t>(rank)];
   DispatchArguments arguments = dispatch_arguments(rank);
-  bf16* output_rows = nullptr;
+  FormatTensors tensors{.max_rows = arguments.max_rows, .tensor_scale = config_.input_scale};
+  arguments.num_tokens = state.num_tokens;
   if (input != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input->num_tokens, input->topk_ids));
     if (input->num_tokens > 0) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "tokens", input->tokens));
@@ -346,35 +423,39 @@ Status ExpertParallel::launch_dispatch(EpKernels::Dispatch launch, int rank, con
       if (output->max_rows > 0) {
         SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output->rows));
         SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output->src_info));
+        if (sizes_->has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output->scales));
       }
       arguments.max_rows = output->max_rows;
     }
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output->row_offsets));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output->expert_ids));
-    output_rows = output->rows;
+    tensors.rows = static_cast<std::byte*>(output->rows);
+    tensors.scales = static_cast<std::byte*>(output->scales);
+    tensors.max_rows = arguments.max_rows;
     arguments.row_offsets = output->row_offsets;
     arguments.expert_ids = output->expert_ids;
     arguments.src_info = output->src_info;
   }
+  arguments.shared_expert = shared_expert_tokens(rank, arguments.num_tokens);
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, output_rows));
+  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, tensors));
   if (input != nullptr) state.num_tokens = input->num_tokens;
   state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
   return Status();
 }
 
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
-  return launch_dispatch(kernels().dispatch_async, rank, "dispatch_async", &input, nullptr);
+  return launch_dispatch(dispatch_kernels().async, rank, "dispatch_async", &input, nullptr);
 }
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
-  return launch_dispatch(kernels().dispatch_wait, rank, "dispatch_wait", nullptr, &output);
+  return launch_dispatch(dispatch_kernels().wait, rank, "dispatch_wait", nullptr, &output);
 }
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
-  return launch_dispatch(kernels().dispatch, rank, "dispatch", &input, &output);
+  return launch_dispatch(dispatch_kernels().fused, rank, "dispatch", &input, &output);
 }
 
-Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const char* call,
+Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, const char* call,
                                       const CombineInput* input, const CombineOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
@@ -389,15 +470,23 @@ Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
     if (config_.protocol == Protocol::kDirect) {
       SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
-      if (input->expert_rows == nullptr)
-        arguments.expert_rows = state.memory.row_buffers(*sizes_).expert_outputs;
+      if (input->expert_rows == nullptr) {
+        const RowBuffers rows = state.memory.row_buffers(*sizes_);
+        arguments.expert_rows = sizes_->has_encoded_outputs ? static_cast<const void*>(rows.encoded_outputs)
+                                                            : rows.expert_outputs;
+      }
     }
+  } else {
+    arguments.expert_rows = state.expert_rows;  // the shared expert's are among them
   }
   if (output != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output->num_tokens, output->topk_ids));
     if (output->num_tokens != state.num_tokens)
       return invalid_argument("%s: num_tokens is %d; this step dispatched %d", call, output->num_tokens,
                               state.num_tokens);
+    if (config_.shared_expert == SharedExpert::kFused &&
+        output->destination.reduction == CombineReduction::kUnreduced)
+      return invalid_argument("%s: with a shared expert there is no unreduced output", call);
     if (output->num_tokens > 0) {
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "output", output->destination.output));
       if (output->destination.reduction == CombineReduction::kWeighted)
@@ -408,21 +497,44 @@ Status ExpertParallel::launch_combine(EpKernels::Combine launch, int rank, const
     arguments.topk_weights = output->topk_weights;
     destination = output->destination;
   }
+  arguments.shared_expert = shared_expert_tokens(rank, state.num_tokens);
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
   SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, destination));
+  state.expert_rows = arguments.expert_rows;
   state.step = output != nullptr ? Step::kIdle : Step::kCombineSent;
   return Status();
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
-  return launch_combine(kernels().combine_async, rank, "combine_async", &input, nullptr);
+  return launch_combine(combine_kernels().async, rank, "combine_async", &input, nullptr);
 }
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
-  return launch_combine(kernels().combine_wait, rank, "combine_wait", nullptr, &output);
+  return launch_combine(combine_kernels().wait, rank, "combine_wait", nullptr, &output);
 }
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
-  return launch_combine(kernels().combine, rank, "combine", &input, &output);
+  return launch_combine(combine_kernels().fused, rank, "combine", &input, &output);
+}
+
+Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
+  SWITCHYARD_RETURN_IF_ERROR(check_call(rank, "all_reduce", Step::kIdle));
+  if (config_.routing != Routing::kSkipAllToAll)
+    return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
+  SWITCHYARD_RETURN_IF_ERROR(check_tokens("all_reduce", num_tokens, values, "values"));
+  AllReduceParams params{.layout = {n_ranks(), config_.max_tokens_per_rank, config_.hidden},
+                         .my_rank = rank,
+                         .num_tokens = num_tokens,
+                         .values = values,
+                         .exchanged = {},
+                         .cells = {},
+                         .fault = fault_channel(rank)};
+  for (size_t peer = 0; peer < ranks_.size(); ++peer) {
+    params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
+    params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();
+  }
+  const Rank& owner = member(rank);
+  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
+  return owner.device().kernels().all_reduce(launch_shape(), owner.stream(), params);
 }
 
 Status ExpertParallel::check_fault(int rank) {

@@ -17,6 +17,8 @@ const char* to_string(Phase phase) {
       return "combine_async";
     case Phase::kCombineWait:
       return "combine_wait";
+    case Phase::kAllReduce:
+      return "all_reduce";
   }
   return "unknown";
 }

@@ -1,5 +1,5 @@
 // The kernels the library ships, for the target this file is compiled for: as C++ for the host, and through
-// kernel_table.cu and traced_kernel_table.cu for CUDA.
+// kernel_table.cu for CUDA.
 #include "switchyard/transport/kernel_table.hpp"
 
 #include "make_kernel_table.hpp"
@@ -7,13 +7,41 @@
 namespace switchyard {
 namespace {
 
-constexpr KernelTable kTable = make_kernel_table<RunTimeShape, RunTimeShape>();
+FormatKernels kernels_of(TokenFormatKind format) {
+  switch (format) {
+    case TokenFormatKind::kBF16:
+      break;
+    case TokenFormatKind::kFP8:
+    case TokenFormatKind::kFP8E5M2:
+      return blockwise_fp8_kernels(format);
+    case TokenFormatKind::kMXFP8:
+    case TokenFormatKind::kMXFP6:
+    case TokenFormatKind::kMXFP4:
+      return mx_kernels(format);
+    case TokenFormatKind::kNVFP4:
+      return nvfp4_kernels();
+  }
+  return kFormatKernels<BF16TokenFormat>;
+}
+
+constexpr KernelTable all_formats(KernelTable table) {
+  table.slotted.dispatch = [](TokenFormatKind format) { return kernels_of(format).slotted; };
+  table.direct.dispatch = [](TokenFormatKind format) { return kernels_of(format).direct; };
+  table.slotted.combine = [](CombineFormat format) {
+    return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
+                                         : slotted_bf16_combine_alone<RunTimeShape>(format);
+  };
+  table.direct.combine = [](CombineFormat format) {
+    return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
+                                         : direct_bf16_combine_alone<RunTimeShape>(format);
+  };
+  return table;
+}
+constexpr KernelTable kTable = all_formats(make_kernel_table<RunTimeShape, RunTimeShape>());
 
 }  // namespace
 
-#if defined(SWITCHYARD_TRACED)
-const KernelTable& cuda_traced_kernel_table() { return kTable; }
-#elif defined(__CUDACC__)
+#if defined(__CUDACC__)
 const KernelTable& cuda_kernel_table() { return kTable; }
 #else
 const KernelTable& host_kernel_table() { return kTable; }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "switchyard/base/bf16.hpp"
+#include "switchyard/format/format_kind.hpp"
 
 namespace switchyard::reference {
 
@@ -20,9 +21,34 @@ struct Step {
   std::vector<std::vector<int32_t>> topk_ids;    // [rank][token * top_k]
   std::vector<std::vector<float>> topk_weights;  // [rank][token * top_k]
 
+  // What tokens travel as, and expert results on their way back.
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  float input_scale = 1;
+  // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
+  // group 0 of the rank's rows, and its result is added last, with weight 1.
+  bool has_shared_expert = false;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool is_shared_output_encoded = false;  // the shared expert's result too is as it would travel
+  // Every rank has all tokens (the same on each) and works on what its own experts want; the shared expert's
+  // tokens are shared evenly. Outputs are the ranks' sums, each rounded, added up and rounded again.
+  bool skips_all_to_all = false;
+
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
   int n_local_experts() const { return n_experts / n_ranks; }
+  int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
+  // Whether the rank's experts work on choice k of the source rank's token.
+  bool reaches(int src_rank, int expert, int rank) const {
+    return expert >= 0 && expert / n_local_experts() == rank && (!skips_all_to_all || src_rank == rank);
+  }
+  // Whether the token is among the rank's rows of the shared expert.
+  bool is_shared_row(int rank, int token_idx) const;
+  // What the experts see of a token: the token, or what its format leaves of it.
+  std::vector<bf16> token(int rank, int token_idx) const;
 };
+
+// The step as the experts see it: tokens are what their format leaves of them, and travel as bf16. On all
+// cores.
+Step as_seen(const Step& step);
 
 // Where a row of the ragged output came from.
 struct RowOrigin {
@@ -32,15 +58,19 @@ struct RowOrigin {
   friend auto operator<=>(const RowOrigin&, const RowOrigin&) = default;
 };
 
-// The rows rank `rank` receives: by local expert, then source rank, then token, then k.
+// The rows rank `rank` receives, by group: the shared expert's if there is one (k is -1), then those of each
+// local expert; of a group by source rank, then token, then k.
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
 
 // What dispatch left on a rank.
 struct DispatchResult {
-  std::vector<uint32_t> row_offsets;  // [n_local_experts + 1]
-  std::vector<int32_t> expert_ids;    // [n_local_experts]
+  std::vector<uint32_t> row_offsets;  // [num_groups + 1]
+  std::vector<int32_t> expert_ids;    // [num_groups]
   std::vector<int32_t> src_info;      // [rows][2]
-  std::vector<bf16> rows;             // [rows][hidden]
+  std::vector<bf16> rows;             // [rows][hidden]; of bf16 only
+  std::vector<uint8_t> encoded_rows;  // [rows][bytes], of the other formats
+  std::vector<uint8_t> scales;        // the whole tensor
+  uint64_t max_rows = 0;              // that it has room for
 };
 
 // Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in
@@ -51,10 +81,14 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
                                              int expert_idx);
 
-// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing.
+// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
+// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, each product
+// rounded.
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// The sum of what the ranks have, in fp32 in their order, rounded once.
+std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial);
 // [token * top_k * hidden]: each expert's result, zeros for padding.
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);
 
@@ -75,7 +109,10 @@ struct RaggedGroups {
 std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
                                  const std::vector<std::vector<bf16>>& matrices, int inner, int columns);
 
-// [row][width]: silu(gate) * up in fp32, rounded once, of [row][2 * width]: gate, then up.
+// [row][width]: silu(gate) * up in fp32, of [row][2 * width]: gate, then up. Any NaN is the positive quiet
+// one.
+std::vector<float> silu_products(const std::vector<bf16>& gate_up, int width);
+// The same, rounded once.
 std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width);
 
 // A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to

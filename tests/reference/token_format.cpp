@@ -11,10 +11,10 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The largest magnitude of elements [begin, begin + size); NaN if any is NaN or infinite.
-float amax_of(const std::vector<bf16>& token, size_t begin, size_t size) {
+float amax_of(const std::vector<float>& token, size_t begin, size_t size) {
   float amax = 0;
   for (size_t i = begin; i < begin + size; ++i) {
-    const float magnitude = std::fabs(to_float(token[i]));
+    const float magnitude = std::fabs(token[i]);
     if (!std::isfinite(magnitude)) return kNan;
     amax = std::max(amax, magnitude);
   }
@@ -23,7 +23,7 @@ float amax_of(const std::vector<bf16>& token, size_t begin, size_t size) {
 
 }  // namespace
 
-QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<bf16>& token) {
+QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token) {
   const Rounder round(format);
   const float largest = static_cast<float>(round.max());
   QuantizedToken result;
@@ -32,12 +32,12 @@ QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<bf16>
     const float clamped = std::isnan(amax) ? kNan : std::max(amax, 1e-4f);
     result.float_scales.push_back(std::isnan(amax) ? std::bit_cast<float>(0x7fc00000u) : clamped / largest);
     const float factor = largest / clamped;
-    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(token[i] * factor));
   }
   return result;
 }
 
-QuantizedToken mx(const NumberFormat& format, const std::vector<bf16>& token) {
+QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token) {
   const Rounder round(format);
   QuantizedToken result;
   for (size_t begin = 0; begin < token.size(); begin += 32) {
@@ -50,12 +50,12 @@ QuantizedToken mx(const NumberFormat& format, const std::vector<bf16>& token) {
     const int exponent = amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(round.max()));
     result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
     for (size_t i = begin; i < begin + 32; ++i)
-      result.codes.push_back(round(static_cast<double>(to_float(token[i])) / std::ldexp(1.0, exponent)));
+      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
   }
   return result;
 }
 
-QuantizedToken nvfp4(const std::vector<bf16>& token, float tensor_scale) {
+QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
   const Rounder round(kE2M1), round_scale(kE4M3);
   const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
   QuantizedToken result;
@@ -65,9 +65,15 @@ QuantizedToken nvfp4(const std::vector<bf16>& token, float tensor_scale) {
     const float scale = static_cast<float>(kE4M3.value_of(scale_code)) * tensor_scale;
     const float factor = scale == 0 ? 0 : 1.0f / scale;
     result.scale_codes.push_back(scale_code);
-    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(to_float(token[i]) * factor));
+    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(token[i] * factor));
   }
   return result;
+}
+
+std::vector<float> to_floats(const std::vector<bf16>& token) {
+  std::vector<float> values;
+  for (const bf16 value : token) values.push_back(to_float(value));
+  return values;
 }
 
 std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
@@ -76,6 +82,75 @@ std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
     if (codes[bit / num_bits] >> (bit % num_bits) & 1)
       bytes[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
   return bytes;
+}
+
+namespace {
+
+QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
+  switch (format) {
+    case TokenFormatKind::kFP8:
+      return blockwise_fp8(kE4M3, token);
+    case TokenFormatKind::kFP8E5M2:
+      return blockwise_fp8(kE5M2, token);
+    case TokenFormatKind::kMXFP8:
+      return mx(kE4M3, token);
+    case TokenFormatKind::kMXFP6:
+      return mx(kE2M3, token);
+    case TokenFormatKind::kMXFP4:
+      return mx(kE2M1, token);
+    default:
+      return nvfp4(token, tensor_scale);
+  }
+}
+
+const NumberFormat& elements_of(TokenFormatKind format) {
+  return format == TokenFormatKind::kFP8E5M2                                      ? kE5M2
+         : format == TokenFormatKind::kMXFP6                                      ? kE2M3
+         : format == TokenFormatKind::kMXFP4 || format == TokenFormatKind::kNVFP4 ? kE2M1
+                                                                                  : kE4M3;
+}
+
+}  // namespace
+
+EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
+  const NumberFormat& elements = elements_of(format);
+  const QuantizedToken codes = quantized(format, to_floats(token), tensor_scale);
+  EncodedToken result{packed(codes.codes, elements.num_bits()), codes.scale_codes, {}};
+  for (const float scale : codes.float_scales)
+    for (int byte = 0; byte < 4; ++byte)
+      result.scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
+  const size_t group_size = token.size() / std::max(codes.float_scales.size(), codes.scale_codes.size());
+  for (size_t i = 0; i < token.size(); ++i) {
+    const size_t group = i / group_size;
+    const float code = static_cast<float>(elements.value_of(codes.codes[i]));
+    if (!codes.float_scales.empty())
+      result.values.push_back(code * codes.float_scales[group]);
+    else if (format == TokenFormatKind::kNVFP4)
+      result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
+                              tensor_scale);
+    else
+      result.values.push_back(
+          codes.scale_codes[group] == 0xff ? kNan : code * std::ldexp(1.0f, codes.scale_codes[group] - 127));
+  }
+  return result;
+}
+
+std::vector<bf16> decoded(const EncodedToken& token) {
+  std::vector<bf16> row;
+  for (const float value : token.values) row.push_back(to_bf16(value));
+  return row;
+}
+
+uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
+  switch (format) {
+    case TokenFormatKind::kFP8:
+    case TokenFormatKind::kFP8E5M2:
+      return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
+    case TokenFormatKind::kNVFP4:
+      return tiled_scale_offset(row, group, static_cast<uint64_t>(hidden) / 16);
+    default:
+      return row * (static_cast<uint64_t>(hidden) / 32) + group;
+  }
 }
 
 uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns) {

@@ -14,6 +14,20 @@ struct RankPointers {
   T* of_rank[kMaxRanks];
 };
 
+// The shared expert, where one is fused in: tokens [first_token, first_token + num_tokens) of this rank are
+// rows [0, num_tokens) of its own output, group 0.
+struct SharedExpertTokens {
+  int32_t num_groups;  // 1, or 0: there is none
+  int32_t first_token;
+  int32_t num_tokens;
+
+  // The token's row, -1 if it has none.
+  SWITCHYARD_HD constexpr int row_of(int token_idx) const {
+    const int row = token_idx - first_token;
+    return row >= 0 && row < num_tokens ? row : -1;
+  }
+};
+
 // What a step needs whatever the token format. dispatch_async reads the first group, dispatch_wait writes the
 // second, dispatch does both.
 struct DispatchArguments {
@@ -23,10 +37,12 @@ struct DispatchArguments {
   int32_t num_tokens;
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
-  std::byte* send_buf;       // DispatchSendLayout, keeps every message; null: nobody needs it
+  SharedExpertTokens shared_expert;
+  // Slotted: DispatchSendLayout, keeps every message, for the shared expert; null: nobody needs it.
+  std::byte* send_buf;
 
-  uint32_t* row_offsets;  // [n_local_experts + 1]
-  int32_t* expert_ids;    // [n_local_experts], local indices
+  uint32_t* row_offsets;  // [num_groups + 1]: the shared expert where there is one, then the local ones
+  int32_t* expert_ids;    // [num_groups]: 0, 1, ..
   int32_t* src_info;      // [rows][2]: source token, k
   uint32_t max_rows;      // rows the output tensors hold
 
@@ -39,6 +55,7 @@ struct DispatchArguments {
   RankPointers<uint64_t> count_tables;  // CountTableLayout
   RankPointers<int32_t> src_infos;      // [max_rows][2]
   uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
+  uint64_t scales_offset;               // of the scales from a rank's recv_bufs
 };
 
 template <typename Format>
@@ -52,12 +69,15 @@ struct CombineArguments {
   EpShape shape;
   int32_t my_rank;
   Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
-  const bf16* expert_rows;  // [rows][hidden]: what the experts made of the dispatched rows
+  // [rows][hidden] of bf16: what the experts made of the dispatched rows. Direct with a quantised combine:
+  // rows as they travel.
+  const void* expert_rows;
   const int32_t* src_info;  // [rows][2], as dispatch_wait left it
 
   int32_t num_tokens;
-  const int32_t* topk_ids;    // [num_tokens][top_k], as dispatched
-  const float* topk_weights;  // [num_tokens][top_k]; unused by the unreduced output
+  SharedExpertTokens shared_expert;  // its output is rows [0, ..) of this rank's expert_rows
+  const int32_t* topk_ids;           // [num_tokens][top_k], as dispatched
+  const float* topk_weights;         // [num_tokens][top_k]; unused by the unreduced output
 
   RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout

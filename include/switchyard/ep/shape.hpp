@@ -22,6 +22,10 @@ struct EpShape {
   int hidden = 0;
   int max_tokens_per_rank = 0;
   int p2p_world_size = 0;  // ranks that store into each other directly
+  // Where ranks do not exchange tokens, each is a world of its own: its experts are some of the model's, ids
+  // [first_expert, first_expert + n_experts) of num_ids. 0: the ids are the experts.
+  int first_expert = 0;
+  int num_ids = 0;
 
   friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
 };
@@ -52,6 +56,14 @@ struct ShapeOf {
   SWITCHYARD_HD constexpr int hidden() const { return kFixed.hidden != 0 ? kFixed.hidden : given.hidden; }
   SWITCHYARD_HD constexpr int max_tokens_per_rank() const {
     return kFixed.max_tokens_per_rank != 0 ? kFixed.max_tokens_per_rank : given.max_tokens_per_rank;
+  }
+  SWITCHYARD_HD constexpr int num_ids() const { return given.num_ids != 0 ? given.num_ids : n_experts(); }
+  // An id as topk_ids may hold it.
+  SWITCHYARD_HD constexpr bool is_id(int id) const { return id >= -1 && id < num_ids(); }
+  // -1: padding, or an expert that another rank looks after.
+  SWITCHYARD_HD constexpr int expert_of_id(int id) const {
+    const int expert_idx = id - given.first_expert;
+    return id >= 0 && expert_idx >= 0 && expert_idx < n_experts() ? expert_idx : -1;
   }
   SWITCHYARD_HD constexpr int n_local_experts() const { return n_experts() / n_ranks(); }
   SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const { return expert_idx / n_local_experts(); }

@@ -3,28 +3,8 @@
 #pragma once
 
 #include "switchyard/format/group_quantize.hpp"
+#include "switchyard/format/scale_layout.hpp"
 #include "switchyard/format/token_format.hpp"
-
-namespace switchyard {
-
-// float [hidden / 128][stride]: the scales of a column of groups lie side by side, and each expert's start at
-// a multiple of 16 bytes, since its rows start at a multiple of kRowAlignment.
-struct TransposedScaleLayout {
-  static constexpr uint32_t kRowAlignment = 4;
-
-  int num_groups;     // per row
-  uint32_t max_rows;  // rows the output tensors hold
-
-  SWITCHYARD_HD constexpr uint32_t stride() const { return align_up(max_rows, kRowAlignment); }
-  SWITCHYARD_HD constexpr uint64_t index(int group_idx, int64_t row) const {
-    return static_cast<uint64_t>(group_idx) * stride() + static_cast<uint64_t>(row);
-  }
-  CheckedSize bytes() const {
-    return CheckedSize(num_groups) * CheckedSize(stride()) * CheckedSize(sizeof(float));
-  }
-};
-
-}  // namespace switchyard
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -39,8 +19,8 @@ struct BlockwiseFP8Quantizer {
     float stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
-    const float magnitude = to_float(amax) > kMinAmax ? to_float(amax) : kMinAmax;
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
+    const float magnitude = amax > kMinAmax ? amax : kMinAmax;
     if (!is_finite(amax)) return {kQuietNan, kQuietNan};
     return {target::divide(magnitude, Element::max()), target::divide(Element::max(), magnitude)};
   }
@@ -71,17 +51,34 @@ struct BlockwiseFP8TokenFormat {
 
   SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
                                 int num_workers) const {
-    encode_groups(Quantizer{}, hidden, token, message, worker_idx, num_workers);
+    encode_message(Quantizer{}, hidden, token, message, worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
                                 int num_workers) const {
     target::copy_row(output_rows + row * hidden, message, message_layout().codes_bytes(), worker_idx,
                      num_workers);
-    const float* scales = message_layout().scales(message);
-    for (int group_idx = worker_idx; group_idx < scale_layout().num_groups; group_idx += num_workers)
-      target::st(output_scales + scale_layout().index(group_idx, row), target::ld(scales + group_idx));
+    write_scales(message + message_layout().scales_offset(), row, worker_idx, num_workers);
+  }
+
+  // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  static constexpr bool kInterleavesRows = true;
+  SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
+  SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
+  SWITCHYARD_HD constexpr BlockwiseFP8TokenFormat with_output(std::byte* rows, std::byte* scales) const {
+    return {hidden, max_rows, reinterpret_cast<uint8_t*>(rows), reinterpret_cast<float*>(scales)};
+  }
+  SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
+    switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
+  }
+  SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
+                                      int num_workers) const {
+    const TransposedScaleLayout layout = scale_layout();
+    for (int group_idx = worker_idx; group_idx < layout.num_groups; group_idx += num_workers)
+      target::st(output_scales + layout.index(group_idx, row),
+                 target::ld(reinterpret_cast<const float*>(scales) + group_idx));
   }
 };
+static_assert(InPlaceTokenFormat<BlockwiseFP8TokenFormat<e4m3>>);
 static_assert(TokenFormat<BlockwiseFP8TokenFormat<e4m3>> && TokenFormat<BlockwiseFP8TokenFormat<e5m2>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

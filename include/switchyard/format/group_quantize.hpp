@@ -15,7 +15,7 @@
 namespace switchyard {
 
 // A group whose elements are all finite has a finite amax. Otherwise the group is NaN as a whole.
-SWITCHYARD_HD constexpr bool is_finite(bf16 amax) { return amax.bits < 0x7f80u; }
+SWITCHYARD_HD constexpr bool is_finite(float amax) { return std::bit_cast<uint32_t>(amax) < 0x7f800000u; }
 inline constexpr float kQuietNan = std::bit_cast<float>(0x7fc00000u);
 
 inline Status check_hidden(const char* format_name, int hidden, int multiple) {
@@ -58,17 +58,28 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // What a lane takes at a time: two 16-byte loads, and at least 8 bytes of codes.
 inline constexpr int kElementsPerLane = 16;
 
+// bf16 as they were loaded.
 struct LaneElements {
   Vec16 halves[2];
 
   // Elements 2 * i and 2 * i + 1.
   SWITCHYARD_DEVICE uint32_t pair(int i) const { return halves[i / 4].words[i % 4]; }
+  SWITCHYARD_DEVICE float value(int i) const {
+    return std::bit_cast<float>(i % 2 == 0 ? pair(i / 2) << 16 : pair(i / 2) & 0xffff0000u);
+  }
+};
+
+// Values a lane has computed.
+struct LaneFloats {
+  float values[kElementsPerLane];
+
+  SWITCHYARD_DEVICE float value(int i) const { return values[i]; }
 };
 
 // The largest magnitude of the lane's group, which as many lanes share as it has elements for. NaN is larger
 // than infinity, infinity larger than all numbers: magnitudes compare as integers.
 template <int kGroupSize>
-SWITCHYARD_DEVICE bf16 group_amax(const LaneElements& elements) {
+SWITCHYARD_DEVICE float group_amax(const LaneElements& elements) {
   static_assert(kGroupSize % kElementsPerLane == 0 && kGroupSize <= kElementsPerLane * kWarpSize);
   constexpr uint32_t kMagnitudes = 0x7fff7fffu;
   uint32_t amax = elements.pair(0) & kMagnitudes;
@@ -76,19 +87,32 @@ SWITCHYARD_DEVICE bf16 group_amax(const LaneElements& elements) {
     amax = target::max_u16x2(amax, elements.pair(i) & kMagnitudes);
   for (int lane_mask = 1; lane_mask < kGroupSize / kElementsPerLane; lane_mask *= 2)
     amax = target::max_u16x2(amax, target::shuffle_xor(amax, lane_mask));
-  return bf16{static_cast<uint16_t>(target::max_u16x2(amax, amax >> 16))};
+  return to_float(bf16{static_cast<uint16_t>(target::max_u16x2(amax, amax >> 16))});
 }
 
-template <typename Element>
-SWITCHYARD_DEVICE void quantize(const LaneElements& elements, float factor,
+template <int kGroupSize>
+SWITCHYARD_DEVICE float group_amax(const LaneFloats& elements) {
+  static_assert(kGroupSize % kElementsPerLane == 0 && kGroupSize <= kElementsPerLane * kWarpSize);
+  uint32_t amax = 0;
+  const auto include = [&](uint32_t magnitude) { amax = magnitude > amax ? magnitude : amax; };
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kElementsPerLane; ++i)
+    include(std::bit_cast<uint32_t>(elements.values[i]) & 0x7fffffffu);
+  for (int lane_mask = 1; lane_mask < kGroupSize / kElementsPerLane; lane_mask *= 2)
+    include(target::shuffle_xor(amax, lane_mask));
+  return std::bit_cast<float>(amax);
+}
+
+// Elements: LaneElements or LaneFloats.
+template <typename Element, typename Elements>
+SWITCHYARD_DEVICE void quantize(const Elements& elements, float factor,
                                 uint32_t (&words)[kElementsPerLane * Element::kNumBits / 32]) {
   constexpr bool kIsE4M3 = std::is_same_v<Element, e4m3>, kIsE5M2 = std::is_same_v<Element, e5m2>;
   uint8_t codes[kElementsPerLane];
   SWITCHYARD_UNROLL
   for (int i = 0; i < kElementsPerLane / 2; ++i) {
-    const uint32_t pair = elements.pair(i);
-    const float first = std::bit_cast<float>(pair << 16) * factor;
-    const float second = std::bit_cast<float>(pair & 0xffff0000u) * factor;
+    const float first = elements.value(2 * i) * factor;
+    const float second = elements.value(2 * i + 1) * factor;
     if constexpr (kIsE4M3 || kIsE5M2) {
       const uint32_t both = kIsE4M3 ? target::to_e4m3x2(first, second) : target::to_e5m2x2(first, second);
       words[i / 2] = i % 2 == 0 ? both : words[i / 2] | both << 16;
@@ -111,16 +135,21 @@ SWITCHYARD_DEVICE void store_words(std::byte* dst, const uint32_t (&words)[kNumW
   }
 }
 
-// Encodes a token into a message of GroupedMessageLayout<Quantizer>. A quantizer has an Element, a Scale, a
-// kGroupSize, and scale_of(amax): the scale that is stored and the factor elements are multiplied with.
-template <typename Quantizer>
+enum class EncodePlace {
+  kApart,    // codes go where no token is
+  kInPlace,  // one warp writes codes over the token, from its beginning: it has read what it writes over
+};
+
+// Encodes a token. A quantizer has an Element, a Scale, a kGroupSize, and scale_of(amax): the scale that is
+// stored and the factor elements are multiplied with.
+template <EncodePlace kPlace = EncodePlace::kApart, typename Quantizer>
 SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, const bf16* token,
-                                     std::byte* message, int worker_idx, int num_workers) {
+                                     std::byte* codes, typename Quantizer::Scale* scales, int worker_idx,
+                                     int num_workers) {
   using Element = typename Quantizer::Element;
   constexpr int kNumWords = kElementsPerLane * Element::kNumBits / 32;
   constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElementsPerLane;
   constexpr int kInFlight = 2;  // chunks a lane has loaded before it looks at the first
-  typename Quantizer::Scale* scales = GroupedMessageLayout<Quantizer>{hidden}.scales(message);
   const int num_chunks = hidden / kElementsPerLane;
   const int lane_idx = worker_idx % kWarpSize;
   // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
@@ -135,6 +164,7 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       for (int half = 0; half < 2; ++half)
         elements[i].halves[half] = target::ld_16(token + chunk_idx * kElementsPerLane + half * 8);
     }
+    if constexpr (kPlace == EncodePlace::kInPlace) target::sync_warp();
     SWITCHYARD_UNROLL
     for (int i = 0; i < kInFlight; ++i) {
       const int chunk_idx = warp_chunk + lane_idx + i * num_workers;
@@ -142,10 +172,27 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       if (chunk_idx >= num_chunks) continue;
       uint32_t words[kNumWords];
       quantize<Element>(elements[i], scale.factor, words);
-      store_words(message + chunk_idx * static_cast<int>(sizeof(words)), words);
+      store_words(codes + chunk_idx * static_cast<int>(sizeof(words)), words);
       if (chunk_idx % kLanesPerGroup == 0) target::st(scales + chunk_idx / kLanesPerGroup, scale.stored);
     }
   }
+}
+
+// Encodes a token into a message of GroupedMessageLayout<Quantizer>.
+template <typename Quantizer>
+SWITCHYARD_DEVICE void encode_message(const Quantizer& quantizer, int hidden, const bf16* token,
+                                      std::byte* message, int worker_idx, int num_workers) {
+  encode_groups(quantizer, hidden, token, message, GroupedMessageLayout<Quantizer>{hidden}.scales(message),
+                worker_idx, num_workers);
+}
+
+// Turns a token into its codes where it lies. By one warp; `scales` are elsewhere.
+template <typename Quantizer>
+SWITCHYARD_DEVICE void encode_in_place(const Quantizer& quantizer, int hidden, std::byte* token,
+                                       std::byte* scales) {
+  encode_groups<EncodePlace::kInPlace>(quantizer, hidden, reinterpret_cast<const bf16*>(token), token,
+                                       reinterpret_cast<typename Quantizer::Scale*>(scales),
+                                       target::lane_idx(), kWarpSize);
 }
 
 // Copies bytes as wide as their number allows; both ends are aligned to the largest power of two, up to 16,

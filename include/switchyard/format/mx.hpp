@@ -17,8 +17,8 @@ struct MXQuantizer {
     e8m0 stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
-    const e8m0 scale = mx_scale<Element>(to_float(amax));
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
+    const e8m0 scale = mx_scale<Element>(amax);
     return {scale, reciprocal(scale)};
   }
 };
@@ -41,19 +41,34 @@ struct MXTokenFormat {
 
   SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
                                 int num_workers) const {
-    encode_groups(Quantizer{}, hidden, token, message, worker_idx, num_workers);
+    encode_message(Quantizer{}, hidden, token, message, worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx,
                                 int num_workers) const {
     const GroupedMessageLayout<Quantizer> layout = message_layout();
     copy_bytes(output_rows + row * layout.codes_bytes(), message, layout.codes_bytes(), worker_idx,
                num_workers);
-    copy_bytes(output_scales + row * layout.num_scales(), layout.scales(message), layout.scales_bytes(),
-               worker_idx, num_workers);
+    write_scales(message + layout.scales_offset(), row, worker_idx, num_workers);
+  }
+
+  // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  static constexpr bool kInterleavesRows = false;
+  SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
+  SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
+  SWITCHYARD_HD constexpr MXTokenFormat with_output(std::byte* rows, std::byte* scales) const {
+    return {hidden, reinterpret_cast<uint8_t*>(rows), reinterpret_cast<e8m0*>(scales)};
+  }
+  SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
+    switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
+  }
+  SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
+                                      int num_workers) const {
+    copy_bytes(output_scales + row * message_layout().num_scales(), scales, scales_bytes(), worker_idx,
+               num_workers);
   }
 };
 static_assert(TokenFormat<MXTokenFormat<e4m3>> && TokenFormat<MXTokenFormat<e5m2>>);
 static_assert(TokenFormat<MXTokenFormat<e2m3>> && TokenFormat<MXTokenFormat<e3m2>>);
-static_assert(TokenFormat<MXTokenFormat<e2m1>>);
+static_assert(TokenFormat<MXTokenFormat<e2m1>> && InPlaceTokenFormat<MXTokenFormat<e2m1>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

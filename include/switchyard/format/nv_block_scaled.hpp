@@ -4,32 +4,10 @@
 
 #include "switchyard/format/group_quantize.hpp"
 #include "switchyard/format/mx.hpp"
+#include "switchyard/format/scale_layout.hpp"
 #include "switchyard/format/token_format.hpp"
 
 namespace switchyard {
-
-// Scales of one byte in tiles of 128 rows by 4 columns. Tiles of the same rows lie one after the other; what
-// fills the last of them beyond the columns is 0.
-struct TiledScaleLayout {
-  static constexpr int kTileRows = 128;
-  static constexpr int kTileColumns = 4;
-  static constexpr uint32_t kTileBytes = kTileRows * kTileColumns;
-
-  int num_columns;  // scales per row
-
-  SWITCHYARD_HD constexpr int tiles_across() const { return ceil_div(num_columns, kTileColumns); }
-  // Of a column that is a multiple of 4, and the three behind it.
-  SWITCHYARD_HD constexpr uint64_t offset(int64_t scale_row, int column) const {
-    const uint64_t tile_idx =
-        static_cast<uint64_t>(scale_row / kTileRows) * tiles_across() + column / kTileColumns;
-    const uint32_t row_in_tile = static_cast<uint32_t>(scale_row % kTileRows);
-    return tile_idx * kTileBytes + row_in_tile % 32 * 16 + row_in_tile / 32 * 4 + column % kTileColumns;
-  }
-  CheckedSize bytes(uint64_t num_scale_rows) const {
-    return CheckedSize(ceil_div<uint64_t>(num_scale_rows, kTileRows)) * CheckedSize(tiles_across()) *
-           CheckedSize(kTileBytes);
-  }
-};
 
 // How the rows of experts follow each other. The scales of each expert start at a tile either way.
 enum class RowPacking {
@@ -74,9 +52,9 @@ struct NVFP4Quantizer {
     e4m3 stored;
     float factor;
   };
-  SWITCHYARD_DEVICE GroupScale scale_of(bf16 amax) const {
+  SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
     if (!is_finite(amax)) return {e4m3{static_cast<uint8_t>(e4m3::kNanCode)}, kQuietNan};
-    const e4m3 scale{static_cast<uint8_t>(target::to_e4m3x2(to_float(amax) * scale_factor, 0.0f))};
+    const e4m3 scale{static_cast<uint8_t>(target::to_e4m3x2(amax * scale_factor, 0.0f))};
     // A group too small for any scale is all zeros.
     return {scale, scale.bits == 0 ? 0.0f : target::divide(1.0f, to_float(scale) * tensor_scale)};
   }
@@ -144,7 +122,7 @@ struct NVBlockScaledTokenFormat {
 
   SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int expert_idx, int worker_idx,
                                 int num_workers) const {
-    encode_groups(scheme.quantizer(expert_idx), hidden, token, message, worker_idx, num_workers);
+    encode_message(scheme.quantizer(expert_idx), hidden, token, message, worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx, int num_workers) const
       requires(!Scheme::kIsPerExpert) {
@@ -162,6 +140,31 @@ struct NVBlockScaledTokenFormat {
     write_row(message, row, row, worker_idx, num_workers);
   }
 
+  // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  static constexpr bool kInterleavesRows = true;
+  SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
+  SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
+  SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
+    return {hidden, scheme, reinterpret_cast<uint8_t*>(rows), reinterpret_cast<uint8_t*>(scales),
+            scale_row_offsets};
+  }
+  SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const
+      requires(!Scheme::kIsPerExpert) {
+    switchyard::encode_in_place(scheme.quantizer(/*expert_idx=*/0), hidden, token, scales);
+  }
+  SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t scale_row, int worker_idx,
+                                      int num_workers) const {
+    const TiledScaleLayout tiles = scale_layout();
+    const auto* four_scales = reinterpret_cast<const uint32_t*>(scales);
+    for (int i = worker_idx; i < tiles.tiles_across(); i += num_workers) {
+      const int num_beyond = (i + 1) * TiledScaleLayout::kTileColumns - tiles.num_columns;
+      const uint32_t mask = num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
+      target::st(reinterpret_cast<uint32_t*>(output_scales +
+                                             tiles.offset(scale_row, i * TiledScaleLayout::kTileColumns)),
+                 target::ld(four_scales + i) & mask);
+    }
+  }
+
   SWITCHYARD_DEVICE void publish_expert(int local_expert_idx, int64_t expert_begin) const {
     if (scale_row_offsets != nullptr)
       target::st(scale_row_offsets + local_expert_idx,
@@ -172,20 +175,13 @@ struct NVBlockScaledTokenFormat {
   SWITCHYARD_DEVICE void write_row(const std::byte* message, int64_t row, int64_t scale_row, int worker_idx,
                                    int num_workers) const {
     const GroupedMessageLayout<Quantizer> layout = message_layout();
-    const TiledScaleLayout tiles = scale_layout();
     copy_bytes(output_rows + row * layout.codes_bytes(), message, layout.codes_bytes(), worker_idx,
                num_workers);
-    const auto* four_scales = reinterpret_cast<const uint32_t*>(message + layout.scales_offset());
-    for (int i = worker_idx; i < tiles.tiles_across(); i += num_workers) {
-      const int num_beyond = (i + 1) * TiledScaleLayout::kTileColumns - tiles.num_columns;
-      const uint32_t mask = num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
-      target::st(reinterpret_cast<uint32_t*>(output_scales +
-                                             tiles.offset(scale_row, i * TiledScaleLayout::kTileColumns)),
-                 target::ld(four_scales + i) & mask);
-    }
+    write_scales(message + layout.scales_offset(), scale_row, worker_idx, num_workers);
   }
 };
 static_assert(TokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
+static_assert(InPlaceTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
 static_assert(TokenFormat<NVBlockScaledTokenFormat<TiledMX<e4m3>>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<TiledMX<e2m1>, RowPacking::kTight>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>, RowPacking::kTight>>);

@@ -23,6 +23,25 @@ concept TokenFormat = requires(const Format format, const typename Format::Input
   {format.decode(received, row, worker_idx, num_workers)};
 };
 
+// A format whose rows the direct protocol writes: a token becomes its codes where it lies in shared memory,
+// and those bytes are the row. Scales wait apart until they are written to their places.
+template <typename Format>
+concept InPlaceTokenFormat = TokenFormat<Format> &&
+    requires(const Format format, std::byte* token, std::byte* scales, const std::byte* staged, int64_t row,
+             int worker_idx, int num_workers) {
+  // Whether scales of neighbouring rows lie side by side, so that they had better be written together.
+  { Format::kInterleavesRows } -> std::convertible_to<bool>;
+  // Bytes of a row of the output, a multiple of 16.
+  { format.row_bytes() } -> std::convertible_to<uint32_t>;
+  // Bytes of a token's scales while they wait.
+  { format.scales_bytes() } -> std::convertible_to<uint32_t>;
+  // By one whole warp.
+  {format.encode_in_place(token, scales)};
+  // The same format with the tensors of another rank.
+  { format.with_output(token, scales) } -> std::same_as<Format>;
+  {format.write_scales(staged, row, worker_idx, num_workers)};
+};
+
 // A row of the output, and whose it is.
 struct ExpertRow {
   int64_t row;           // among all rows

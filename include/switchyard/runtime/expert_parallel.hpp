@@ -24,6 +24,13 @@ enum class Protocol { kAutomatic, kSlotted, kDirect };
 
 const char* to_string(Protocol protocol);
 
+// A shared expert, which every token goes to on its own rank: fused, its rows are group 0 of dispatch's.
+enum class SharedExpert { kNone, kFused };
+
+// Whether tokens go to the ranks of their experts, or every rank has all tokens and works on those that its
+// own experts want; what combine then leaves are partial sums, for all_reduce().
+enum class Routing { kAllToAll, kSkipAllToAll };
+
 struct ExpertParallelConfig {
   int n_experts = 0;  // of the model; a multiple of the number of ranks
   int top_k = 0;
@@ -41,6 +48,17 @@ struct ExpertParallelConfig {
   // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
   // ranks, with an error that says so; the next one may come.
   double capacity_factor = 0;
+  // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
+  TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
+  float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
+  // What expert rows are sent back as. fp8, slotted: rows of bf16 are encoded on their way; direct: experts
+  // hand them over encoded (RowBuffers::encoded_outputs).
+  CombineFormat combine_format = CombineFormat::kBF16;
+  SharedExpert shared_expert = SharedExpert::kNone;
+  Routing routing = Routing::kAllToAll;
+  // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
+  // the same. Only where the all-to-all is skipped.
+  int allreduce_world_size = 0;
 };
 
 // Slotted or direct, and why: what automatic comes to, from what all ranks share.
@@ -57,17 +75,22 @@ struct DispatchInput {
   int num_tokens = 0;
 };
 
-// Rows are ragged: those of local expert e are [row_offsets[e], row_offsets[e + 1]), in order of source rank.
+// Rows are ragged: those of group g begin at row_offsets[g], in order of source rank. They end at
+// row_offsets[g + 1], or up to a format's row alignment before it: rows that fill it up are not written.
+// Groups are the local experts; where a shared expert is fused, it is group 0 and they come behind it.
 struct DispatchOutput {
-  bf16* rows = nullptr;             // [max_rows][hidden]
+  void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
   uint32_t max_rows = 0;            // max_recv_rows() is always enough
-  uint32_t* row_offsets = nullptr;  // [n_local_experts + 1]
-  int32_t* expert_ids = nullptr;    // [n_local_experts], local indices
+  uint32_t* row_offsets = nullptr;  // [num_groups() + 1]
+  int32_t* expert_ids = nullptr;    // [num_groups()]: 0, 1, ..
+  void* scales = nullptr;           // of formats that have them, for max_rows rows
 };
 
 struct CombineInput {
-  const bf16* expert_rows = nullptr;  // [rows][hidden], row by row the result for DispatchOutput::rows
+  // [rows][hidden] of bf16, row by row the result for DispatchOutput::rows. Direct with combine_format fp8:
+  // [rows][combine_message_bytes()], an encoded token each (docs/formats.md).
+  const void* expert_rows = nullptr;
   const int32_t* src_info = nullptr;  // as dispatch wrote it
 };
 
@@ -80,11 +103,14 @@ struct CombineOutput {
 
 // Memory for the rows of one rank, owned by ExpertParallel.
 struct RowBuffers {
-  bf16* rows;         // [max_rows][hidden], for DispatchOutput
+  bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where dispatch_format is not bf16
   int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
   bf16*
       expert_outputs;  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place
   uint32_t max_rows;
+  std::byte* encoded_rows;     // `rows` of any format
+  std::byte* scales;           // null where dispatch_format has none
+  std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
 };
 
 class ExpertParallel {
@@ -103,6 +129,10 @@ class ExpertParallel {
   Status combine_async(int rank, const CombineInput& input);
   Status combine_wait(int rank, const CombineOutput& output);
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
+
+  // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over all ranks, in
+  // fp32 in the order of ranks, rounded once. Every rank calls it, with the same number of tokens.
+  Status all_reduce(int rank, bf16* values, int num_tokens);
 
   // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
   // and every further call fails until reset(). A step that was skipped because it is over capacity is an
@@ -140,8 +170,15 @@ class ExpertParallel {
   const ExpertParallelConfig& config() const { return config_; }
   int n_ranks() const { return static_cast<int>(members_.size()); }
   int n_local_experts() const { return config_.n_experts / n_ranks(); }
+  // Of a rank's rows: the local experts, and the shared one where it is fused.
+  int num_groups() const {
+    return n_local_experts() + (config_.shared_expert == SharedExpert::kFused ? 1 : 0);
+  }
+  // Tokens of a rank that are its shared expert's rows: all of them, or its share of them.
+  SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   int n_sms() const { return config_.n_sms; }
-  // Rows a rank can receive at the very most: every token of every rank, top_k times.
+  // Rows a rank can receive at the very most: every token of every rank, top_k times, its own once more for
+  // the shared expert, and what aligns them.
   uint64_t max_recv_rows() const;
   // Bytes of a dispatched message, with its header where the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;
@@ -155,12 +192,11 @@ class ExpertParallel {
 
   ExpertParallel(World& world, const ExpertParallelConfig& config);
   Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
-  const EpKernels& kernels_of(const Device& device) const {
-    const KernelTable& table = is_traced_ ? device.traced_kernels() : device.kernels();
-    return config_.protocol == Protocol::kDirect ? table.direct : table.slotted;
-  }
-  const EpKernels& kernels() const { return kernels_of(member(0).device()); }
+  EpKernels kernels_of(const Device& device) const;
+  const DispatchKernels& dispatch_kernels() const;
+  const CombineKernels& combine_kernels() const;
   Status choose_launch();
+  Result<int> max_resident_blocks(const Device& device) const;
   LaunchShape launch_shape() const;
   Status allocate();
   Status clear_buffers();
@@ -168,15 +204,20 @@ class ExpertParallel {
   Status check_fault(int rank);
   Status take_skipped_step(int rank);
   Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
-  Status check_expert_rows(int rank, const char* call, const bf16* expert_rows) const;
-  Status check_tokens(const char* call, int num_tokens, const void* topk_ids) const;
+  Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
+  EpShape shape_of_rank(int rank) const;
+  // The ranks this one exchanges rows with, itself among them.
+  std::vector<int> peers_of(int rank) const;
+  // And that what has as many entries is there.
+  Status check_tokens(const char* call, int num_tokens, const void* pointer,
+                      const char* name = "topk_ids") const;
   Scope signal_scope() const;
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
-  Status launch_dispatch(EpKernels::Dispatch launch, int rank, const char* call, const DispatchInput* input,
-                         const DispatchOutput* output);
-  Status launch_combine(EpKernels::Combine launch, int rank, const char* call, const CombineInput* input,
+  Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
+                         const DispatchInput* input, const DispatchOutput* output);
+  Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,
                         const CombineOutput* output);
 
   World& world_;

@@ -29,7 +29,7 @@ enum class FaultKind : uint32_t {
   kOverCapacity,
 };
 
-enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait };
+enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait, kAllReduce };
 
 const char* to_string(Phase phase);
 

@@ -72,6 +72,13 @@ SWITCHYARD_DEVICE uint16_t to_e4m3x2(float first, float second) {
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
   return codes;
 }
+SWITCHYARD_DEVICE void from_e4m3x2(uint16_t codes, float& first, float& second) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(first), "=f"(second)
+      : "r"(halves));
+}
 SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
   uint16_t codes;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));

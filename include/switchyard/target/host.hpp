@@ -176,6 +176,10 @@ inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
 inline uint16_t to_e4m3x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8);
 }
+inline void from_e4m3x2(uint16_t codes, float& first, float& second) {
+  first = to_float(e4m3{static_cast<uint8_t>(codes)});
+  second = to_float(e4m3{static_cast<uint8_t>(codes >> 8)});
+}
 inline uint16_t to_e5m2x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e5m2>(first).bits | to_minifloat<e5m2>(second).bits << 8);
 }

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "switchyard/base/status.hpp"
-#include "switchyard/ep/params.hpp"
+#include "switchyard/ep/all_reduce_params.hpp"
+#include "switchyard/format/format_kind.hpp"
 #include "switchyard/gemm/params.hpp"
 #include "switchyard/sync/output_check.hpp"
 #include "switchyard/target/vocabulary.hpp"
@@ -21,39 +22,59 @@ template <typename... Arguments>
 using LaunchFunction = Status (*)(const LaunchShape& shape, StreamHandle stream,
                                   const Arguments&... arguments);
 
-// The kernels of one expert-parallel protocol.
-struct EpKernels {
-  using Dispatch = Status (*)(const LaunchShape&, StreamHandle, const DispatchArguments&, bf16* output_rows);
-  using Combine = Status (*)(const LaunchShape&, StreamHandle, const CombineArguments&,
-                             const CombineDestination&);
+// The dispatch of one protocol and one token format.
+struct DispatchKernels {
+  using Launch = LaunchFunction<DispatchArguments, FormatTensors>;
 
-  Dispatch dispatch_async;
-  Dispatch dispatch_wait;
-  Dispatch dispatch;
-  Combine combine_async;
-  Combine combine_wait;
-  Combine combine;
-  // Blocks of these kernels, so launched, that fit on the current device at once.
+  Launch async;
+  Launch wait;
+  Launch fused;
+  // Blocks of these kernels, so launched, that fit on the current device at once. Loads them.
   Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
+// The combine of one protocol and one format of the rows.
+struct CombineKernels {
+  using Launch = LaunchFunction<CombineArguments, CombineDestination>;
+
+  Launch async;
+  Launch wait;
+  Launch fused;
+  Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
+};
+
+// The kernels of one expert-parallel protocol.
+struct EpKernels {
+  // Null: there are none of that format.
+  const DispatchKernels* (*dispatch)(TokenFormatKind format);
+  const CombineKernels* (*combine)(CombineFormat format);
+};
+
 struct KernelTable {
-  // Loads the kernels below onto the current device; those of a protocol are loaded by its
+  // Loads the kernels below onto the current device; those of a protocol are loaded by their
   // max_resident_blocks. CUDA else loads one when it is first launched, and to do so may wait for whatever
   // runs, such as a kernel that waits for the one to be loaded.
   Status (*load)();
   EpKernels slotted;
   EpKernels direct;
+  LaunchFunction<AllReduceParams> all_reduce;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
-  LaunchFunction<SiluMulParams> silu_mul;
+  LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
+  LaunchFunction<RecodeArguments> recode_rows;
   LaunchFunction<StallParams> stall;
   LaunchFunction<CheckOutputParams> check_output;
 };
 
 const KernelTable& host_kernel_table();
+// Kernels that can trace; of formats and reductions those of bf16 only.
+struct TracedKernels {
+  EpKernels slotted;
+  EpKernels direct;
+};
+
 // Only in builds with CUDA.
 const KernelTable& cuda_kernel_table();
-const KernelTable& cuda_traced_kernel_table();  // kernels that can trace
+const TracedKernels& cuda_traced_kernels();
 
 }  // namespace switchyard

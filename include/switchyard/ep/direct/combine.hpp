@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
+#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
-#include "switchyard/ep/epilogue.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
@@ -35,7 +35,7 @@ struct DirectCombineAsync {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     if (is_broken | is_skipped) return;  // a broken step left nothing to show
-    const uint64_t offset = static_cast<uint64_t>(reinterpret_cast<const std::byte*>(params.expert_rows) -
+    const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) -
                                                   params.recv_bufs.of_rank[params.my_rank]);
     const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
@@ -54,10 +54,10 @@ struct DirectCombineShared {
   static constexpr int kMaxWarps = 1024 / kWarpSize;
 
   const std::byte* output_of_rank[kMaxRanks];
-  Source sources[kMaxWarps][kMaxTopK];
+  Source sources[kMaxWarps][kMaxTopK + 1];  // and the shared expert's
 };
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineWait {
   using Params = CombineParams<Epilogue>;
 
@@ -65,7 +65,7 @@ struct DirectCombineWait {
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.counters};
   DirectCombineShared& shared = target::shared_storage<DirectCombineShared>();
-  const uint32_t row_bytes = static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16));
+  const uint32_t row_bytes = Rows::row_bytes(shape.hidden());
 
   SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
 
@@ -106,7 +106,7 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
     const int id = params.topk_ids[id_idx];
     if (id == -1 && is_mutant<Fixed>(LogicMutant::kPaddingPulled)) return 0;
-    return id >= 0 && id < shape.n_experts() ? id : -1;
+    return shape.expert_of_id(id);
   }
   SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
     return shared.output_of_rank[shape.owner_rank(expert_idx)] +
@@ -118,12 +118,11 @@ struct DirectCombineWait {
       const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
       const int expert_idx = expert_of(id_idx);
       bf16* output = params.epilogue.output + id_idx * shape.hidden();
-      if (expert_idx >= 0)
-        target::copy_row(output, row_of(id_idx, expert_idx), row_bytes, worker_idx, num_workers);
-      else
-        for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-             column += num_workers * kColumnsPerThread)
-          target::st_16(output + column, Vec16{});
+      const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row != nullptr ? Rows::load(row, shape.hidden(), column) : typename Rows::Chunk{},
+                    output + column);
     }
   }
 
@@ -132,18 +131,17 @@ struct DirectCombineWait {
     constexpr int kInFlight = 8;
     const int num_sources = gather_sources(token_idx);
     const DirectCombineShared::Source* sources = shared.sources[target::warp_idx()];
-    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-         column += num_workers * kColumnsPerThread) {
-      float sums[kColumnsPerThread] = {};
+    for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+         column += num_workers * Rows::kColumns) {
+      float sums[Rows::kColumns] = {};
       for (int first = 0; first < num_sources; first += kInFlight) {
-        Vec16 loaded[kInFlight];
+        typename Rows::Chunk loaded[kInFlight];
         for (int i = 0; i < kInFlight; ++i)
-          if (first + i < num_sources)
-            loaded[i] = target::ld_16(sources[first + i].row + static_cast<uint64_t>(column) * sizeof(bf16));
+          if (first + i < num_sources) loaded[i] = Rows::load(sources[first + i].row, shape.hidden(), column);
         for (int i = 0; i < kInFlight; ++i)
-          if (first + i < num_sources) accumulate(sums, loaded[i], sources[first + i].weight);
+          if (first + i < num_sources) Rows::add(sums, loaded[i], sources[first + i].weight);
       }
-      params.epilogue(token_idx, column, sums);
+      finish_columns(params.epilogue, token_idx, column, sums);
     }
   }
 
@@ -157,8 +155,12 @@ struct DirectCombineWait {
     if (expert_idx >= 0)
       shared.sources[target::warp_idx()][target::popcount(present & ((1u << k) - 1))] = {
           row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+    const int shared_row = params.shared_expert.row_of(token_idx);
+    if (shared_row >= 0 && k == 0)
+      shared.sources[target::warp_idx()][target::popcount(present)] = {
+          shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, 1.0f};
     target::sync_warp();
-    return target::popcount(present);
+    return target::popcount(present) + (shared_row >= 0 ? 1 : 0);
   }
 };
 

@@ -3,6 +3,8 @@
 // to its top_k rows. Rows are ordered by expert, then source rank, then token, then k; no atomic decides.
 #pragma once
 
+#include "switchyard/ep/direct/carry_encoded.hpp"
+#include "switchyard/ep/direct/stages.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
@@ -11,69 +13,62 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
-  static constexpr int kMaxStages = 16;
   static constexpr int kMaxNumbers = 1024;
 
-  uint32_t num_before[kMaxExperts];     // rows that blocks before this one send to each expert
-  uint32_t num_from_here[kMaxExperts];  // and this one and those behind it
-  uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
-  uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
-  uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
-  uint32_t numbers[kMaxNumbers];        // of the block's first ids: see number_of()
+  uint32_t num_before[kMaxExperts + 1];     // rows that blocks before this one send to each expert
+  uint32_t num_from_here[kMaxExperts + 1];  // and this one and those behind it; then the shared expert's
+  uint32_t next_row[kMaxExperts];           // of this block, counted from this rank's first of the expert
+  uint32_t my_first_row[kMaxExperts];       // where this rank's rows of each expert begin on its owner
+  uint32_t first_row[kMaxExperts + 1];      // all ranks' rows of each expert, then where they begin
+  uint32_t numbers[kMaxNumbers];            // of the block's first ids: see number_of()
   uint32_t warp_sums[1024 / kWarpSize];
-  target::TransferBarrier loaded[kMaxStages];
+  uint32_t shared_rows[kMaxRanks];  // of each rank's shared expert, aligned
+  target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;
-  // Behind it: stages, a token each, aligned to 128 bytes; as many as the launch gave room for.
+  // Behind it: DirectStages, as many as the launch gave room for.
 
-  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t row_bytes) {
-    return align_up<uint64_t>(row_bytes, 128);
-  }
-  SWITCHYARD_HD static constexpr int num_stages(uint32_t row_bytes, uint64_t shared_bytes) {
-    const uint64_t fitting = (shared_bytes - sizeof(DirectDispatchShared)) / stage_bytes(row_bytes);
-    return fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
-  }
   // What to give a launch that may have `limit`.
-  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t row_bytes, uint64_t limit);
-  SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t row_bytes) {
-    return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(row_bytes);
-  }
+  template <typename Format>
+  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, int top_k, uint64_t limit);
 };
-SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(uint32_t row_bytes, uint64_t limit) {
+template <typename Format>
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden, int top_k,
+                                                             uint64_t limit) {
   return sizeof(DirectDispatchShared) +
-         static_cast<uint64_t>(num_stages(row_bytes, limit)) * stage_bytes(row_bytes);
+         DirectStages::of(format, hidden, top_k, limit - sizeof(DirectDispatchShared)).bytes();
 }
 
-// How the warps of a block share its tokens and stages. Carrier c has tokens c, c + num_carriers, ..; while
-// it sends one, the next comes into its other stage. Where there are stages enough, every token has its own.
-struct Carriers {
-  int num_carriers;
-  int stages_each;
-
-  SWITCHYARD_HD static constexpr Carriers share(int num_tokens, int num_stages, int num_warps) {
-    if (num_tokens <= num_stages && num_tokens <= num_warps) return {num_tokens, 1};
-    if (num_stages == 1) return {1, 1};
-    return {num_stages / 2 < num_warps ? num_stages / 2 : num_warps, 2};
-  }
-};
-
-template <FixedShape Fixed, typename Format>
+template <FixedShape Fixed, typename FormatOf>
 struct DirectDispatchAsync {
+  using Format = FormatOf;
   using Params = DispatchParams<Format>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
-  const uint32_t row_bytes = params.format.encoded_bytes();
+  const uint32_t token_bytes =
+      static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));
+  const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
+  const DirectStages stages = DirectStages::of(params.format, shape.hidden(), shape.top_k(),
+                                               target::shared_bytes() - sizeof(DirectDispatchShared));
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
   const int token_end = first_token_of(target::block_idx() + 1);
-  const Carriers carriers = Carriers::share(
-      token_end - token_begin, DirectDispatchShared::num_stages(row_bytes, target::shared_bytes()),
-      target::num_warps());
+  const Carriers carriers = Carriers::share(token_end - token_begin, stages, target::num_warps());
 
   SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
+
+  // Tokens go as they are, or become rows of their own size.
+  SWITCHYARD_DEVICE static uint32_t output_row_bytes(const Format& format, uint32_t token_bytes) {
+    if constexpr (InPlaceTokenFormat<Format>)
+      return format.row_bytes();
+    else
+      return token_bytes;
+  }
+  // Where the stages are.
+  SWITCHYARD_DEVICE std::byte* room() const { return reinterpret_cast<std::byte*>(&shared + 1); }
 
   SWITCHYARD_DEVICE int first_token_of(int block_idx) const {
     return static_cast<int>(static_cast<int64_t>(params.num_tokens) * block_idx / target::num_blocks());
@@ -90,11 +85,14 @@ struct DirectDispatchAsync {
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
-    if (place_experts()) {
-      place_rows();
-      carry_rows(first_expert);
-    } else {
+    if (!place_experts()) {
       drain_loads();
+    } else {
+      place_rows();
+      if constexpr (InPlaceTokenFormat<Format>)
+        CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
+      else
+        carry_rows(first_expert);
     }
     finish();
   }
@@ -108,6 +106,12 @@ struct DirectDispatchAsync {
       shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
+    if (target::thread_idx() == 0) {
+      shared.num_before[shape.n_experts()] = 0;
+      shared.num_from_here[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
+    }
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      shared.shared_rows[rank] = 0;
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
     target::sync_block();
@@ -148,15 +152,13 @@ struct DirectDispatchAsync {
       for (int i = 0; i < IdBatch::kFours; ++i)
         for (int j = 0; j < 4; ++j) {
           const int id = static_cast<int>(batch.fours[i].words[j]);
-          if (id == -1) continue;
-          if (kChecked && (id < 0 || id >= shape.n_experts())) {
-            bad_id = id;
-            continue;
-          }
+          if (kChecked && !shape.is_id(id)) bad_id = id;
+          const int expert_idx = shape.expert_of_id(id);
+          if (expert_idx < 0) continue;
           const bool is_before = first_id_of_four(batch_idx, i) + j < first_id &&
                                  !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
-          target::atomic_add_relaxed_block(is_before ? &shared.num_before[id] : &shared.num_from_here[id],
-                                           1u);
+          target::atomic_add_relaxed_block(
+              is_before ? &shared.num_before[expert_idx] : &shared.num_from_here[expert_idx], 1u);
         }
     if (bad_id != -1) report_bad_id(bad_id);
     return sync_block_all_well(is_well);
@@ -168,11 +170,13 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
     if (target::block_idx() != 0) return;
     raise_fault(params.fault, FaultKind::kBadExpertId,
-                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.n_experts())},
+                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
                 static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
   }
 
-  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), shape.n_experts()}; }
+  // Of the experts, and of the shared one where there is one.
+  SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
+  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
 
   // Every block tells some of the ranks.
   SWITCHYARD_DEVICE void send_counts() {
@@ -181,7 +185,7 @@ struct DirectDispatchAsync {
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads()) {
         const int expert_idx = cell_idx * CountCell::kExperts;
-        const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? num_rows(expert_idx + 1) : 0;
+        const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
         target::st_release(params.signal_scope,
@@ -210,6 +214,10 @@ struct DirectDispatchAsync {
             wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
       for (int i = 0; i < CountCell::kExperts; ++i) {
         if (cell.counts[i] == 0) continue;
+        if (expert_idx + i == shape.n_experts()) {
+          shared.shared_rows[src_rank] = align_up(cell.counts[i], uint32_t{params.format.row_alignment()});
+          continue;
+        }
         target::atomic_add_relaxed_block(&shared.first_row[expert_idx + i], cell.counts[i]);
         if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
           target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx + i], cell.counts[i]);
@@ -227,8 +235,8 @@ struct DirectDispatchAsync {
                          shared.warp_sums);
     bool is_too_much = false;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const uint32_t num_rows =
-          shared.first_row[(rank + 1) * n_local_experts] - shared.first_row[rank * n_local_experts];
+      const uint32_t num_rows = shared.shared_rows[rank] + shared.first_row[(rank + 1) * n_local_experts] -
+                                shared.first_row[rank * n_local_experts];
       if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) continue;
       if (rank != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) continue;
       is_too_much = true;
@@ -237,9 +245,11 @@ struct DirectDispatchAsync {
                      {Phase::kDispatchAsync, rank, -1, params.max_rows}, num_rows, 0);
     }
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
-      shared.my_first_row[expert_idx] +=
-          shared.first_row[expert_idx] - shared.first_row[shape.owner_rank(expert_idx) * n_local_experts];
+         expert_idx += target::num_threads()) {
+      const int owner = shape.owner_rank(expert_idx);
+      shared.my_first_row[expert_idx] += shared.shared_rows[owner] + shared.first_row[expert_idx] -
+                                         shared.first_row[owner * n_local_experts];
+    }
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
@@ -247,11 +257,16 @@ struct DirectDispatchAsync {
 
   SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) {
     const uint32_t* first_row = shared.first_row + params.my_rank * shape.n_local_experts();
+    const int first_group = params.shared_expert.num_groups;
     for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
          expert_idx += target::num_threads())
-      target::st(counters.row_offset(expert_idx),
-                 is_skipped ? 0 : static_cast<int32_t>(first_row[expert_idx] - first_row[0]));
-    if (target::thread_idx() == 0) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
+      target::st(counters.row_offset(first_group + expert_idx),
+                 is_skipped ? 0
+                            : static_cast<int32_t>(shared.shared_rows[params.my_rank] +
+                                                   first_row[expert_idx] - first_row[0]));
+    if (target::thread_idx() != 0) return;
+    if (first_group > 0) target::st(counters.row_offset(0), 0);
+    target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
   }
 
   // The warp that numbers rows; where there are others, those wait for the counts.
@@ -308,8 +323,7 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
-    const int id = params.topk_ids[id_idx];
-    return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
+    return shape.expert_of_id(params.topk_ids[id_idx]);
   }
 
   // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
@@ -361,11 +375,11 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void start_load(int turn) {
     if (target::lane_idx() != 0 || token_of_turn(turn) >= token_end) return;
     target::TransferBarrier& barrier = shared.loaded[stage_of_turn(turn)];
-    barrier.arrive_expect(row_bytes);
-    target::bulk_load(shared.stage(stage_of_turn(turn), row_bytes),
+    barrier.arrive_expect(token_bytes);
+    target::bulk_load(stages.stage(room(), stage_of_turn(turn)),
                       static_cast<const std::byte*>(params.input_tokens) +
-                          static_cast<uint64_t>(token_of_turn(turn)) * row_bytes,
-                      row_bytes, barrier);
+                          static_cast<uint64_t>(token_of_turn(turn)) * token_bytes,
+                      token_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
     const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
@@ -396,12 +410,25 @@ struct DirectDispatchAsync {
         start_load(turn + carriers.stages_each - 1);
       }
       await_load(turn);
-      if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
+      carry(turn, row);
       target::bulk_commit();
       row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
+  }
+
+  // Starts the copies of the token in the turn's stage: lane k to its row, and lane 0 to the shared expert's.
+  SWITCHYARD_DEVICE void carry(int turn, std::byte* row) {
+    const std::byte* stage = stages.stage(room(), stage_of_turn(turn));
+    const int shared_row = params.shared_expert.row_of(token_of_turn(turn));
+    if (row != nullptr) target::bulk_store(row, stage, row_bytes);
+    if (shared_row < 0 || target::lane_idx() != 0) return;
+    target::bulk_store(
+        params.recv_bufs.of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, stage,
+        row_bytes);
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
+               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_of_turn(turn)));
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.

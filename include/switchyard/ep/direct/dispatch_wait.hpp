@@ -30,11 +30,11 @@ struct DirectDispatchWait {
 
   // Known before any row is there.
   SWITCHYARD_DEVICE void publish_offsets() {
-    for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
-         expert_idx += target::num_threads()) {
-      target::st(&params.row_offsets[expert_idx],
-                 static_cast<uint32_t>(target::ld(counters.row_offset(expert_idx))));
-      if (expert_idx < shape.n_local_experts()) target::st(&params.expert_ids[expert_idx], expert_idx);
+    const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
+    for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
+      target::st(&params.row_offsets[group_idx],
+                 static_cast<uint32_t>(target::ld(counters.row_offset(group_idx))));
+      if (group_idx < num_groups) target::st(&params.expert_ids[group_idx], group_idx);
     }
   }
 

@@ -30,23 +30,23 @@ SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
   DirectDispatchWait<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_async_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
   DirectCombineAsync<Fixed, Epilogue>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_wait_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
-  DirectCombineWait<Fixed, Epilogue>(params).run();
+  DirectCombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
   DirectCombineAsync<Fixed, Epilogue>(params).run();
-  DirectCombineWait<Fixed, Epilogue>(params).run();
+  DirectCombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -47,9 +47,9 @@ static_assert(uint64_t{kMaxTokensPerRank} * kMaxTopK <= CountCell::kMaxCount);
 // uint64 [n_ranks][cells_per_rank()], a CountCell each, a copy on every rank.
 struct CountTableLayout {
   int n_ranks;
-  int n_experts;
+  int num_counts;  // of a rank: one per expert, and one of the shared expert
 
-  SWITCHYARD_HD int cells_per_rank() const { return ceil_div(n_experts, CountCell::kExperts); }
+  SWITCHYARD_HD int cells_per_rank() const { return ceil_div(num_counts, CountCell::kExperts); }
   CheckedSize bytes() const {
     return CheckedSize(n_ranks) * CheckedSize(cells_per_rank()) * CheckedSize(sizeof(uint64_t));
   }
@@ -70,17 +70,16 @@ struct OutputCellLayout {
 struct DirectCounters {
   int32_t* ptr;
 
-  static constexpr int size(int n_local_experts) { return kRowOffsets + n_local_experts + 1; }
+  static constexpr int size(int num_groups) { return kRowOffsets + num_groups + 1; }
 
   // Steps whose dispatch has ended.
   SWITCHYARD_HD int32_t* num_steps() const { return ptr; }
   SWITCHYARD_HD int32_t* blocks_done() const { return ptr + 1; }
   // 1: the step does not fit, on some rank; no rank moves anything.
   SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
-  // Of this rank's local experts, and behind them their total.
-  SWITCHYARD_HD int32_t* row_offset(int local_expert_idx) const {
-    return ptr + kRowOffsets + local_expert_idx;
-  }
+  // Of this rank's groups of rows, the shared expert's and those of local experts, and behind them their
+  // total.
+  SWITCHYARD_HD int32_t* row_offset(int group_idx) const { return ptr + kRowOffsets + group_idx; }
 
  private:
   static constexpr int kRowOffsets = 4;

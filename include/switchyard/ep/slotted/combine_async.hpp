@@ -2,6 +2,7 @@
 // ranks.
 #pragma once
 
+#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
@@ -15,15 +16,14 @@ struct CombineAsyncShared {
   bool is_last_block;
 };
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct CombineAsync {
   using Params = CombineParams<Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   SyncCounters counters{params.counters, {shape.n_experts()}};
-  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(),
-                                static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16))};
+  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
   CombineAsyncShared& shared = target::shared_storage<CombineAsyncShared>();
 
   SWITCHYARD_DEVICE explicit CombineAsync(const Params& params_in) : params(params_in) {}
@@ -71,10 +71,10 @@ struct CombineAsync {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
       const int64_t row = int64_t{shared.first_row[pair_idx]} + item_idx - shared.rows.first[pair_idx];
       const int src_rank = pair_idx % shape.n_ranks();
-      target::copy_row(
-          recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
-                          target::ld(&params.src_info[2 * row + 1])),
-          params.expert_rows + row * shape.hidden(), recv_layout.msg_bytes, worker_idx, num_workers);
+      Rows::encode(static_cast<const bf16*>(params.expert_rows) + row * shape.hidden(),
+                   recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
+                                   target::ld(&params.src_info[2 * row + 1])),
+                   shape.hidden(), worker_idx, num_workers);
     });
   }
 

@@ -3,22 +3,21 @@
 
 #include <type_traits>
 
-#include "switchyard/ep/epilogue.hpp"
+#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/sync/wait.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct CombineWait {
   using Params = CombineParams<Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   SyncCounters counters{params.counters, {shape.n_experts()}};
-  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(),
-                                static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(bf16))};
+  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
 
   SWITCHYARD_DEVICE explicit CombineWait(const Params& params_in) : params(params_in) {}
 
@@ -68,10 +67,10 @@ struct CombineWait {
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
-  // Deals (token, k, eight columns) to all threads of the launch.
+  // Deals (token, k, Rows::kColumns columns) to all threads of the launch.
   template <typename Work>
   SWITCHYARD_DEVICE void for_each_chunk(int rows_per_token, Work work) {
-    const int chunks_per_row = shape.hidden() / kColumnsPerThread;
+    const int chunks_per_row = shape.hidden() / Rows::kColumns;
     const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
     const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
     for (int64_t chunk =
@@ -79,35 +78,35 @@ struct CombineWait {
          chunk < num_chunks; chunk += num_threads) {
       const int64_t row = chunk / chunks_per_row;
       work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),
-           static_cast<int>(chunk % chunks_per_row) * kColumnsPerThread);
+           static_cast<int>(chunk % chunks_per_row) * Rows::kColumns);
     }
   }
 
   SWITCHYARD_DEVICE bool is_padding(int token_idx, int k) const {
-    return params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k] < 0 &&
+    return shape.expert_of_id(params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k]) < 0 &&
            !is_mutant<Fixed>(LogicMutant::kPaddingCombined);
   }
   SWITCHYARD_DEVICE float weight_of(int token_idx, int k) const {
     if (is_mutant<Fixed>(LogicMutant::kWeightsReversed)) k = shape.top_k() - 1 - k;
     return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + k];
   }
-  SWITCHYARD_DEVICE Vec16 received(int token_idx, int k, int column) const {
-    return target::ld_16(recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k) +
-                         static_cast<uint64_t>(column) * sizeof(bf16));
+  SWITCHYARD_DEVICE typename Rows::Chunk received(int token_idx, int k, int column) const {
+    return Rows::load(recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k), shape.hidden(),
+                      column);
   }
 
   SWITCHYARD_DEVICE void store_unreduced(int token_idx, int k, int column) {
-    const Vec16 value = is_padding(token_idx, k) ? Vec16{} : received(token_idx, k, column);
     const int64_t row = static_cast<int64_t>(token_idx) * shape.top_k() + k;
-    target::st_16(params.epilogue.output + row * shape.hidden() + column, value);
+    Rows::store(is_padding(token_idx, k) ? typename Rows::Chunk{} : received(token_idx, k, column),
+                params.epilogue.output + row * shape.hidden() + column);
   }
 
   // The weighted sum in fp32, in the order of k. Loads of several k are in flight before the first is used.
   SWITCHYARD_DEVICE void reduce(int token_idx, int column) {
     constexpr int kInFlight = 8;
-    float sums[kColumnsPerThread] = {};
+    float sums[Rows::kColumns] = {};
     for (int first_k = 0; first_k < shape.top_k(); first_k += kInFlight) {
-      Vec16 loaded[kInFlight];
+      typename Rows::Chunk loaded[kInFlight];
       bool present[kInFlight];
       for (int i = 0; i < kInFlight; ++i) {
         const int k = first_k + i;
@@ -115,9 +114,26 @@ struct CombineWait {
         if (present[i]) loaded[i] = received(token_idx, k, column);
       }
       for (int i = 0; i < kInFlight; ++i)
-        if (present[i]) accumulate(sums, loaded[i], weight_of(token_idx, first_k + i));
+        if (present[i]) Rows::add(sums, loaded[i], weight_of(token_idx, first_k + i));
     }
-    params.epilogue(token_idx, column, sums);
+    add_shared_expert(sums, token_idx, column);
+    finish_columns(params.epilogue, token_idx, column, sums);
+  }
+
+  // Its rows are this rank's own, and bf16.
+  SWITCHYARD_DEVICE void add_shared_expert(float (&sums)[Rows::kColumns], int token_idx, int column) {
+    const int row = params.shared_expert.row_of(token_idx);
+    if (row < 0) return;
+    const bf16* values =
+        static_cast<const bf16*>(params.expert_rows) + static_cast<int64_t>(row) * shape.hidden() + column;
+    SWITCHYARD_UNROLL
+    for (int part = 0; part < Rows::kColumns / kColumnsPerThread; ++part) {
+      const Vec16 loaded = target::ld_16(values + part * kColumnsPerThread);
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kColumnsPerThread; ++i)
+        sums[part * kColumnsPerThread + i] +=
+            to_float(bf16{static_cast<uint16_t>(loaded.words[i / 2] >> (i % 2 * 16))});
+    }
   }
 };
 

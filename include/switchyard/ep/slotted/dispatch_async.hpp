@@ -56,7 +56,7 @@ struct DispatchAsync {
   SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
     if (is_mutant<Fixed>(LogicMutant::kPaddingDispatched) && id < 0) return 0;
-    return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
+    return shape.expert_of_id(id);
   }
 
   // A token that names an expert several times is sent to it once.
@@ -158,7 +158,7 @@ struct DispatchAsync {
                                                shape.local_expert(expert_idx), params.my_rank, slot),
                          message, message_layout.bytes());
     }
-    // A transport that cannot store into every rank finds the message here.
+    // The shared expert finds the message here, and a transport that cannot store into every rank.
     if (k == 0 && params.send_buf != nullptr)
       target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
     target::bulk_commit();
@@ -207,9 +207,9 @@ struct DispatchAsync {
     const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
     for (int64_t i = target::thread_idx(); i < num_ids; i += target::num_threads()) {
       const int id = params.topk_ids[i];
-      if (id < -1 || id >= shape.n_experts()) {
+      if (!shape.is_id(id)) {
         raise_fault(params.fault, FaultKind::kBadExpertId,
-                    {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.n_experts())},
+                    {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
                     static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
         return;
       }

@@ -42,6 +42,7 @@ struct DispatchWait {
     }
     if (target::block_idx() == 0) publish_offsets();
     if (target::warp_idx() == 0) reset_cells();
+    decode_shared_expert();
     decode_arrivals();
   }
 
@@ -87,7 +88,7 @@ struct DispatchWait {
     }
     target::sync_block();
     const int last_warp = target::num_warps() - 1;
-    if (target::warp_idx() == 0) warp_exclusive_scan(shared.expert_begin, n_local_experts);
+    if (target::warp_idx() == 0) place_experts();
     if (target::warp_idx() == last_warp) shared.messages.scan(shape.n_experts());
     target::sync_block();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
@@ -105,17 +106,27 @@ struct DispatchWait {
     target::sync_block();
   }
 
+  // Turns each expert's number of rows into its first row, behind those of the shared expert. By one warp.
+  SWITCHYARD_DEVICE void place_experts() {
+    const int n_local_experts = shape.n_local_experts();
+    warp_exclusive_scan(shared.expert_begin, n_local_experts);
+    target::sync_warp();
+    const uint32_t shared_rows = align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
+                                          uint32_t{params.format.row_alignment()});
+    for (int expert_idx = target::lane_idx(); expert_idx <= n_local_experts; expert_idx += kWarpSize)
+      shared.expert_begin[expert_idx] += shared_rows;
+  }
+
   // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
   SWITCHYARD_DEVICE void publish_offsets() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
-    const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
-         expert_idx += target::num_threads()) {
-      target::st(&params.row_offsets[expert_idx], shared.expert_begin[expert_idx]);
-      target::st(&params.expert_ids[expert_idx], expert_idx);
+    const int first_group = params.shared_expert.num_groups;  // of the local experts
+    const int num_groups = first_group + shape.n_local_experts();
+    for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
+      target::st(&params.row_offsets[group_idx],
+                 group_idx < first_group ? 0 : shared.expert_begin[group_idx - first_group]);
+      if (group_idx < num_groups) target::st(&params.expert_ids[group_idx], group_idx);
     }
-    if (target::thread_idx() == 0)
-      target::st(&params.row_offsets[n_local_experts], shared.expert_begin[n_local_experts]);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t first_row = shared.first_row[pair_idx], row_end = shared.row_end[pair_idx];
@@ -123,6 +134,25 @@ struct DispatchWait {
       target::st(counters.row_count(pair_idx), static_cast<int32_t>(row_end - first_row));
       target::st(counters.first_in_expert(pair_idx),
                  static_cast<int32_t>(first_row - shared.expert_begin[pair_idx / shape.n_ranks()]));
+    }
+  }
+
+  // This rank's own tokens, as dispatch_async left them in the send buffer. A block takes those it has sent
+  // itself: in a fused launch nothing else orders the buffer.
+  SWITCHYARD_DEVICE void decode_shared_expert() {
+    if (params.shared_expert.num_tokens == 0) return;
+    const int num_senders = target::num_blocks() > 1 ? target::num_blocks() - 1 : 1;
+    const int first_token = target::num_blocks() > 1 ? target::block_idx() - 1 : 0;
+    if (first_token < 0) return;  // the watcher
+    const DispatchSendLayout sent{shape.max_tokens_per_rank(), message_layout.bytes()};
+    for (int token_idx = first_token + target::warp_idx() * num_senders; token_idx < params.num_tokens;
+         token_idx += target::num_warps() * num_senders) {
+      const int row = params.shared_expert.row_of(token_idx);
+      if (row < 0) continue;
+      params.format.decode(sent.message(params.send_buf, token_idx), row, target::lane_idx(), kWarpSize);
+      if (target::lane_idx() != 0) continue;
+      target::st(&params.src_info[2 * int64_t{row}], token_idx);
+      target::st(&params.src_info[2 * int64_t{row} + 1], -1);
     }
   }
 

@@ -38,24 +38,24 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
   DispatchWait<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
-  CombineAsync<Fixed, Epilogue>(params).run();
+  CombineAsync<Fixed, Epilogue, Rows>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_wait_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
-  CombineWait<Fixed, Epilogue>(params).run();
+  CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
-template <FixedShape Fixed, typename Epilogue>
+template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
-  CombineAsync<Fixed, Epilogue>(params).run();
+  CombineAsync<Fixed, Epilogue, Rows>(params).run();
   target::sync_block();
-  CombineWait<Fixed, Epilogue>(params).run();
+  CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

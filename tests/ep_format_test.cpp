@@ -1,0 +1,151 @@
+// Dispatch in every token format, on every target and in both protocols: encoded rows and scales bit for bit
+// against the plain-loop reference, and what combine makes of experts that saw the quantised tokens.
+#include "ep_harness.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::EpHarness;
+using testing_support::RunOptions;
+using testing_support::Shape;
+using testing_support::StepMode;
+
+constexpr TokenFormatKind kEncodedFormats[] = {TokenFormatKind::kFP8,   TokenFormatKind::kFP8E5M2,
+                                               TokenFormatKind::kMXFP8, TokenFormatKind::kMXFP6,
+                                               TokenFormatKind::kMXFP4, TokenFormatKind::kNVFP4};
+
+using Variant = std::tuple<TargetChoice, StepMode, Protocol, TokenFormatKind>;
+
+class EpFormat : public testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
+  static RunOptions options() {
+    const auto [target, mode, protocol, format] = GetParam();
+    return {.target = target, .mode = mode, .protocol = protocol, .format = format};
+  }
+  static TokenFormatKind format() { return std::get<3>(GetParam()); }
+  static reference::Step make_step(const Shape& shape, uint64_t seed) {
+    return testing_support::as_run(testing_support::make_step(shape, seed), options());
+  }
+  static void check(const Shape& shape, const RunOptions& run = options(), int num_steps = 2) {
+    EpHarness harness(shape, run);
+    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
+      harness.run_and_check(make_step(shape, 300 + i));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, EpFormat,
+                         testing::Combine(testing_support::all_targets(),
+                                          testing::Values(StepMode::kSplit, StepMode::kFused),
+                                          testing_support::both_protocols(),
+                                          testing::ValuesIn(kEncodedFormats)),
+                         [](const auto& info) {
+                           std::string format = to_string(std::get<3>(info.param));
+                           std::erase(format, '-');
+                           return testing_support::target_name(std::get<0>(info.param)) +
+                                  testing_support::protocol_name(std::get<2>(info.param)) +
+                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split_" : "Fused_") +
+                                  format;
+                         });
+
+TEST_P(EpFormat, TwoRanks) { check({.hidden = 256}); }
+
+TEST_P(EpFormat, RanksOfAnyNumberOfTokens) {
+  check({.n_ranks = 3, .n_experts = 9, .top_k = 4, .hidden = 384, .tokens_per_rank = {7, 0, 29}});
+}
+
+TEST_P(EpFormat, TheSmallestHiddenAndOthersThatNobodyTunesFor) {
+  const int multiple = info_of(format()).hidden_multiple();
+  for (const int hidden : {multiple, 3 * multiple, 7168, 16384})
+    if (!HasFatalFailure() && hidden % multiple == 0)
+      check({.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = hidden, .tokens_per_rank = {3, 2}},
+            options(), 1);
+}
+
+TEST_P(EpFormat, PaddingAndRepeatedIds) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 4, .hidden = 128, .tokens_per_rank = {8, 8}};
+  reference::Step step = make_step(shape, 3);
+  for (auto& ids : step.topk_ids)
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = i % 5 == 0 ? -1 : static_cast<int32_t>(i / 7 % 4);
+  EpHarness(shape, options()).run_and_check(step);
+}
+
+TEST_P(EpFormat, NumbersThatHaveNoScale) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 256, .tokens_per_rank = {6, 5}};
+  reference::Step step = make_step(shape, 4);
+  std::fill(step.tokens[0].begin(), step.tokens[0].begin() + 256, bf16{});     // zeros
+  step.tokens[0][256 + 5] = to_bf16(std::numeric_limits<float>::quiet_NaN());  // a group of NaN
+  step.tokens[1][2] = to_bf16(std::numeric_limits<float>::infinity());
+  step.tokens[1][256 + 200] = to_bf16(1e30f);
+  step.tokens[1][512 + 9] = to_bf16(1e-38f);
+  EpHarness harness(shape, options());
+  EXPECT_EQ(harness.dispatch_and_compare(step), "");
+}
+
+TEST_P(EpFormat, DependentLaunches) {
+  RunOptions run = options();
+  run.dependent_launch = true;
+  check({.n_ranks = 2, .n_experts = 8, .top_k = 4, .hidden = 512, .tokens_per_rank = {40, 9}}, run, 3);
+}
+
+class EpFormatTarget : public testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, EpFormatTarget, testing_support::all_targets(),
+                         [](const auto& info) { return testing_support::target_name(info.param); });
+
+// More than a batch of scales holds, and more than there are stages.
+TEST_P(EpFormatTarget, ManyTokensToABlock) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
+  for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4}) {
+    EpHarness harness(shape, {.target = GetParam(),
+                              .mode = StepMode::kFused,
+                              .protocol = Protocol::kDirect,
+                              .n_sms = 1,
+                              .num_threads = 96,
+                              .format = format});
+    reference::Step step = testing_support::make_step(shape, 7);
+    step.format = format;
+    harness.run_and_check(step);
+  }
+}
+
+TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
+  const auto world = testing_support::must(World::create({.target = TargetChoice::kHost, .n_ranks = 1}));
+  const std::pair<TokenFormatKind, const char*> expected[] = {
+      {TokenFormatKind::kFP8, "hidden is 72; format fp8 needs a multiple of 128"},
+      {TokenFormatKind::kFP8E5M2, "hidden is 72; format fp8-e5m2 needs a multiple of 128"},
+      {TokenFormatKind::kMXFP8, "hidden is 72; format mxfp8 needs a multiple of 32"},
+      {TokenFormatKind::kMXFP6, "hidden is 72; format mxfp6 needs a multiple of 64"},
+      {TokenFormatKind::kMXFP4, "hidden is 72; format mxfp4 needs a multiple of 32"},
+      {TokenFormatKind::kNVFP4, "hidden is 72; format nvfp4 needs a multiple of 32"}};
+  for (const auto& [format, message] : expected) {
+    const auto ep = ExpertParallel::create(
+        *world,
+        {.n_experts = 2, .top_k = 1, .hidden = 72, .max_tokens_per_rank = 1, .dispatch_format = format});
+    EXPECT_EQ(ep.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(ep.status().message(), message);
+  }
+}
+
+// In the emulator's simulated mode the same kernels run in any order the seed draws, in weak memory.
+TEST(EpFormats, RandomInterleavingsGiveTheSameResult) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {3, 4}};
+  for (uint64_t seed = 0; seed < 24 && !testing::Test::HasFatalFailure(); ++seed) {
+    EpHarness harness(shape, {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                              .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
+                              .n_sms = 2,
+                              .num_threads = 64,
+                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
+                              .format = kEncodedFormats[seed / 4]});
+    for (int i = 0; i < 2; ++i) {
+      reference::Step step = testing_support::make_step(shape, seed * 10 + i);
+      step.format = kEncodedFormats[seed / 4];
+      harness.run_and_check(step);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

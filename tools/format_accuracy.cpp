@@ -1,0 +1,159 @@
+#include "format_accuracy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <random>
+
+#include "reference/token_format.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// Of our own: the distributions of the C++ library differ from one to the next.
+class NormalValues {
+ public:
+  explicit NormalValues(uint64_t seed) : random_(seed) {}
+
+  double operator()() {
+    const double radius = std::sqrt(-2 * std::log(uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+  }
+  // In (0, 1].
+  double uniform() { return static_cast<double>((random_() >> 11) + 1) * 0x1p-53; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+std::vector<float> make_values(InputKind kind, uint64_t seed) {
+  NormalValues normal(seed);
+  std::vector<float> values;
+  for (int i = 0; i < kNumAccuracyValues; ++i) {
+    double value = normal();
+    if (kind == InputKind::kHeavyTailed) {
+      double chi_squared = 0;
+      for (int degree = 0; degree < 3; ++degree) chi_squared += std::pow(normal(), 2);
+      value /= std::sqrt(chi_squared / 3);
+    }
+    if (kind == InputKind::kOutliers && normal.uniform() <= 0.001) value *= 100;
+    values.push_back(static_cast<float>(value));
+  }
+  return values;
+}
+
+using Values = std::vector<float>;
+
+// The values that codes and scales stand for.
+Values values_of(const reference::NumberFormat& format, const reference::QuantizedToken& token,
+                 const std::vector<double>& scales) {
+  std::vector<double> number_of_code;
+  for (int code = 0; code < format.num_codes(); ++code) number_of_code.push_back(format.value_of(code));
+  const size_t group_size = token.codes.size() / scales.size();
+  Values values;
+  for (size_t i = 0; i < token.codes.size(); ++i)
+    values.push_back(static_cast<float>(number_of_code[token.codes[i]] * scales[i / group_size]));
+  return values;
+}
+
+Values through_bf16(const Values& values) {
+  Values rounded;
+  for (const float value : values) rounded.push_back(to_float(to_bf16(value)));
+  return rounded;
+}
+
+template <const reference::NumberFormat& kFormat>
+Values through_blockwise_fp8(const Values& values) {
+  const reference::QuantizedToken token = reference::blockwise_fp8(kFormat, values);
+  return values_of(kFormat, token, {token.float_scales.begin(), token.float_scales.end()});
+}
+
+template <const reference::NumberFormat& kFormat>
+Values through_mx(const Values& values) {
+  const reference::QuantizedToken token = reference::mx(kFormat, values);
+  std::vector<double> scales;
+  for (const uint8_t code : token.scale_codes) scales.push_back(std::ldexp(1.0, code - 127));
+  return values_of(kFormat, token, scales);
+}
+
+// The tensor scale uses the whole range of the scales.
+Values through_nvfp4(const Values& values) {
+  float amax = 0;
+  for (const float value : values) amax = std::max(amax, std::fabs(value));
+  const float tensor_scale = amax / (6 * 448);
+  const reference::QuantizedToken token = reference::nvfp4(values, tensor_scale);
+  std::vector<double> scales;
+  for (const uint8_t code : token.scale_codes)
+    scales.push_back(reference::kE4M3.value_of(code) * tensor_scale);
+  return values_of(reference::kE2M1, token, scales);
+}
+
+struct Format {
+  const char* name;
+  int element_bits;
+  int scale_bits;
+  size_t group_size;
+  Values (*quantize_and_back)(const Values& values);
+};
+
+constexpr Format kFormats[] = {
+    {"bf16", 16, 0, 1, through_bf16},
+    {"blockwise fp8 e4m3", 8, 32, 128, through_blockwise_fp8<reference::kE4M3>},
+    {"blockwise fp8 e5m2", 8, 32, 128, through_blockwise_fp8<reference::kE5M2>},
+    {"MXFP8 e4m3", 8, 8, 32, through_mx<reference::kE4M3>},
+    {"MXFP8 e5m2", 8, 8, 32, through_mx<reference::kE5M2>},
+    {"MXFP6 e2m3", 6, 8, 32, through_mx<reference::kE2M3>},
+    {"MXFP6 e3m2", 6, 8, 32, through_mx<reference::kE3M2>},
+    {"MXFP4", 4, 8, 32, through_mx<reference::kE2M1>},
+    {"NVFP4", 4, 8, 16, through_nvfp4},
+};
+
+FormatError error_between(const Values& values, const Values& seen, size_t group_size) {
+  double squares = 0, error_squares = 0, relative_squares = 0, largest = 0;
+  for (size_t begin = 0; begin < values.size(); begin += group_size) {
+    double amax = 0, largest_error = 0;
+    for (size_t i = begin; i < begin + group_size; ++i) {
+      const double value = values[i], error = std::fabs(seen[i] - value);
+      squares += value * value;
+      error_squares += error * error;
+      relative_squares += value == 0 ? 0 : std::pow(error / value, 2);
+      amax = std::max(amax, std::fabs(value));
+      largest_error = std::max(largest_error, error);
+    }
+    if (amax > 0) largest = std::max(largest, largest_error / amax);
+  }
+  return {std::sqrt(error_squares / squares),
+          std::sqrt(relative_squares / static_cast<double>(values.size())), largest};
+}
+
+}  // namespace
+
+const char* to_string(InputKind kind) {
+  switch (kind) {
+    case InputKind::kNormal:
+      return "normal";
+    case InputKind::kHeavyTailed:
+      return "heavy-tailed";
+    case InputKind::kOutliers:
+      return "outliers";
+  }
+  return "?";
+}
+
+std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed) {
+  std::vector<FormatAccuracy> all;
+  for (const Format& format : kFormats)
+    all.push_back({format.name,
+                   format.element_bits +
+                       static_cast<double>(format.scale_bits) / static_cast<double>(format.group_size),
+                   {}});
+  for (const InputKind kind : kInputKinds) {
+    const Values values = make_values(kind, seed);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i].errors.push_back(
+          error_between(values, kFormats[i].quantize_and_back(values), kFormats[i].group_size));
+  }
+  return all;
+}
+
+}  // namespace switchyard::tools
