@@ -66,6 +66,12 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   return create(world, config_of_rank.front());
 }
 
+EpKernels ExpertParallel::kernels_of(const Device& device) const {
+  const TracedKernels kernels =
+      is_traced_ ? device.traced_kernels() : TracedKernels{device.kernels().slotted, device.kernels().direct};
+  return config_.protocol == Protocol::kDirect ? kernels.direct : kernels.slotted;
+}
+
 // Blocks and threads: what the caller left open, and whether all of them fit at once.
 Status ExpertParallel::choose_launch() {
   const bool is_host = world_.target() == Target::kHost;
@@ -95,7 +101,7 @@ Status ExpertParallel::choose_launch() {
 
 // Of dispatch and of combine; also loads them.
 Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
-  const EpKernels& kernels = kernels_of(device);
+  const EpKernels kernels = kernels_of(device);
   const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
   if (dispatch == nullptr)
     return invalid_argument("dispatch_format is %s; this table of kernels has none of it",
@@ -220,7 +226,10 @@ Status ExpertParallel::poison_receive_buffers(uint8_t value) {
 }
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {
-  if (ranks_.front()->trace) return failed_precondition("enable_trace: the trace is on already");
+  if (is_traced_) return failed_precondition("enable_trace: the trace is on already");
+  if (world_.target() == Target::kCuda &&
+      (config_.dispatch_format != TokenFormatKind::kBF16 || config_.combine_format != CombineFormat::kBF16))
+    return invalid_argument("enable_trace: on a GPU only steps whose formats are bf16 can be traced");
   std::vector<TraceRecorder> recorders;  // all ranks or none
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Result<TraceRecorder> recorder = TraceRecorder::create(member(rank), config_.n_sms, events_per_block);
@@ -229,11 +238,12 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
     recorders.push_back(std::move(recorder).value());
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->trace = std::move(recorders[rank]);
-  return Status();
+  is_traced_ = true;
+  return choose_launch();  // loads the kernels
 }
 
 Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
-  if (!ranks_.front()->trace) return failed_precondition("take_trace: call enable_trace() first");
+  if (!is_traced_) return failed_precondition("take_trace: call enable_trace() first");
   SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
   std::vector<RankTrace> traces;
   for (const auto& state : ranks_) {
@@ -273,6 +283,14 @@ FaultChannel ExpertParallel::fault_channel(int rank) const {
   return channel;
 }
 
+// The emulator takes every rank for a device of its own.
+Scope ExpertParallel::signal_scope() const {
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    if (world_.target() == Target::kHost || &member(rank).device() != &member(0).device())
+      return Scope::kSystem;
+  return Scope::kDevice;
+}
+
 EpShape ExpertParallel::shape_of_rank(int rank) const {
   EpShape shape = shape_of(config_, n_ranks());
   if (config_.routing == Routing::kSkipAllToAll) shape.first_expert = rank * n_local_experts();
@@ -301,6 +319,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.shape = shape_of_rank(rank);
   const std::vector<int> peers = peers_of(rank);
   arguments.my_rank = peers.size() == 1 ? 0 : rank;
+  arguments.signal_scope = signal_scope();
   for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();
@@ -317,6 +336,7 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   arguments.shape = shape_of_rank(rank);
   const std::vector<int> peers = peers_of(rank);
   arguments.my_rank = peers.size() == 1 ? 0 : rank;
+  arguments.signal_scope = signal_scope();
   for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();

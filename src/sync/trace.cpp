@@ -42,6 +42,8 @@ const char* to_string(TraceName name) {
       return "send_counts";
     case TraceName::kPlaceExperts:
       return "place_experts";
+    case TraceName::kPlaceRows:
+      return "place_rows";
     case TraceName::kCarryRows:
       return "carry_rows";
     case TraceName::kFinish:

@@ -4,6 +4,7 @@
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/ep/layout.hpp"
 #include "switchyard/sync/fault.hpp"
+#include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
 
@@ -32,6 +33,7 @@ struct SharedExpertTokens {
 struct DispatchArguments {
   EpShape shape;
   int32_t my_rank;
+  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
   int32_t num_tokens;
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
@@ -66,6 +68,7 @@ struct DispatchParams : DispatchArguments {
 struct CombineArguments {
   EpShape shape;
   int32_t my_rank;
+  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
   // [rows][hidden] of bf16: what the experts made of the dispatched rows. Direct with a quantised combine:
   // rows as they travel.
   const void* expert_rows;

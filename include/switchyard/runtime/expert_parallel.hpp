@@ -192,9 +192,7 @@ class ExpertParallel {
 
   ExpertParallel(World& world, const ExpertParallelConfig& config);
   Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
-  const EpKernels& kernels_of(const Device& device) const {
-    return config_.protocol == Protocol::kDirect ? device.kernels().direct : device.kernels().slotted;
-  }
+  EpKernels kernels_of(const Device& device) const;
   const DispatchKernels& dispatch_kernels() const;
   const CombineKernels& combine_kernels() const;
   Status choose_launch();
@@ -213,6 +211,7 @@ class ExpertParallel {
   // And that what has as many entries is there.
   Status check_tokens(const char* call, int num_tokens, const void* pointer,
                       const char* name = "topk_ids") const;
+  Scope signal_scope() const;
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
@@ -227,6 +226,7 @@ class ExpertParallel {
   std::unique_ptr<ExchangeSizes> sizes_;
   std::vector<int> members_;  // the world's rank behind each of ours
   std::vector<std::unique_ptr<RankState>> ranks_;
+  bool is_traced_ = false;
 };
 
 }  // namespace switchyard

@@ -32,6 +32,7 @@ enum class TraceName : uint32_t {
   kCountRows,
   kSendCounts,
   kPlaceExperts,
+  kPlaceRows,
   kCarryRows,
   kFinish,
   kFindOutputs,

@@ -67,6 +67,14 @@ struct KernelTable {
 };
 
 const KernelTable& host_kernel_table();
-const KernelTable& cuda_kernel_table();  // only in builds with CUDA
+// Kernels that can trace; of formats and reductions those of bf16 only.
+struct TracedKernels {
+  EpKernels slotted;
+  EpKernels direct;
+};
+
+// Only in builds with CUDA.
+const KernelTable& cuda_kernel_table();
+const TracedKernels& cuda_traced_kernels();
 
 }  // namespace switchyard

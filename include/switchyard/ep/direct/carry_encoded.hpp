@@ -19,13 +19,13 @@ struct CarryEncoded {
   SWITCHYARD_DEVICE void run(int first_expert) {
     // Who read the rows of the step before did so by ordinary loads.
     if (dispatch.is_carrier()) target::fence_proxy_async();
-    std::byte* row = dispatch.place_row(0, first_expert);
+    std::byte* row = dispatch.row_of_turn(0, first_expert);
     int turn = 0;
     for (int batch_idx = 0; batch_idx < num_batches; ++batch_idx) {
       const int begin = begin_of(batch_idx), end = begin_of(batch_idx + 1);
       for (; dispatch.is_carrier() && dispatch.token_of_turn(turn) < end; ++turn) {
         carry(turn, begin, row);
-        row = dispatch.place_row(turn + 1, dispatch.expert_of_turn(turn + 1));
+        row = dispatch.row_of_turn(turn + 1, dispatch.expert_of_turn(turn + 1));
       }
       target::sync_block();  // the batch's scales are there
       write_scales(begin, end);

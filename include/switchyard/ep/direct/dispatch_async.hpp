@@ -15,11 +15,12 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxNumbers = 1024;
 
-  uint32_t num_rows[kMaxExperts + 1];   // that this rank sends to each expert; then the shared expert's
-  uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
-  uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
-  uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
-  uint32_t numbers[kMaxNumbers];        // of the block's first ids: see number_of()
+  uint32_t num_before[kMaxExperts + 1];     // rows that blocks before this one send to each expert
+  uint32_t num_from_here[kMaxExperts + 1];  // and this one and those behind it; then the shared expert's
+  uint32_t next_row[kMaxExperts];           // of this block, counted from this rank's first of the expert
+  uint32_t my_first_row[kMaxExperts];       // where this rank's rows of each expert begin on its owner
+  uint32_t first_row[kMaxExperts + 1];      // all ranks' rows of each expert, then where they begin
+  uint32_t numbers[kMaxNumbers];            // of the block's first ids: see number_of()
   uint32_t warp_sums[1024 / kWarpSize];
   uint32_t shared_rows[kMaxRanks];  // of each rank's shared expert, aligned
   target::TransferBarrier loaded[DirectStages::kMaxStages];
@@ -84,12 +85,15 @@ struct DirectDispatchAsync {
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
-    if (!place_experts())
+    if (!place_experts()) {
       drain_loads();
-    else if constexpr (InPlaceTokenFormat<Format>)
-      CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
-    else
-      carry_rows(first_expert);
+    } else {
+      place_rows();
+      if constexpr (InPlaceTokenFormat<Format>)
+        CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
+      else
+        carry_rows(first_expert);
+    }
     finish();
   }
 
@@ -97,13 +101,15 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
-      shared.num_rows[expert_idx] = 0;
-      shared.next_row[expert_idx] = 0;
+      shared.num_before[expert_idx] = 0;
+      shared.num_from_here[expert_idx] = 0;
       shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
-    if (target::thread_idx() == 0)
-      shared.num_rows[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
+    if (target::thread_idx() == 0) {
+      shared.num_before[shape.n_experts()] = 0;
+      shared.num_from_here[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
+    }
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
       shared.shared_rows[rank] = 0;
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
@@ -111,43 +117,54 @@ struct DirectDispatchAsync {
     target::sync_block();
   }
 
-  // Ids of the rank that a thread has in flight at once, a block's threads apart.
+  // Ids of the rank that a thread has in flight at once, by fours.
   struct IdBatch {
-    static constexpr int kSize = 8;
-    int ids[kSize];
+    static constexpr int kFours = 4;
+    Vec16 fours[kFours];
   };
   SWITCHYARD_DEVICE int64_t num_ids() const {
     return static_cast<int64_t>(params.num_tokens) * shape.top_k();
   }
-  SWITCHYARD_DEVICE int64_t id_of_batch(int64_t batch_idx, int i) const {
-    return (batch_idx * IdBatch::kSize + i) * target::num_threads() + target::thread_idx();
+  SWITCHYARD_DEVICE int64_t first_id_of_four(int64_t batch_idx, int i) const {
+    return 4 * ((batch_idx * IdBatch::kFours + i) * target::num_threads() + target::thread_idx());
   }
   SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
     IdBatch batch;
-    for (int i = 0; i < IdBatch::kSize; ++i) {
-      const int64_t id_idx = id_of_batch(batch_idx, i);
-      batch.ids[i] = id_idx < num_ids() ? params.topk_ids[id_idx] : -1;
+    for (int i = 0; i < IdBatch::kFours; ++i) {
+      const int64_t id_idx = first_id_of_four(batch_idx, i);
+      if (id_idx + 4 <= num_ids())
+        batch.fours[i] = target::ld_16(params.topk_ids + id_idx);
+      else
+        for (int j = 0; j < 4; ++j)
+          batch.fours[i].words[j] =
+              static_cast<uint32_t>(id_idx + j < num_ids() ? params.topk_ids[id_idx + j] : -1);
     }
     return batch;
   }
 
-  // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
-  // all threads of the block are well.
+  // Counts this rank's rows per expert, those of the blocks before this one apart. Says whether all threads
+  // of the block are well.
   SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    for (int64_t batch_idx = 0; id_of_batch(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
-      for (int i = 0; i < IdBatch::kSize; ++i) {
-        const int id = batch.ids[i];
-        if (kChecked && !shape.is_id(id)) report_bad_id(id);
-        const int expert_idx = shape.expert_of_id(id);
-        if (expert_idx < 0) continue;
-        target::atomic_add_relaxed_block(&shared.num_rows[expert_idx], 1u);
-        if (id_of_batch(batch_idx, i) < first_id &&
-            !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
-          target::atomic_add_relaxed_block(&shared.next_row[expert_idx], 1u);
-      }
+    int bad_id = -1;
+    for (int64_t batch_idx = 0; first_id_of_four(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
+      for (int i = 0; i < IdBatch::kFours; ++i)
+        for (int j = 0; j < 4; ++j) {
+          const int id = static_cast<int>(batch.fours[i].words[j]);
+          if (kChecked && !shape.is_id(id)) bad_id = id;
+          const int expert_idx = shape.expert_of_id(id);
+          if (expert_idx < 0) continue;
+          const bool is_before = first_id_of_four(batch_idx, i) + j < first_id &&
+                                 !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
+          target::atomic_add_relaxed_block(
+              is_before ? &shared.num_before[expert_idx] : &shared.num_from_here[expert_idx], 1u);
+        }
+    if (bad_id != -1) report_bad_id(bad_id);
     return sync_block_all_well(is_well);
+  }
+  SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
+    return shared.num_before[expert_idx] + shared.num_from_here[expert_idx];
   }
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
@@ -168,12 +185,12 @@ struct DirectDispatchAsync {
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads()) {
         const int expert_idx = cell_idx * CountCell::kExperts;
-        const uint32_t next_count = expert_idx + 1 < num_counts() ? shared.num_rows[expert_idx + 1] : 0;
+        const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
-        target::st_release_system(
-            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
-            CountCell{step, {shared.num_rows[expert_idx], next_count}}.pack());
+        target::st_release(params.signal_scope,
+                           count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+                           CountCell{step, {num_rows(expert_idx), next_count}}.pack());
       }
   }
 
@@ -255,27 +272,45 @@ struct DirectDispatchAsync {
   // The warp that numbers rows; where there are others, those wait for the counts.
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
+  // Ids of the block that the ranker has in hand at once.
+  struct RankedIds {
+    static constexpr int kWarpfuls = 8;
+    int experts[kWarpfuls];
+  };
+  SWITCHYARD_DEVICE RankedIds load_ranked(int64_t first_id, int64_t id_end) const {
+    RankedIds ids;
+    for (int i = 0; i < RankedIds::kWarpfuls; ++i) {
+      const int64_t id_idx = first_id + i * kWarpSize + target::lane_idx();
+      ids.experts[i] = id_idx < id_end ? expert_of(id_idx) : -1;
+    }
+    return ids;
+  }
+
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp.
+  // By one warp. Only next_row ties one warpful of ids to the next: everything else is done ahead.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
-    constexpr int kInFlight = 8;
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
-    for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
-         first += kInFlight * kWarpSize) {
-      int expert_of_id[kInFlight];
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t id_idx = first + i * kWarpSize + target::lane_idx();
-        expert_of_id[i] = id_idx < id_end ? expert_of(id_idx) : -1;
-      }
-      for (int i = 0; i < kInFlight; ++i)
-        if (first + i * kWarpSize < id_end)
-          rank_warp_of_ids(first + i * kWarpSize + target::lane_idx(), expert_of_id[i]);
+    int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    RankedIds ids = load_ranked(first_id, id_end);
+    for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
+      shared.next_row[expert_idx] = shared.num_before[expert_idx];
+    target::sync_warp();
+    while (first_id < id_end) {
+      uint32_t same[RankedIds::kWarpfuls];
+      for (int i = 0; i < RankedIds::kWarpfuls; ++i)
+        same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
+      const int64_t next_id = first_id + RankedIds::kWarpfuls * kWarpSize;
+      const RankedIds next_ids = load_ranked(next_id, id_end);
+      for (int i = 0; i < RankedIds::kWarpfuls && first_id + i * kWarpSize < id_end; ++i)
+        rank_warpful(first_id + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
+      first_id = next_id;
+      ids = next_ids;
     }
   }
 
-  SWITCHYARD_DEVICE void rank_warp_of_ids(int64_t id_idx, int expert_idx) {
-    const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
+  // `same`: the lanes that have this expert.
+  SWITCHYARD_DEVICE void rank_warpful(int64_t id_idx, int expert_idx, uint32_t same) {
     const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
     const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
     target::sync_warp();
@@ -291,14 +326,44 @@ struct DirectDispatchAsync {
     return shape.expert_of_id(params.topk_ids[id_idx]);
   }
 
-  // Where a row's number among this rank's rows of its expert waits for the counts: those that do not fit
-  // here, where the row's place will be.
+  // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
+  // fit, else where the row's place will be.
+  SWITCHYARD_DEVICE bool has_numbers_here() const {
+    return static_cast<int64_t>(token_end - token_begin) * shape.top_k() <= DirectDispatchShared::kMaxNumbers;
+  }
   SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
-    const int64_t id_of_block = id_idx - static_cast<int64_t>(token_begin) * shape.top_k();
-    return id_of_block < DirectDispatchShared::kMaxNumbers ? &shared.numbers[id_of_block]
-                                                           : &params.row_of[id_idx];
+    return has_numbers_here() ? &shared.numbers[id_idx - static_cast<int64_t>(token_begin) * shape.top_k()]
+                              : &params.row_of[id_idx];
   }
 
+  // Every (token, k) of this block gets its row on the expert's owner. All at once: src_info is written in
+  // pieces smaller than memory likes, which the caches join only if they come together. Carriers need not
+  // wait for it if they can find their rows themselves.
+  SWITCHYARD_DEVICE void place_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
+    const bool leaves_out_carriers = finds_rows_itself();
+    if (leaves_out_carriers && is_carrier()) return;
+    const int num_left_out = leaves_out_carriers ? carriers.num_carriers * kWarpSize : 0;
+    for (int64_t id_idx =
+             static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx() - num_left_out;
+         id_idx < static_cast<int64_t>(token_end) * shape.top_k();
+         id_idx += target::num_threads() - num_left_out) {
+      const int expert_idx = expert_of(id_idx);
+      if (expert_idx < 0) continue;
+      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
+      target::st(&params.row_of[id_idx], row);
+      const uint64_t src_info =
+          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
+      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
+                 src_info);
+    }
+    if (!leaves_out_carriers) target::sync_block();
+  }
+
+  // Whether a carrier can do without place_rows(), which others do meanwhile.
+  SWITCHYARD_DEVICE bool finds_rows_itself() const {
+    return has_numbers_here() && carriers.num_carriers < target::num_warps();
+  }
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
   SWITCHYARD_DEVICE int token_of_turn(int turn) const {
     return token_begin + target::warp_idx() + turn * carriers.num_carriers;
@@ -336,7 +401,7 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
-    std::byte* row = place_row(0, first_expert);
+    std::byte* row = row_of_turn(0, first_expert);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
@@ -347,7 +412,7 @@ struct DirectDispatchAsync {
       await_load(turn);
       carry(turn, row);
       target::bulk_commit();
-      row = place_row(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
+      row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
@@ -373,18 +438,13 @@ struct DirectDispatchAsync {
     return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
   }
 
-  // Lane k: finds the row of the token's choice k on the expert's owner, leaves it for combine, and tells the
-  // owner whose it is. Null if there is none.
-  SWITCHYARD_DEVICE std::byte* place_row(int turn, int expert_idx) {
+  // Lane k: the row of the token's choice k on the expert's owner; null if there is none.
+  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
-    const int token_idx = token_of_turn(turn);
-    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
-    const int owner = shape.owner_rank(expert_idx);
-    const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
-    target::st(&params.row_of[id_idx], row);
-    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row,
-               static_cast<uint64_t>(target::lane_idx()) << 32 | static_cast<uint32_t>(token_idx));
-    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row) * row_bytes;
+    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
+    const uint32_t row = finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
+                                             : target::ld(&params.row_of[id_idx]);
+    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] + static_cast<uint64_t>(row) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
@@ -403,9 +463,10 @@ struct DirectDispatchAsync {
          expert_idx += target::num_threads())
       // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait
       // over there, and with who looks at the readiness of an expert before
-      target::st_release_system(ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                           shape.local_expert(expert_idx), params.my_rank),
-                                StepCell{step, shared.num_rows[expert_idx]}.pack());
+      target::st_release(params.signal_scope,
+                         ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                    shape.local_expert(expert_idx), params.my_rank),
+                         StepCell{step, num_rows(expert_idx)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };
