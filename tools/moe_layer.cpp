@@ -20,10 +20,13 @@ uint64_t steady_now_ns() {
                                std::chrono::nanoseconds(1));
 }
 
-// The matrices of the experts of one rank, end to end.
-std::vector<bf16> concatenate(const std::vector<std::vector<bf16>>& matrices, int first, int count) {
+// The matrices of one rank's groups of rows, end to end: the shared expert's, which is the last, comes first.
+std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int n_local,
+                              const Workload& workload) {
   std::vector<bf16> all;
-  for (int i = first; i < first + count; ++i) all.insert(all.end(), matrices[i].begin(), matrices[i].end());
+  if (workload.has_shared_expert) all = matrices.back();
+  for (int i = rank * n_local; i < (rank + 1) * n_local; ++i)
+    all.insert(all.end(), matrices[i].begin(), matrices[i].end());
   return all;
 }
 
@@ -54,7 +57,7 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
     const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
     const uint64_t num_ids = num_tokens * static_cast<uint64_t>(workload_.top_k);
-    const uint64_t num_experts = static_cast<uint64_t>(n_local);
+    const uint64_t num_groups = static_cast<uint64_t>(ep_->num_groups());
     Result<RowBuffers> rows = ep_->row_buffers(r);
     if (!rows.ok()) return rows.status();
     const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
@@ -63,22 +66,25 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
                              max_rows * format.row_bytes(workload_.hidden));
     buffers.scales = rank.view(reinterpret_cast<uint8_t*>(rows.value().scales),
                                format.scale_tensor_bytes(rows.value().max_rows, workload_.hidden).value());
-    buffers.expert_outputs = rank.view(rows.value().expert_outputs, max_rows * hidden);
+    const uint64_t output_bytes = encodes_outputs() ? ep_->combine_message_bytes() : hidden * sizeof(bf16);
+    buffers.expert_outputs =
+        rank.view(encodes_outputs() ? reinterpret_cast<uint8_t*>(rows.value().encoded_outputs)
+                                    : reinterpret_cast<uint8_t*>(rows.value().expert_outputs),
+                  max_rows * output_bytes);
     buffers.src_info = rank.view(rows.value().src_info, 2 * max_rows);
-    SWITCHYARD_RETURN_IF_ERROR(
-        allocate_into(buffers.gate_up_weights, rank, num_experts * hidden * 2 * width));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_experts * hidden * width));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up_weights, rank, num_groups * hidden * 2 * width));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_groups * hidden * width));
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, rank, num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, rank, num_tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, num_tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_experts));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_experts + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
     SWITCHYARD_RETURN_IF_ERROR(
-        buffers.gate_up_weights.upload(concatenate(experts.gate_up, r * n_local, n_local)));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(concatenate(experts.down, r * n_local, n_local)));
+        buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, n_local, workload_)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(matrices_of(experts.down, r, n_local, workload_)));
   }
   return Status();
 }
@@ -89,9 +95,11 @@ Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
   if (num_rows * width <= buffers.activated.size()) return Status();
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   if (is_encoded())
-    SWITCHYARD_RETURN_IF_ERROR(
-        allocate_into(buffers.decoded, world_.rank(r), num_rows * static_cast<uint64_t>(workload_.hidden)));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), num_rows * hidden));
+  if (encodes_outputs())
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down, world_.rank(r), num_rows * hidden));
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_rows * 2 * width));
   return allocate_into(buffers.activated, world_.rank(r), num_rows * width);
 }
@@ -196,14 +204,34 @@ Status MoeLayer::decode_rows(const OnPhase& on_phase) {
   });
 }
 
+bf16* MoeLayer::expert_output(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return encodes_outputs() ? buffers.down.data() : reinterpret_cast<bf16*>(buffers.expert_outputs.data());
+}
+
+// What the epilogue of a matmul that knows fp8 would do.
+Status MoeLayer::encode_outputs(const OnPhase& on_phase) {
+  return timed("encode", on_phase, [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).device().kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = TokenFormatKind::kBF16,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
+         .num_rows = buffers.row_offsets.data() + buffers.expert_ids.size(),
+         .output_format = ep_->config().combine_format,
+         .output = buffers.expert_outputs.data()});
+  });
+}
+
 Status MoeLayer::run_experts(const OnPhase& on_phase) {
   if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows(on_phase));
-  const int n_local = ep_->n_local_experts();
+  const int num_groups = ep_->num_groups();
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
     RankBuffers& buffers = ranks_[rank];
     const GroupedMatmulParams params{
-        n_local, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(),
+        num_groups, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(),
         output};
     return world_.rank(rank).device().kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(),
                                                                params);
@@ -215,16 +243,17 @@ Status MoeLayer::run_experts(const OnPhase& on_phase) {
   }));
   SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const SiluMulArguments arguments{n_local, workload_.expert_width, buffers.gate_up.data(),
+    const SiluMulArguments arguments{num_groups, workload_.expert_width, buffers.gate_up.data(),
                                      buffers.row_offsets.data()};
     return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(),
                                                          arguments, {.rows = buffers.activated.data()});
   }));
-  return timed("down", on_phase, [&](int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(timed("down", on_phase, [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
-                  workload_.hidden, buffers.expert_outputs.data());
-  });
+                  workload_.hidden, expert_output(rank));
+  }));
+  return encodes_outputs() ? encode_outputs(on_phase) : Status();
 }
 
 Status MoeLayer::combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase) {
@@ -249,6 +278,7 @@ Status MoeLayer::combine(const reference::Step& step, StepMode mode, const OnPha
 Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step,
                      const OnPhase& on_phase) {
   phases_.clear();
+  describe(step);
   if (has_router(workload)) SWITCHYARD_RETURN_IF_ERROR(route(workload, step_idx, step, on_phase));
   apply_padding(workload, step_idx, step);
   for (int rank = 0; rank < world_.n_ranks(); ++rank) {
@@ -268,7 +298,21 @@ Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, refe
   }
   SWITCHYARD_RETURN_IF_ERROR(dispatch(step, mode, on_phase));
   SWITCHYARD_RETURN_IF_ERROR(run_experts(on_phase));
-  return combine(step, mode, on_phase);
+  SWITCHYARD_RETURN_IF_ERROR(combine(step, mode, on_phase));
+  if (ep_->config().routing == Routing::kAllToAll) return Status();
+  return timed("all_reduce", on_phase, [&](int rank) {
+    return ep_->all_reduce(rank, ranks_[rank].output.data(), step.num_tokens(rank));
+  });
+}
+
+void MoeLayer::describe(reference::Step& step) const {
+  const ExpertParallelConfig& config = ep_->config();
+  step.format = config.dispatch_format;
+  step.input_scale = config.input_scale;
+  step.combine_format = config.combine_format;
+  step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
+  step.is_shared_output_encoded = encodes_outputs();
+  step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;
 }
 
 Result<MoeLayer::Results> MoeLayer::download(int rank) const {
@@ -297,8 +341,8 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
                                                      buffers.rows.size() / sizeof(bf16));
     SWITCHYARD_RETURN_IF_ERROR(take(rows.download(num_rows * hidden), results.dispatch.rows));
   }
-  SWITCHYARD_RETURN_IF_ERROR(
-      take(buffers.expert_outputs.download(num_rows * hidden), results.expert_outputs));
+  const Buffer<bf16> outputs = world_.rank(rank).view(expert_output(rank), num_rows * hidden);
+  SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));
   return results;
 }

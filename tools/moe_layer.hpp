@@ -57,9 +57,10 @@ class MoeLayer {
     Buffer<bf16> tokens, output;
     Buffer<int32_t> topk_ids, expert_ids, src_info;
     Buffer<uint32_t> row_offsets;
-    Buffer<uint8_t> rows, scales;              // of ExpertParallel, as they were dispatched
-    Buffer<bf16> expert_outputs;               // of ExpertParallel
-    Buffer<bf16> decoded, gate_up, activated;  // [rows][..], grown as a step needs
+    Buffer<uint8_t> rows, scales;    // of ExpertParallel, as they were dispatched
+    Buffer<uint8_t> expert_outputs;  // of ExpertParallel, as combine takes them
+    // [rows][..], grown as a step needs
+    Buffer<bf16> decoded, gate_up, activated, down;
   };
 
   MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)
@@ -74,7 +75,16 @@ class MoeLayer {
   Status run_experts(const OnPhase& on_phase);
   Status combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase);
   Status decode_rows(const OnPhase& on_phase);
+  Status encode_outputs(const OnPhase& on_phase);
+  // What the configuration makes of a step, for the reference.
+  void describe(reference::Step& step) const;
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
+  // Where peers read the expert outputs themselves, experts encode them.
+  bool encodes_outputs() const {
+    return ep_->config().protocol == Protocol::kDirect &&
+           ep_->config().combine_format != CombineFormat::kBF16;
+  }
+  bf16* expert_output(int rank) const;
   // What the experts work on.
   const bf16* expert_input(int rank) const;
   LaunchShape layer_launch(int rank) const;

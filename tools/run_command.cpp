@@ -24,6 +24,8 @@ struct RunOptions {
   Protocol protocol = Protocol::kAutomatic;
   double capacity_factor = 0;
   TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool skips_all_to_all = false;
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
@@ -45,6 +47,12 @@ struct Report {
   std::string first_difference;
   double max_abs_error = 0;
   double error_bound = 0;
+  // What sending expert rows back as fp8 costs, against bf16: the largest difference, and rms by rms.
+  double combine_error = 0;
+  double squared_combine_error = 0, squared_output = 0;
+  double relative_combine_error() const {
+    return squared_output == 0 ? 0 : std::sqrt(squared_combine_error / squared_output);
+  }
   std::vector<uint64_t> rows_per_rank;
   uint64_t bytes_moved = 0;  // of one step
   std::vector<TimedPhase> phases;
@@ -65,7 +73,11 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
   if (options.format != TokenFormatKind::kBF16) add({"decode"});
   add({"gate_up", "silu_mul", "down"});
+  // Which protocol it will be is not known yet: a phase that does not come harms nobody.
+  if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
+    add({"encode"});
   is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
+  if (options.skips_all_to_all) add({"all_reduce"});
   return names;
 }
 
@@ -124,6 +136,13 @@ Status finish_options(RunOptions& options) {
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
+  workload.is_replicated = options.skips_all_to_all;
+  if (options.skips_all_to_all && workload.routing == RoutingKind::kFile)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; a --routing file says otherwise");
+  if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
+                                             workload.tokens_per_rank.front()) != workload.n_ranks)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
   if (!(workload.padding >= 0 && workload.padding <= 1))
     return invalid_argument("--padding: %g must be 0..1", workload.padding);
   if (workload.expert_width % 8 != 0)
@@ -148,11 +167,27 @@ Status finish_options(RunOptions& options) {
   return Status();
 }
 
+// What the combine in fp8 has changed, against outputs that came back as bf16.
+void add_combine_error(const std::vector<bf16>& output, const std::vector<bf16>& as_bf16, Report& report) {
+  for (size_t i = 0; i < output.size(); ++i) {
+    const double value = to_float(as_bf16[i]), error = std::abs(to_float(output[i]) - value);
+    report.combine_error = std::max(report.combine_error, error);
+    report.squared_combine_error += error * error;
+    report.squared_output += value * value;
+  }
+}
+
 // Compares one step with the reference; fills in what the report says of it.
 Status verify(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
               Progress& progress, const std::string& label, Report& report) {
   progress.begin(label + "verifying");
   const std::vector<std::vector<bf16>> expected = reference::moe_layer(step, experts);
+  std::vector<std::vector<bf16>> as_bf16;
+  if (step.combine_format != CombineFormat::kBF16) {
+    reference::Step plain = step;
+    plain.combine_format = CombineFormat::kBF16;
+    as_bf16 = reference::moe_layer(plain, experts);
+  }
   report.rows_per_rank.clear();
   uint64_t num_messages = 0, num_rows = 0;
   for (int rank = 0; rank < step.n_ranks; ++rank) {
@@ -182,6 +217,7 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
                      std::to_string(to_float(results.value().output[i])) + ", expected " +
                      std::to_string(to_float(expected[rank][i]));
     }
+    if (!as_bf16.empty()) add_combine_error(results.value().output, as_bf16[rank], report);
     if (!difference.empty() && report.verified) {
       report.verified = false;
       report.first_difference = label + difference;
@@ -197,6 +233,12 @@ Status verify(const MoeLayer& layer, const reference::Step& step, const referenc
       }
       num_messages += ids.size();
     }
+  }
+  if (step.skips_all_to_all) {  // every rank reads all others' outputs
+    report.bytes_moved = static_cast<uint64_t>(step.n_ranks) * static_cast<uint64_t>(step.n_ranks - 1) *
+                         static_cast<uint64_t>(step.num_tokens(0)) * static_cast<uint64_t>(step.hidden) *
+                         sizeof(bf16);
+    return Status();
   }
   report.bytes_moved =
       num_messages * layer.ep().dispatch_message_bytes() + num_rows * layer.ep().combine_message_bytes();
@@ -217,8 +259,13 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
                    top_k = static_cast<uint64_t>(step.top_k);
     const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
     const uint64_t rows = dispatch.row_offsets.back(),
-                   n_local = static_cast<uint64_t>(step.n_local_experts());
+                   n_local = static_cast<uint64_t>(step.n_local_experts()),
+                   groups = static_cast<uint64_t>(step.num_groups());
     std::vector<bf16> gate_up, down;
+    if (step.has_shared_expert) {
+      gate_up = experts.gate_up.back();
+      down = experts.down.back();
+    }
     for (uint64_t i = 0; i < n_local; ++i) {
       const uint64_t expert = static_cast<uint64_t>(rank) * n_local + i;
       gate_up.insert(gate_up.end(), experts.gate_up[expert].begin(), experts.gate_up[expert].end());
@@ -234,10 +281,10 @@ Status dump(const std::string& directory, const MoeLayer& layer, const reference
     SWITCHYARD_RETURN_IF_ERROR(
         write_npy(folder + "topk_weights.npy", {tokens, top_k}, step.topk_weights[rank]));
     SWITCHYARD_RETURN_IF_ERROR(
-        write_npy(folder + "gate_up_weights.npy", {n_local, hidden, 2 * width}, gate_up));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "down_weights.npy", {n_local, width, hidden}, down));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "row_offsets.npy", {n_local + 1}, dispatch.row_offsets));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_ids.npy", {n_local}, dispatch.expert_ids));
+        write_npy(folder + "gate_up_weights.npy", {groups, hidden, 2 * width}, gate_up));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "down_weights.npy", {groups, width, hidden}, down));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "row_offsets.npy", {groups + 1}, dispatch.row_offsets));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_ids.npy", {groups}, dispatch.expert_ids));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "src_info.npy", {rows, 2}, dispatch.src_info));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "src_rank.npy", {rows}, src_rank));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(folder + "expert_rows.npy", {rows, hidden}, dispatch.rows));
@@ -290,8 +337,6 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
     const std::string label =
         "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
     reference::Step step = make_step(workload, step_idx);
-    step.format = options.format;
-    step.input_scale = kInputScale;
     const Status status = layer.run(workload, step_idx, mode, step,
                                     [&](const std::string& phase) { progress.begin(label + phase); });
     if (!options.trace.empty()) add_phases(layer, step_idx, trace);
@@ -316,14 +361,18 @@ Status run_steps(const RunOptions& options, Report& report) {
   if (!world.ok()) return world.status();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(workload, world.value()->target())));
   const reference::MlpExperts experts = make_experts(workload);
-  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(*world.value(), workload, experts,
-                                                               {.n_sms = options.n_sms,
-                                                                .timeout_ns = options.deadline_ms * 1'000'000,
-                                                                .protocol = options.protocol,
-                                                                .capacity_factor = options.capacity_factor,
-                                                                .dispatch_format = options.format,
-                                                                .input_scale = kInputScale},
-                                                               options.faults);
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
+      *world.value(), workload, experts,
+      {.n_sms = options.n_sms,
+       .timeout_ns = options.deadline_ms * 1'000'000,
+       .protocol = options.protocol,
+       .capacity_factor = options.capacity_factor,
+       .dispatch_format = options.format,
+       .input_scale = kInputScale,
+       .combine_format = options.combine_format,
+       .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
+       .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll},
+      options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
   report.target = world.value()->target();
@@ -347,9 +396,10 @@ void print_table(const RunOptions& options, const Report& report) {
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
   std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
-  std::printf("  layer     hidden %d, %d experts of width %d, top-%d, %s, %s kernels, %s routing\n\n",
-              workload.hidden, workload.n_experts, workload.expert_width, workload.top_k,
-              to_string(options.format), options.mode.c_str(), options.routing.c_str());
+  std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
+              workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
+              workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
+              options.routing.c_str(), options.skips_all_to_all ? ", no all-to-all" : "");
   std::printf("  rank   tokens   expert rows\n");
   const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
@@ -365,6 +415,9 @@ void print_table(const RunOptions& options, const Report& report) {
               static_cast<double>(report.bytes_moved) * 1e-6);
   std::printf("  largest error    %.3g (bound %.3g) over %d step%s\n", report.max_abs_error,
               report.error_bound, options.steps, options.steps == 1 ? "" : "s");
+  if (options.combine_format != CombineFormat::kBF16)
+    std::printf("  combine in fp8   costs %.3g at most, %.3g %% rms, against bf16\n", report.combine_error,
+                100 * report.relative_combine_error());
   if (report.verified)
     std::printf("  verified         row_offsets, expert_ids, src_info, rows%s and output\n",
                 options.format == TokenFormatKind::kBF16 ? "" : ", scales");
@@ -393,6 +446,9 @@ std::string to_json(const RunOptions& options, const Report& report) {
       .text("device", report.device)
       .raw("shape", shape.str())
       .text("format", to_string(options.format))
+      .text("combine_format", to_string(options.combine_format))
+      .boolean("shared_expert", workload.has_shared_expert)
+      .boolean("skip_a2a", options.skips_all_to_all)
       .text("mode", options.mode)
       .text("routing", options.routing)
       .number("padding", workload.padding)
@@ -401,6 +457,9 @@ std::string to_json(const RunOptions& options, const Report& report) {
       .text("protocol_reason", report.protocol_reason)
       .integer("steps", options.steps)
       .raw("seed", std::to_string(workload.seed));
+  if (options.combine_format != CombineFormat::kBF16)
+    json.number("combine_error", report.combine_error)
+        .number("combine_error_rms", report.relative_combine_error());
   if (!report.verified) json.text("first_difference", report.first_difference);
   return json.str() + "\n";
 }
@@ -461,6 +520,11 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       ->check(CLI::Range(8, 65536))
       ->capture_default_str();
   add_format_option(*command, options->format);
+  add_combine_format_option(*command, options->combine_format);
+  command->add_flag("--shared-expert", workload.has_shared_expert,
+                    "One expert more, which every token goes to on its own rank, fused in");
+  command->add_flag("--skip-a2a", options->skips_all_to_all,
+                    "Every rank has all tokens and its own experts; an all-reduce completes the step");
   command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
       ->check(CLI::IsMember({"split", "fused"}))
       ->capture_default_str();

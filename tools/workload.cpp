@@ -114,18 +114,25 @@ bool has_router(const Workload& workload) {
   return workload.routing == RoutingKind::kUniform || workload.routing == RoutingKind::kZipf;
 }
 
+namespace {
+
+// The rank whose numbers this one has.
+int source_of(const Workload& workload, int rank) { return workload.is_replicated ? 0 : rank; }
+
+}  // namespace
+
 reference::Step make_step(const Workload& workload, int step_idx) {
   reference::Step step{workload.n_ranks, workload.n_experts, workload.top_k, workload.hidden, {}, {}, {}};
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
     const size_t num_tokens = static_cast<size_t>(workload.tokens_per_rank[rank]);
     const size_t num_ids = num_tokens * static_cast<size_t>(workload.top_k);
-    Random random(workload.seed, kTokens, stream_of(step_idx, rank));
+    Random random(workload.seed, kTokens, stream_of(step_idx, source_of(workload, rank)));
     std::vector<bf16> tokens(num_tokens * static_cast<size_t>(workload.hidden));
     for (bf16& value : tokens) value = to_bf16(random.normal());
     step.tokens.push_back(std::move(tokens));
     step.topk_ids.push_back(workload.routing == RoutingKind::kFile ? workload.file_ids[rank]
                                                                    : std::vector<int32_t>(num_ids, 0));
-    Random weights_random(workload.seed, kWeights, stream_of(step_idx, rank));
+    Random weights_random(workload.seed, kWeights, stream_of(step_idx, source_of(workload, rank)));
     std::vector<float> weights(num_ids);
     for (float& weight : weights)
       weight = (0.5f + weights_random.uniform()) / static_cast<float>(workload.top_k);
@@ -137,7 +144,7 @@ reference::Step make_step(const Workload& workload, int step_idx) {
 std::vector<std::vector<float>> make_logits(const Workload& workload, int step_idx) {
   std::vector<std::vector<float>> logits;
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
-    Random random(workload.seed, kLogits, stream_of(step_idx, rank));
+    Random random(workload.seed, kLogits, stream_of(step_idx, source_of(workload, rank)));
     std::vector<float> values(static_cast<size_t>(workload.tokens_per_rank[rank]) *
                               static_cast<size_t>(workload.n_experts));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -156,7 +163,7 @@ std::vector<std::vector<float>> make_logits(const Workload& workload, int step_i
 
 void apply_padding(const Workload& workload, int step_idx, reference::Step& step) {
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
-    Random random(workload.seed, kPadding, stream_of(step_idx, rank));
+    Random random(workload.seed, kPadding, stream_of(step_idx, source_of(workload, rank)));
     for (int32_t& id : step.topk_ids[rank])
       if (random.uniform() < workload.padding) id = -1;
   }
@@ -165,7 +172,7 @@ void apply_padding(const Workload& workload, int step_idx, reference::Step& step
 reference::MlpExperts make_experts(const Workload& workload) {
   reference::MlpExperts experts{workload.hidden, workload.expert_width, {}, {}};
   const size_t size = static_cast<size_t>(workload.hidden) * static_cast<size_t>(workload.expert_width);
-  for (int expert = 0; expert < workload.n_experts; ++expert) {
+  for (int expert = 0; expert < workload.n_experts + (workload.has_shared_expert ? 1 : 0); ++expert) {
     experts.gate_up.push_back(random_matrix(workload.seed, kGateUp, expert, 2 * size,
                                             1.0f / std::sqrt(static_cast<float>(workload.hidden))));
     experts.down.push_back(random_matrix(workload.seed, kDown, expert, size,

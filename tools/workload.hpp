@@ -21,7 +21,9 @@ struct Workload {
   int n_experts = 64;
   int expert_width = 256;
   RoutingKind routing = RoutingKind::kUniform;
-  double padding = 0;  // share of ids that become -1
+  double padding = 0;              // share of ids that become -1
+  bool is_replicated = false;      // every rank has the same tokens
+  bool has_shared_expert = false;  // one more than n_experts, the last
   uint64_t seed = 1;
   std::vector<std::vector<int32_t>> file_ids;  // by rank, for RoutingKind::kFile
 
