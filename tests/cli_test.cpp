@@ -84,6 +84,27 @@ TEST_F(Cli, FusedModePaddingZipfAndOneExpertVerify) {
   EXPECT_EQ(run(kSmall + "--n-sms 1").exit_code, 0);
 }
 
+TEST_F(Cli, EveryFormatVerifiesInBothProtocols) {
+  for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
+    for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp6", "mxfp4", "nvfp4"}) {
+      const Outcome outcome = run(kSmall + "--hidden 128 --steps 1 " + protocol + "--format " + format);
+      EXPECT_EQ(outcome.exit_code, 0) << format << outcome.err << outcome.out;
+      EXPECT_NE(outcome.out.find("rows, scales and output"), std::string::npos);
+    }
+}
+
+TEST_F(Cli, SharedExpertsQuantisedCombinesAndAllReducesVerify) {
+  for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
+    for (const std::string mode : {"--mode split ", "--mode fused "}) {
+      const std::string command = kSmall + "--hidden 128 --steps 1 " + protocol + mode;
+      EXPECT_EQ(run(command + "--shared-expert").exit_code, 0);
+      EXPECT_EQ(run(command + "--skip-a2a --format nvfp4").exit_code, 0);
+      const Outcome outcome = run(command + "--shared-expert --skip-a2a --format fp8 --combine-format fp8");
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+      EXPECT_NE(outcome.out.find("combine in fp8   costs"), std::string::npos);
+    }
+}
+
 TEST_F(Cli, OddShapesVerify) {
   EXPECT_EQ(run("run --target host --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 3 --hidden 72 "
                 "--expert-width 8")

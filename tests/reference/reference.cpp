@@ -188,7 +188,8 @@ namespace {
 // again: `last` is the one before, quantised.
 struct LastRow {
   std::vector<bf16> row;
-  QuantizedToken quantized;
+  std::vector<float> scales;  // [group]
+  std::vector<float> codes;   // [column], as numbers
 };
 void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
              LastRow& last) {
@@ -197,11 +198,14 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
       sums[column] = sums[column] + weight * to_float(row[column]);
     return;
   }
-  if (last.row != row) last = {row, blockwise_fp8(kE4M3, to_floats(row))};
-  const QuantizedToken& quantized = last.quantized;
+  if (last.row != row) {
+    const QuantizedToken quantized = blockwise_fp8(kE4M3, to_floats(row));
+    last = {row, quantized.float_scales, {}};
+    for (const uint8_t code : quantized.codes) last.codes.push_back(static_cast<float>(kE4M3.value_of(code)));
+  }
   for (size_t column = 0; column < row.size(); ++column) {
-    const float factor = weight * quantized.float_scales[column / 128];
-    sums[column] = sums[column] + factor * static_cast<float>(kE4M3.value_of(quantized.codes[column]));
+    const float factor = weight * last.scales[column / 128];
+    sums[column] = sums[column] + factor * last.codes[column];
   }
 }
 

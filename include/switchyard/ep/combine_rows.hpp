@@ -26,7 +26,7 @@ struct BF16CombineRows {
   SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int, int column) {
     return {target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16))};
   }
-  SWITCHYARD_DEVICE static void add(float (&sums)[kColumns], const Chunk& chunk, float weight) {
+  SWITCHYARD_DEVICE static void add(float (&sums)[kColumnsPerThread], const Chunk& chunk, float weight, int) {
     accumulate(sums, chunk.values, weight);
   }
   SWITCHYARD_DEVICE static void store(const Chunk& chunk, bf16* output) {
@@ -62,13 +62,18 @@ struct FP8CombineRows {
         reinterpret_cast<const float*>(row + GroupedMessageLayout<Quantizer>{hidden}.scales_offset());
     return {target::ld_16(row + column), target::ld(scales + column / Quantizer::kGroupSize)};
   }
-  // weight * scale is rounded once for all elements of the group.
-  SWITCHYARD_DEVICE static void add(float (&sums)[kColumns], const Chunk& chunk, float weight) {
+  // Adds columns [8 * part, 8 * part + 8). weight * scale is rounded once for all elements of the group.
+  SWITCHYARD_DEVICE static void add(float (&sums)[kColumnsPerThread], const Chunk& chunk, float weight,
+                                    int part) {
     const float factor = weight * chunk.scale;
-    float values[kColumns];
-    chunk.decode(values);
     SWITCHYARD_UNROLL
-    for (int i = 0; i < kColumns; ++i) sums[i] = target::add_product(sums[i], factor, values[i]);
+    for (int i = 0; i < kColumnsPerThread / 2; ++i) {
+      float first, second;
+      target::from_e4m3x2(static_cast<uint16_t>(chunk.codes.words[2 * part + i / 2] >> (i % 2 * 16)), first,
+                          second);
+      sums[2 * i] = target::add_product(sums[2 * i], factor, first);
+      sums[2 * i + 1] = target::add_product(sums[2 * i + 1], factor, second);
+    }
   }
   SWITCHYARD_DEVICE static void store(const Chunk& chunk, bf16* output) {
     float values[kColumns];
@@ -85,16 +90,50 @@ struct FP8CombineRows {
   }
 };
 
-// Hands the sums to the epilogue, as many columns at a time as it takes.
-template <int kColumns, typename Epilogue>
-SWITCHYARD_DEVICE void finish_columns(const Epilogue& epilogue, int token_idx, int column,
-                                      const float (&sums)[kColumns]) {
+// The weighted sum of a token's rows in fp32, Rows::kColumns columns of it, for the epilogue. `rows` says
+// what there is: num_rows(), is_there(i), load(i), weight(i), and add_last(sums, column), what comes behind
+// them. Loads of several rows are in flight before the first is used. Sums go eight columns at a time: those
+// of a wider chunk would not all find a register.
+inline constexpr int kRowsInFlight = 8;
+
+template <typename Rows, typename TokenRows, typename Epilogue>
+SWITCHYARD_DEVICE void reduce_part(const Epilogue& epilogue, const TokenRows& rows, int token_idx, int column,
+                                   int part) {
+  float sums[kColumnsPerThread] = {};
+  for (int first = 0; first < rows.num_rows(); first += kRowsInFlight) {
+    typename Rows::Chunk loaded[kRowsInFlight];
+    bool present[kRowsInFlight];
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      present[i] = first + i < rows.num_rows() && rows.is_there(first + i);
+      if (present[i]) loaded[i] = rows.load(first + i, column);
+    }
+    for (int i = 0; i < kRowsInFlight; ++i)
+      if (present[i]) Rows::add(sums, loaded[i], rows.weight(first + i), part);
+  }
+  rows.add_last(sums, column + part * kColumnsPerThread);
+  epilogue(token_idx, column + part * kColumnsPerThread, sums);
+}
+
+template <typename Rows, typename TokenRows, typename Epilogue>
+SWITCHYARD_DEVICE void reduce_rows(const Epilogue& epilogue, const TokenRows& rows, int token_idx,
+                                   int column) {
+  constexpr int kNumParts = Rows::kColumns / kColumnsPerThread;
+  if (kNumParts == 1 || rows.num_rows() > kRowsInFlight) {
+    for (int part = 0; part < kNumParts; ++part) reduce_part<Rows>(epilogue, rows, token_idx, column, part);
+    return;
+  }
+  typename Rows::Chunk loaded[kRowsInFlight];
   SWITCHYARD_UNROLL
-  for (int part = 0; part < kColumns / kColumnsPerThread; ++part) {
-    float values[kColumnsPerThread];
+  for (int i = 0; i < kRowsInFlight; ++i)
+    if (i < rows.num_rows() && rows.is_there(i)) loaded[i] = rows.load(i, column);
+  SWITCHYARD_UNROLL
+  for (int part = 0; part < kNumParts; ++part) {
+    float sums[kColumnsPerThread] = {};
     SWITCHYARD_UNROLL
-    for (int i = 0; i < kColumnsPerThread; ++i) values[i] = sums[part * kColumnsPerThread + i];
-    epilogue(token_idx, column + part * kColumnsPerThread, values);
+    for (int i = 0; i < kRowsInFlight; ++i)
+      if (i < rows.num_rows() && rows.is_there(i)) Rows::add(sums, loaded[i], rows.weight(i), part);
+    rows.add_last(sums, column + part * kColumnsPerThread);
+    epilogue(token_idx, column + part * kColumnsPerThread, sums);
   }
 }
 

@@ -124,6 +124,40 @@ SWITCHYARD_DEVICE void quantize(const Elements& elements, float factor,
   if constexpr (!kIsE4M3 && !kIsE5M2) pack_codes<Element::kNumBits>(codes, words);
 }
 
+// The same for bf16 to e2m1, for which Hopper has no instruction, with fewer of those it has. The code of a
+// magnitude a is the least of round(2 a), round(a) + 2, round(a / 2) + 4 and 7: each is exact where e2m1 has
+// that spacing, and above the others elsewhere. Adding a float whose last place is 1 rounds to nearest even
+// and leaves the integer in the low bits.
+SWITCHYARD_DEVICE void quantize_e2m1(const LaneElements& elements, float factor, uint32_t (&words)[2]) {
+  constexpr float kAnchor = 12582912.0f;                      // 1.5 * 2^23
+  constexpr uint32_t kAnchorBits = 0x4b400000u;               // its bits, in which the code is then counted
+  constexpr uint32_t kAnchorSum = kAnchorBits * 0x11111111u;  // of eight of them, a code's place apart
+  SWITCHYARD_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t(&pairs)[4] = elements.halves[half].words;
+    uint32_t codes = 0u - kAnchorSum;
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t magnitudes = pairs[i / 2] & 0x7fff7fffu;
+      const float magnitude =
+          std::bit_cast<float>(i % 2 == 0 ? magnitudes << 16 : magnitudes & 0xffff0000u) * factor;
+      const float below_2 = target::add_exact_product(kAnchor, magnitude, 2.0f);
+      const float below_4 = magnitude + (kAnchor + 2.0f);
+      const float below_6 = target::add_exact_product(kAnchor + 4.0f, magnitude, 0.5f);
+      const float code =
+          target::min_f32(target::min_f32(below_2, below_4), target::min_f32(below_6, kAnchor + 7.0f));
+      codes += std::bit_cast<uint32_t>(code) << (4 * i);
+    }
+    // Signs: the top bits of the elements' upper bytes.
+    const uint32_t even = target::permute_bytes(target::permute_bytes(pairs[0], pairs[1], 0x5151),
+                                                target::permute_bytes(pairs[2], pairs[3], 0x5151), 0x5410);
+    const uint32_t odd = target::permute_bytes(target::permute_bytes(pairs[0], pairs[1], 0x7373),
+                                               target::permute_bytes(pairs[2], pairs[3], 0x7373), 0x5410);
+    const uint32_t signs = (even & 0x80808080u) >> 4 | (odd & 0x80808080u);
+    words[half] = factor == factor ? codes | signs : 0x77777777u;  // a group of NaN
+  }
+}
+
 template <int kNumWords>
 SWITCHYARD_DEVICE void store_words(std::byte* dst, const uint32_t (&words)[kNumWords]) {
   if constexpr (kNumWords == 4) {
@@ -149,7 +183,8 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
   using Element = typename Quantizer::Element;
   constexpr int kNumWords = kElementsPerLane * Element::kNumBits / 32;
   constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElementsPerLane;
-  constexpr int kInFlight = 2;  // chunks a lane has loaded before it looks at the first
+  // Chunks a lane has loaded before it looks at the first; in place they come from shared memory.
+  constexpr int kInFlight = kPlace == EncodePlace::kInPlace ? 1 : 2;
   const int num_chunks = hidden / kElementsPerLane;
   const int lane_idx = worker_idx % kWarpSize;
   // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
@@ -171,7 +206,10 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
       const auto scale = quantizer.scale_of(group_amax<Quantizer::kGroupSize>(elements[i]));
       if (chunk_idx >= num_chunks) continue;
       uint32_t words[kNumWords];
-      quantize<Element>(elements[i], scale.factor, words);
+      if constexpr (std::is_same_v<Element, e2m1>)
+        quantize_e2m1(elements[i], scale.factor, words);
+      else
+        quantize<Element>(elements[i], scale.factor, words);
       store_words(codes + chunk_idx * static_cast<int>(sizeof(words)), words);
       if (chunk_idx % kLanesPerGroup == 0) target::st(scales + chunk_idx / kLanesPerGroup, scale.stored);
     }

@@ -62,6 +62,13 @@ SWITCHYARD_DEVICE int popcount(uint32_t mask) { return __popc(mask); }
 SWITCHYARD_DEVICE float add_product(float sum, float a, float b) { return __fadd_rn(sum, __fmul_rn(a, b)); }
 
 SWITCHYARD_DEVICE float divide(float dividend, float divisor) { return __fdiv_rn(dividend, divisor); }
+// a * b must be exact, so that one rounding is as good as two.
+SWITCHYARD_DEVICE float add_exact_product(float sum, float a, float b) { return __fmaf_rn(a, b, sum); }
+// Neither is NaN.
+SWITCHYARD_DEVICE float min_f32(float a, float b) { return fminf(a, b); }
+SWITCHYARD_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
 SWITCHYARD_DEVICE uint32_t max_u16x2(uint32_t a, uint32_t b) {
   uint32_t max;
   asm("max.u16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));

@@ -173,6 +173,18 @@ inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
 }
 // Two codes, the first in the lower byte, as base/minifloat.hpp converts them.
+// a * b must be exact, so that one rounding is as good as two.
+inline float add_exact_product(float sum, float a, float b) { return sum + a * b; }
+// Neither is NaN.
+inline float min_f32(float a, float b) { return a < b ? a : b; }
+// Byte i is byte `selector >> 4 * i & 7` of a (0..3) and b (4..7).
+inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i)
+    picked |= static_cast<uint32_t>(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+  return picked;
+}
 inline uint16_t to_e4m3x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8);
 }

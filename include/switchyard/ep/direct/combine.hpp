@@ -126,23 +126,27 @@ struct DirectCombineWait {
     }
   }
 
-  // The weighted sum in fp32, in the order of k. Loads of several k are in flight before the first is used.
-  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
-    constexpr int kInFlight = 8;
-    const int num_sources = gather_sources(token_idx);
-    const DirectCombineShared::Source* sources = shared.sources[target::warp_idx()];
-    for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
-         column += num_workers * Rows::kColumns) {
-      float sums[Rows::kColumns] = {};
-      for (int first = 0; first < num_sources; first += kInFlight) {
-        typename Rows::Chunk loaded[kInFlight];
-        for (int i = 0; i < kInFlight; ++i)
-          if (first + i < num_sources) loaded[i] = Rows::load(sources[first + i].row, shape.hidden(), column);
-        for (int i = 0; i < kInFlight; ++i)
-          if (first + i < num_sources) Rows::add(sums, loaded[i], sources[first + i].weight);
-      }
-      finish_columns(params.epilogue, token_idx, column, sums);
+  // What reduce_rows() is to know of a token: its rows, in the order of k, without padding.
+  struct TokenRows {
+    const DirectCombineShared::Source* sources;
+    int num_sources;
+    int hidden;
+
+    SWITCHYARD_DEVICE int num_rows() const { return num_sources; }
+    SWITCHYARD_DEVICE bool is_there(int) const { return true; }
+    SWITCHYARD_DEVICE typename Rows::Chunk load(int i, int column) const {
+      return Rows::load(sources[i].row, hidden, column);
     }
+    SWITCHYARD_DEVICE float weight(int i) const { return sources[i].weight; }
+    SWITCHYARD_DEVICE void add_last(float (&)[kColumnsPerThread], int) const {}
+  };
+
+  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
+    const int num_sources = gather_sources(token_idx);
+    const TokenRows rows{shared.sources[target::warp_idx()], num_sources, shape.hidden()};
+    for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+         column += num_workers * Rows::kColumns)
+      reduce_rows<Rows>(params.epilogue, rows, token_idx, column);
   }
 
   // Puts the token's rows where all lanes of the warp find them, without its padding; says how many.

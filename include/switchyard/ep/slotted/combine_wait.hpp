@@ -101,39 +101,30 @@ struct CombineWait {
                 params.epilogue.output + row * shape.hidden() + column);
   }
 
-  // The weighted sum in fp32, in the order of k. Loads of several k are in flight before the first is used.
-  SWITCHYARD_DEVICE void reduce(int token_idx, int column) {
-    constexpr int kInFlight = 8;
-    float sums[Rows::kColumns] = {};
-    for (int first_k = 0; first_k < shape.top_k(); first_k += kInFlight) {
-      typename Rows::Chunk loaded[kInFlight];
-      bool present[kInFlight];
-      for (int i = 0; i < kInFlight; ++i) {
-        const int k = first_k + i;
-        present[i] = k < shape.top_k() && !is_padding(token_idx, k);
-        if (present[i]) loaded[i] = received(token_idx, k, column);
-      }
-      for (int i = 0; i < kInFlight; ++i)
-        if (present[i]) Rows::add(sums, loaded[i], weight_of(token_idx, first_k + i));
-    }
-    add_shared_expert(sums, token_idx, column);
-    finish_columns(params.epilogue, token_idx, column, sums);
-  }
+  // What reduce_rows() is to know of a token: its rows, in the order of k.
+  struct TokenRows {
+    const CombineWait& combine;
+    int token_idx;
 
-  // Its rows are this rank's own, and bf16.
-  SWITCHYARD_DEVICE void add_shared_expert(float (&sums)[Rows::kColumns], int token_idx, int column) {
-    const int row = params.shared_expert.row_of(token_idx);
-    if (row < 0) return;
-    const bf16* values =
-        static_cast<const bf16*>(params.expert_rows) + static_cast<int64_t>(row) * shape.hidden() + column;
-    SWITCHYARD_UNROLL
-    for (int part = 0; part < Rows::kColumns / kColumnsPerThread; ++part) {
-      const Vec16 loaded = target::ld_16(values + part * kColumnsPerThread);
-      SWITCHYARD_UNROLL
-      for (int i = 0; i < kColumnsPerThread; ++i)
-        sums[part * kColumnsPerThread + i] +=
-            to_float(bf16{static_cast<uint16_t>(loaded.words[i / 2] >> (i % 2 * 16))});
+    SWITCHYARD_DEVICE int num_rows() const { return combine.shape.top_k(); }
+    SWITCHYARD_DEVICE bool is_there(int k) const { return !combine.is_padding(token_idx, k); }
+    SWITCHYARD_DEVICE typename Rows::Chunk load(int k, int column) const {
+      return combine.received(token_idx, k, column);
     }
+    SWITCHYARD_DEVICE float weight(int k) const { return combine.weight_of(token_idx, k); }
+    // The shared expert: its rows are this rank's own, and bf16.
+    SWITCHYARD_DEVICE void add_last(float (&sums)[kColumnsPerThread], int column) const {
+      const int row = combine.params.shared_expert.row_of(token_idx);
+      if (row < 0) return;
+      accumulate(sums,
+                 target::ld_16(static_cast<const bf16*>(combine.params.expert_rows) +
+                               static_cast<int64_t>(row) * combine.shape.hidden() + column),
+                 1.0f);
+    }
+  };
+
+  SWITCHYARD_DEVICE void reduce(int token_idx, int column) const {
+    reduce_rows<Rows>(params.epilogue, TokenRows{*this, token_idx}, token_idx, column);
   }
 };
 
