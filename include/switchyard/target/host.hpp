@@ -13,6 +13,7 @@
 #include "switchyard/base/minifloat.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/mutant.hpp"
+#include "switchyard/target/tensor_shape.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard::emulator {
@@ -313,6 +314,7 @@ inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_id
 
 // Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one
 // thread. A load completes on a TransferBarrier; stores complete in committed groups.
+struct TensorMap;  // host_matrix.hpp
 class TransferBarrier {
  public:
   // By one thread, before a sync_block that lets others use it.
@@ -325,6 +327,7 @@ class TransferBarrier {
 
  private:
   friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&, Where);
+  friend void tensor_load(void*, const TensorMap&, int, int, int, TransferBarrier&, CacheHint, Where);
   uint64_t word_;
 };
 
