@@ -15,28 +15,26 @@ class AnyScheduler {
   SWITCHYARD_DEVICE AnyScheduler(const TileOrderParams& params, uint32_t* slots) : params_(params) {
     with_scheduler([&](const auto& scheduler, const auto& summary) {
       state_ = scheduler.initial_state(slots, summary);
-      if (!state_.is_valid()) return;
-      seq_info_ = scheduler.unsafe_seq_info(summary, state_);
-      if (!seq_info_.is_valid()) move_on(scheduler, summary);
+      if (state_.is_valid()) seq_info_ = scheduler.unsafe_seq_info(summary, state_);
     });
   }
 
   SWITCHYARD_DEVICE bool is_valid() const { return state_.is_valid(); }
   SWITCHYARD_DEVICE const SeqInfo& seq_info() const { return seq_info_; }
-  // By all lanes of the producer's warp.
-  SWITCHYARD_DEVICE void advance() {
-    with_scheduler([&](const auto& scheduler, const auto& summary) { move_on(scheduler, summary); });
+  // By all lanes of the producer's warp: goes to the first tile that is there, then to the next.
+  SWITCHYARD_DEVICE void find_next() {
+    if (is_first_ && seq_info_.is_valid()) {
+      is_first_ = false;
+      return;
+    }
+    is_first_ = false;
+    with_scheduler([&](const auto& scheduler, const auto& summary) {
+      seq_info_ = *scheduler.template advance<true, MHASchedulerSynchronization::PRODUCER>(summary, state_, slot_);
+    });
+    slot_ ^= 1;
   }
 
  private:
-  template <typename Scheduler, typename Summary>
-  SWITCHYARD_DEVICE void move_on(const Scheduler& scheduler, const Summary& summary) {
-    const OptionalReg<SeqInfo> next =
-        scheduler.template advance<true, MHASchedulerSynchronization::PRODUCER>(summary, state_, slot_);
-    slot_ ^= 1;
-    seq_info_ = *next;  // nothing is not valid
-  }
-
   template <typename Visit>
   SWITCHYARD_DEVICE void with_scheduler(Visit visit) {
     switch (params_.order) {
@@ -76,6 +74,7 @@ class AnyScheduler {
   MHATileState state_;
   SeqInfo seq_info_;
   uint32_t slot_ = 0;
+  bool is_first_ = true;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -120,7 +120,7 @@ class AttentionConsumer {
            byte += kWarpgroupThreads * 16)
         target::st_16(rows + byte, Vec16{});
     }
-    target::fence_proxy_async();  // before the matrix unit reads them
+    target::fence_proxy_async_shared();  // before the matrix unit reads them
     sync_own();
   }
 
@@ -196,7 +196,7 @@ class AttentionConsumer {
       if (place >= 0)
         target::st_16(numbers_.output + place * Config::kHeadDim + unit * 8, math_.load_unit(rows, row, unit));
     }
-    target::fence_proxy_async();  // before the next queries are loaded there
+    target::fence_proxy_async_shared();  // before the next queries are loaded there
   }
 
   const AttentionNumbers& numbers_;

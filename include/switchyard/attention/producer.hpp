@@ -14,16 +14,13 @@ class AttentionProducer {
   SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
       : params_(params), numbers_(params.numbers), shared_(shared) {}
 
+  // Turned by half a tile: the next one is looked for when the first keys of this one are under way, while the
+  // consumers are busy.
   SWITCHYARD_DEVICE void run() {
     AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
-    prepare(scheduler);
-    while (publish_next()) {
-      const AttentionTile& tile = *tile_;
-      const int first_block = tile.first_block;
-      int block = tile.end_block - 1;
-      if (block >= first_block) load_keys(block);
-      // The next tile is looked for while the consumers are busy with this one.
-      scheduler.advance();
+    int block = -1, first_block = 0;  // of the tile in hand: none yet
+    do {
+      scheduler.find_next();
       prepare(scheduler);
       // Keys are needed one block ahead of values.
       for (; block > first_block; --block) {
@@ -31,7 +28,11 @@ class AttentionProducer {
         load_values(block);
       }
       if (block == first_block) load_values(block);
-    }
+      publish_next();
+      first_block = target::ld(&tile_->first_block);
+      block = target::ld(&tile_->end_block) - 1;
+      if (block >= first_block) load_keys(block);
+    } while (target::ld(&tile_->num_tokens) != 0);
   }
 
  private:
@@ -50,6 +51,7 @@ class AttentionProducer {
     tile.num_tokens = num_left < numbers_.tokens_per_tile ? num_left : numbers_.tokens_per_tile;
     tile.first_head = info.head_idx / numbers_.num_splits * numbers_.heads_per_tile;
     tile.split = info.head_idx % numbers_.num_splits;
+    tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
     tile.prompt_idx = info.prompt_idx;
     const KeyPlaces& keys = numbers_.keys;
     uint32_t num_keys = keys.max_seq_len;
@@ -67,17 +69,17 @@ class AttentionProducer {
     return tile;
   }
 
-  // The tile that was prepared, and its queries; without blocks of keys nobody looks at those. False: there are no
-  // more tiles, and the consumers will know.
-  SWITCHYARD_DEVICE bool publish_next() {
+  // The tile that was prepared, and its queries; without blocks of keys nobody looks at those.
+  SWITCHYARD_DEVICE void publish_next() {
     const uint32_t stage = queries_.stage();
     wait_for_phase(shared_.queries_empty[stage], queries_.parity() ^ 1);
     target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[stage];
-    const bool has_queries = shared_.next_tile.end_block > shared_.next_tile.first_block;
+    const AttentionTile tile = target::ld(&shared_.next_tile);
+    const bool has_queries = tile.end_block > tile.first_block;
     const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
     if (target::lane_idx() == 0) {
-      target::st(tile_, target::ld(&shared_.next_tile));
+      target::st(tile_, tile);
       // release: publishes the tile; pairs with the consumers' wait for queries_full
       full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
     }
@@ -85,47 +87,47 @@ class AttentionProducer {
     if (has_queries && target::lane_idx() < Config::kNumPanels) {
       const int panel = target::lane_idx();
       target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes), params_.queries,
-                          panel * kPanelColumns, static_cast<int>(tile_->first_head),
-                          static_cast<int>(tile_->first_row), full, CacheHint::kStream);
+                          panel * kPanelColumns, static_cast<int>(tile.first_head),
+                          static_cast<int>(tile.first_row), full, CacheHint::kStream);
     }
     queries_.advance();
-    return tile_->num_tokens != 0;
   }
 
   SWITCHYARD_DEVICE void load_keys(int block) {
-    load(*tile_, block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+    load(block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
   }
   SWITCHYARD_DEVICE void load_values(int block) {
-    load(*tile_, block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+    load(block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
   }
 
   template <typename Tiles, typename Barriers>
-  SWITCHYARD_DEVICE void load(const AttentionTile& tile, int block, const target::TensorMap& map, Tiles& tiles,
-                              Barriers& full, Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
+  SWITCHYARD_DEVICE void load(int block, const target::TensorMap& map, Tiles& tiles, Barriers& full,
+                              Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
     wait_for_phase(empty[cursor.stage()], cursor.parity() ^ 1);
     if (target::lane_idx() == 0) full[cursor.stage()].arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = numbers_.keys.box_rows;
     const uint32_t num_boxes = Config::kTileKeys / box_rows;
-    const uint32_t kv_head = tile.first_head / numbers_.heads_per_kv_head;
+    const uint32_t kv_head = target::ld(&tile_->kv_head);
     for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
          i += kWarpSize) {
       const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
       const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
       target::tensor_load(tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-                          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(tile, key),
+                          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(key),
                           full[cursor.stage()], CacheHint::kKeep);
     }
     cursor.advance();
   }
 
   // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked.
-  SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
+  SWITCHYARD_DEVICE int row_of_key(uint32_t key) const {
     const KeyPlaces& keys = numbers_.keys;
-    if (keys.page_table == nullptr) return static_cast<int>(tile.first_key_row + key);
-    const uint32_t page = key < static_cast<uint32_t>(tile.num_keys) ? key >> keys.page_rows_log2 : 0;
+    if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile_->first_key_row) + key);
+    const bool is_there = key < static_cast<uint32_t>(target::ld(&tile_->num_keys));
+    const uint32_t page = is_there ? key >> keys.page_rows_log2 : 0;
     const uint32_t row_in_page = key & ((1u << keys.page_rows_log2) - 1);
-    const uint64_t entry = uint64_t{tile.prompt_idx} * keys.pages_per_sequence + page;
+    const uint64_t entry = uint64_t{target::ld(&tile_->prompt_idx)} * keys.pages_per_sequence + page;
     return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);
   }
 

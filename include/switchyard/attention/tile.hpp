@@ -10,6 +10,7 @@ struct AttentionTile {
   uint32_t first_row;  // of the queries, among the rows of all sequences
   uint32_t num_tokens;  // that are there; 0: no more tiles will come
   uint32_t first_head;
+  uint32_t kv_head;
   uint32_t split;
   uint32_t first_key_row;  // of the sequence, among the rows of all keys
   uint32_t prompt_idx;

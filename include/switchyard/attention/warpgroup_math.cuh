@@ -67,6 +67,8 @@ class WarpgroupMath {
     target::hold_registers(scores_);
   }
   SWITCHYARD_DEVICE void wait_sums() {
+    // What was computed meanwhile is done first: the compiler would move all of it behind the wait.
+    target::hold_registers(scores_);
     target::matrix_wait<0>();
     target::hold_registers(outputs_);
     target::hold_registers(weights_);

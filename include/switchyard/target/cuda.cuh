@@ -188,6 +188,10 @@ SWITCHYARD_DEVICE void bulk_wait() {
 }
 SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+SWITCHYARD_DEVICE void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 SWITCHYARD_DEVICE void grid_dependency_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -359,6 +359,7 @@ void bulk_wait(Where where = Where::current()) {
 }
 // Between ordinary accesses to memory and bulk copies of the same memory, either way.
 inline void fence_proxy_async() {}
+inline void fence_proxy_async_shared() {}  // of this block's shared memory only
 
 // A dependent launch may start; a dependent launch waits for its predecessor's writes.
 inline void grid_dependency_launch() {}
