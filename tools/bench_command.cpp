@@ -246,6 +246,7 @@ void add_bench_command(CLI::App& app, std::function<int()>* run) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine");
   command->require_subcommand(1);
   add_ep(*command, run);
+  add_bench_attention(*command, run);
 }
 
 }  // namespace switchyard::tools

@@ -19,6 +19,7 @@ void add_run_command(CLI::App& app, std::function<int()>* run);
 void add_attend_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
+void add_bench_attention(CLI::App& bench, std::function<int()>* run);
 void add_schedule_command(CLI::App& app, std::function<int()>* run);
 void add_doctor_command(CLI::App& app, std::function<int()>* run);
 

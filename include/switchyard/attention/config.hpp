@@ -42,8 +42,8 @@ struct AttentionConfig {
   static constexpr bool kTakesTurns = kNumConsumers > 1 && kHeadDim <= 128;
 
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
-  static constexpr int kProducerRegisters = kNumConsumers == 3 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kNumConsumers == 3 ? 160 : 232;
+  static constexpr int kProducerRegisters = kNumConsumers == 3 || kHeadDim == 256 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kNumConsumers == 3 ? 160 : kHeadDim == 256 ? 240 : 232;
 
   static constexpr int kNumPanels = kHeadDim / kPanelColumns;
   static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
