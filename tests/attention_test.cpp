@@ -38,7 +38,9 @@ class AttentionTest : public ::testing::TestWithParam<TargetChoice> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
-                         [](const auto& info) { return info.param == TargetChoice::kHost ? "Host" : "Cuda"; });
+                         [](const auto& info) {
+                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
+                         });
 
 TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
   for (const int head_dim : {64, 128, 256})
@@ -67,7 +69,9 @@ TEST_P(AttentionTest, RaggedSequencesOfAnyLengthWithNeighboursThatAreNoNumbers) 
 
 TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
   for (const bool causal : {false, true})
-    EXPECT_EQ(compare(rank(), {.query_lens = {20, 1, 150, 30}, .key_lens = {200, 77, 150, 0}, .causal = causal}), "")
+    EXPECT_EQ(
+        compare(rank(), {.query_lens = {20, 1, 150, 30}, .key_lens = {200, 77, 150, 0}, .causal = causal}),
+        "")
         << (causal ? "causal" : "full");
 }
 
@@ -143,7 +147,8 @@ TEST_P(AttentionTest, PagedKeysAndValues) {
                 "")
           << "decoding, head_dim " << head_dim << ", pages of " << page_size;
     }
-  EXPECT_EQ(compare(rank(), {.query_lens = {100, 30}, .key_lens = {140, 30}, .causal = true, .page_size = 32}), "");
+  EXPECT_EQ(
+      compare(rank(), {.query_lens = {100, 30}, .key_lens = {140, 30}, .causal = true, .page_size = 32}), "");
 }
 
 TEST_P(AttentionTest, AGraphReplaysSplitsAndQueue) {
@@ -206,7 +211,8 @@ TEST_P(AttentionTest, BadShapesAreRefusedByName) {
       {"num_key_rows is 2147483648", [](AttentionShape& shape) { shape.num_key_rows = 1ll << 31; }},
   };
   EXPECT_EQ(refusal(rank(), [](AttentionShape&) {}), "made");
-  for (const auto& bad : cases) EXPECT_EQ(refusal(rank(), bad.spoil).rfind(bad.named, 0), 0u) << refusal(rank(), bad.spoil);
+  for (const auto& bad : cases)
+    EXPECT_EQ(refusal(rank(), bad.spoil).rfind(bad.named, 0), 0u) << refusal(rank(), bad.spoil);
 }
 
 TEST_P(AttentionTest, BadTensorsAreRefusedByName) {
@@ -218,10 +224,13 @@ TEST_P(AttentionTest, BadTensorsAreRefusedByName) {
   };
   EXPECT_EQ(refused([](AttentionTensors& t) { t.keys = nullptr; }), "keys is null");
   EXPECT_EQ(refused([](AttentionTensors& t) { ++t.output; }), "output is not 16-byte aligned");
-  EXPECT_EQ(refused([](AttentionTensors& t) { t.query_offsets = nullptr; }).rfind("query_offsets is null", 0), 0u);
-  EXPECT_EQ(refused([](AttentionTensors& t) { t.key_lengths = t.key_offsets; }).rfind("key_offsets and", 0), 0u);
-  EXPECT_EQ(refused([](AttentionTensors& t) { t.page_table = reinterpret_cast<const int32_t*>(t.lse); })
-                .rfind("page_table is given", 0),
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.query_offsets = nullptr; }).rfind("query_offsets is null", 0),
+            0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.key_lengths = t.key_offsets; }).rfind("key_offsets and", 0),
+            0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) {
+              t.page_table = reinterpret_cast<const int32_t*>(t.lse);
+            }).rfind("page_table is given", 0),
             0u);
 }
 

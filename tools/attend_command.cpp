@@ -45,7 +45,8 @@ const char* name_of(MHASchedule order) {
 
 // The batch, the reference's copy, and on the host the emulator's too.
 double host_bytes(const AttentionCase& attention_case, Target target) {
-  const double num_queries = std::accumulate(attention_case.query_lens.begin(), attention_case.query_lens.end(), 0.0);
+  const double num_queries =
+      std::accumulate(attention_case.query_lens.begin(), attention_case.query_lens.end(), 0.0);
   const double bytes = 4.0 * num_queries * attention_case.num_heads * attention_case.head_dim +
                        static_cast<double>(key_value_bytes(attention_case));
   return bytes * (target == Target::kHost ? 2 : 1);
@@ -60,7 +61,8 @@ Status attend(const AttentionOptions& options, Report& report) {
   report.target = world.value()->target();
   report.device = world.value()->rank(0).device().name();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(attention_case, report.target)));
-  Result<std::unique_ptr<AttentionHarness>> created = AttentionHarness::create(world.value()->rank(0), attention_case);
+  Result<std::unique_ptr<AttentionHarness>> created =
+      AttentionHarness::create(world.value()->rank(0), attention_case);
   if (!created.ok()) return created.status();
   AttentionHarness& harness = *created.value();
   report.choice = harness.attention().choice();
@@ -77,7 +79,8 @@ Status attend(const AttentionOptions& options, Report& report) {
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
   progress.begin("timing");
-  const Result<std::vector<PhaseSamples>> samples = time_replays(graphs, report.target == Target::kHost ? 1 : 10);
+  const Result<std::vector<PhaseSamples>> samples =
+      time_replays(graphs, report.target == Target::kHost ? 1 : 10);
   if (!samples.ok()) return samples.status();
   report.microseconds = samples.value().front().summarize(0).median_us;
 
@@ -95,8 +98,8 @@ void print_table(const AttentionOptions& options, const Report& report) {
   std::printf("Switchyard: attention over %zu sequence%s\n\n", attention_case.query_lens.size(),
               attention_case.query_lens.size() == 1 ? "" : "s");
   std::printf("  target     %s: %s\n", to_string(report.target), report.device.c_str());
-  std::printf("  heads      %d of %d, %d for keys and values%s\n", attention_case.num_heads, attention_case.head_dim,
-              attention_case.num_kv_heads, attention_case.causal ? ", causal" : "");
+  std::printf("  heads      %d of %d, %d for keys and values%s\n", attention_case.num_heads,
+              attention_case.head_dim, attention_case.num_kv_heads, attention_case.causal ? ", causal" : "");
   std::printf("  scheduler  %s, order %s, %u blocks: %s\n", to_string(report.choice.scheduler),
               name_of(report.choice.order), report.choice.num_blocks, report.choice.reason.c_str());
   std::printf("  kernel     %s, tiles of %u queries", name_of(report.choice.kind), report.choice.tile_rows);
@@ -104,12 +107,14 @@ void print_table(const AttentionOptions& options, const Report& report) {
   std::printf("\n  time       %.1f us: %.1f TFLOP/s, keys and values at %.2f TB/s\n", report.microseconds,
               report.flops / report.microseconds * 1e-6,
               static_cast<double>(report.kv_bytes) / report.microseconds * 1e-6);
-  std::printf("  error      %.2e relative, %.2e at most, log-sum-exp %.2e\n", report.difference.relative_error,
-              report.difference.max_abs_error, report.difference.max_lse_error);
+  std::printf("  error      %.2e relative, %.2e at most, log-sum-exp %.2e\n",
+              report.difference.relative_error, report.difference.max_abs_error,
+              report.difference.max_lse_error);
   if (!report.verified())
     std::printf("  NOT VERIFIED  %s\n", report.difference.first_bad.c_str());
   else if (report.stride > 1)
-    std::printf("  verified   every %d-th of %lld rows\n", report.stride, static_cast<long long>(report.num_rows));
+    std::printf("  verified   every %d-th of %lld rows\n", report.stride,
+                static_cast<long long>(report.num_rows));
   else
     std::printf("  verified   all %lld rows\n", static_cast<long long>(report.num_rows));
 }
@@ -129,7 +134,8 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
       .text("target", to_string(report.target))
       .text("device", report.device)
       .raw("seq_lens", json_array(attention_case.query_lens))
-      .raw("kv_lens", json_array(attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens))
+      .raw("kv_lens",
+           json_array(attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens))
       .integer("heads", attention_case.num_heads)
       .integer("kv_heads", attention_case.num_kv_heads)
       .integer("head_dim", attention_case.head_dim)

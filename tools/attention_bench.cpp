@@ -40,18 +40,19 @@ std::vector<uint32_t> offsets_of(const std::vector<int>& lengths) {
 
 AttentionShape shape_of(const AttentionCase& attention_case) {
   const std::vector<int>& key_lens = key_lens_of(attention_case);
-  return {.head_dim = attention_case.head_dim,
-          .num_heads = attention_case.num_heads,
-          .num_kv_heads = attention_case.num_kv_heads,
-          .batch_size = static_cast<int>(attention_case.query_lens.size()),
-          .max_query_len = *std::max_element(attention_case.query_lens.begin(), attention_case.query_lens.end()),
-          .max_key_len = *std::max_element(key_lens.begin(), key_lens.end()),
-          .num_query_rows = static_cast<int64_t>(sum_of(attention_case.query_lens)),
-          .num_key_rows = static_cast<int64_t>(sum_of(key_lens)),
-          .causal = attention_case.causal,
-          .scheduler = attention_case.scheduler,
-          .order = attention_case.order,
-          .num_blocks = attention_case.num_blocks};
+  return {
+      .head_dim = attention_case.head_dim,
+      .num_heads = attention_case.num_heads,
+      .num_kv_heads = attention_case.num_kv_heads,
+      .batch_size = static_cast<int>(attention_case.query_lens.size()),
+      .max_query_len = *std::max_element(attention_case.query_lens.begin(), attention_case.query_lens.end()),
+      .max_key_len = *std::max_element(key_lens.begin(), key_lens.end()),
+      .num_query_rows = static_cast<int64_t>(sum_of(attention_case.query_lens)),
+      .num_key_rows = static_cast<int64_t>(sum_of(key_lens)),
+      .causal = attention_case.causal,
+      .scheduler = attention_case.scheduler,
+      .order = attention_case.order,
+      .num_blocks = attention_case.num_blocks};
 }
 
 // Lengths whose logarithms are evenly spread, always the same.
@@ -75,9 +76,11 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
   for (const AttentionBenchCase& bench_case : cases) {
     const AttentionCase& attention_case = bench_case.attention_case;
     const size_t num_queries = sum_of(attention_case.query_lens);
-    num_query_elements = std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
-    num_key_elements = std::max(num_key_elements, sum_of(key_lens_of(attention_case)) *
-                                                      row_elements(attention_case.num_kv_heads, attention_case));
+    num_query_elements =
+        std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
+    num_key_elements =
+        std::max(num_key_elements, sum_of(key_lens_of(attention_case)) *
+                                       row_elements(attention_case.num_kv_heads, attention_case));
     num_places = std::max(num_places, num_queries * static_cast<size_t>(attention_case.num_heads));
   }
   const auto take = [&](auto& buffer, auto allocated) {
@@ -107,8 +110,8 @@ Status AttentionBench::fill(uint64_t seed) {
     for (size_t done = 0; done < tensors[t]->size();) {
       const size_t place = (done + kShifts[t]) % kPeriod;
       const size_t count = std::min(kPeriod - place, tensors[t]->size() - done);
-      SWITCHYARD_RETURN_IF_ERROR(
-          rank_.device().copy(tensors[t]->data() + done, period + place, count * sizeof(bf16), rank_.stream()));
+      SWITCHYARD_RETURN_IF_ERROR(rank_.device().copy(tensors[t]->data() + done, period + place,
+                                                     count * sizeof(bf16), rank_.stream()));
       done += count;
     }
   return Status();
@@ -179,14 +182,17 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   batch.queries = numbers_at(kShifts[0], first_query, first_query + num_queries * query_row);
   batch.keys = numbers_at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
   batch.values = numbers_at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
-  const Result<std::vector<bf16>> output = rank_.view(output_.data() + first_query, num_queries * query_row).download();
+  const Result<std::vector<bf16>> output =
+      rank_.view(output_.data() + first_query, num_queries * query_row).download();
   if (!output.ok()) return output.status();
   const size_t num_places = num_queries * static_cast<size_t>(attention_case.num_heads);
   const Result<std::vector<float>> lse =
-      rank_.view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
+      rank_
+          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
           .download();
   if (!lse.ok()) return lse.status();
-  const int stride = static_cast<int>(num_places / kRowsLookedAt) | 1;  // odd, so that it does not keep to some heads
+  const int stride =
+      static_cast<int>(num_places / kRowsLookedAt) | 1;  // odd, so that it does not keep to some heads
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
 
@@ -197,14 +203,15 @@ std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& he
   for (const int head_dim : head_dims)
     for (const bool causal : {false, true})
       for (const int length : lengths)
-        cases.push_back({causal ? "causal" : "full",
-                         std::to_string(length),
-                         {.query_lens = std::vector<int>(static_cast<size_t>(std::max(1, num_tokens / length)), length),
-                          .num_heads = width / head_dim,
-                          .num_kv_heads = width / head_dim,
-                          .head_dim = head_dim,
-                          .causal = causal,
-                          .is_dense = true}});
+        cases.push_back(
+            {causal ? "causal" : "full",
+             std::to_string(length),
+             {.query_lens = std::vector<int>(static_cast<size_t>(std::max(1, num_tokens / length)), length),
+              .num_heads = width / head_dim,
+              .num_kv_heads = width / head_dim,
+              .head_dim = head_dim,
+              .causal = causal,
+              .is_dense = true}});
   AttentionCase ragged{.query_lens = is_small ? ragged_lengths(6, 16, 128) : ragged_lengths(64, 128, 8192),
                        .num_heads = is_small ? 2 : 16,
                        .num_kv_heads = is_small ? 2 : 16,

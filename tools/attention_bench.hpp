@@ -30,7 +30,8 @@ struct AttentionBenchResult {
 class AttentionBench {
  public:
   // Memory for the largest of the cases, filled once.
-  static Result<std::unique_ptr<AttentionBench>> create(World& world, const std::vector<AttentionBenchCase>& cases,
+  static Result<std::unique_ptr<AttentionBench>> create(World& world,
+                                                        const std::vector<AttentionBenchCase>& cases,
                                                         uint64_t seed);
 
   Result<AttentionBenchResult> time(const AttentionBenchCase& bench_case, int num_replays);
@@ -48,8 +49,8 @@ class AttentionBench {
   Buffer<float> lse_;
 };
 
-// The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged batch;
-// decoding.
+// The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged
+// batch; decoding.
 std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
                                                       const std::vector<int>& lengths, bool is_small);
 

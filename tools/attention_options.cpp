@@ -11,10 +11,11 @@ namespace {
 constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 20;
 
 void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
-  static const std::map<std::string, SchedulerChoice> kSchedulers = {{"auto", SchedulerChoice::kAuto},
-                                                                     {"transient", SchedulerChoice::kTransient},
-                                                                     {"tile", SchedulerChoice::kTile},
-                                                                     {"queued", SchedulerChoice::kQueued}};
+  static const std::map<std::string, SchedulerChoice> kSchedulers = {
+      {"auto", SchedulerChoice::kAuto},
+      {"transient", SchedulerChoice::kTransient},
+      {"tile", SchedulerChoice::kTile},
+      {"queued", SchedulerChoice::kQueued}};
   static const std::map<std::string, OrderChoice> kOrders = {{"auto", OrderChoice::kAuto},
                                                              {"default", OrderChoice::kDefault},
                                                              {"rotate", OrderChoice::kRotate},
@@ -26,8 +27,9 @@ void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
       ->transform(CLI::CheckedTransformer(kSchedulers).description(""))
       ->default_str("auto");
   command
-      .add_option("--order", attention_case.order,
-                  "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto")
+      .add_option(
+          "--order", attention_case.order,
+          "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto")
       ->transform(CLI::CheckedTransformer(kOrders).description(""))
       ->default_str("auto");
   command.add_option("--ctas", attention_case.num_blocks, "Blocks at a time; 0: all multiprocessors")
@@ -48,7 +50,8 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
   CLI::Option* seq = command.add_option("--seq", options.seq_len, "Queries of each sequence")
                          ->check(CLI::Range(0, kMaxSeqLen))
                          ->capture_default_str();
-  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen, "Queries of each sequence, as 512,0,17,..")
+  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
+                  "Queries of each sequence, as 512,0,17,..")
       ->excludes(batch)
       ->excludes(seq);
   add_list_option(command, "--kv-lens", options.kv_lens, 0, kMaxSeqLen,
@@ -65,7 +68,9 @@ void add_attention_options(CLI::App& command, AttentionOptions& options) {
   command.add_option("--window", attention_case.window, "A query sees keys less than so far away; 0: all")
       ->check(CLI::Range(0, kMaxSeqLen))
       ->capture_default_str();
-  command.add_option("--page-size", attention_case.page_size, "Keys and values in pages of so many rows; 0: none")
+  command
+      .add_option("--page-size", attention_case.page_size,
+                  "Keys and values in pages of so many rows; 0: none")
       ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}))
       ->capture_default_str();
   add_choices(command, attention_case);
@@ -78,7 +83,8 @@ Status finish_attention_options(AttentionOptions& options) {
   if (options.seq_lens.empty())
     attention_case.query_lens.assign(static_cast<size_t>(options.batch), options.seq_len);
   attention_case.key_lens = options.kv_lens;
-  if (options.kv_lens.size() == 1) attention_case.key_lens.assign(attention_case.query_lens.size(), options.kv_lens[0]);
+  if (options.kv_lens.size() == 1)
+    attention_case.key_lens.assign(attention_case.query_lens.size(), options.kv_lens[0]);
   if (!attention_case.key_lens.empty() && attention_case.key_lens.size() != attention_case.query_lens.size())
     return invalid_argument("--kv-lens: %zu values given for %zu sequences", attention_case.key_lens.size(),
                             attention_case.query_lens.size());
@@ -102,9 +108,11 @@ double attention_flops(const reference::AttentionCase& attention_case) {
     const double queries = attention_case.query_lens[s];
     const double keys = attention_case.key_lens.empty() ? queries : attention_case.key_lens[s];
     // Causal counts half of a square, as is usual.
-    double of_sequence = attention_case.causal ? queries * std::max(keys - queries / 2, keys / 2) : queries * keys;
+    double of_sequence =
+        attention_case.causal ? queries * std::max(keys - queries / 2, keys / 2) : queries * keys;
     if (attention_case.window > 0)
-      of_sequence = std::min(of_sequence, queries * attention_case.window * (attention_case.causal ? 1.0 : 2.0));
+      of_sequence =
+          std::min(of_sequence, queries * attention_case.window * (attention_case.causal ? 1.0 : 2.0));
     seen += of_sequence;
   }
   return 4 * seen * attention_case.num_heads * attention_case.head_dim;

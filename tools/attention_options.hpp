@@ -17,7 +17,8 @@ struct AttentionOptions {
   reference::AttentionCase attention_case{.num_heads = 4, .num_kv_heads = 0, .head_dim = 128};
 };
 
-// --target, and everything of the case. `seq_lens_excludes`: batch and seq are for lengths that are all alike.
+// --target, and everything of the case. `seq_lens_excludes`: batch and seq are for lengths that are all
+// alike.
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 // What no flag alone can get wrong; fills in the case.
 Status finish_attention_options(AttentionOptions& options);

@@ -1,4 +1,5 @@
-// `switchyard bench attention`: attention by graph replay, over the shapes of the table in docs/benchmarks.md.
+// `switchyard bench attention`: attention by graph replay, over the shapes of the table in
+// docs/benchmarks.md.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -75,15 +76,16 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 }
 
 void print_table(const BenchReport& report) {
-  std::printf("attention on %s: %s, median of %d replays\n\n", to_string(report.target), report.device.c_str(),
-              report.num_replays);
+  std::printf("attention on %s: %s, median of %d replays\n\n", to_string(report.target),
+              report.device.c_str(), report.num_replays);
   std::printf("head_dim  kind     shape            time us   TFLOP/s   K/V TB/s   scheduler\n");
   for (const AttentionBenchResult& result : report.results) {
     std::printf("%8d  %-7s  %-14s %9.1f %9.1f %10.2f   %s%s\n", result.bench_case.attention_case.head_dim,
                 result.bench_case.group.c_str(), result.bench_case.label.c_str(), result.timing.median_us,
                 result.tflops(), result.kv_terabytes_per_second(), to_string(result.choice.scheduler),
                 result.difference.first_bad.empty() ? "" : "   NOT VERIFIED");
-    if (!result.difference.first_bad.empty()) std::printf("          %s\n", result.difference.first_bad.c_str());
+    if (!result.difference.first_bad.empty())
+      std::printf("          %s\n", result.difference.first_bad.c_str());
   }
 }
 
@@ -99,7 +101,8 @@ std::string to_json(const BenchReport& report) {
         .integer("kv_heads", attention_case.num_kv_heads)
         .boolean("causal", attention_case.causal)
         .raw("seq_lens", json_array(attention_case.query_lens))
-        .raw("kv_lens", json_array(attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens))
+        .raw("kv_lens", json_array(attention_case.key_lens.empty() ? attention_case.query_lens
+                                                                   : attention_case.key_lens))
         .number("median_us", result.timing.median_us)
         .number("min_us", result.timing.min_us)
         .number("p95_us", result.timing.p95_us)
@@ -125,7 +128,8 @@ int bench_and_report(BenchOptions& options) {
   Status status = finish_options(options);
   if (status.ok()) status = measure(options, report);
   if (status.ok() && options.json != "-") print_table(report);
-  if (status.ok() && !options.json.empty()) status = write_output_file("--json", options.json, to_json(report));
+  if (status.ok() && !options.json.empty())
+    status = write_output_file("--json", options.json, to_json(report));
   if (!status.ok()) {
     const bool is_argument = status.code() == StatusCode::kInvalidArgument;
     std::fprintf(stderr, "switchyard bench attention: %s\n",
@@ -144,12 +148,15 @@ void add_bench_attention(CLI::App& bench, std::function<int()>* run) {
   command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
       ->check(CLI::IsMember({"auto", "host", "cuda"}))
       ->capture_default_str();
-  add_list_option(*command, "--head-dims", options->head_dims, 64, 256, "Head dimensions [128,64,256; host 64]");
+  add_list_option(*command, "--head-dims", options->head_dims, 64, 256,
+                  "Head dimensions [128,64,256; host 64]");
   add_list_option(*command, "--lengths", options->lengths, 1, 1 << 20,
                   "Queries of a sequence, a sweep [512,1024,..,16384; host 64,256]");
   command->add_option("--tokens", options->num_tokens, "Queries of all sequences together [16384; host 256]")
       ->check(CLI::Range(1, 1 << 24));
-  command->add_option("--replays", options->num_replays, "Replays of each graph; their median counts [10; host 2]")
+  command
+      ->add_option("--replays", options->num_replays,
+                   "Replays of each graph; their median counts [10; host 2]")
       ->check(CLI::Range(1, 100000));
   add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
   add_json_option(*command, options->json);

@@ -1,4 +1,5 @@
-// `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can do.
+// `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
+// do.
 #include <cstdio>
 
 #include "commands.hpp"

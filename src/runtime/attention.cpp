@@ -44,7 +44,9 @@ TensorShape tensor_of(const void* base, const void* stand_in, int num_heads, int
 }  // namespace
 
 const char* to_string(TileSchedulerKind kind) {
-  return kind == TileSchedulerKind::kTransient ? "transient" : kind == TileSchedulerKind::kTile ? "tile" : "queued";
+  return kind == TileSchedulerKind::kTransient ? "transient"
+         : kind == TileSchedulerKind::kTile    ? "tile"
+                                               : "queued";
 }
 
 Attention::Attention(Rank& rank, const AttentionShape& shape)
@@ -55,9 +57,9 @@ Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const Attention
   SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
   std::unique_ptr<Attention> attention(new Attention(rank, shape));
   attention->choose();
-  SWITCHYARD_RETURN_IF_ERROR(check_tile_counts(attention->tile_shape_, static_cast<uint64_t>(shape.batch_size),
-                                               static_cast<uint64_t>(shape.max_query_len),
-                                               static_cast<uint64_t>(shape.num_query_rows)));
+  SWITCHYARD_RETURN_IF_ERROR(check_tile_counts(
+      attention->tile_shape_, static_cast<uint64_t>(shape.batch_size),
+      static_cast<uint64_t>(shape.max_query_len), static_cast<uint64_t>(shape.num_query_rows)));
   SWITCHYARD_RETURN_IF_ERROR(attention->allocate());
   SWITCHYARD_RETURN_IF_ERROR(attention->kernels_.at(shape.head_dim, attention->choice_.kind).load());
   SWITCHYARD_RETURN_IF_ERROR(attention->kernels_.load());
@@ -79,8 +81,8 @@ void Attention::choose() {
     choice_.tile_rows = kernel.tile_rows / heads_per_tile_;
   }
   max_num_tiles_ = ceil_div(static_cast<uint32_t>(shape_.max_query_len), choice_.tile_rows);
-  choice_.num_blocks = static_cast<uint32_t>(
-      shape_.num_blocks > 0 ? shape_.num_blocks : rank_.device().num_multiprocessors());
+  choice_.num_blocks =
+      static_cast<uint32_t>(shape_.num_blocks > 0 ? shape_.num_blocks : rank_.device().num_multiprocessors());
   choose_splits();
 
   choice_.scheduler = kind_of(shape_.scheduler);
@@ -104,7 +106,8 @@ void Attention::choose() {
                  static_cast<uint32_t>(shape_.num_heads) / heads_per_tile_ * choice_.num_splits,
                  choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / 2 / kv_row_bytes), group};
   if (choice_.scheduler == TileSchedulerKind::kTransient)
-    choice_.num_blocks = static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));
+    choice_.num_blocks =
+        static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));
   tile_shape_.num_ctas = choice_.num_blocks;
 }
 
@@ -129,13 +132,15 @@ uint64_t Attention::num_places() const {
 
 Status Attention::allocate() {
   const size_t batch_size = static_cast<size_t>(shape_.batch_size);
-  Result<Buffer<uint32_t>> queue = rank_.allocate<uint32_t>(1), plan = rank_.allocate<uint32_t>(2 * batch_size + 1);
+  Result<Buffer<uint32_t>> queue = rank_.allocate<uint32_t>(1),
+                           plan = rank_.allocate<uint32_t>(2 * batch_size + 1);
   for (const Result<Buffer<uint32_t>>* buffer : {&queue, &plan})
     if (!buffer->ok()) return buffer->status();
   queue_ = std::move(queue).value();
   plan_ = std::move(plan).value();
   if (choice_.num_splits == 1) return Status();
-  const size_t num_places = static_cast<size_t>(shape_.num_query_rows) * static_cast<size_t>(shape_.num_heads);
+  const size_t num_places =
+      static_cast<size_t>(shape_.num_query_rows) * static_cast<size_t>(shape_.num_heads);
   Result<Buffer<float>> output = rank_.allocate<float>(choice_.num_splits * num_places *
                                                        static_cast<size_t>(shape_.head_dim)),
                         lse = rank_.allocate<float>(choice_.num_splits * num_places);
@@ -152,7 +157,8 @@ Status Attention::run(const AttentionTensors& tensors) {
   SWITCHYARD_RETURN_IF_ERROR(rank_.device().activate());
   if (tensors.query_offsets != nullptr) SWITCHYARD_RETURN_IF_ERROR(launch_plan(tensors));
   AttentionTensorShapes shapes;
-  shapes.queries = tensor_of(tensors.queries, nullptr, shape_.num_heads, shape_.head_dim, shape_.num_query_rows);
+  shapes.queries =
+      tensor_of(tensors.queries, nullptr, shape_.num_heads, shape_.head_dim, shape_.num_query_rows);
   shapes.keys =
       tensor_of(tensors.keys, tensors.queries, shape_.num_kv_heads, shape_.head_dim, shape_.num_key_rows);
   shapes.values =
@@ -164,13 +170,16 @@ Status Attention::run(const AttentionTensors& tensors) {
 
 AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
   AttentionNumbers numbers;
-  numbers.order = {choice_.scheduler,     choice_.order,
-                   tile_shape_,           queue_.data(),
-                   tensors.query_offsets, {},
-                   static_cast<uint32_t>(shape_.batch_size), max_num_tiles_,
+  numbers.order = {choice_.scheduler,
+                   choice_.order,
+                   tile_shape_,
+                   queue_.data(),
+                   tensors.query_offsets,
+                   {},
+                   static_cast<uint32_t>(shape_.batch_size),
+                   max_num_tiles_,
                    static_cast<uint32_t>(shape_.max_query_len)};
-  if (tensors.query_offsets != nullptr)
-    numbers.order.plan = {plan_.data(), plan_.data() + shape_.batch_size};
+  if (tensors.query_offsets != nullptr) numbers.order.plan = {plan_.data(), plan_.data() + shape_.batch_size};
   const uint32_t tile_keys = kernels_.at(shape_.head_dim, choice_.kind).tile_keys;
   KeyPlaces& keys = numbers.keys;
   keys = {.row_offsets = tensors.key_offsets,
@@ -191,7 +200,8 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
   if (shape_.causal) numbers.window_right = 0;
   numbers.num_splits = choice_.num_splits;
   numbers.split_keys = split_keys_;
-  const double scale = shape_.scale > 0 ? shape_.scale : 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
+  const double scale =
+      shape_.scale > 0 ? shape_.scale : 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   numbers.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
   numbers.output = tensors.output;
   numbers.lse = tensors.lse;
@@ -216,13 +226,13 @@ Status Attention::launch_plan(const AttentionTensors& tensors) {
 
 Status Attention::launch_combine(const AttentionTensors& tensors) {
   constexpr uint32_t kWarpsPerBlock = 4;
-  const uint32_t num_places = static_cast<uint32_t>(shape_.num_query_rows) * static_cast<uint32_t>(shape_.num_heads);
-  return kernels_.combine_splits({.num_blocks = ceil_div(num_places, kWarpsPerBlock),
-                                  .num_threads = kWarpsPerBlock * kWarpSize},
-                                 rank_.stream(),
-                                 CombineSplitsParams{partial_output_.data(), partial_lse_.data(), tensors.output,
-                                                     tensors.lse, choice_.num_splits, num_places,
-                                                     static_cast<uint32_t>(shape_.head_dim)});
+  const uint32_t num_places =
+      static_cast<uint32_t>(shape_.num_query_rows) * static_cast<uint32_t>(shape_.num_heads);
+  return kernels_.combine_splits(
+      {.num_blocks = ceil_div(num_places, kWarpsPerBlock), .num_threads = kWarpsPerBlock * kWarpSize},
+      rank_.stream(),
+      CombineSplitsParams{partial_output_.data(), partial_lse_.data(), tensors.output, tensors.lse,
+                          choice_.num_splits, num_places, static_cast<uint32_t>(shape_.head_dim)});
 }
 
 }  // namespace switchyard

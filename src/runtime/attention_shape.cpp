@@ -10,18 +10,14 @@ Status check_counts(const AttentionShape& shape) {
   const struct {
     const char* name;
     int64_t value, least;
-  } counts[] = {{"num_heads", shape.num_heads, 1},
-                {"num_kv_heads", shape.num_kv_heads, 1},
-                {"batch_size", shape.batch_size, 0},
-                {"max_query_len", shape.max_query_len, 0},
-                {"max_key_len", shape.max_key_len, 0},
-                {"num_query_rows", shape.num_query_rows, 0},
-                {"num_key_rows", shape.num_key_rows, 0},
-                {"window", shape.window, 0},
-                {"page_size", shape.page_size, 0},
-                {"pages_per_sequence", shape.pages_per_sequence, 0},
+  } counts[] = {{"num_heads", shape.num_heads, 1},       {"num_kv_heads", shape.num_kv_heads, 1},
+                {"batch_size", shape.batch_size, 0},     {"max_query_len", shape.max_query_len, 0},
+                {"max_key_len", shape.max_key_len, 0},   {"num_query_rows", shape.num_query_rows, 0},
+                {"num_key_rows", shape.num_key_rows, 0}, {"window", shape.window, 0},
+                {"page_size", shape.page_size, 0},       {"pages_per_sequence", shape.pages_per_sequence, 0},
                 {"num_blocks", shape.num_blocks, 0}};
-  constexpr int64_t kMost = INT32_MAX / 4;  // positions and rows are 32-bit numbers, and sums of a few of them
+  constexpr int64_t kMost =
+      INT32_MAX / 4;  // positions and rows are 32-bit numbers, and sums of a few of them
   for (const auto& count : counts)
     if (count.value < count.least || count.value > kMost)
       return invalid_argument("%s is %lld; it must be %lld to %lld", count.name,
@@ -46,7 +42,8 @@ Status check_pages(const AttentionShape& shape) {
 
 Status check_pointer(const char* name, const void* pointer, bool is_needed) {
   if (pointer == nullptr && is_needed) return invalid_argument("%s is null", name);
-  if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) return invalid_argument("%s is not 16-byte aligned", name);
+  if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
+    return invalid_argument("%s is not 16-byte aligned", name);
   return Status();
 }
 
@@ -82,14 +79,17 @@ Status check_attention_tensors(const AttentionShape& shape, const AttentionTenso
         "query_offsets is null, so num_query_rows must be batch_size %d times max_query_len %d, not %lld",
         shape.batch_size, shape.max_query_len, static_cast<long long>(shape.num_query_rows));
   if (shape.page_size != 0) {
-    if (tensors.key_offsets != nullptr) return invalid_argument("key_offsets is given, but keys are in pages");
+    if (tensors.key_offsets != nullptr)
+      return invalid_argument("key_offsets is given, but keys are in pages");
     if (tensors.key_lengths == nullptr) return invalid_argument("key_lengths is null; pages need it");
-    return tensors.page_table == nullptr ? invalid_argument("page_table is null; page_size is %d", shape.page_size)
-                                         : Status();
+    return tensors.page_table == nullptr
+               ? invalid_argument("page_table is null; page_size is %d", shape.page_size)
+               : Status();
   }
   if (tensors.page_table != nullptr) return invalid_argument("page_table is given, but page_size is 0");
   if (tensors.key_offsets != nullptr && tensors.key_lengths != nullptr)
-    return invalid_argument("key_offsets and key_lengths are both given; one of them says how long a sequence is");
+    return invalid_argument(
+        "key_offsets and key_lengths are both given; one of them says how long a sequence is");
   if (tensors.key_offsets == nullptr && int64_t{shape.batch_size} * shape.max_key_len != shape.num_key_rows)
     return invalid_argument(
         "key_offsets is null, so num_key_rows must be batch_size %d times max_key_len %d, not %lld",

@@ -59,9 +59,10 @@ AttentionDifference compare_attention(const AttentionBatch& batch, const std::ve
       for (int head = 0; head < batch.num_heads; ++head) {
         if (turn++ % stride != 0) continue;
         const AttentionRow expected = attend(batch, sequence, query, head);
-        const size_t place = (batch.query_offsets[static_cast<size_t>(sequence)] + static_cast<size_t>(query)) *
-                                 static_cast<size_t>(batch.num_heads) +
-                             static_cast<size_t>(head);
+        const size_t place =
+            (batch.query_offsets[static_cast<size_t>(sequence)] + static_cast<size_t>(query)) *
+                static_cast<size_t>(batch.num_heads) +
+            static_cast<size_t>(head);
         double errors = 0, values = 0;
         for (size_t i = 0; i < dim; ++i) {
           const double error = to_float(output[place * dim + i]) - expected.output[i];
@@ -78,11 +79,12 @@ AttentionDifference compare_attention(const AttentionBatch& batch, const std::ve
             !(std::sqrt(errors) <= kBoundOfRow * std::sqrt(values) && lse_error <= kBoundOfLse))
           difference.first_bad = "sequence " + std::to_string(sequence) + ", query " + std::to_string(query) +
                                  ", head " + std::to_string(head) + ": output off by " +
-                                 std::to_string(std::sqrt(errors)) + " of " + std::to_string(std::sqrt(values)) +
-                                 ", lse " + std::to_string(lse[place]) + ", expected " +
-                                 std::to_string(expected.lse);
+                                 std::to_string(std::sqrt(errors)) + " of " +
+                                 std::to_string(std::sqrt(values)) + ", lse " + std::to_string(lse[place]) +
+                                 ", expected " + std::to_string(expected.lse);
       }
-  difference.relative_error = squared_values > 0 ? std::sqrt(squared_errors / squared_values) : std::sqrt(squared_errors);
+  difference.relative_error =
+      squared_values > 0 ? std::sqrt(squared_errors / squared_values) : std::sqrt(squared_errors);
   return difference;
 }
 

@@ -9,15 +9,15 @@
 
 namespace switchyard::reference {
 
-// A batch. Rows are [row][head][head_dim]; sequence s has the query rows from query_offsets[s] on, and its key
-// number i lies in row key_rows[s][i].
+// A batch. Rows are [row][head][head_dim]; sequence s has the query rows from query_offsets[s] on, and its
+// key number i lies in row key_rows[s][i].
 struct AttentionBatch {
   int num_heads = 1;
   int num_kv_heads = 1;
   int head_dim = 64;
   bool causal = false;
-  int window = 0;    // 0: none
-  float scale = 0;   // 0: one over the square root of head_dim
+  int window = 0;                       // 0: none
+  float scale = 0;                      // 0: one over the square root of head_dim
   std::vector<uint32_t> query_offsets;  // [sequences + 1]
   std::vector<std::vector<uint32_t>> key_rows;
   std::vector<bf16> queries, keys, values;

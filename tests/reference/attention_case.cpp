@@ -13,7 +13,8 @@ void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& 
   for (size_t i = begin; i < end; ++i) {
     const uint64_t bits = random();
     float sum = 0;
-    for (int part = 0; part < 4; ++part) sum += static_cast<float>(bits >> (part * 16) & 0xffff) / 65536.0f - 0.5f;
+    for (int part = 0; part < 4; ++part)
+      sum += static_cast<float>(bits >> (part * 16) & 0xffff) / 65536.0f - 0.5f;
     values[i] = to_bf16(sum * 1.7320508f);
   }
 }
@@ -87,12 +88,13 @@ void AttentionHarness::make_batch() {
     std::vector<uint32_t>& rows = batch_.key_rows.emplace_back();
     for (uint32_t key = 0; key < static_cast<uint32_t>(key_lens[sequence]); ++key) {
       const uint32_t page_size = static_cast<uint32_t>(case_.page_size);
-      rows.push_back(page_size == 0 ? num_rows++
-                                    : static_cast<uint32_t>(page_table_[sequence * static_cast<size_t>(
-                                                                            shape_.pages_per_sequence) +
-                                                                        key / page_size]) *
-                                              page_size +
-                                          key % page_size);
+      rows.push_back(
+          page_size == 0
+              ? num_rows++
+              : static_cast<uint32_t>(page_table_[sequence * static_cast<size_t>(shape_.pages_per_sequence) +
+                                                  key / page_size]) *
+                        page_size +
+                    key % page_size);
     }
     key_offsets_.push_back(key_offsets_.back() + static_cast<uint32_t>(key_lens[sequence]));
     key_lengths_.push_back(static_cast<uint32_t>(key_lens[sequence]));

@@ -24,8 +24,8 @@ struct AttentionCase {
   uint64_t seed = 1;
 };
 
-// One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no sequence
-// hold NaN, and so does the output before the first launch.
+// One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no
+// sequence hold NaN, and so does the output before the first launch.
 class AttentionHarness {
  public:
   static Result<std::unique_ptr<AttentionHarness>> create(Rank& rank, const AttentionCase& attention_case);

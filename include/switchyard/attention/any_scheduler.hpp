@@ -1,7 +1,8 @@
-// A scheduler chosen at the call. Only the producer asks it, so it costs a switch per tile and no kernel of its
-// own.
+// A scheduler chosen at the call. Only the planner asks it, so it costs a switch per tile and no kernel of
+// its own.
 #pragma once
 
+#include "switchyard/attention/config.hpp"
 #include "switchyard/attention/params.hpp"
 #include "switchyard/attention/tile_environment.hpp"
 #include "switchyard/schedule/schedulers.hpp"
@@ -10,7 +11,8 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 class AnyScheduler {
  public:
-  using Environment = BlockEnvironment<ProducerThreads{}>;
+  // Who asks the queue is its producer: the planner's warp.
+  using Environment = BlockEnvironment<ProducerThreads{.first_producer_thread = kPlannerWarp * kWarpSize}>;
 
   SWITCHYARD_DEVICE AnyScheduler(const TileOrderParams& params, uint32_t* slots) : params_(params) {
     with_scheduler([&](const auto& scheduler, const auto& summary) {
@@ -21,7 +23,7 @@ class AnyScheduler {
 
   SWITCHYARD_DEVICE bool is_valid() const { return state_.is_valid(); }
   SWITCHYARD_DEVICE const SeqInfo& seq_info() const { return seq_info_; }
-  // By all lanes of the producer's warp: goes to the first tile that is there, then to the next.
+  // By all lanes of the planner's warp: goes to the first tile that is there, then to the next.
   SWITCHYARD_DEVICE void find_next() {
     if (is_first_ && seq_info_.is_valid()) {
       is_first_ = false;
@@ -29,7 +31,8 @@ class AnyScheduler {
     }
     is_first_ = false;
     with_scheduler([&](const auto& scheduler, const auto& summary) {
-      seq_info_ = *scheduler.template advance<true, MHASchedulerSynchronization::PRODUCER>(summary, state_, slot_);
+      seq_info_ =
+          *scheduler.template advance<true, MHASchedulerSynchronization::PRODUCER>(summary, state_, slot_);
     });
     slot_ ^= 1;
   }
@@ -49,14 +52,17 @@ class AnyScheduler {
   template <MHASchedule kOrder, typename Visit>
   SWITCHYARD_DEVICE void with_order(Visit visit) {
     if (params_.row_offsets == nullptr)
-      with_lengths<kOrder>(MHATileSummary<CommonLength>{params_.batch_size, params_.max_num_prompt_tiles, {},
-                                                        params_.max_seq_len, params_.plan},
-                           visit);
-    else
       with_lengths<kOrder>(
-          MHATileSummary<RowOffsets>{params_.batch_size, params_.max_num_prompt_tiles, {params_.row_offsets},
-                                     params_.max_seq_len, params_.plan},
+          MHATileSummary<CommonLength>{
+              params_.batch_size, params_.max_num_prompt_tiles, {}, params_.max_seq_len, params_.plan},
           visit);
+    else
+      with_lengths<kOrder>(MHATileSummary<RowOffsets>{params_.batch_size,
+                                                      params_.max_num_prompt_tiles,
+                                                      {params_.row_offsets},
+                                                      params_.max_seq_len,
+                                                      params_.plan},
+                           visit);
   }
   template <MHASchedule kOrder, typename Summary, typename Visit>
   SWITCHYARD_DEVICE void with_lengths(const Summary& summary, Visit visit) {

@@ -15,7 +15,8 @@ class CombineSplits {
 
   SWITCHYARD_DEVICE void run() {
     const uint32_t num_warps = static_cast<uint32_t>(target::num_blocks() * target::num_warps());
-    for (uint32_t place = static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
+    for (uint32_t place =
+             static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
          place < params_.num_places; place += num_warps)
       combine(place);
   }
@@ -55,7 +56,8 @@ class CombineSplits {
       for (uint32_t i = 0; i < (num_left < kWarpSize ? num_left : kWarpSize); ++i) {
         const float weight_of_split = target::shuffle(weight, static_cast<int>(i));
         const float* row = params_.partial_output +
-                           (uint64_t{first_split + i} * params_.num_places + place) * params_.head_dim + column;
+                           (uint64_t{first_split + i} * params_.num_places + place) * params_.head_dim +
+                           column;
         for (int c = 0; c < kColumnsPerLane; ++c) sums[c] += weight_of_split * target::ld(&row[c]);
       }
     }
@@ -76,7 +78,8 @@ SWITCHYARD_KERNEL void plan_tiles_kernel(PlanTilesParams params) {
   for (uint32_t i = static_cast<uint32_t>(target::block_idx() * target::num_threads() + target::thread_idx());
        i < params.batch_size; i += num_threads) {
     if (params.order == MHASchedule::LPT)
-      plan_sequence<MHASchedule::LPT>(params.row_offsets, params.batch_size, params.tile_rows, i, params.plan);
+      plan_sequence<MHASchedule::LPT>(params.row_offsets, params.batch_size, params.tile_rows, i,
+                                      params.plan);
     else
       plan_sequence<MHASchedule::DEFAULT>(params.row_offsets, params.batch_size, params.tile_rows, i,
                                           params.plan);

@@ -1,22 +1,24 @@
-// The sizes of each attention kernel, by head dimension and kind. One type per kernel: what it computes with is
-// known when it is compiled.
+// The sizes of each attention kernel, by head dimension and kind. One type per kernel: what it computes with
+// is known when it is compiled.
 #pragma once
 
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
 
-#ifndef FULL_N
-#define FULL_N 128
-#endif
 enum class AttentionKind {
   kFull,    // every query sees every key
   kBanded,  // causal, sliding window, or both
-  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over blocks
+  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
+            // blocks
 };
 
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;  // of a tile, for each consumer
+
+// Warps of the first warpgroup; the other warpgroups consume.
+inline constexpr int kProducerWarp = 0;
+inline constexpr int kPlannerWarp = 1;
 
 // A tile in shared memory is [panel][row][64 columns].
 inline constexpr int kPanelColumns = 64;
@@ -31,11 +33,9 @@ struct AttentionConfig {
 
   static constexpr int kNumConsumers = kIsDecode ? 1 : kHeadDim == 64 ? 3 : 2;  // warpgroups
   static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
-  static constexpr int kTileKeys = kHeadDim == 256                                      ? (kIsDecode ? 64 : 80)
-                                   : kHeadDim == 128 && kKind == AttentionKind::kFull ? FULL_N
-                                                                                        : 128;
+  static constexpr int kTileKeys = kHeadDim == 256 ? (kIsDecode ? 64 : 80) : 128;
   // Stages of queries also carry the output out: two of them let the next tile's queries come early.
-  static constexpr int kNumQueryStages = kHeadDim == 256 || kTileKeys > 160 ? 1 : 2;
+  static constexpr int kNumQueryStages = kHeadDim == 256 ? 1 : 2;
   static constexpr int kNumKeyStages = !kIsDecode ? 2 : kHeadDim == 64 ? 6 : 3;
 
   // Consumers take turns at the matrix unit: one multiplies while the others exponentiate.

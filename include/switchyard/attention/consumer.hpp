@@ -1,6 +1,6 @@
-// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block of keys
-// before the sums of the block in front of it, so that the matrix unit works while it exponentiates; and consumers
-// take turns, so that one exponentiates while another multiplies.
+// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block
+// of keys before the sums of the block in front of it, so that the matrix unit works while it exponentiates;
+// and consumers take turns, so that one exponentiates while another multiplies.
 #pragma once
 
 #include "switchyard/attention/kernel_params.hpp"
@@ -19,15 +19,20 @@ class AttentionConsumer {
   // consumer_idx: this warpgroup among the consumers.
   SWITCHYARD_DEVICE AttentionConsumer(const AttentionParams& params, AttentionShared<Config>& shared,
                                       int consumer_idx)
-      : numbers_(params.numbers), shared_(shared), consumer_idx_(consumer_idx), math_(params.numbers.scale_log2) {}
+      : numbers_(params.numbers),
+        shared_(shared),
+        consumer_idx_(consumer_idx),
+        math_(params.numbers.scale_log2) {}
 
   SWITCHYARD_DEVICE void run() {
     if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
     for (;; queries_.advance()) {
       wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
       if (tile(&AttentionTile::num_tokens) == 0) break;
+      note_time(0);
       attend();
       store();
+      note_time(1);
       release(shared_.queries_empty[queries_.stage()]);
     }
     if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
@@ -57,6 +62,14 @@ class AttentionConsumer {
     if (target::lane_idx() == 0) empty.arrive();
   }
 
+  // When somebody wants to know: when this block began a tile, and when it had stored it.
+  SWITCHYARD_DEVICE void note_time(int which) const {
+    if (numbers_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
+    uint64_t* times = numbers_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
+    target::st(&times[which], target::now_ns());
+    target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
+  }
+
   // Read anew where it is needed: registers are scarce.
   template <typename T>
   SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
@@ -70,7 +83,8 @@ class AttentionConsumer {
     if (block < first_block) return;
     const int first_plain_block = tile(&AttentionTile::first_plain_block);
     const int end_plain_block = tile(&AttentionTile::end_plain_block);
-    const unsigned char* queries = shared_.queries[queries_.stage()] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
+    const unsigned char* queries =
+        shared_.queries[queries_.stage()] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     math_.start_scores(queries, shared_.keys[keys_.stage()]);
     math_.template wait_scores<0>();
@@ -107,15 +121,16 @@ class AttentionConsumer {
     values_.advance();
   }
 
-  // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no number is
-  // no number: values there become 0. Every consumer does it, to the same bytes.
+  // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
+  // number is no number: values there become 0. Every consumer does it, to the same bytes.
   SWITCHYARD_DEVICE void clear_strangers(int block) {
     const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if (num_left >= Config::kTileKeys) return;
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     const int thread = target::thread_idx() % kWarpgroupThreads;
     for (int panel = 0; panel < Config::kNumPanels; ++panel) {
-      unsigned char* rows = shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
+      unsigned char* rows =
+          shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
       for (int byte = thread * 16; byte < (Config::kTileKeys - num_left) * kPanelRowBytes;
            byte += kWarpgroupThreads * 16)
         target::st_16(rows + byte, Vec16{});
@@ -180,7 +195,8 @@ class AttentionConsumer {
     store_output(first_row);
   }
 
-  // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring bytes.
+  // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring
+  // bytes.
   SWITCHYARD_DEVICE void store_output(int first_row) {
     unsigned char* rows = shared_.queries[queries_.stage()] + first_row * kPanelRowBytes;
     sync_own();  // all warps of this consumer are done with the queries
@@ -194,7 +210,8 @@ class AttentionConsumer {
       const int unit = (i + target::lane_idx()) % kUnitsPerRow;
       const int64_t place = place_of(first_row + row);
       if (place >= 0)
-        target::st_16(numbers_.output + place * Config::kHeadDim + unit * 8, math_.load_unit(rows, row, unit));
+        target::st_16(numbers_.output + place * Config::kHeadDim + unit * 8,
+                      math_.load_unit(rows, row, unit));
     }
     target::fence_proxy_async_shared();  // before the next queries are loaded there
   }

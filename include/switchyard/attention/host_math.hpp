@@ -1,5 +1,5 @@
-// What one consumer computes, on the CPU: the same steps as warpgroup_math.cuh in plain loops, half of a warp's
-// lanes with a row each. What is started there has ended here when the call returns.
+// What one consumer computes, on the CPU: the same steps as warpgroup_math.cuh in plain loops, half of a
+// warp's lanes with a row each. What is started there has ended here when the call returns.
 #pragma once
 
 #include <cmath>
@@ -48,7 +48,8 @@ class WarpgroupMath {
   void wait_scores() {}
   void wait_sums() {}
 
-  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's first.
+  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
+  // first.
   template <typename EndOf>
   void mask_from(EndOf end_of) {
     if (!has_row()) return;
@@ -57,7 +58,8 @@ class WarpgroupMath {
   template <typename FirstOf>
   void mask_before(FirstOf first_of) {
     if (!has_row()) return;
-    for (int key = 0; key < std::min(first_of(row()), Config::kTileKeys); ++key) scores_[key] = kMinusInfinity;
+    for (int key = 0; key < std::min(first_of(row()), Config::kTileKeys); ++key)
+      scores_[key] = kMinusInfinity;
   }
 
   void exponentiate() {

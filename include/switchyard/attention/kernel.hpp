@@ -1,7 +1,9 @@
-// The persistent attention kernel: one producer warp and the consumers, each with registers after its needs.
+// The persistent attention kernel: a planner and a producer, a warp each, and the consumers, each with
+// registers after its needs.
 #pragma once
 
 #include "switchyard/attention/consumer.hpp"
+#include "switchyard/attention/planner.hpp"
 #include "switchyard/attention/producer.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -20,7 +22,8 @@ void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
   target::sync_block();
   if (warpgroup == 0) {
     target::give_registers<Config::kProducerRegisters>();
-    if (target::warp_idx() == 0) AttentionProducer<Config>(params, shared).run();
+    if (target::warp_idx() == kProducerWarp) AttentionProducer<Config>(params, shared).run();
+    if (target::warp_idx() == kPlannerWarp) AttentionPlanner<Config>(params.numbers, shared).run();
   } else {
     target::take_registers<Config::kConsumerRegisters>();
     AttentionConsumer<Config>(params, shared, warpgroup - 1).run();

@@ -1,4 +1,5 @@
-// What an attention kernel is launched with: the numbers, and the tensors as the target's copy engine sees them.
+// What an attention kernel is launched with: the numbers, and the tensors as the target's copy engine sees
+// them.
 #pragma once
 
 #include "switchyard/attention/params.hpp"

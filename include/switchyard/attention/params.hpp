@@ -9,7 +9,8 @@ namespace switchyard {
 
 enum class TileSchedulerKind { kTransient, kTile, kQueued };
 
-// Everything about the order of tiles, in numbers: the kernel makes a scheduler of it (attention/any_scheduler.hpp).
+// Everything about the order of tiles, in numbers: the kernel makes a scheduler of it
+// (attention/any_scheduler.hpp).
 struct TileOrderParams {
   TileSchedulerKind kind = TileSchedulerKind::kTile;
   MHASchedule order = MHASchedule::DEFAULT;
@@ -26,8 +27,8 @@ struct TileOrderParams {
 struct KeyPlaces {
   const uint32_t* row_offsets = nullptr;  // [batch_size + 1]
   const uint32_t* lengths = nullptr;      // [batch_size]; null: by row offsets, or max_seq_len
-  uint32_t max_seq_len = 0;               // without row offsets and pages: sequence s begins at row s * max_seq_len
-  const int32_t* page_table = nullptr;    // [batch_size][pages_per_sequence]
+  uint32_t max_seq_len = 0;  // without row offsets and pages: sequence s begins at row s * max_seq_len
+  const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]
   uint32_t pages_per_sequence = 0;
   uint32_t page_rows_log2 = 0;
   uint32_t box_rows = 0;  // keys of one load
@@ -46,13 +47,13 @@ struct AttentionNumbers {
   int32_t window_right = kNoWindow;
   uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
   uint32_t split_keys = 0;
-  float scale_log2 = 0;  // of the scores, times log2(e)
-  bf16* output = nullptr;  // [row][head][head_dim]
-  float* lse = nullptr;    // [row][head], natural logarithm; null: not wanted
+  float scale_log2 = 0;             // of the scores, times log2(e)
+  bf16* output = nullptr;           // [row][head][head_dim]
+  float* lse = nullptr;             // [row][head], natural logarithm; null: not wanted
   float* partial_output = nullptr;  // more than one split: [split][row][head][head_dim], and lse of each
   float* partial_lse = nullptr;
-  uint32_t num_rows = 0;             // of queries, in all
-  uint64_t* tile_times = nullptr;    // null, or for each tile of the regular grid: begin, end, block
+  uint32_t num_rows = 0;           // of queries, in all
+  uint64_t* tile_times = nullptr;  // null, or for each tile of the regular grid: begin, end, block
 };
 
 // The small kernel after a launch with several splits.

@@ -1,8 +1,7 @@
-// The producer of an attention block: one warp that asks the scheduler for tiles and starts the loads of their
+// The producer of an attention block: one warp that takes the planner's tiles and starts the loads of their
 // queries, keys and values, as far ahead of the consumers as there are stages.
 #pragma once
 
-#include "switchyard/attention/any_scheduler.hpp"
 #include "switchyard/attention/kernel_params.hpp"
 #include "switchyard/attention/shared.hpp"
 
@@ -14,68 +13,35 @@ class AttentionProducer {
   SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
       : params_(params), numbers_(params.numbers), shared_(shared) {}
 
-  // Turned by half a tile: the next one is looked for when the first keys of this one are under way, while the
-  // consumers are busy.
   SWITCHYARD_DEVICE void run() {
-    AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
-    int block = -1, first_block = 0;  // of the tile in hand: none yet
-    do {
-      scheduler.find_next();
-      prepare(scheduler);
+    while (publish_next()) {
+      const int first_block = target::ld(&tile_->first_block);
+      int block = target::ld(&tile_->end_block) - 1;
+      if (block < first_block) continue;
       // Keys are needed one block ahead of values.
+      load_keys(block);
       for (; block > first_block; --block) {
         load_keys(block - 1);
         load_values(block);
       }
-      if (block == first_block) load_values(block);
-      publish_next();
-      first_block = target::ld(&tile_->first_block);
-      block = target::ld(&tile_->end_block) - 1;
-      if (block >= first_block) load_keys(block);
-    } while (target::ld(&tile_->num_tokens) != 0);
+      load_values(block);
+    }
   }
 
  private:
-  // Describes the scheduler's tile in shared memory, since registers are scarce; one without tokens at the end.
-  SWITCHYARD_DEVICE void prepare(const AnyScheduler& scheduler) {
-    AttentionTile tile{};
-    if (scheduler.is_valid()) tile = describe(scheduler.seq_info());
-    if (target::lane_idx() == 0) target::st(&shared_.next_tile, tile);
+  // The planner's next tile, and its queries; without blocks of keys nobody looks at those. False: there are
+  // no more tiles, and the consumers will know.
+  SWITCHYARD_DEVICE bool publish_next() {
+    wait_together(shared_.plans_full[plans_.stage()], plans_.parity());
+    const AttentionTile tile = target::ld(&shared_.plans[plans_.stage()]);
     target::sync_warp();
-  }
-
-  SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
-    AttentionTile tile{};
-    tile.first_row = info.start_of_seq + info.prompt_offset;
-    const uint32_t num_left = info.seq_len - info.prompt_offset;
-    tile.num_tokens = num_left < numbers_.tokens_per_tile ? num_left : numbers_.tokens_per_tile;
-    tile.first_head = info.head_idx / numbers_.num_splits * numbers_.heads_per_tile;
-    tile.split = info.head_idx % numbers_.num_splits;
-    tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
-    tile.prompt_idx = info.prompt_idx;
-    const KeyPlaces& keys = numbers_.keys;
-    uint32_t num_keys = keys.max_seq_len;
-    tile.first_key_row = info.prompt_idx * keys.max_seq_len;
-    if (keys.row_offsets != nullptr) {
-      tile.first_key_row = target::ld(&keys.row_offsets[info.prompt_idx]);
-      num_keys = target::ld(&keys.row_offsets[info.prompt_idx + 1]) - tile.first_key_row;
-    }
-    if (keys.lengths != nullptr) num_keys = target::ld(&keys.lengths[info.prompt_idx]);
-    tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
-    find_blocks<Config::kTileKeys>(tile, numbers_, static_cast<int32_t>(num_keys));
-    tile.grid_idx = (info.prompt_idx * numbers_.order.shape.num_heads + info.head_idx) *
-                        numbers_.order.max_num_prompt_tiles +
-                    info.prompt_offset / numbers_.tokens_per_tile;
-    return tile;
-  }
-
-  // The tile that was prepared, and its queries; without blocks of keys nobody looks at those.
-  SWITCHYARD_DEVICE void publish_next() {
+    // release: the plan is read; pairs with the planner's wait before it writes there again
+    if (target::lane_idx() == 0) shared_.plans_empty[plans_.stage()].arrive();
+    plans_.advance();
     const uint32_t stage = queries_.stage();
-    wait_for_phase(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
     target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[stage];
-    const AttentionTile tile = target::ld(&shared_.next_tile);
     const bool has_queries = tile.end_block > tile.first_block;
     const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
     if (target::lane_idx() == 0) {
@@ -86,11 +52,12 @@ class AttentionProducer {
     target::sync_warp();
     if (has_queries && target::lane_idx() < Config::kNumPanels) {
       const int panel = target::lane_idx();
-      target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes), params_.queries,
-                          panel * kPanelColumns, static_cast<int>(tile.first_head),
+      target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes),
+                          params_.queries, panel * kPanelColumns, static_cast<int>(tile.first_head),
                           static_cast<int>(tile.first_row), full, CacheHint::kStream);
     }
     queries_.advance();
+    return tile.num_tokens != 0;
   }
 
   SWITCHYARD_DEVICE void load_keys(int block) {
@@ -103,7 +70,7 @@ class AttentionProducer {
   template <typename Tiles, typename Barriers>
   SWITCHYARD_DEVICE void load(int block, const target::TensorMap& map, Tiles& tiles, Barriers& full,
                               Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
-    wait_for_phase(empty[cursor.stage()], cursor.parity() ^ 1);
+    wait_together(empty[cursor.stage()], cursor.parity() ^ 1);
     if (target::lane_idx() == 0) full[cursor.stage()].arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = numbers_.keys.box_rows;
@@ -113,9 +80,10 @@ class AttentionProducer {
          i += kWarpSize) {
       const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
       const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
-      target::tensor_load(tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-                          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(key),
-                          full[cursor.stage()], CacheHint::kKeep);
+      target::tensor_load(
+          tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
+          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(key),
+          full[cursor.stage()], CacheHint::kKeep);
     }
     cursor.advance();
   }
@@ -135,6 +103,7 @@ class AttentionProducer {
   const AttentionNumbers& numbers_;
   AttentionShared<Config>& shared_;
   AttentionTile* tile_ = nullptr;  // being loaded, in shared memory
+  StageCursor<kNumPlans> plans_;
   StageCursor<Config::kNumQueryStages> queries_;
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };

@@ -1,11 +1,13 @@
-// The shared memory of an attention block: tiles of queries, keys and values, and the barriers by which the
-// producer and the consumers hand them to each other.
+// The shared memory of an attention block: tiles of queries, keys and values, and the barriers by which
+// planner, producer and consumers hand them to each other.
 #pragma once
 
 #include "switchyard/attention/tile.hpp"
 #include "switchyard/target/matrix.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
+
+inline constexpr int kNumPlans = 2;  // tiles the planner may be ahead of the producer
 
 // Tiles come first: they want the largest alignment.
 template <typename Config>
@@ -20,11 +22,16 @@ struct AttentionShared {
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
   AttentionTile tiles[Config::kNumQueryStages];
-  AttentionTile next_tile;  // the producer's own
+  target::TransferBarrier plans_full[kNumPlans], plans_empty[kNumPlans];
+  AttentionTile plans[kNumPlans];
   uint32_t scheduler_slots[2];
 
   SWITCHYARD_DEVICE void init_barriers() {
     constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
+    for (int plan = 0; plan < kNumPlans; ++plan) {
+      plans_full[plan].init(1);
+      plans_empty[plan].init(1);
+    }
     for (int stage = 0; stage < Config::kNumQueryStages; ++stage) {
       queries_full[stage].init(1);
       queries_empty[stage].init(kNumConsumerWarps);
@@ -62,6 +69,13 @@ class StageCursor {
 // Nothing but the block's own roles and loads is waited for: no deadline.
 SWITCHYARD_DEVICE void wait_for_phase(target::TransferBarrier& barrier, uint32_t parity) {
   target::wait_until([&] { return barrier.done(parity); }, kNoDeadline);
+}
+
+// The same by a whole warp, one lane of which then does what lets the phase after it end: a lane that has not
+// looked by then would wait for a parity that has come and gone.
+SWITCHYARD_DEVICE void wait_together(target::TransferBarrier& barrier, uint32_t parity) {
+  wait_for_phase(barrier, parity);
+  target::sync_warp();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

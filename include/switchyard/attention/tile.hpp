@@ -7,7 +7,7 @@
 namespace switchyard {
 
 struct AttentionTile {
-  uint32_t first_row;  // of the queries, among the rows of all sequences
+  uint32_t first_row;   // of the queries, among the rows of all sequences
   uint32_t num_tokens;  // that are there; 0: no more tiles will come
   uint32_t first_head;
   uint32_t kv_head;
@@ -16,9 +16,10 @@ struct AttentionTile {
   uint32_t prompt_idx;
   int32_t num_keys;        // that this tile may see at all: of the sequence, up to the end of the split
   int32_t first_position;  // of the tile's first token among the keys
-  int32_t first_block;     // blocks of keys: first_block .. end_block - 1, worked on from the last to the first
+  int32_t first_block;  // blocks of keys: first_block .. end_block - 1, worked on from the last to the first
   int32_t end_block;
-  int32_t first_plain_block;  // blocks first_plain_block .. end_plain_block - 1: every row sees every key of them
+  int32_t
+      first_plain_block;  // blocks first_plain_block .. end_plain_block - 1: every row sees every key of them
   int32_t end_plain_block;
   uint32_t grid_idx;  // the tile's place in the regular grid, for tile_times
 };

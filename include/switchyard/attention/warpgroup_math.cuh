@@ -1,6 +1,6 @@
-// What one consumer computes, on Hopper's matrix unit: 64 rows of scores from tiles in shared memory, an online
-// softmax in registers, and the weighted sum of values with the weights in registers. Products run while the
-// warpgroup does other things; start_*() begins one, wait_*() ends it.
+// What one consumer computes, on Hopper's matrix unit: 64 rows of scores from tiles in shared memory, an
+// online softmax in registers, and the weighted sum of values with the weights in registers. Products run
+// while the warpgroup does other things; start_*() begins one, wait_*() ends it.
 #pragma once
 
 #include "switchyard/attention/shared.hpp"
@@ -42,8 +42,9 @@ class WarpgroupMath {
     SWITCHYARD_UNROLL
     for (int step = 0; step < Config::kHeadDim / 16; ++step) {
       const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
-      target::MatrixUnit<kKeys>::multiply(scores_, query_operand + panel * (Config::kTileRows * kPanelRowBytes / 16) + in_panel,
-                                          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
+      target::MatrixUnit<kKeys>::multiply(
+          scores_, query_operand + panel * (Config::kTileRows * kPanelRowBytes / 16) + in_panel,
+          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
     }
     target::matrix_commit();
     target::hold_registers(scores_);
@@ -55,8 +56,8 @@ class WarpgroupMath {
     const uint64_t value_operand = target::matrix_operand(values, kGroupBytes, kKeys * kPanelRowBytes);
     SWITCHYARD_UNROLL
     for (int step = 0; step < kKeys / 16; ++step)
-      target::MatrixUnit<Config::kHeadDim>::multiply_transposed(outputs_, weights_ + step * 4,
-                                                                value_operand + step * (2 * kGroupBytes / 16));
+      target::MatrixUnit<Config::kHeadDim>::multiply_transposed(
+          outputs_, weights_ + step * 4, value_operand + step * (2 * kGroupBytes / 16));
     target::matrix_commit();
     target::hold_registers(outputs_);
   }
@@ -67,14 +68,15 @@ class WarpgroupMath {
     target::hold_registers(scores_);
   }
   SWITCHYARD_DEVICE void wait_sums() {
-    // What was computed meanwhile is done first: the compiler would move all of it behind the wait.
     target::hold_registers(scores_);
+    target::order_after(row_sum_[0] + row_sum_[1]);  // what was computed meanwhile is done first
     target::matrix_wait<0>();
     target::hold_registers(outputs_);
     target::hold_registers(weights_);
   }
 
-  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's first.
+  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
+  // first.
   template <typename EndOf>
   SWITCHYARD_DEVICE void mask_from(EndOf end_of) {
     mask_if(end_of, [](int column, int end) { return column >= end; });
@@ -84,8 +86,8 @@ class WarpgroupMath {
     mask_if(first_of, [](int column, int first) { return column < first; });
   }
 
-  // Turns scores into weights relative to the largest so far, and remembers by how much that shrank what was summed
-  // before.
+  // Turns scores into weights relative to the largest so far, and remembers by how much that shrank what was
+  // summed before.
   SWITCHYARD_DEVICE void exponentiate() {
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
@@ -95,7 +97,8 @@ class WarpgroupMath {
       for (int chain = 0; chain < kNumChains; ++chain) max_of_chain[chain] = row_max_[half];
       SWITCHYARD_UNROLL
       for (int i = 0; i < kNumScores / 2; ++i)
-        max_of_chain[i % kNumChains] = fmaxf(max_of_chain[i % kNumChains], scores_[i / 2 * 4 + half * 2 + i % 2]);
+        max_of_chain[i % kNumChains] =
+            fmaxf(max_of_chain[i % kNumChains], scores_[i / 2 * 4 + half * 2 + i % 2]);
       float max = fmaxf(fmaxf(max_of_chain[0], max_of_chain[1]), fmaxf(max_of_chain[2], max_of_chain[3]));
       max = fmaxf(max, target::shuffle_xor(max, 1));
       max = fmaxf(max, target::shuffle_xor(max, 2));
@@ -120,9 +123,7 @@ class WarpgroupMath {
       weights_[i] = target::pack_bf16x2(scores_[2 * i], scores_[2 * i + 1]);
   }
   SWITCHYARD_DEVICE void shrink_sums() {
-#ifdef SKIP
     if (target::ballot(shrink_[0] != 1.0f || shrink_[1] != 1.0f) == 0) return;
-#endif
     SWITCHYARD_UNROLL
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= shrink_[i / 2 % 2];
   }
@@ -154,17 +155,16 @@ class WarpgroupMath {
       const int panel = step / 4;
       const int unit = (step % 4 * 2 + lane / 16) ^ (row_in_tile % 8);
       const float* values = outputs_ + step * 8;
-      target::store_matrices(tile + panel * (Config::kTileRows * kPanelRowBytes) + row_in_tile * kPanelRowBytes + unit * 16,
-                             target::pack_bf16x2(values[0], values[1]),
-                             target::pack_bf16x2(values[2], values[3]),
-                             target::pack_bf16x2(values[4], values[5]),
-                             target::pack_bf16x2(values[6], values[7]));
+      target::store_matrices(
+          tile + panel * (Config::kTileRows * kPanelRowBytes) + row_in_tile * kPanelRowBytes + unit * 16,
+          target::pack_bf16x2(values[0], values[1]), target::pack_bf16x2(values[2], values[3]),
+          target::pack_bf16x2(values[4], values[5]), target::pack_bf16x2(values[6], values[7]));
     }
   }
   // Unit `unit` (8 columns) of a row that store_rows() wrote.
   SWITCHYARD_DEVICE static Vec16 load_unit(const unsigned char* tile, int row_in_tile, int unit) {
-    return target::ld_16(tile + unit / 8 * (Config::kTileRows * kPanelRowBytes) + row_in_tile * kPanelRowBytes +
-                         (unit % 8 ^ row_in_tile % 8) * 16);
+    return target::ld_16(tile + unit / 8 * (Config::kTileRows * kPanelRowBytes) +
+                         row_in_tile * kPanelRowBytes + (unit % 8 ^ row_in_tile % 8) * 16);
   }
   // place_of(row): where this row's fp32 values go, or null.
   template <typename PlaceOf>

@@ -1,6 +1,6 @@
-// Attention over bf16 queries, keys and values: one persistent kernel whose blocks take tiles from a scheduler
-// (schedule/). An Attention is made once for a shape, checks it and keeps what its launches need; run() only
-// launches, so it can be recorded as a graph.
+// Attention over bf16 queries, keys and values: one persistent kernel whose blocks take tiles from a
+// scheduler (schedule/). An Attention is made once for a shape, checks it and keeps what its launches need;
+// run() only launches, so it can be recorded as a graph.
 #pragma once
 
 #include <memory>
@@ -27,8 +27,8 @@ struct AttentionShape {
   int max_key_len = 0;
   int64_t num_query_rows = 0;  // of all sequences together
   int64_t num_key_rows = 0;    // likewise; of all pages, where there are pages
-  // The last query of a sequence stands at its last key. Causal: a query sees keys up to its own position. With a
-  // window: only those less than `window` away from it, on either side; 0: no window.
+  // The last query of a sequence stands at its last key. Causal: a query sees keys up to its own position.
+  // With a window: only those less than `window` away from it, on either side; 0: no window.
   bool causal = false;
   int window = 0;
   int page_size = 0;  // keys and values in pages of so many rows: a power of two, 16 to 256; 0: no pages
@@ -36,7 +36,8 @@ struct AttentionShape {
   float scale = 0;  // of the scores; 0: one over the square root of head_dim
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
-  int num_blocks = 0;  // a budget; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
+  int num_blocks =
+      0;  // a budget; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
 };
 
 // All in memory of the rank's device; rows are [row][head][head_dim], without gaps, 16-byte aligned.
@@ -45,14 +46,16 @@ struct AttentionTensors {
   const bf16* keys = nullptr;
   const bf16* values = nullptr;
   bf16* output = nullptr;
-  float* lse = nullptr;  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
+  float* lse =
+      nullptr;  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
   // Where sequences begin, [batch_size + 1]; null: sequence s begins at row s * max_query_len (max_key_len).
   const uint32_t* query_offsets = nullptr;
   const uint32_t* key_offsets = nullptr;
   // How many keys each sequence has, [batch_size]; needed with pages. Null: max_key_len, or by key_offsets.
   const uint32_t* key_lengths = nullptr;
   const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]: with pages
-  uint64_t* tile_times = nullptr;  // [num_places()][3]: begin and end in ns and the block of each tile; or null
+  uint64_t* tile_times =
+      nullptr;  // [num_places()][3]: begin and end in ns and the block of each tile; or null
 };
 
 // What was chosen, and why.
@@ -76,7 +79,8 @@ class Attention {
 
   const AttentionShape& shape() const { return shape_; }
   const AttentionChoice& choice() const { return choice_; }
-  // Places of the grid of tiles, [sequence][head][tile] with the heads of choice(): how many tile_times there are.
+  // Places of the grid of tiles, [sequence][head][tile] with the heads of choice(): how many tile_times there
+  // are.
   uint64_t num_places() const;
 
  private:

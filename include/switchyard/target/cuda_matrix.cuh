@@ -33,8 +33,8 @@ inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
   const cuuint32_t steps[3] = {1, 1, 1};
   TensorMap map{};
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-      &map.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(shape.base), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      &map.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(shape.base), sizes, strides, box,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
   return internal_error(
@@ -75,15 +75,16 @@ SWITCHYARD_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A tile of shared memory as the matrix unit wants to be told of it. `group_stride` leads from 8 rows to the next
-// 8, `panel_stride` from 64 columns to the next 64 (of a second operand with the inner dimension across rows).
+// A tile of shared memory as the matrix unit wants to be told of it. `group_stride` leads from 8 rows to the
+// next 8, `panel_stride` from 64 columns to the next 64 (of a second operand with the inner dimension across
+// rows).
 SWITCHYARD_DEVICE uint64_t matrix_operand(const void* tile, uint32_t group_stride, uint32_t panel_stride) {
   return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 |
          static_cast<uint64_t>(panel_stride >> 4) << 16 | (shared_address(tile) & 0x3ffff) >> 4;
 }
 
-// Products are started, committed in groups, and waited for. matrix_fence() stands between other writes of the
-// registers they use and their start.
+// Products are started, committed in groups, and waited for. matrix_fence() stands between other writes of
+// the registers they use and their start.
 SWITCHYARD_DEVICE void matrix_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 SWITCHYARD_DEVICE void matrix_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
@@ -100,6 +101,14 @@ template <int kSize>
 SWITCHYARD_DEVICE void hold_registers(uint32_t (&values)[kSize]) {
   SWITCHYARD_UNROLL
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+
+// Nothing that comes later begins before this value, which is not negative, is there. The assembler moves
+// arithmetic behind a matrix_wait() that it does not depend on, and the two no longer overlap; it moves
+// nothing across a loop.
+SWITCHYARD_DEVICE void order_after(float value) {
+  asm volatile("{ .reg .pred p; AGAIN: setp.lt.f32 p, %0, 0f00000000; @p bra AGAIN; }" ::"f"(value)
+               : "memory");
 }
 
 SWITCHYARD_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }

@@ -9,10 +9,11 @@
 
 // Kernels and all they call live in an inline namespace per target, so that both can be linked into one
 // binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself,
-// whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for blocks of n threads,
-// and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes. SWITCHYARD_UNROLL stands before a loop whose array
-// must stay in registers. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
-// SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
+// whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for blocks of n
+// threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes. SWITCHYARD_UNROLL
+// stands before a loop whose array must stay in registers. SWITCHYARD_WHERE is the last parameter of a word
+// that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does
+// not.
 #if defined(__CUDACC__)
 #define SWITCHYARD_TARGET cuda_target
 #define SWITCHYARD_DEVICE __device__ __forceinline__

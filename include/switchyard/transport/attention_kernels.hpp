@@ -27,8 +27,8 @@ struct AttentionKernels {
   AttentionKernel kernels[3][3];  // [head dimension 64, 128, 256][AttentionKind]
   LaunchFunction<CombineSplitsParams> combine_splits;
   LaunchFunction<PlanTilesParams> plan_tiles;
-  Status (*load)();               // the last two
-  uint64_t (*l2_bytes)();         // of the current device
+  Status (*load)();        // the last two
+  uint64_t (*l2_bytes)();  // of the current device
 
   const AttentionKernel& at(int head_dim, AttentionKind kind) const {
     return kernels[head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2][static_cast<int>(kind)];

@@ -10,7 +10,8 @@ const AttentionKernels& cuda_attention_kernels();  // only in builds with CUDA
 
 namespace {
 
-Status launch_combine_splits(const LaunchShape& shape, StreamHandle stream, const CombineSplitsParams& params) {
+Status launch_combine_splits(const LaunchShape& shape, StreamHandle stream,
+                             const CombineSplitsParams& params) {
   return target::launch("combine_splits", combine_splits_kernel, shape, stream, params);
 }
 Status launch_plan_tiles(const LaunchShape& shape, StreamHandle stream, const PlanTilesParams& params) {
@@ -34,7 +35,8 @@ uint64_t bytes_of_l2() { return 32 << 20; }
 
 AttentionKernels make_table() {
   AttentionKernels table{};
-  const KernelsOfHeadDim by_head_dim[] = {SWITCHYARD_ATTENTION_KERNELS(64)(), SWITCHYARD_ATTENTION_KERNELS(128)(),
+  const KernelsOfHeadDim by_head_dim[] = {SWITCHYARD_ATTENTION_KERNELS(64)(),
+                                          SWITCHYARD_ATTENTION_KERNELS(128)(),
                                           SWITCHYARD_ATTENTION_KERNELS(256)()};
   for (int dim = 0; dim < 3; ++dim)
     for (int kind = 0; kind < 3; ++kind) table.kernels[dim][kind] = by_head_dim[dim].kernels[kind];
