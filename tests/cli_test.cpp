@@ -492,6 +492,7 @@ TEST_F(Cli, DoctorSaysWhatRunsHere) {
   const Outcome text = run("doctor");
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_NE(text.out.find("host     yes"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("direct: every row moves once"), std::string::npos) << text.out;
   EXPECT_NE(run("doctor --json -").out.find("\"host_runs\": true"), std::string::npos);
 }
 

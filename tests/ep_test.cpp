@@ -184,6 +184,22 @@ TEST(EpTargets, GpuEqualsHost) {
   }
 }
 
+TEST(ChooseProtocol, AutomaticLooksAtRanksAndPromisedTokens) {
+  const auto chosen = [](int n_ranks, int max_tokens, Protocol asked) {
+    ExpertParallelConfig config;
+    config.n_experts = 64;
+    config.max_tokens_per_rank = max_tokens;
+    config.protocol = asked;
+    return choose_protocol(config, n_ranks).protocol;
+  };
+  EXPECT_EQ(chosen(8, 4096, Protocol::kAutomatic), Protocol::kDirect);
+  EXPECT_EQ(chosen(32, 1, Protocol::kAutomatic), Protocol::kDirect);
+  EXPECT_EQ(chosen(64, 5, Protocol::kAutomatic), Protocol::kDirect);
+  EXPECT_EQ(chosen(64, 4, Protocol::kAutomatic), Protocol::kSlotted);
+  EXPECT_EQ(chosen(64, 4, Protocol::kDirect), Protocol::kDirect);
+  EXPECT_EQ(chosen(8, 4096, Protocol::kSlotted), Protocol::kSlotted);
+}
+
 // In the emulator's simulated mode the same kernels run in any order the seed draws.
 TEST(EpSimulated, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 4}};

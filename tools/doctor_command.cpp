@@ -29,16 +29,17 @@ double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1ull << 30); }
 
 // What automatic comes to, for worlds on both sides of where it changes its mind.
 struct ProtocolExample {
-  int n_ranks, n_experts;
+  int n_ranks, max_tokens;
   ProtocolChoice choice;
 };
 
 std::vector<ProtocolExample> protocol_examples() {
   std::vector<ProtocolExample> examples;
-  for (const auto& [n_ranks, n_experts] : {std::pair(8, 256), std::pair(64, 1024)}) {
+  for (const auto& [n_ranks, max_tokens] : {std::pair(8, 4096), std::pair(64, 128), std::pair(64, 4)}) {
     ExpertParallelConfig config;
-    config.n_experts = n_experts;
-    examples.push_back({n_ranks, n_experts, choose_protocol(config, n_ranks)});
+    config.n_experts = 256;
+    config.max_tokens_per_rank = max_tokens;
+    examples.push_back({n_ranks, max_tokens, choose_protocol(config, n_ranks)});
   }
   return examples;
 }
@@ -69,9 +70,9 @@ void print_text(const CudaReport& cuda) {
     std::printf("  cuda     no: %s\n", why_no_cuda().c_str());
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
   std::printf("\nWhat --protocol automatic picks\n");
-  for (const auto& [n_ranks, n_experts, choice] : protocol_examples())
-    std::printf("  %2d ranks, %4d experts   %s: %s\n", n_ranks, n_experts, to_string(choice.protocol),
-                choice.reason.c_str());
+  for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
+    std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
+                to_string(choice.protocol), choice.reason.c_str());
 }
 
 std::string to_json(const CudaReport& cuda) {
@@ -87,10 +88,10 @@ std::string to_json(const CudaReport& cuda) {
                                             .raw("peers", json_array(gpu.peers))
                                             .str();
   std::string protocols = "[";
-  for (const auto& [n_ranks, n_experts, choice] : protocol_examples())
+  for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
     protocols += (protocols.size() > 1 ? ", " : "") + JsonObject(2)
                                                           .integer("ranks", n_ranks)
-                                                          .integer("experts", n_experts)
+                                                          .integer("max_tokens_per_rank", max_tokens)
                                                           .text("protocol", to_string(choice.protocol))
                                                           .text("why", choice.reason)
                                                           .str();

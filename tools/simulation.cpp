@@ -327,8 +327,9 @@ std::string Scenario::describe() const {
       text += (rank > 0 ? "," : "") + std::to_string(tokens[rank]);
   }
   if (fault == SimulatedFault::kNone) return text;
-  text += "; " + std::string(to_string(fault)) + " of rank " + std::to_string(fault_rank) + " in step " +
-          std::to_string(fault_step);
+  text += "; ";
+  text += to_string(fault);
+  text += " of rank " + std::to_string(fault_rank) + " in step " + std::to_string(fault_step);
   return fault == SimulatedFault::kBadId || fault == SimulatedFault::kOverflow
              ? text
              : text + " at " + phases()[fault_phase];

@@ -191,7 +191,7 @@ Status ExpertParallel::poison_receive_buffers(uint8_t value) {
 }
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {
-  if (ranks_.front()->trace) return failed_precondition("enable_trace: the trace is on already");
+  if (is_traced_) return failed_precondition("enable_trace: the trace is on already");
   std::vector<TraceRecorder> recorders;  // all ranks or none
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Result<TraceRecorder> recorder = TraceRecorder::create(member(rank), config_.n_sms, events_per_block);
@@ -200,11 +200,12 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
     recorders.push_back(std::move(recorder).value());
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->trace = std::move(recorders[rank]);
-  return Status();
+  is_traced_ = true;
+  return choose_launch();  // loads the kernels
 }
 
 Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
-  if (!ranks_.front()->trace) return failed_precondition("take_trace: call enable_trace() first");
+  if (!is_traced_) return failed_precondition("take_trace: call enable_trace() first");
   SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
   std::vector<RankTrace> traces;
   for (const auto& state : ranks_) {
@@ -244,10 +245,19 @@ FaultChannel ExpertParallel::fault_channel(int rank) const {
   return channel;
 }
 
+// The emulator takes every rank for a device of its own.
+Scope ExpertParallel::signal_scope() const {
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    if (world_.target() == Target::kHost || &member(rank).device() != &member(0).device())
+      return Scope::kSystem;
+  return Scope::kDevice;
+}
+
 DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   DispatchArguments arguments{};
   arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
+  arguments.signal_scope = signal_scope();
   for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();
@@ -261,6 +271,7 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   CombineArguments arguments{};
   arguments.shape = shape_of(config_, n_ranks());
   arguments.my_rank = rank;
+  arguments.signal_scope = signal_scope();
   for (size_t peer = 0; peer < ranks_.size(); ++peer) ranks_[peer]->memory.show(peer, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();

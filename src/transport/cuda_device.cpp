@@ -18,6 +18,7 @@ class CudaDevice : public Device {
   Target target() const override { return Target::kCuda; }
   std::string name() const override { return name_; }
   const KernelTable& kernels() const override { return cuda_kernel_table(); }
+  const KernelTable& traced_kernels() const override { return cuda_traced_kernel_table(); }
   Status activate() override { return check_cuda(cudaSetDevice(ordinal_), "cudaSetDevice"); }
   int num_multiprocessors() const override { return num_multiprocessors_; }
 

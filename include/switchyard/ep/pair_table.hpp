@@ -53,9 +53,12 @@ SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
   if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
 }
 
-// The same by a whole block, which it leaves synchronised. `warp_sums` has room for every warp of the block.
-SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_t* warp_sums) {
+// The same by a whole block, which it leaves synchronised, each value aligned up first. `warp_sums` has room
+// for every warp of the block.
+SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_t alignment,
+                                            uint32_t* warp_sums) {
   ScanRun run(values, count, target::thread_idx(), target::num_threads());
+  for (int i = run.begin; i < run.end; ++i) values[i] = align_up(values[i], alignment);
   const uint32_t sum = run.sum(), inclusive = warp_inclusive_sum(sum);
   if (target::lane_idx() == kWarpSize - 1) warp_sums[target::warp_idx()] = inclusive;
   target::sync_block();

@@ -4,6 +4,7 @@
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/ep/layout.hpp"
 #include "switchyard/sync/fault.hpp"
+#include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
 
@@ -18,6 +19,7 @@ struct RankPointers {
 struct DispatchArguments {
   EpShape shape;
   int32_t my_rank;
+  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
   int32_t num_tokens;
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
@@ -49,6 +51,7 @@ struct DispatchParams : DispatchArguments {
 struct CombineArguments {
   EpShape shape;
   int32_t my_rank;
+  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
   const bf16* expert_rows;  // [rows][hidden]: what the experts made of the dispatched rows
   const int32_t* src_info;  // [rows][2], as dispatch_wait left it
 

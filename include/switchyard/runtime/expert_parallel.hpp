@@ -156,7 +156,8 @@ class ExpertParallel {
   ExpertParallel(World& world, const ExpertParallelConfig& config);
   Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
   const EpKernels& kernels_of(const Device& device) const {
-    return config_.protocol == Protocol::kDirect ? device.kernels().direct : device.kernels().slotted;
+    const KernelTable& table = is_traced_ ? device.traced_kernels() : device.kernels();
+    return config_.protocol == Protocol::kDirect ? table.direct : table.slotted;
   }
   const EpKernels& kernels() const { return kernels_of(member(0).device()); }
   Status choose_launch();
@@ -169,6 +170,7 @@ class ExpertParallel {
   Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
   Status check_expert_rows(int rank, const char* call, const bf16* expert_rows) const;
   Status check_tokens(const char* call, int num_tokens, const void* topk_ids) const;
+  Scope signal_scope() const;
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
@@ -183,6 +185,7 @@ class ExpertParallel {
   std::unique_ptr<ExchangeSizes> sizes_;
   std::vector<int> members_;  // the world's rank behind each of ours
   std::vector<std::unique_ptr<RankState>> ranks_;
+  bool is_traced_ = false;
 };
 
 }  // namespace switchyard

@@ -1,5 +1,6 @@
-// Writing trace events from inside a kernel. With no trace a slice costs one branch that all threads take
-// alike.
+// Writing trace events from inside a kernel. On the host a slice costs one branch when there is no trace. On
+// CUDA even code that never runs costs, in registers and instruction cache: kernels that can trace are
+// compiled apart, with SWITCHYARD_TRACED, and in all others the slices are nothing.
 #pragma once
 
 #include "switchyard/sync/trace.hpp"
@@ -7,7 +8,13 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-SWITCHYARD_DEVICE bool is_on(const TraceBuffer& trace) { return trace.events != nullptr; }
+#if defined(__CUDACC__) && !defined(SWITCHYARD_TRACED)
+inline constexpr bool kCanTrace = false;
+#else
+inline constexpr bool kCanTrace = true;
+#endif
+
+SWITCHYARD_DEVICE bool is_on(const TraceBuffer& trace) { return kCanTrace && trace.events != nullptr; }
 
 // By any thread of the block. The host reads events when the launch has ended: that orders them.
 SWITCHYARD_DEVICE void record(const TraceBuffer& trace, const TraceEvent& event) {

@@ -10,7 +10,7 @@
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
-namespace switchyard::inline cuda_target::target {
+namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 // Threads and blocks.
 SWITCHYARD_DEVICE int thread_idx() { return static_cast<int>(threadIdx.x); }
@@ -105,6 +105,8 @@ SWITCHYARD_DEVICE void store(T* p, T value) {
 }
 template <Order kOrder, Scope kScope, typename T>
 SWITCHYARD_DEVICE T fetch_add(T* p, T value) {
+  // So that the compiler sees what is in shared memory; an atomic_ref hides it.
+  if constexpr (kOrder == Order::kRelaxed && kScope == Scope::kBlock) return atomicAdd_block(p, value);
   return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).fetch_add(value, detail::kMemoryOrder<kOrder>);
 }
 template <Order kOrder, Scope kScope, typename T>
@@ -280,6 +282,6 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
                         static_cast<unsigned long long>(shape.shared_bytes), cudaGetErrorString(error));
 }
 
-}  // namespace switchyard::inline cuda_target::target
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target
 
 #include "switchyard/target/words.hpp"

@@ -7,6 +7,7 @@
 #include "switchyard/base/macros.hpp"
 #include "switchyard/base/status.hpp"
 
+<<<<<<< HEAD
 // Kernels and all they call live in an inline namespace per target, so that both can be linked into one
 // binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself,
 // whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for blocks of n
@@ -14,13 +15,27 @@
 // stands before a loop whose array must stay in registers. SWITCHYARD_WHERE is the last parameter of a word
 // that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does
 // not.
+=======
+// Kernels and all they call live in an inline namespace per target, so that all can be linked into one
+// binary: the host's, CUDA's, and CUDA's with the code that traces (sync/trace_slice.hpp), which the others
+// must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
+// kernel itself, whose registers leave room for blocks of 1024 threads. SWITCHYARD_UNROLL stands before a
+// loop whose array must stay in registers, SWITCHYARD_ROLLED before one that must stay small.
+// SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and SWITCHYARD_PASS_WHERE hands it
+// on: the host's emulator wants to know, CUDA does not.
+>>>>>>> 9d48fa3166d6bd78534e1690af65d1d5d9782eef
 #if defined(__CUDACC__)
+#if defined(SWITCHYARD_TRACED)
+#define SWITCHYARD_TARGET cuda_traced_target
+#else
 #define SWITCHYARD_TARGET cuda_target
+#endif
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 #define SWITCHYARD_KERNEL __global__ __launch_bounds__(1024, 1)
 #define SWITCHYARD_KERNEL_OF(num_threads) __global__ __launch_bounds__(num_threads, 1)
 #define SWITCHYARD_GRID_CONSTANT __grid_constant__
 #define SWITCHYARD_UNROLL _Pragma("unroll")
+#define SWITCHYARD_ROLLED _Pragma("unroll 1")
 #define SWITCHYARD_WHERE
 #define SWITCHYARD_PASS_WHERE
 #else
@@ -30,6 +45,7 @@
 #define SWITCHYARD_KERNEL_OF(num_threads) inline
 #define SWITCHYARD_GRID_CONSTANT
 #define SWITCHYARD_UNROLL
+#define SWITCHYARD_ROLLED
 #define SWITCHYARD_WHERE , ::switchyard::emulator::Where where = ::switchyard::emulator::Where::current()
 #define SWITCHYARD_PASS_WHERE , where
 #endif

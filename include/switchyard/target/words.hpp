@@ -41,6 +41,14 @@ template <typename T>
 SWITCHYARD_DEVICE void st_release_system(T* p, T value SWITCHYARD_WHERE) {
   store<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
+// At a scope known when the kernel runs: device or system, which costs microseconds more.
+template <typename T>
+SWITCHYARD_DEVICE void st_release(Scope scope, T* p, T value SWITCHYARD_WHERE) {
+  if (scope == Scope::kDevice)
+    st_release_device(p, value SWITCHYARD_PASS_WHERE);
+  else
+    st_release_system(p, value SWITCHYARD_PASS_WHERE);
+}
 template <typename T>
 SWITCHYARD_DEVICE T atomic_add_relaxed_block(T* p, T value SWITCHYARD_WHERE) {
   return fetch_add<Order::kRelaxed, Scope::kBlock>(p, value SWITCHYARD_PASS_WHERE);

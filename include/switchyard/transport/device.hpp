@@ -26,6 +26,8 @@ class Device {
   virtual Target target() const = 0;
   virtual std::string name() const = 0;
   virtual const KernelTable& kernels() const = 0;
+  // The same kernels, such as can trace.
+  virtual const KernelTable& traced_kernels() const { return kernels(); }
   // Makes the device current for the calling thread; every launch through kernels() needs it.
   virtual Status activate() = 0;
   virtual int num_multiprocessors() const = 0;

@@ -52,6 +52,8 @@ struct KernelTable {
 };
 
 const KernelTable& host_kernel_table();
-const KernelTable& cuda_kernel_table();  // only in builds with CUDA
+// Only in builds with CUDA.
+const KernelTable& cuda_kernel_table();
+const KernelTable& cuda_traced_kernel_table();  // kernels that can trace
 
 }  // namespace switchyard

@@ -30,16 +30,18 @@ struct DirectCombineAsync {
 
   SWITCHYARD_DEVICE void run() {
     if (target::block_idx() != 0) return;
-    // A broken step left nothing to show.
-    if (is_poisoned(params.fault) || was_skipped<Fixed>(counters)) return;
+    // Loads first, looks second: they are under way together.
+    const bool is_broken = is_poisoned(params.fault);
+    const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    if (is_broken | is_skipped) return;  // a broken step left nothing to show
     const uint64_t offset = static_cast<uint64_t>(reinterpret_cast<const std::byte*>(params.expert_rows) -
                                                   params.recv_bufs.of_rank[params.my_rank]);
     const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
       // release: lets the rank read this rank's expert output; pairs with the acquire in its combine_wait
-      target::st_release_system(params.recv_counts.of_rank[rank] + params.my_rank,
-                                StepCell{step, place}.pack());
+      target::st_release(params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank,
+                         StepCell{step, place}.pack());
   }
 };
 
@@ -68,8 +70,11 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (was_skipped<Fixed>(counters)) return;
-    if (!find_outputs()) return;  // a fault: the host resets everything
+    const bool is_skipped = was_skipped<Fixed>(counters);
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    const bool is_well = finds_no_poison(params.fault);
+    if (is_skipped) return;
+    if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
@@ -81,20 +86,19 @@ struct DirectCombineWait {
   }
 
   // Waits until every rank's expert output is there.
-  SWITCHYARD_DEVICE bool find_outputs() {
+  SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_well) {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
-    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    bool arrived = finds_no_poison(params.fault);
+    bool arrived = is_well;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      uint32_t place = 0;
+      StepCell place{};
       const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
       if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
-        place = StepCell::unpack(target::ld_acquire_system(cell)).value;
+        place = StepCell::unpack(target::ld_acquire_system(cell));
       else
         // acquire: the rank's expert output; pairs with the release in its combine_async
         arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
       shared.output_of_rank[rank] =
-          params.recv_bufs.of_rank[rank] + uint64_t{place} * OutputCellLayout::kUnit;
+          params.recv_bufs.of_rank[rank] + uint64_t{place.value} * OutputCellLayout::kUnit;
     }
     return sync_block_all_well(arrived);
   }

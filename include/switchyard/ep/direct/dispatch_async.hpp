@@ -12,11 +12,14 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxStages = 16;
+  static constexpr int kMaxNumbers = 1024;
 
-  uint32_t num_rows[kMaxExperts];       // that this rank sends to each expert
+  uint32_t num_before[kMaxExperts];     // rows that blocks before this one send to each expert
+  uint32_t num_from_here[kMaxExperts];  // and this one and those behind it
   uint32_t next_row[kMaxExperts];       // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];   // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts + 1];  // all ranks' rows of each expert, then where they begin
+  uint32_t numbers[kMaxNumbers];        // of the block's first ids: see number_of()
   uint32_t warp_sums[1024 / kWarpSize];
   target::TransferBarrier loaded[kMaxStages];
   bool is_last_block;
@@ -77,16 +80,19 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void run() {
-    const bool is_well = finds_no_poison(params.fault);  // looked at later: the load takes its time
+    // Looked at later: loads take their time.
+    const bool is_well = finds_no_poison(params.fault);
+    const IdBatch first_ids = load_ids(0);
+    const int first_expert = expert_of_turn(0);
     begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    if (!count_rows(is_well)) return drain_loads();  // an earlier step broke and has not been reset
+    if (!count_rows(first_ids, is_well)) return drain_loads();  // an earlier step broke and was not reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
     if (place_experts()) {
       place_rows();
-      carry_rows();
+      carry_rows(first_expert);
     } else {
       drain_loads();
     }
@@ -97,8 +103,8 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
-      shared.num_rows[expert_idx] = 0;
-      shared.next_row[expert_idx] = 0;
+      shared.num_before[expert_idx] = 0;
+      shared.num_from_here[expert_idx] = 0;
       shared.my_first_row[expert_idx] = 0;
       shared.first_row[expert_idx] = 0;
     }
@@ -107,33 +113,56 @@ struct DirectDispatchAsync {
     target::sync_block();
   }
 
-  // Counts this rank's rows per expert, and apart from them those of the blocks before this one. Says whether
-  // all threads of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(bool is_well) {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
-    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
-    const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    constexpr int kInFlight = 8;
-    for (int64_t i = target::thread_idx(); i < num_ids;
-         i += static_cast<int64_t>(kInFlight) * target::num_threads()) {
-      int ids[kInFlight];
-      for (int j = 0; j < kInFlight; ++j) {
-        const int64_t id_idx = i + static_cast<int64_t>(j) * target::num_threads();
-        ids[j] = id_idx < num_ids ? params.topk_ids[id_idx] : -1;
-      }
-      for (int j = 0; j < kInFlight; ++j) {
-        if (ids[j] == -1) continue;
-        if (kChecked && (ids[j] < 0 || ids[j] >= shape.n_experts())) {
-          report_bad_id(ids[j]);
-          continue;
-        }
-        target::atomic_add_relaxed_block(&shared.num_rows[ids[j]], 1u);
-        if (i + static_cast<int64_t>(j) * target::num_threads() < first_id &&
-            !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore))
-          target::atomic_add_relaxed_block(&shared.next_row[ids[j]], 1u);
-      }
+  // Ids of the rank that a thread has in flight at once, by fours.
+  struct IdBatch {
+    static constexpr int kFours = 4;
+    Vec16 fours[kFours];
+  };
+  SWITCHYARD_DEVICE int64_t num_ids() const {
+    return static_cast<int64_t>(params.num_tokens) * shape.top_k();
+  }
+  SWITCHYARD_DEVICE int64_t first_id_of_four(int64_t batch_idx, int i) const {
+    return 4 * ((batch_idx * IdBatch::kFours + i) * target::num_threads() + target::thread_idx());
+  }
+  SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
+    IdBatch batch;
+    for (int i = 0; i < IdBatch::kFours; ++i) {
+      const int64_t id_idx = first_id_of_four(batch_idx, i);
+      if (id_idx + 4 <= num_ids())
+        batch.fours[i] = target::ld_16(params.topk_ids + id_idx);
+      else
+        for (int j = 0; j < 4; ++j)
+          batch.fours[i].words[j] =
+              static_cast<uint32_t>(id_idx + j < num_ids() ? params.topk_ids[id_idx + j] : -1);
     }
+    return batch;
+  }
+
+  // Counts this rank's rows per expert, those of the blocks before this one apart. Says whether all threads
+  // of the block are well.
+  SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
+    const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    int bad_id = -1;
+    for (int64_t batch_idx = 0; first_id_of_four(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
+      for (int i = 0; i < IdBatch::kFours; ++i)
+        for (int j = 0; j < 4; ++j) {
+          const int id = static_cast<int>(batch.fours[i].words[j]);
+          if (id == -1) continue;
+          if (kChecked && (id < 0 || id >= shape.n_experts())) {
+            bad_id = id;
+            continue;
+          }
+          const bool is_before = first_id_of_four(batch_idx, i) + j < first_id &&
+                                 !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
+          target::atomic_add_relaxed_block(is_before ? &shared.num_before[id] : &shared.num_from_here[id],
+                                           1u);
+        }
+    if (bad_id != -1) report_bad_id(bad_id);
     return sync_block_all_well(is_well);
+  }
+  SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
+    return shared.num_before[expert_idx] + shared.num_from_here[expert_idx];
   }
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
@@ -149,13 +178,16 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void send_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
-      for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-           expert_idx += target::num_threads())
+      for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
+           cell_idx += target::num_threads()) {
+        const int expert_idx = cell_idx * CountCell::kExperts;
+        const uint32_t next_count = expert_idx + 1 < shape.n_experts() ? num_rows(expert_idx + 1) : 0;
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
-        target::st_release_system(
-            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, expert_idx),
-            StepCell{step, shared.num_rows[expert_idx]}.pack());
+        target::st_release(params.signal_scope,
+                           count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+                           CountCell{step, {num_rows(expert_idx), next_count}}.pack());
+      }
   }
 
   // Waits for the counts of all ranks and sums them up.
@@ -163,24 +195,25 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
-    for (int cell_idx = target::thread_idx();
-         target::thread_idx() < num_waiting && cell_idx < shape.n_ranks() * shape.n_experts();
-         cell_idx += num_waiting) {
-      const int src_rank = cell_idx / shape.n_experts();
-      const int expert_idx = cell_idx % shape.n_experts();
-      uint32_t num_rows = 0;
-      const uint64_t* cell =
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, expert_idx);
+    const int cells_per_rank = count_table().cells_per_rank();
+    for (int idx = target::thread_idx();
+         target::thread_idx() < num_waiting && idx < shape.n_ranks() * cells_per_rank; idx += num_waiting) {
+      const int src_rank = idx / cells_per_rank;
+      const int expert_idx = idx % cells_per_rank * CountCell::kExperts;
+      const uint64_t* address = params.count_tables.of_rank[params.my_rank] + idx;
+      CountCell cell{};
       if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
-        num_rows = StepCell::unpack(target::ld_acquire_system(cell)).value;
+        cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
         arrived &=
-            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, cell, num_rows);
-      if (num_rows == 0) continue;
-      target::atomic_add_relaxed_block(&shared.first_row[expert_idx], num_rows);
-      if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
-        target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], num_rows);
+            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
+      for (int i = 0; i < CountCell::kExperts; ++i) {
+        if (cell.counts[i] == 0) continue;
+        target::atomic_add_relaxed_block(&shared.first_row[expert_idx + i], cell.counts[i]);
+        if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+          target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx + i], cell.counts[i]);
+      }
     }
     return sync_block_all_well(arrived);
   }
@@ -190,11 +223,8 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE bool place_experts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
     const int n_local_experts = shape.n_local_experts();
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
-      shared.first_row[expert_idx] = align_up(shared.first_row[expert_idx], params.format.row_alignment());
-    target::sync_block();
-    block_exclusive_scan(shared.first_row, shape.n_experts(), shared.warp_sums);
+    block_exclusive_scan(shared.first_row, shape.n_experts(), params.format.row_alignment(),
+                         shared.warp_sums);
     bool is_too_much = false;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       const uint32_t num_rows =
@@ -227,34 +257,52 @@ struct DirectDispatchAsync {
   // The warp that numbers rows; where there are others, those wait for the counts.
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
+  // Ids of the block that the ranker has in hand at once.
+  struct RankedIds {
+    static constexpr int kWarpfuls = 8;
+    int experts[kWarpfuls];
+  };
+  SWITCHYARD_DEVICE RankedIds load_ranked(int64_t first_id, int64_t id_end) const {
+    RankedIds ids;
+    for (int i = 0; i < RankedIds::kWarpfuls; ++i) {
+      const int64_t id_idx = first_id + i * kWarpSize + target::lane_idx();
+      ids.experts[i] = id_idx < id_end ? expert_of(id_idx) : -1;
+    }
+    return ids;
+  }
+
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp; the numbers wait in row_of.
+  // By one warp. Only next_row ties one warpful of ids to the next: everything else is done ahead.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
-    constexpr int kInFlight = 8;
     const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
-    for (int64_t first = static_cast<int64_t>(token_begin) * shape.top_k(); first < id_end;
-         first += kInFlight * kWarpSize) {
-      int expert_of_id[kInFlight];
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t id_idx = first + i * kWarpSize + target::lane_idx();
-        expert_of_id[i] = id_idx < id_end ? expert_of(id_idx) : -1;
-      }
-      for (int i = 0; i < kInFlight; ++i)
-        if (first + i * kWarpSize < id_end)
-          rank_warp_of_ids(first + i * kWarpSize + target::lane_idx(), expert_of_id[i]);
+    int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
+    RankedIds ids = load_ranked(first_id, id_end);
+    for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
+      shared.next_row[expert_idx] = shared.num_before[expert_idx];
+    target::sync_warp();
+    while (first_id < id_end) {
+      uint32_t same[RankedIds::kWarpfuls];
+      for (int i = 0; i < RankedIds::kWarpfuls; ++i)
+        same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
+      const int64_t next_id = first_id + RankedIds::kWarpfuls * kWarpSize;
+      const RankedIds next_ids = load_ranked(next_id, id_end);
+      for (int i = 0; i < RankedIds::kWarpfuls && first_id + i * kWarpSize < id_end; ++i)
+        rank_warpful(first_id + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
+      first_id = next_id;
+      ids = next_ids;
     }
   }
 
-  SWITCHYARD_DEVICE void rank_warp_of_ids(int64_t id_idx, int expert_idx) {
-    const uint32_t same = target::match_any(static_cast<uint32_t>(expert_idx));
+  // `same`: the lanes that have this expert.
+  SWITCHYARD_DEVICE void rank_warpful(int64_t id_idx, int expert_idx, uint32_t same) {
     const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
     const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
     target::sync_warp();
     if (expert_idx >= 0) {
       if (same_below == 0)
         shared.next_row[expert_idx] = next_row + static_cast<uint32_t>(target::popcount(same));
-      target::st(&params.row_of[id_idx], next_row + static_cast<uint32_t>(target::popcount(same_below)));
+      target::st(number_of(id_idx), next_row + static_cast<uint32_t>(target::popcount(same_below)));
     }
     target::sync_warp();
   }
@@ -264,23 +312,44 @@ struct DirectDispatchAsync {
     return id >= 0 && (!kChecked || id < shape.n_experts()) ? id : -1;
   }
 
-  // Every (token, k) of this block gets its row on the expert's owner.
+  // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
+  // fit, else where the row's place will be.
+  SWITCHYARD_DEVICE bool has_numbers_here() const {
+    return static_cast<int64_t>(token_end - token_begin) * shape.top_k() <= DirectDispatchShared::kMaxNumbers;
+  }
+  SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
+    return has_numbers_here() ? &shared.numbers[id_idx - static_cast<int64_t>(token_begin) * shape.top_k()]
+                              : &params.row_of[id_idx];
+  }
+
+  // Every (token, k) of this block gets its row on the expert's owner. All at once: src_info is written in
+  // pieces smaller than memory likes, which the caches join only if they come together. Carriers need not
+  // wait for it if they can find their rows themselves.
   SWITCHYARD_DEVICE void place_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
-    for (int64_t id_idx = static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx();
-         id_idx < static_cast<int64_t>(token_end) * shape.top_k(); id_idx += target::num_threads()) {
+    const bool leaves_out_carriers = finds_rows_itself();
+    if (leaves_out_carriers && is_carrier()) return;
+    const int num_left_out = leaves_out_carriers ? carriers.num_carriers * kWarpSize : 0;
+    for (int64_t id_idx =
+             static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx() - num_left_out;
+         id_idx < static_cast<int64_t>(token_end) * shape.top_k();
+         id_idx += target::num_threads() - num_left_out) {
       const int expert_idx = expert_of(id_idx);
       if (expert_idx < 0) continue;
-      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(&params.row_of[id_idx]);
+      const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
       target::st(&params.row_of[id_idx], row);
       const uint64_t src_info =
           static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
       target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
                  src_info);
     }
-    target::sync_block();
+    if (!leaves_out_carriers) target::sync_block();
   }
 
+  // Whether a carrier can do without place_rows(), which others do meanwhile.
+  SWITCHYARD_DEVICE bool finds_rows_itself() const {
+    return has_numbers_here() && carriers.num_carriers < target::num_warps();
+  }
   SWITCHYARD_DEVICE bool is_carrier() const { return target::warp_idx() < carriers.num_carriers; }
   SWITCHYARD_DEVICE int token_of_turn(int turn) const {
     return token_begin + target::warp_idx() + turn * carriers.num_carriers;
@@ -314,13 +383,12 @@ struct DirectDispatchAsync {
       await_load(turn);
   }
 
-  SWITCHYARD_DEVICE void carry_rows() {
+  SWITCHYARD_DEVICE void carry_rows(int first_expert) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
-    std::byte* row = row_of_turn(0);
+    std::byte* row = row_of_turn(0, first_expert);
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
-      std::byte* next_row = row_of_turn(turn + 1);
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
         if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
@@ -330,20 +398,26 @@ struct DirectDispatchAsync {
       await_load(turn);
       if (row != nullptr) target::bulk_store(row, shared.stage(stage_of_turn(turn), row_bytes), row_bytes);
       target::bulk_commit();
-      row = next_row;
+      row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
     target::fence_proxy_async();
   }
 
-  // Lane k: the row of the token's choice k, null if there is none.
-  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn) const {
-    if (target::lane_idx() >= shape.top_k() || token_of_turn(turn) >= token_end) return nullptr;
-    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
-    const int expert_idx = expert_of(id_idx);
+  // Lane k: the expert that the token's choice k names; -1 if there is none.
+  SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
+    const int token_idx = token_of_turn(turn);
+    if (!is_carrier() || target::lane_idx() >= shape.top_k() || token_idx >= token_end) return -1;
+    return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
+  }
+
+  // Lane k: the row of the token's choice k on the expert's owner; null if there is none.
+  SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
-    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] +
-           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
+    const uint32_t row = finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
+                                             : target::ld(&params.row_of[id_idx]);
+    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] + static_cast<uint64_t>(row) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.
@@ -362,9 +436,10 @@ struct DirectDispatchAsync {
          expert_idx += target::num_threads())
       // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait
       // over there, and with who looks at the readiness of an expert before
-      target::st_release_system(ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                           shape.local_expert(expert_idx), params.my_rank),
-                                StepCell{step, shared.num_rows[expert_idx]}.pack());
+      target::st_release(params.signal_scope,
+                         ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                    shape.local_expert(expert_idx), params.my_rank),
+                         StepCell{step, num_rows(expert_idx)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };

@@ -21,16 +21,21 @@ struct DirectDispatchWait {
   SWITCHYARD_DEVICE void run() {
     if (target::block_idx() != 0) return;
     const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
+    publish_offsets();
     if (!collect_rows(step)) return;  // a fault: the host resets everything
+    // All blocks of this rank have signalled, so none needs the old number any more.
+    if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
+      target::st(counters.num_steps(), static_cast<int32_t>(step));
+  }
+
+  // Known before any row is there.
+  SWITCHYARD_DEVICE void publish_offsets() {
     for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
          expert_idx += target::num_threads()) {
       target::st(&params.row_offsets[expert_idx],
                  static_cast<uint32_t>(target::ld(counters.row_offset(expert_idx))));
       if (expert_idx < shape.n_local_experts()) target::st(&params.expert_ids[expert_idx], expert_idx);
     }
-    // All blocks of this rank have signalled, so none needs the old number any more.
-    if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
-      target::st(counters.num_steps(), static_cast<int32_t>(step));
   }
 
   // Waits until the rows of every rank for every expert here have arrived.
@@ -41,7 +46,7 @@ struct DirectDispatchWait {
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
-      uint32_t num_rows = 0;
+      StepCell num_rows{};
       if (is_mutant<Fixed>(LogicMutant::kRowsNotAwaited)) continue;
       // acquire: the rank's rows of this expert; pairs with the release in its finish()
       arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,

@@ -16,22 +16,45 @@ struct StepCell {
   uint32_t step;
   uint32_t value;
 
+  SWITCHYARD_HD static constexpr uint32_t step_bits(uint32_t step) { return step; }
   SWITCHYARD_HD constexpr uint64_t pack() const { return uint64_t{step} << 32 | value; }
   SWITCHYARD_HD static constexpr StepCell unpack(uint64_t cell) {
     return {static_cast<uint32_t>(cell >> 32), static_cast<uint32_t>(cell)};
   }
 };
 
-// uint64 [n_ranks][n_experts], a copy on every rank: rows that each rank sends to each expert.
+// The rows that a rank sends to two neighbouring experts, with the lower bits of the step's number: cells are
+// written in every step, so it is enough to tell a step from the one before.
+struct CountCell {
+  static constexpr int kExperts = 2;
+  static constexpr uint32_t kMaxCount = (1u << 24) - 1;
+
+  uint32_t step;
+  uint32_t counts[kExperts];
+
+  SWITCHYARD_HD static constexpr uint32_t step_bits(uint32_t step) { return step & 0xffffu; }
+  SWITCHYARD_HD constexpr uint64_t pack() const {
+    return uint64_t{step_bits(step)} << 48 | uint64_t{counts[1]} << 24 | counts[0];
+  }
+  SWITCHYARD_HD static constexpr CountCell unpack(uint64_t cell) {
+    return {static_cast<uint32_t>(cell >> 48),
+            {static_cast<uint32_t>(cell) & kMaxCount, static_cast<uint32_t>(cell >> 24) & kMaxCount}};
+  }
+};
+
+static_assert(uint64_t{kMaxTokensPerRank} * kMaxTopK <= CountCell::kMaxCount);
+
+// uint64 [n_ranks][cells_per_rank()], a CountCell each, a copy on every rank.
 struct CountTableLayout {
   int n_ranks;
   int n_experts;
 
+  SWITCHYARD_HD int cells_per_rank() const { return ceil_div(n_experts, CountCell::kExperts); }
   CheckedSize bytes() const {
-    return CheckedSize(n_ranks) * CheckedSize(n_experts) * CheckedSize(sizeof(uint64_t));
+    return CheckedSize(n_ranks) * CheckedSize(cells_per_rank()) * CheckedSize(sizeof(uint64_t));
   }
-  SWITCHYARD_HD uint64_t* cell(uint64_t* base, int src_rank, int expert_idx) const {
-    return base + static_cast<int64_t>(src_rank) * n_experts + expert_idx;
+  SWITCHYARD_HD uint64_t* cell(uint64_t* base, int src_rank, int cell_of_rank) const {
+    return base + static_cast<int64_t>(src_rank) * cells_per_rank() + cell_of_rank;
   }
 };
 

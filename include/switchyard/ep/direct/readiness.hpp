@@ -14,7 +14,7 @@ SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int l
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
   bool arrived = true;
   for (int rank = 0; rank < readiness.n_ranks; ++rank) {
-    uint32_t num_rows = 0;
+    StepCell num_rows{};
     // acquire: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
     arrived &=
         wait_for_step(readiness.fault, Phase::kDispatchWait, rank, readiness.first_expert + local_expert_idx,

@@ -86,8 +86,8 @@ struct CombineAsync {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
-      target::st_release_system(counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
-                                uint64_t{shared.rows.count(pair_idx)});
+      target::st_release(params.signal_scope, counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
+                         uint64_t{shared.rows.count(pair_idx)});
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
       if (!is_mutant<Fixed>(LogicMutant::kExtraRowsNotPutBack))

@@ -196,9 +196,10 @@ struct DispatchAsync {
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
       // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
       // there
-      target::st_release_system(counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                            shape.local_expert(expert_idx), params.my_rank),
-                                count.pack());
+      target::st_release(params.signal_scope,
+                         counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                     shape.local_expert(expert_idx), params.my_rank),
+                         count.pack());
     }
   }
 
