@@ -8,7 +8,7 @@
 #include "switchyard/target/target.hpp"
 #include "switchyard/target/tensor_shape.hpp"
 
-namespace switchyard::inline cuda_target::target {
+namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 inline constexpr size_t kTileAlignment = 1024;  // of a tile in shared memory, for the swizzle
 
@@ -135,4 +135,4 @@ SWITCHYARD_DEVICE void store_matrices(void* row, uint32_t m0, uint32_t m1, uint3
                : "memory");
 }
 
-}  // namespace switchyard::inline cuda_target::target
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target

@@ -4,7 +4,7 @@
 
 #include "switchyard/target/vocabulary.hpp"
 
-namespace switchyard::inline cuda_target::target {
+namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 // multiply(): sums (or, without `accumulate`, the product alone) of 64 x 16 by 16 x kWidth, both operands tiles
 // of shared memory with 16 elements of the inner dimension in a row. multiply_transposed(): the first operand in
@@ -141,4 +141,4 @@ struct MatrixUnit<256> {
   }
 };
 
-}  // namespace switchyard::inline cuda_target::target
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target

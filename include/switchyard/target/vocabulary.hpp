@@ -7,23 +7,14 @@
 #include "switchyard/base/macros.hpp"
 #include "switchyard/base/status.hpp"
 
-<<<<<<< HEAD
-// Kernels and all they call live in an inline namespace per target, so that both can be linked into one
-// binary. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the kernel itself,
-// whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for blocks of n
-// threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes. SWITCHYARD_UNROLL
-// stands before a loop whose array must stay in registers. SWITCHYARD_WHERE is the last parameter of a word
-// that knows its caller, and SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does
-// not.
-=======
 // Kernels and all they call live in an inline namespace per target, so that all can be linked into one
 // binary: the host's, CUDA's, and CUDA's with the code that traces (sync/trace_slice.hpp), which the others
 // must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
-// kernel itself, whose registers leave room for blocks of 1024 threads. SWITCHYARD_UNROLL stands before a
-// loop whose array must stay in registers, SWITCHYARD_ROLLED before one that must stay small.
-// SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and SWITCHYARD_PASS_WHERE hands it
-// on: the host's emulator wants to know, CUDA does not.
->>>>>>> 9d48fa3166d6bd78534e1690af65d1d5d9782eef
+// kernel itself, whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for
+// blocks of n threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes.
+// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one that
+// must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
+// SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
 #if defined(__CUDACC__)
 #if defined(SWITCHYARD_TRACED)
 #define SWITCHYARD_TARGET cuda_traced_target
