@@ -215,7 +215,9 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
 Status Attention::launch_plan(const AttentionTensors& tensors) {
   constexpr uint32_t kNumThreads = 128;
   const uint32_t batch_size = static_cast<uint32_t>(shape_.batch_size);
-  return kernels_.plan_tiles({.num_blocks = ceil_div(batch_size, kNumThreads), .num_threads = kNumThreads},
+  return kernels_.plan_tiles({.num_blocks = ceil_div(batch_size, kNumThreads),
+                              .num_threads = kNumThreads,
+                              .programmatic_dependent = true},
                              rank_.stream(),
                              PlanTilesParams{tensors.query_offsets,
                                              batch_size,
@@ -229,7 +231,9 @@ Status Attention::launch_combine(const AttentionTensors& tensors) {
   const uint32_t num_places =
       static_cast<uint32_t>(shape_.num_query_rows) * static_cast<uint32_t>(shape_.num_heads);
   return kernels_.combine_splits(
-      {.num_blocks = ceil_div(num_places, kWarpsPerBlock), .num_threads = kWarpsPerBlock * kWarpSize},
+      {.num_blocks = ceil_div(num_places, kWarpsPerBlock),
+       .num_threads = kWarpsPerBlock * kWarpSize,
+       .programmatic_dependent = true},
       rank_.stream(),
       CombineSplitsParams{partial_output_.data(), partial_lse_.data(), tensors.output, tensors.lse,
                           choice_.num_splits, num_places, static_cast<uint32_t>(shape_.head_dim)});

@@ -71,9 +71,15 @@ class CombineSplits {
   const CombineSplitsParams& params_;
 };
 
-SWITCHYARD_KERNEL void combine_splits_kernel(CombineSplitsParams params) { CombineSplits(params).run(); }
+SWITCHYARD_KERNEL void combine_splits_kernel(CombineSplitsParams params) {
+  target::grid_dependency_wait();
+  target::grid_dependency_launch();
+  CombineSplits(params).run();
+}
 
 SWITCHYARD_KERNEL void plan_tiles_kernel(PlanTilesParams params) {
+  target::grid_dependency_wait();
+  target::grid_dependency_launch();
   const uint32_t num_threads = static_cast<uint32_t>(target::num_blocks() * target::num_threads());
   for (uint32_t i = static_cast<uint32_t>(target::block_idx() * target::num_threads() + target::thread_idx());
        i < params.batch_size; i += num_threads) {

@@ -42,7 +42,8 @@ struct AttentionConfig {
   static constexpr bool kTakesTurns = kNumConsumers > 1 && kHeadDim <= 128;
 
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
-  // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each of 4.
+  // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each
+  // of 4.
   static constexpr int kProducerRegisters = kNumConsumers == 3 ? 32 : kHeadDim == 256 ? 24 : 40;
   static constexpr int kConsumerRegisters = kNumConsumers == 3 ? 160 : kHeadDim == 256 ? 240 : 232;
 

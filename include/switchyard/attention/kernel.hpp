@@ -22,6 +22,8 @@ void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
   target::sync_block();
   if (warpgroup == 0) {
     target::give_registers<Config::kProducerRegisters>();
+    target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
+    target::grid_dependency_launch();
     if (target::warp_idx() == kProducerWarp) AttentionProducer<Config>(params, shared).run();
     if (target::warp_idx() == kPlannerWarp) AttentionPlanner<Config>(params.numbers, shared).run();
   } else {

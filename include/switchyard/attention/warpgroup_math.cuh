@@ -68,8 +68,6 @@ class WarpgroupMath {
     target::hold_registers(scores_);
   }
   SWITCHYARD_DEVICE void wait_sums() {
-    target::hold_registers(scores_);
-    target::order_after(row_sum_[0] + row_sum_[1]);  // what was computed meanwhile is done first
     target::matrix_wait<0>();
     target::hold_registers(outputs_);
     target::hold_registers(weights_);

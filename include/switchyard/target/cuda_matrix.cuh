@@ -103,16 +103,6 @@ SWITCHYARD_DEVICE void hold_registers(uint32_t (&values)[kSize]) {
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Nothing that comes later begins before this value, which is not negative, is there. The assembler moves
-// arithmetic behind a matrix_wait() that it does not depend on, and the two no longer overlap; it moves
-// nothing across a loop.
-SWITCHYARD_DEVICE void order_after(float value) {
-  asm volatile(
-      "{ .reg .pred p; AGAIN: setp.lt.f32 p, %0, 0f00000000; @!p bra DONE; nanosleep.u32 1; bra AGAIN; DONE: "
-      "}" ::"f"(value)
-      : "memory");
-}
-
 SWITCHYARD_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 SWITCHYARD_DEVICE float exp2_approx(float x) {
   float y;

@@ -20,7 +20,8 @@ Status launch_attention(uint32_t num_blocks, StreamHandle stream, const Attentio
     if (!map->ok()) return map->status();
   const LaunchShape shape{.num_blocks = num_blocks,
                           .num_threads = Config::kNumThreads,
-                          .shared_bytes = sizeof(AttentionShared<Config>)};
+                          .shared_bytes = sizeof(AttentionShared<Config>),
+                          .programmatic_dependent = true};
   return target::launch("attention", attention_kernel<Config>, shape, stream,
                         AttentionParams{queries.value(), keys.value(), values.value(), numbers});
 }
