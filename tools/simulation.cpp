@@ -322,9 +322,10 @@ std::string Scenario::describe() const {
                      std::to_string(n_sms) + " blocks, " + switchyard::to_string(protocol) + ", " +
                      (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
-    text += " ";
-    for (size_t rank = 0; rank < tokens.size(); ++rank)
-      text += (rank > 0 ? "," : "") + std::to_string(tokens[rank]);
+    for (size_t rank = 0; rank < tokens.size(); ++rank) {
+      text += rank > 0 ? "," : " ";
+      text += std::to_string(tokens[rank]);
+    }
   }
   if (fault == SimulatedFault::kNone) return text;
   text += "; ";
