@@ -1,12 +1,9 @@
 // The `switchyard` command as a user meets it: exit codes, the line that names the flag, JSON, dumps.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,55 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "json_value.hpp"
+#include "cli_fixture.hpp"
 
 namespace switchyard {
 namespace {
 
 using testing_support::JsonReader;
 using testing_support::JsonValue;
+using testing_support::Outcome;
+using testing_support::read_file;
 
-struct Outcome {
-  int exit_code;
-  std::string out;
-  std::string err;
-};
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class Cli : public testing::Test {
- protected:
-  Cli() : folder(std::filesystem::temp_directory_path() / ("switchyard_cli_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder);
-  }
-  ~Cli() override { std::filesystem::remove_all(folder); }
-
-  Outcome run(const std::string& arguments) {
-    const std::string err_path = folder / "err", out_path = folder / "out";
-    const std::string command =
-        std::string(SWITCHYARD_TOOL) + " " + arguments + " >'" + out_path + "' 2>'" + err_path + "'";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out_path), read_file(err_path)};
-  }
-  // Exit 2, one line on stderr that holds every part, nothing on stdout.
-  void expect_refused(const std::string& arguments, const std::vector<std::string>& parts) {
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.exit_code, 2) << arguments;
-    EXPECT_EQ(outcome.out, "") << arguments;
-    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << arguments << "\n"
-                                                                           << outcome.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(outcome.err.find(part), std::string::npos) << arguments << "\n"
-                                                           << outcome.err << "lacks " << part;
-  }
-  // Built to measure what checks cost.
-  bool is_unchecked() { return run("doctor").out.find("UNCHECKED") != std::string::npos; }
-
-  const std::filesystem::path folder;
-};
+class Cli : public testing_support::CliTest {};
 
 const std::string kSmall =
     "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 32 --expert-width 16 --tokens 5 ";

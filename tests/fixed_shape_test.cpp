@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "ep_harness.hpp"
+#include "switchyard/ep/direct/kernels.hpp"
 #include "switchyard/ep/slotted/kernels.hpp"
 #include "switchyard/format/bf16.hpp"
 #include "target_fixture.hpp"
@@ -57,7 +58,8 @@ struct AddResidual {
 };
 static_assert(CombineEpilogue<AddResidual>);
 
-// The buffers of one rank that owns all experts, and a step through them.
+// The buffers of one rank that owns all experts, and a step through them. The experts work in place.
+template <Protocol kProtocol>
 class OneRankStep {
  public:
   OneRankStep(Rank& rank, const reference::Step& step)
@@ -66,9 +68,11 @@ class OneRankStep {
         tokens_(must(rank.upload(step.tokens[0]))),
         topk_ids_(must(rank.upload(step.topk_ids[0]))),
         topk_weights_(must(rank.upload(step.topk_weights[0]))) {
-    // Cells say that nothing has arrived; counters start at 0, as they are left by every step.
-    EXPECT_TRUE(dispatch_counts_.fill_bytes(0xff).ok());
-    EXPECT_TRUE(combine_counts_.fill_bytes(0xff).ok());
+    // Cells say that nothing has arrived; counters start at 0. Direct, cells of zeros are of no step.
+    if (kProtocol == Protocol::kSlotted) {
+      EXPECT_TRUE(dispatch_counts_.fill_bytes(0xff).ok());
+      EXPECT_TRUE(combine_counts_.fill_bytes(0xff).ok());
+    }
     EXPECT_TRUE(rows_.fill_bytes(0xee).ok());
   }
 
@@ -77,11 +81,18 @@ class OneRankStep {
   void dispatch(testing_support::StepMode mode) {
     const DispatchParams<BF16TokenFormat> params{dispatch_arguments(open_fields<Fixed>()),
                                                  BF16TokenFormat{kTestedShape.hidden, rows_.data()}};
+    constexpr bool kIsDirect = kProtocol == Protocol::kDirect;
+    constexpr auto kFused = kIsDirect ? &direct_dispatch_kernel<Fixed, BF16TokenFormat>
+                                      : &dispatch_kernel<Fixed, BF16TokenFormat>;
+    constexpr auto kAsync = kIsDirect ? &direct_dispatch_async_kernel<Fixed, BF16TokenFormat>
+                                      : &dispatch_async_kernel<Fixed, BF16TokenFormat>;
+    constexpr auto kWait = kIsDirect ? &direct_dispatch_wait_kernel<Fixed, BF16TokenFormat>
+                                     : &dispatch_wait_kernel<Fixed, BF16TokenFormat>;
     if (mode == testing_support::StepMode::kFused) {
-      run(dispatch_kernel<Fixed, BF16TokenFormat>, params);
+      run(kFused, params);
     } else {
-      run(dispatch_async_kernel<Fixed, BF16TokenFormat>, params);
-      run(dispatch_wait_kernel<Fixed, BF16TokenFormat>, params);
+      run(kAsync, params);
+      run(kWait, params);
     }
   }
 
@@ -100,17 +111,24 @@ class OneRankStep {
             testing_support::scaling_expert(nullptr, step_, 0, result.src_info[2 * row], expert);
         expert_rows.insert(expert_rows.end(), made.begin(), made.end());
       }
-    ASSERT_TRUE(expert_rows_.upload(expert_rows).ok());
+    ASSERT_TRUE(rows_.upload(expert_rows).ok());
   }
 
   template <FixedShape Fixed, typename Epilogue>
   void combine(testing_support::StepMode mode, const Epilogue& epilogue) {
     const CombineParams<Epilogue> params{combine_arguments(open_fields<Fixed>()), epilogue};
+    constexpr bool kIsDirect = kProtocol == Protocol::kDirect;
+    constexpr auto kFused =
+        kIsDirect ? &direct_combine_kernel<Fixed, Epilogue> : &combine_kernel<Fixed, Epilogue>;
+    constexpr auto kAsync =
+        kIsDirect ? &direct_combine_async_kernel<Fixed, Epilogue> : &combine_async_kernel<Fixed, Epilogue>;
+    constexpr auto kWait =
+        kIsDirect ? &direct_combine_wait_kernel<Fixed, Epilogue> : &combine_wait_kernel<Fixed, Epilogue>;
     if (mode == testing_support::StepMode::kFused) {
-      run(combine_kernel<Fixed, Epilogue>, params);
+      run(kFused, params);
     } else {
-      run(combine_async_kernel<Fixed, Epilogue>, params);
-      run(combine_wait_kernel<Fixed, Epilogue>, params);
+      run(kAsync, params);
+      run(kWait, params);
     }
   }
 
@@ -120,10 +138,14 @@ class OneRankStep {
     return testing_support::must(std::move(result));
   }
 
-  static constexpr uint64_t shared_bytes(const DispatchArguments&) {
-    return dispatch_shared_bytes(kMessageBytes);
+  static uint64_t shared_bytes(const DispatchArguments&) {
+    if (kProtocol == Protocol::kSlotted) return dispatch_shared_bytes(kMessageBytes);
+    return DirectDispatchShared::bytes(BF16TokenFormat{kS.hidden, nullptr}, kS.hidden, kS.top_k,
+                                       kMaxSharedBytes);
   }
-  static constexpr uint64_t shared_bytes(const CombineArguments&) { return kCombineSharedBytes; }
+  static uint64_t shared_bytes(const CombineArguments&) {
+    return kProtocol == Protocol::kDirect ? sizeof(DirectCombineShared) : kCombineSharedBytes;
+  }
 
   template <typename Params>
   void run(void (*kernel)(Params), const Params& params) {
@@ -138,6 +160,7 @@ class OneRankStep {
   FaultChannel fault_channel() const {
     FaultChannel channel{};
     channel.record = fault_.as<FaultRecord>();
+    channel.skipped = channel.record + 1;
     channel.poison[0] = poison_.data();
     channel.n_ranks = 1;
     channel.timeout_ns = 20'000'000'000;
@@ -155,27 +178,33 @@ class OneRankStep {
     arguments.expert_ids = expert_ids_.data();
     arguments.src_info = src_info_.data();
     arguments.max_rows = kMaxRows;
-    arguments.recv_bufs.of_rank[0] = dispatch_recv_.data();
+    arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : dispatch_recv_.data();
     arguments.recv_counts.of_rank[0] = dispatch_counts_.data();
     arguments.counters = counters_.data();
     arguments.fault = fault_channel();
+    arguments.count_tables.of_rank[0] = count_table_.data();
+    arguments.src_infos.of_rank[0] = src_info_.data();
+    arguments.row_of = row_of_.data();
     return arguments;
   }
 
   CombineArguments combine_arguments(const EpShape& shape) const {
     CombineArguments arguments{};
     arguments.shape = shape;
-    arguments.expert_rows = expert_rows_.data();
+    arguments.expert_rows = rows_.data();
     arguments.src_info = src_info_.data();
     arguments.num_tokens = step_.num_tokens(0);
     arguments.topk_ids = topk_ids_.data();
     arguments.topk_weights = topk_weights_.data();
-    arguments.recv_bufs.of_rank[0] = combine_recv_.data();
+    arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : combine_recv_.data();
     arguments.recv_counts.of_rank[0] = combine_counts_.data();
     arguments.counters = counters_.data();
     arguments.fault = fault_channel();
+    arguments.row_of = row_of_.data();
     return arguments;
   }
+
+  std::byte* row_memory() const { return reinterpret_cast<std::byte*>(rows_.data()); }
 
   template <typename T>
   Buffer<T> zeros(uint64_t size) const {
@@ -200,12 +229,17 @@ class OneRankStep {
       zeros<std::byte>(CombineRecvLayout{kS.max_tokens_per_rank, kS.top_k, kRowBytes}.bytes().value());
   Buffer<uint64_t> dispatch_counts_ = zeros<uint64_t>(kS.n_experts),
                    combine_counts_ = zeros<uint64_t>(kS.n_experts);
-  Buffer<int32_t> counters_ = zeros<int32_t>(SyncCounterLayout{kS.n_experts}.total_size());
+  Buffer<int32_t> counters_ =
+      zeros<int32_t>(kProtocol == Protocol::kDirect ? DirectCounters::size(kS.n_experts + 1)
+                                                    : SyncCounterLayout{kS.n_experts}.total_size());
   Buffer<uint32_t> poison_ = zeros<uint32_t>(1);
-  DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(rank_.device(), sizeof(FaultRecord)));
+  DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(rank_.device(), 2 * sizeof(FaultRecord)));
   Buffer<uint32_t> row_offsets_ = zeros<uint32_t>(kS.n_experts + 1);
   Buffer<int32_t> expert_ids_ = zeros<int32_t>(kS.n_experts), src_info_ = zeros<int32_t>(2 * kMaxRows);
-  Buffer<bf16> rows_ = zeros<bf16>(kMaxRows * kS.hidden), expert_rows_ = zeros<bf16>(kMaxRows * kS.hidden);
+  Buffer<bf16> rows_ = zeros<bf16>(kMaxRows * kS.hidden);
+  // Direct protocol only.
+  Buffer<uint64_t> count_table_ = zeros<uint64_t>(kS.n_experts);
+  Buffer<uint32_t> row_of_ = zeros<uint32_t>(kMaxRows);
 };
 
 class FixedShapeKernels : public testing_support::OneRankTest {
@@ -224,16 +258,16 @@ class FixedShapeKernels : public testing_support::OneRankTest {
   }
 
   // The weighted output of a step that finds in the buffers and counters what an earlier one left.
-  template <FixedShape Fixed>
+  template <Protocol kProtocol, FixedShape Fixed>
   std::vector<uint16_t> run_second_step(testing_support::StepMode mode) {
     const reference::Step step = make_step(1);
     auto output = zeros<bf16>(step.tokens[0].size());
-    OneRankStep kernels(rank(), step);
+    OneRankStep<kProtocol> kernels(rank(), step);
     for (int i = 0; i < 2; ++i) {
       EXPECT_TRUE(output.fill_bytes(0xee).ok());
-      kernels.dispatch<Fixed>(mode);
+      kernels.template dispatch<Fixed>(mode);
       kernels.check_dispatch_and_run_experts();
-      kernels.combine<Fixed>(mode, StoreWeighted{output.data(), kTestedShape.hidden});
+      kernels.template combine<Fixed>(mode, StoreWeighted{output.data(), kTestedShape.hidden});
     }
     std::vector<uint16_t> output_bits;
     for (const bf16 value : download(output)) output_bits.push_back(value.bits);
@@ -247,10 +281,15 @@ class FixedShapeKernels : public testing_support::OneRankTest {
          reference::combine_weighted(make_step(1), 0, &testing_support::scaling_expert, nullptr))
       expected.push_back(value.bits);
     for (const auto mode : {testing_support::StepMode::kSplit, testing_support::StepMode::kFused}) {
-      EXPECT_EQ(run_second_step<RunTimeShape>(mode), expected);
-      EXPECT_EQ(run_second_step<Fixed>(mode), expected);
+      EXPECT_EQ((run_second_step<Protocol::kSlotted, RunTimeShape>(mode)), expected);
+      EXPECT_EQ((run_second_step<Protocol::kSlotted, Fixed>(mode)), expected);
+      EXPECT_EQ((run_second_step<Protocol::kDirect, RunTimeShape>(mode)), expected);
+      EXPECT_EQ((run_second_step<Protocol::kDirect, Fixed>(mode)), expected);
     }
   }
+
+  template <Protocol kProtocol>
+  void check_epilogue();
 };
 
 INSTANTIATE_TEST_SUITE_P(Modes, FixedShapeKernels, testing_support::modes_of_target(),
@@ -265,7 +304,8 @@ TEST_P(FixedShapeKernels, AShapeFixedInPartGivesWhatTheRunTimeShapeGives) {
   check_against_run_time_shape<ExpertsAndRanks>();
 }
 
-TEST_P(FixedShapeKernels, AnEpilogueReceivesTheSumsInFp32BeforeAnyRounding) {
+template <Protocol kProtocol>
+void FixedShapeKernels::check_epilogue() {
   const reference::Step step = make_step(3);
   const std::vector<float> sums = reference::combine_sums(step, 0, &testing_support::scaling_expert, nullptr);
   std::vector<float> residual_values(sums.size()), expected(sums.size());
@@ -279,14 +319,20 @@ TEST_P(FixedShapeKernels, AnEpilogueReceivesTheSumsInFp32BeforeAnyRounding) {
   const auto residual = upload(residual_values);
   for (const auto mode : {testing_support::StepMode::kSplit, testing_support::StepMode::kFused}) {
     const auto output = zeros<float>(sums.size());
-    OneRankStep kernels(rank(), step);
-    kernels.dispatch<WholeShape>(mode);
+    OneRankStep<kProtocol> kernels(rank(), step);
+    kernels.template dispatch<WholeShape>(mode);
     kernels.check_dispatch_and_run_experts();
-    kernels.combine<WholeShape>(mode, AddResidual{residual.data(), output.data(), kTestedShape.hidden});
+    kernels.template combine<WholeShape>(mode,
+                                         AddResidual{residual.data(), output.data(), kTestedShape.hidden});
     const std::vector<float> seen = download(output);
     for (size_t i = 0; i < seen.size(); ++i)
       ASSERT_EQ(std::bit_cast<uint32_t>(seen[i]), std::bit_cast<uint32_t>(expected[i])) << "value " << i;
   }
+}
+
+TEST_P(FixedShapeKernels, AnEpilogueReceivesTheSumsInFp32BeforeAnyRounding) {
+  check_epilogue<Protocol::kSlotted>();
+  check_epilogue<Protocol::kDirect>();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -251,6 +251,7 @@ void add_bench_command(CLI::App& app, std::function<int()>* run) {
   command->require_subcommand(1);
   add_ep(*command, run);
   add_bench_formats_command(*command, run);
+  add_bench_attention(*command, run);
 }
 
 }  // namespace switchyard::tools

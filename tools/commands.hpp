@@ -16,8 +16,10 @@ enum ExitCode : int {
 
 // Adds the command; `*run` does its work and returns the exit code.
 void add_run_command(CLI::App& app, std::function<int()>* run);
+void add_attend_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
+void add_bench_attention(CLI::App& bench, std::function<int()>* run);
 void add_schedule_command(CLI::App& app, std::function<int()>* run);
 // Below `bench`.
 void add_bench_formats_command(CLI::App& bench, std::function<int()>* run);

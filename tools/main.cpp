@@ -1,4 +1,5 @@
-// `switchyard`: runs, verifies and times expert-parallel steps, and tells what this machine can do.
+// `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
+// do.
 #include <cstdio>
 
 #include "commands.hpp"
@@ -20,11 +21,13 @@ int main(int argc, char** argv) {
       "  switchyard run --kill 3@combine_async --deadline-ms 500    what a dead peer looks like\n"
       "  switchyard simulate --faults all                random interleavings, weak memory, dead and late "
       "ranks\n"
+      "  switchyard attend --causal --seq-lens 700,0,33  attention over a ragged batch, verified\n"
       "  switchyard schedule --causal --compare          tile schedulers of attention, side by side\n"
       "  switchyard doctor                               what will run here, and why\n"
       "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time.");
   std::function<int()> run;
   add_run_command(app, &run);
+  add_attend_command(app, &run);
   add_simulate_command(app, &run);
   add_bench_command(app, &run);
   add_schedule_command(app, &run);

@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 
+#include "attention_options.hpp"
 #include "commands.hpp"
 #include "json.hpp"
+#include "measured_schedule.hpp"
 #include "options.hpp"
 #include "tile_twin.hpp"
 
@@ -26,6 +28,8 @@ struct ScheduleOptions {
   SchedulerKind kind = SchedulerKind::kQueued;
   MHASchedule schedule = MHASchedule::LPT;
   bool compares = false;
+  bool measures = false;
+  std::string target = "auto";
   std::string json;
   std::string svg;
 
@@ -43,7 +47,9 @@ Status finish_options(ScheduleOptions& options, bool has_kv_heads) {
   workload.l2_bytes = uint64_t{options.l2_mib} << 20;
   if (options.json == "-" && options.svg == "-")
     return invalid_argument("--svg: stdout is taken by --json; name a file for one of them");
-  SWITCHYARD_RETURN_IF_ERROR(workload.check());
+  if (options.target == "cuda" && num_cuda_devices() == 0)
+    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(options.measures ? fit_to_kernel(workload) : workload.check());
   SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
   return check_output_file("--svg", options.svg);
 }
@@ -80,6 +86,16 @@ void print_one(const AttentionWorkload& workload, const TwinResult& result) {
   std::printf("  busy per block    least %g, mean %.2f, most %g\n", busy.low, busy.mean, busy.high);
   std::printf("  makespan          %g (at best %g)\n", result.makespan, result.bound());
   std::printf("  efficiency        %.3f\n", result.efficiency());
+}
+
+void print_measured(const TwinResult& twin, const MeasuredSchedule& measured, const std::string& device) {
+  const TwinResult& result = measured.result;
+  const Spread busy = spread_of(result.busy_per_block);
+  std::printf("  measured on %s, a unit being %.3f us\n", device.c_str(), measured.microseconds_per_unit);
+  std::printf("    busy per block  least %.2f, mean %.2f, most %.2f\n", busy.low, busy.mean, busy.high);
+  std::printf("    makespan        %.2f (%.1f us), predicted %g\n", result.makespan,
+              result.makespan * measured.microseconds_per_unit, twin.makespan);
+  std::printf("    efficiency      %.3f, predicted %.3f\n", result.efficiency(), twin.efficiency());
 }
 
 void print_comparison(const AttentionWorkload& workload, const std::vector<TwinResult>& results) {
@@ -137,6 +153,23 @@ std::string to_json(const AttentionWorkload& workload, const std::vector<TwinRes
   return json.str() + "\n";
 }
 
+// Appends what was measured after what was predicted, each scheduler in its turn.
+Status measure_all(const ScheduleOptions& options, std::vector<TwinResult>& results) {
+  Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
+  if (!world.ok()) return world.status();
+  const size_t num_twins = results.size();
+  for (size_t i = 0; i < num_twins; ++i) {
+    Result<MeasuredSchedule> measured = measure_schedule(*world.value(), options.workload, results[i]);
+    if (!measured.ok()) return measured.status();
+    if (options.prints_text()) {
+      if (options.compares) std::printf("%s\n", results[i].type_name.c_str());
+      print_measured(results[i], measured.value(), world.value()->rank(0).device().name());
+    }
+    results.push_back(std::move(measured).value().result);
+  }
+  return Status();
+}
+
 int schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
   Status status = finish_options(options, has_kv_heads);
   std::vector<TwinResult> results;
@@ -148,6 +181,7 @@ int schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
     if (options.prints_text())
       options.compares ? print_comparison(options.workload, results)
                        : print_one(options.workload, results.front());
+    if (options.measures) status = measure_all(options, results);
   }
   const bool verified = std::all_of(results.begin(), results.end(),
                                     [](const TwinResult& result) { return result.is_verified; });
@@ -156,8 +190,10 @@ int schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
   if (status.ok() && !options.svg.empty())
     status = write_output_file("--svg", options.svg, to_svg(options.workload, results));
   if (!status.ok()) {
-    std::fprintf(stderr, "switchyard schedule: %s\n", status.message().c_str());
-    return kBadArgument;
+    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
+    std::fprintf(stderr, "switchyard schedule: %s\n",
+                 is_argument ? status.message().c_str() : status.to_string().c_str());
+    return is_argument ? kBadArgument : kFault;
   }
   if (!verified) std::fprintf(stderr, "switchyard schedule: NOT VERIFIED: a tile was lost or given twice\n");
   return verified ? kVerified : kNotVerified;
@@ -236,6 +272,12 @@ void add_schedule_command(CLI::App& app, std::function<int()>* run) {
   command->add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
       ->excludes(scheduler)
       ->excludes(order);
+  command->add_flag(
+      "--measure", options->measures,
+      "Run the attention kernel too, and show beside the prediction when each tile began and ended");
+  command->add_option("--target", options->target, "Where --measure runs: auto takes a GPU if there is one")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->capture_default_str();
   command->add_option("--svg", options->svg,
                       "Draw who works on what when to FILE, or alone to stdout with -");
   add_json_option(*command, options->json);

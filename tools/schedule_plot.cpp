@@ -178,7 +178,8 @@ std::string draw_many(const AttentionWorkload& workload, const std::vector<TwinR
     const Panel panel{kMargin + 40 + static_cast<double>(i % kNumColumns) * kColumn,
                       kTop + static_cast<double>(i / kNumColumns) * kRow, kPanelWidth, kPanelHeight, end};
     svg.label(panel.left, panel.top - 10, "start",
-              std::string(to_string(results[i].kind)) + ", " + option_name(results[i].schedule),
+              std::string(to_string(results[i].kind)) + ", " + option_name(results[i].schedule) +
+                  (results[i].type_name.ends_with("measured") ? ", measured" : ""),
               "font-weight=\"bold\"");
     svg.label(panel.left + panel.width, panel.top - 10, "end", summary_of(results[i]), "font-size=\"12\"");
     if (results[i].tiles.empty()) continue;

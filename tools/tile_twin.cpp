@@ -154,10 +154,6 @@ void simulate_order(const AttentionWorkload& workload, TwinResult& result) {
 
 }  // namespace
 
-const char* to_string(SchedulerKind kind) {
-  return kind == SchedulerKind::kTransient ? "transient" : kind == SchedulerKind::kTile ? "tile" : "queued";
-}
-
 const char* option_name(MHASchedule schedule) {
   return schedule == MHASchedule::DEFAULT ? "default" : schedule == MHASchedule::LPT ? "lpt" : "rotate";
 }

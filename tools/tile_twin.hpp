@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "switchyard/base/status.hpp"
+#include "switchyard/runtime/attention.hpp"
 #include "switchyard/schedule/types.hpp"
 
 namespace switchyard::tools {
 
-enum class SchedulerKind { kTransient, kTile, kQueued };
-const char* to_string(SchedulerKind kind);
+using SchedulerKind = TileSchedulerKind;
 // As options say it: default, rotate, lpt.
 const char* option_name(MHASchedule schedule);
 

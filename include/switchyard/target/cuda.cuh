@@ -1,4 +1,4 @@
-// The vocabulary on CUDA. The only file with inline assembly; sm_90 and later.
+// The vocabulary on CUDA; sm_90 and later. Inline assembly is here and in cuda_matrix*.cuh alone.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ SWITCHYARD_DEVICE int num_blocks() { return static_cast<int>(gridDim.x); }
 
 template <typename T>
 SWITCHYARD_DEVICE T& shared_storage() {
-  extern __shared__ __align__(128) unsigned char switchyard_shared_memory[];
+  extern __shared__ __align__(1024) unsigned char switchyard_shared_memory[];
   return *reinterpret_cast<T*>(switchyard_shared_memory);
 }
 
@@ -203,6 +203,10 @@ SWITCHYARD_DEVICE void bulk_wait() {
   cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<kPending>{});
 }
 SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+SWITCHYARD_DEVICE void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 SWITCHYARD_DEVICE void grid_dependency_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

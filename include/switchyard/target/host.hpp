@@ -13,6 +13,7 @@
 #include "switchyard/base/minifloat.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/mutant.hpp"
+#include "switchyard/target/tensor_shape.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard::emulator {
@@ -329,6 +330,7 @@ inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_id
 
 // Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one
 // thread. A load completes on a TransferBarrier; stores complete in committed groups.
+struct TensorMap;  // host_matrix.hpp
 class TransferBarrier {
  public:
   // By one thread, before a sync_block that lets others use it.
@@ -341,6 +343,7 @@ class TransferBarrier {
 
  private:
   friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&, Where);
+  friend void tensor_load(void*, const TensorMap&, int, int, int, TransferBarrier&, CacheHint, Where);
   uint64_t word_;
 };
 
@@ -372,6 +375,7 @@ void bulk_wait(Where where = Where::current()) {
 }
 // Between ordinary accesses to memory and bulk copies of the same memory, either way.
 inline void fence_proxy_async() {}
+inline void fence_proxy_async_shared() {}  // of this block's shared memory only
 
 // A dependent launch may start; a dependent launch waits for its predecessor's writes.
 inline void grid_dependency_launch() {}

@@ -10,10 +10,11 @@
 // Kernels and all they call live in an inline namespace per target, so that all can be linked into one
 // binary: the host's, CUDA's, and CUDA's with the code that traces (sync/trace_slice.hpp), which the others
 // must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
-// kernel itself, whose registers leave room for blocks of 1024 threads. SWITCHYARD_UNROLL stands before a
-// loop whose array must stay in registers, SWITCHYARD_ROLLED before one that must stay small.
-// SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and SWITCHYARD_PASS_WHERE hands it
-// on: the host's emulator wants to know, CUDA does not.
+// kernel itself, whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for
+// blocks of n threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes.
+// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one that
+// must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
+// SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
 #if defined(__CUDACC__)
 #if defined(SWITCHYARD_TRACED)
 #define SWITCHYARD_TARGET cuda_traced_target
@@ -22,6 +23,8 @@
 #endif
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 #define SWITCHYARD_KERNEL __global__ __launch_bounds__(1024, 1)
+#define SWITCHYARD_KERNEL_OF(num_threads) __global__ __launch_bounds__(num_threads, 1)
+#define SWITCHYARD_GRID_CONSTANT __grid_constant__
 #define SWITCHYARD_UNROLL _Pragma("unroll")
 #define SWITCHYARD_ROLLED _Pragma("unroll 1")
 #define SWITCHYARD_WHERE
@@ -30,6 +33,8 @@
 #define SWITCHYARD_TARGET host_target
 #define SWITCHYARD_DEVICE inline
 #define SWITCHYARD_KERNEL inline
+#define SWITCHYARD_KERNEL_OF(num_threads) inline
+#define SWITCHYARD_GRID_CONSTANT
 #define SWITCHYARD_UNROLL
 #define SWITCHYARD_ROLLED
 #define SWITCHYARD_WHERE , ::switchyard::emulator::Where where = ::switchyard::emulator::Where::current()

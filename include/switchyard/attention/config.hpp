@@ -1,0 +1,55 @@
+// The sizes of each attention kernel, by head dimension and kind. One type per kernel: what it computes with
+// is known when it is compiled.
+#pragma once
+
+#include "switchyard/target/vocabulary.hpp"
+
+namespace switchyard {
+
+enum class AttentionKind {
+  kFull,    // every query sees every key
+  kBanded,  // causal, sliding window, or both
+  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
+            // blocks
+};
+
+inline constexpr int kWarpgroupThreads = 128;
+inline constexpr int kWarpgroupRows = 64;  // of a tile, for each consumer
+
+// Warps of the first warpgroup; the other warpgroups consume.
+inline constexpr int kProducerWarp = 0;
+inline constexpr int kPlannerWarp = 1;
+
+// A tile in shared memory is [panel][row][64 columns].
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelRowBytes = kPanelColumns * 2;
+
+template <int kHeadDimension, AttentionKind kKindOfAttention>
+struct AttentionConfig {
+  static constexpr int kHeadDim = kHeadDimension;
+  static constexpr AttentionKind kKind = kKindOfAttention;
+  static constexpr bool kIsDecode = kKind == AttentionKind::kDecode;
+  static constexpr bool kIsBanded = kKind != AttentionKind::kFull;
+
+  static constexpr int kNumConsumers = kIsDecode ? 1 : kHeadDim == 64 ? 3 : 2;  // warpgroups
+  static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
+  static constexpr int kTileKeys = kHeadDim == 256 ? (kIsDecode ? 64 : 80) : 128;
+  // Stages of queries also carry the output out: two of them let the next tile's queries come early.
+  static constexpr int kNumQueryStages = kHeadDim == 256 ? 1 : 2;
+  static constexpr int kNumKeyStages = !kIsDecode ? 2 : kHeadDim == 64 ? 6 : 3;
+
+  // Consumers take turns at the matrix unit: one multiplies while the others exponentiate.
+  static constexpr bool kTakesTurns = kNumConsumers > 1 && kHeadDim <= 128;
+
+  static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
+  // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each
+  // of 4.
+  static constexpr int kProducerRegisters = kNumConsumers == 3 ? 32 : kHeadDim == 256 ? 24 : 40;
+  static constexpr int kConsumerRegisters = kNumConsumers == 3 ? 160 : kHeadDim == 256 ? 240 : 232;
+
+  static constexpr int kNumPanels = kHeadDim / kPanelColumns;
+  static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
+  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;
+};
+
+}  // namespace switchyard

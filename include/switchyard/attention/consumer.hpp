@@ -1,0 +1,227 @@
+// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block
+// of keys before the sums of the block in front of it, so that the matrix unit works while it exponentiates;
+// and consumers take turns, so that one exponentiates while another multiplies.
+#pragma once
+
+#include "switchyard/attention/kernel_params.hpp"
+#include "switchyard/attention/shared.hpp"
+#if defined(__CUDACC__)
+#include "switchyard/attention/warpgroup_math.cuh"
+#else
+#include "switchyard/attention/host_math.hpp"
+#endif
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionConsumer {
+ public:
+  // consumer_idx: this warpgroup among the consumers.
+  SWITCHYARD_DEVICE AttentionConsumer(const AttentionParams& params, AttentionShared<Config>& shared,
+                                      int consumer_idx)
+      : numbers_(params.numbers),
+        shared_(shared),
+        consumer_idx_(consumer_idx),
+        math_(params.numbers.scale_log2) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
+    for (;; queries_.advance()) {
+      wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
+      if (tile(&AttentionTile::num_tokens) == 0) break;
+      note_time(0);
+      attend();
+      store();
+      note_time(1);
+      release(shared_.queries_empty[queries_.stage()]);
+    }
+    if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
+  }
+
+ private:
+  // Named barriers: a turn for each consumer, then one among the threads of each.
+  static constexpr uint32_t kFirstTurnBarrier = 1;
+  static constexpr uint32_t kFirstOwnBarrier = kFirstTurnBarrier + 3;
+
+  SWITCHYARD_DEVICE void take_turn() {
+    if constexpr (Config::kTakesTurns)
+      target::named_barrier_sync(kFirstTurnBarrier + consumer_idx_, 2 * kWarpgroupThreads);
+  }
+  SWITCHYARD_DEVICE void pass_turn() {
+    if constexpr (Config::kTakesTurns) {
+      const int next = consumer_idx_ + 1 == Config::kNumConsumers ? 0 : consumer_idx_ + 1;
+      target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
+    }
+  }
+  SWITCHYARD_DEVICE void sync_own() {
+    target::named_barrier_sync(kFirstOwnBarrier + consumer_idx_, kWarpgroupThreads);
+  }
+  // release: this warp has read the stage; pairs with the producer's wait before the next load into it
+  SWITCHYARD_DEVICE static void release(target::TransferBarrier& empty) {
+    target::sync_warp();
+    if (target::lane_idx() == 0) empty.arrive();
+  }
+
+  // When somebody wants to know: when this block began a tile, and when it had stored it.
+  SWITCHYARD_DEVICE void note_time(int which) const {
+    if (numbers_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
+    uint64_t* times = numbers_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
+    target::st(&times[which], target::now_ns());
+    target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
+  }
+
+  // Read anew where it is needed: registers are scarce.
+  template <typename T>
+  SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
+    return target::ld(&(shared_.tiles[queries_.stage()].*field));
+  }
+
+  SWITCHYARD_DEVICE void attend() {
+    math_.begin();
+    const int first_block = tile(&AttentionTile::first_block);
+    int block = tile(&AttentionTile::end_block) - 1;
+    if (block < first_block) return;
+    const int first_plain_block = tile(&AttentionTile::first_plain_block);
+    const int end_plain_block = tile(&AttentionTile::end_plain_block);
+    const unsigned char* queries =
+        shared_.queries[queries_.stage()] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
+    wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+    math_.start_scores(queries, shared_.keys[keys_.stage()]);
+    math_.template wait_scores<0>();
+    release(shared_.keys_empty[keys_.stage()]);
+    keys_.advance();
+    clear_strangers(block);
+    if (block >= end_plain_block) mask_end(block);
+    if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
+    math_.exponentiate();
+    math_.take_weights();
+    while (--block >= first_block) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      take_turn();
+      math_.start_scores(queries, shared_.keys[keys_.stage()]);
+      wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+      math_.start_sums(shared_.values[values_.stage()]);
+      pass_turn();
+      math_.template wait_scores<1>();
+      release(shared_.keys_empty[keys_.stage()]);
+      keys_.advance();
+      if (Config::kIsBanded && block >= end_plain_block) mask_end(block);
+      if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
+      math_.exponentiate();
+      math_.wait_sums();
+      release(shared_.values_empty[values_.stage()]);
+      values_.advance();
+      math_.take_weights();
+      math_.shrink_sums();
+    }
+    wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+    math_.start_sums(shared_.values[values_.stage()]);
+    math_.wait_sums();
+    release(shared_.values_empty[values_.stage()]);
+    values_.advance();
+  }
+
+  // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
+  // number is no number: values there become 0. Every consumer does it, to the same bytes.
+  SWITCHYARD_DEVICE void clear_strangers(int block) {
+    const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
+    if (num_left >= Config::kTileKeys) return;
+    wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+    const int thread = target::thread_idx() % kWarpgroupThreads;
+    for (int panel = 0; panel < Config::kNumPanels; ++panel) {
+      unsigned char* rows =
+          shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
+      for (int byte = thread * 16; byte < (Config::kTileKeys - num_left) * kPanelRowBytes;
+           byte += kWarpgroupThreads * 16)
+        target::st_16(rows + byte, Vec16{});
+    }
+    target::fence_proxy_async_shared();  // before the matrix unit reads them
+    sync_own();
+  }
+
+  // Keys that the rows of this tile do not all see.
+  SWITCHYARD_DEVICE void mask_end(int block) {
+    const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
+    if constexpr (!Config::kIsBanded) return math_.mask_from([&](int) { return num_keys; });
+    math_.mask_from([&](int row) {
+      const int end = position_of(row, block) + numbers_.window_right + 1;
+      return end < num_keys ? end : num_keys;
+    });
+  }
+  SWITCHYARD_DEVICE void mask_begin(int block) {
+    math_.mask_before([&](int row) { return position_of(row, block) - numbers_.window_left; });
+  }
+  // Of a row of this consumer among the keys, counted from the first one of the block.
+  SWITCHYARD_DEVICE int position_of(int row, int block) const {
+    return tile(&AttentionTile::first_position) + token_of(consumer_idx_ * kWarpgroupRows + row) -
+           block * Config::kTileKeys;
+  }
+
+  SWITCHYARD_DEVICE int token_of(int row_in_tile) const {
+    if constexpr (!Config::kIsDecode) return row_in_tile;
+    return row_in_tile / static_cast<int>(numbers_.heads_per_tile);
+  }
+  SWITCHYARD_DEVICE uint32_t head_of(int row_in_tile) const {
+    const uint32_t first_head = tile(&AttentionTile::first_head);
+    if constexpr (!Config::kIsDecode) return first_head;
+    return first_head + static_cast<uint32_t>(row_in_tile) % numbers_.heads_per_tile;
+  }
+  // The place of a row of the tile among all rows and heads; -1: the row is not there.
+  SWITCHYARD_DEVICE int64_t place_of(int row_in_tile) const {
+    const int token = token_of(row_in_tile);
+    if (token >= static_cast<int>(tile(&AttentionTile::num_tokens))) return -1;
+    return (static_cast<int64_t>(tile(&AttentionTile::first_row)) + token) * numbers_.num_heads +
+           head_of(row_in_tile);
+  }
+
+  SWITCHYARD_DEVICE void store() {
+    const int first_row = consumer_idx_ * kWarpgroupRows;
+    const int64_t num_places = static_cast<int64_t>(numbers_.num_rows) * numbers_.num_heads;
+    const uint32_t split = tile(&AttentionTile::split);
+    const bool is_partial = Config::kIsDecode && numbers_.num_splits > 1;
+    float* lse = is_partial ? numbers_.partial_lse + split * num_places : numbers_.lse;
+    math_.finish([&](int row, float value) {
+      const int64_t place = place_of(first_row + row);
+      if (lse != nullptr && place >= 0) target::st(&lse[place], value);
+    });
+    if constexpr (Config::kIsDecode) {
+      if (is_partial)
+        return math_.store_floats([&](int row) -> float* {
+          const int64_t place = place_of(first_row + row);
+          return place < 0 ? nullptr
+                           : numbers_.partial_output + (split * num_places + place) * Config::kHeadDim;
+        });
+    }
+    store_output(first_row);
+  }
+
+  // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring
+  // bytes.
+  SWITCHYARD_DEVICE void store_output(int first_row) {
+    unsigned char* rows = shared_.queries[queries_.stage()] + first_row * kPanelRowBytes;
+    sync_own();  // all warps of this consumer are done with the queries
+    math_.store_rows(rows);
+    target::sync_warp();
+    constexpr int kUnitsPerRow = Config::kHeadDim / 8, kRowsPerWarp = 16;
+    const int first_of_warp = target::thread_idx() % kWarpgroupThreads / kWarpSize * kRowsPerWarp;
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kRowsPerWarp * kUnitsPerRow; i += kWarpSize) {
+      const int row = first_of_warp + (i + target::lane_idx()) / kUnitsPerRow;
+      const int unit = (i + target::lane_idx()) % kUnitsPerRow;
+      const int64_t place = place_of(first_row + row);
+      if (place >= 0)
+        target::st_16(numbers_.output + place * Config::kHeadDim + unit * 8,
+                      math_.load_unit(rows, row, unit));
+    }
+    target::fence_proxy_async_shared();  // before the next queries are loaded there
+  }
+
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  const int consumer_idx_;
+  WarpgroupMath<Config> math_;
+  StageCursor<Config::kNumQueryStages> queries_;
+  StageCursor<Config::kNumKeyStages> keys_, values_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,135 @@
+// What one consumer computes, on the CPU: the same steps as warpgroup_math.cuh in plain loops, half of a
+// warp's lanes with a row each. What is started there has ended here when the call returns.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "switchyard/attention/shared.hpp"
+#include "switchyard/base/bf16.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class WarpgroupMath {
+ public:
+  explicit WarpgroupMath(float scale_log2) : scale_log2_(scale_log2) {}
+
+  void begin() {
+    row_max_ = kMinusInfinity;
+    row_sum_ = 0;
+    for (float& output : outputs_) output = 0;
+  }
+
+  void start_scores(const unsigned char* queries, const unsigned char* keys) {
+    if (!has_row()) return;
+    float query[Config::kHeadDim];
+    for (int unit = 0; unit < kUnits; ++unit) load<Config::kTileRows>(queries, row(), unit, query + unit * 8);
+    for (int key = 0; key < Config::kTileKeys; ++key) {
+      float sum = 0;
+      for (int unit = 0; unit < kUnits; ++unit) {
+        float columns[8];
+        load<Config::kTileKeys>(keys, key, unit, columns);
+        for (int i = 0; i < 8; ++i) sum += query[unit * 8 + i] * columns[i];
+      }
+      scores_[key] = sum;
+    }
+  }
+  void start_sums(const unsigned char* values) {
+    if (!has_row()) return;
+    for (int key = 0; key < Config::kTileKeys; ++key)
+      for (int unit = 0; unit < kUnits; ++unit) {
+        float columns[8];
+        load<Config::kTileKeys>(values, key, unit, columns);
+        for (int i = 0; i < 8; ++i) outputs_[unit * 8 + i] += weights_[key] * columns[i];
+      }
+  }
+  template <int kPending>
+  void wait_scores() {}
+  void wait_sums() {}
+
+  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
+  // first.
+  template <typename EndOf>
+  void mask_from(EndOf end_of) {
+    if (!has_row()) return;
+    for (int key = std::max(end_of(row()), 0); key < Config::kTileKeys; ++key) scores_[key] = kMinusInfinity;
+  }
+  template <typename FirstOf>
+  void mask_before(FirstOf first_of) {
+    if (!has_row()) return;
+    for (int key = 0; key < std::min(first_of(row()), Config::kTileKeys); ++key)
+      scores_[key] = kMinusInfinity;
+  }
+
+  void exponentiate() {
+    if (!has_row()) return;
+    float max = row_max_;
+    for (const float score : scores_) max = std::max(max, score);
+    const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
+    shrink_ = std::exp2(row_max_ * scale_log2_ - scaled_max);
+    row_max_ = max;
+    row_sum_ *= shrink_;
+    for (float& score : scores_) row_sum_ += score = std::exp2(score * scale_log2_ - scaled_max);
+  }
+  void take_weights() {
+    if (!has_row()) return;
+    for (int key = 0; key < Config::kTileKeys; ++key) weights_[key] = to_float(to_bf16(scores_[key]));
+  }
+  void shrink_sums() {
+    for (float& output : outputs_) output *= shrink_;
+  }
+
+  template <typename StoreLse>
+  void finish(StoreLse store_lse) {
+    if (!has_row()) return;
+    constexpr float kLn2 = 0.69314718055994531f;
+    store_lse(row(), row_sum_ == 0 ? kMinusInfinity : (row_max_ * scale_log2_ + std::log2(row_sum_)) * kLn2);
+    for (float& output : outputs_) output = row_sum_ == 0 ? 0.0f : output / row_sum_;
+  }
+  void store_rows(unsigned char* tile) const {
+    if (!has_row()) return;
+    for (int unit = 0; unit < kUnits; ++unit) {
+      Vec16 packed{};
+      for (int i = 0; i < 8; ++i)
+        packed.words[i / 2] |= static_cast<uint32_t>(to_bf16(outputs_[unit * 8 + i]).bits) << (i % 2 * 16);
+      target::st_16(tile + offset<Config::kTileRows>(row(), unit), packed);
+    }
+  }
+  static Vec16 load_unit(const unsigned char* tile, int row_in_tile, int unit) {
+    return target::ld_16(tile + offset<Config::kTileRows>(row_in_tile, unit));
+  }
+  template <typename PlaceOf>
+  void store_floats(PlaceOf place_of) const {
+    float* place = has_row() ? place_of(row()) : nullptr;
+    for (int i = 0; place != nullptr && i < Config::kHeadDim; ++i) target::st(place + i, outputs_[i]);
+  }
+
+ private:
+  static constexpr int kUnits = Config::kHeadDim / 8;  // of a row: 8 columns, 16 bytes
+  static constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+  static bool has_row() { return target::lane_idx() < 16; }
+  static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
+
+  template <int kRows>
+  static int offset(int row, int unit) {
+    return (unit / 8 * kRows + row) * kPanelRowBytes + unit % 8 * 16;
+  }
+  template <int kRows>
+  static void load(const unsigned char* tile, int row, int unit, float* columns) {
+    const Vec16 packed = target::ld_16(tile + offset<kRows>(row, unit));
+    for (int i = 0; i < 8; ++i)
+      columns[i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
+  }
+
+  const float scale_log2_;
+  float scores_[Config::kTileKeys];
+  float weights_[Config::kTileKeys];
+  float outputs_[Config::kHeadDim];
+  float row_max_ = kMinusInfinity;
+  float row_sum_ = 0;
+  float shrink_ = 1;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

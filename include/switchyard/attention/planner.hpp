@@ -1,0 +1,65 @@
+// The planner of an attention block: one warp that asks the scheduler for tiles and says what each of them
+// needs, ahead of the producer, so that nobody waits for the queue or for divisions.
+#pragma once
+
+#include "switchyard/attention/any_scheduler.hpp"
+#include "switchyard/attention/shared.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionPlanner {
+ public:
+  SWITCHYARD_DEVICE AttentionPlanner(const AttentionNumbers& numbers, AttentionShared<Config>& shared)
+      : numbers_(numbers), shared_(shared) {}
+
+  SWITCHYARD_DEVICE void run() {
+    AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
+    do {
+      scheduler.find_next();
+      publish(scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{});  // no tokens: the end
+    } while (scheduler.is_valid());
+  }
+
+ private:
+  SWITCHYARD_DEVICE void publish(const AttentionTile& tile) {
+    wait_together(shared_.plans_empty[plans_.stage()], plans_.parity() ^ 1);
+    if (target::lane_idx() == 0) {
+      target::st(&shared_.plans[plans_.stage()], tile);
+      // release: publishes the plan; pairs with the producer's wait for plans_full
+      shared_.plans_full[plans_.stage()].arrive();
+    }
+    plans_.advance();
+  }
+
+  SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
+    AttentionTile tile{};
+    tile.first_row = info.start_of_seq + info.prompt_offset;
+    const uint32_t num_left = info.seq_len - info.prompt_offset;
+    tile.num_tokens = num_left < numbers_.tokens_per_tile ? num_left : numbers_.tokens_per_tile;
+    tile.first_head = info.head_idx / numbers_.num_splits * numbers_.heads_per_tile;
+    tile.split = info.head_idx % numbers_.num_splits;
+    tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
+    tile.prompt_idx = info.prompt_idx;
+    const KeyPlaces& keys = numbers_.keys;
+    uint32_t num_keys = keys.max_seq_len;
+    tile.first_key_row = info.prompt_idx * keys.max_seq_len;
+    if (keys.row_offsets != nullptr) {
+      tile.first_key_row = target::ld(&keys.row_offsets[info.prompt_idx]);
+      num_keys = target::ld(&keys.row_offsets[info.prompt_idx + 1]) - tile.first_key_row;
+    }
+    if (keys.lengths != nullptr) num_keys = target::ld(&keys.lengths[info.prompt_idx]);
+    tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
+    find_blocks<Config::kTileKeys>(tile, numbers_, static_cast<int32_t>(num_keys));
+    tile.grid_idx = (info.prompt_idx * numbers_.order.shape.num_heads + info.head_idx) *
+                        numbers_.order.max_num_prompt_tiles +
+                    info.prompt_offset / numbers_.tokens_per_tile;
+    return tile;
+  }
+
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  StageCursor<kNumPlans> plans_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

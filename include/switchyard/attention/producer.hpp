@@ -1,0 +1,111 @@
+// The producer of an attention block: one warp that takes the planner's tiles and starts the loads of their
+// queries, keys and values, as far ahead of the consumers as there are stages.
+#pragma once
+
+#include "switchyard/attention/kernel_params.hpp"
+#include "switchyard/attention/shared.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionProducer {
+ public:
+  SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
+      : params_(params), numbers_(params.numbers), shared_(shared) {}
+
+  SWITCHYARD_DEVICE void run() {
+    while (publish_next()) {
+      const int first_block = target::ld(&tile_->first_block);
+      int block = target::ld(&tile_->end_block) - 1;
+      if (block < first_block) continue;
+      // Keys are needed one block ahead of values.
+      load_keys(block);
+      for (; block > first_block; --block) {
+        load_keys(block - 1);
+        load_values(block);
+      }
+      load_values(block);
+    }
+  }
+
+ private:
+  // The planner's next tile, and its queries; without blocks of keys nobody looks at those. False: there are
+  // no more tiles, and the consumers will know.
+  SWITCHYARD_DEVICE bool publish_next() {
+    wait_together(shared_.plans_full[plans_.stage()], plans_.parity());
+    const AttentionTile tile = target::ld(&shared_.plans[plans_.stage()]);
+    target::sync_warp();
+    // release: the plan is read; pairs with the planner's wait before it writes there again
+    if (target::lane_idx() == 0) shared_.plans_empty[plans_.stage()].arrive();
+    plans_.advance();
+    const uint32_t stage = queries_.stage();
+    wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    target::TransferBarrier& full = shared_.queries_full[stage];
+    tile_ = &shared_.tiles[stage];
+    const bool has_queries = tile.end_block > tile.first_block;
+    const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
+    if (target::lane_idx() == 0) {
+      target::st(tile_, tile);
+      // release: publishes the tile; pairs with the consumers' wait for queries_full
+      full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
+    }
+    target::sync_warp();
+    if (has_queries && target::lane_idx() < Config::kNumPanels) {
+      const int panel = target::lane_idx();
+      target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes),
+                          params_.queries, panel * kPanelColumns, static_cast<int>(tile.first_head),
+                          static_cast<int>(tile.first_row), full, CacheHint::kStream);
+    }
+    queries_.advance();
+    return tile.num_tokens != 0;
+  }
+
+  SWITCHYARD_DEVICE void load_keys(int block) {
+    load(block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+  }
+  SWITCHYARD_DEVICE void load_values(int block) {
+    load(block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+  }
+
+  template <typename Tiles, typename Barriers>
+  SWITCHYARD_DEVICE void load(int block, const target::TensorMap& map, Tiles& tiles, Barriers& full,
+                              Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
+    wait_together(empty[cursor.stage()], cursor.parity() ^ 1);
+    if (target::lane_idx() == 0) full[cursor.stage()].arrive_expect(Config::kKeyBytes);
+    target::sync_warp();
+    const uint32_t box_rows = numbers_.keys.box_rows;
+    const uint32_t num_boxes = Config::kTileKeys / box_rows;
+    const uint32_t kv_head = target::ld(&tile_->kv_head);
+    for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
+         i += kWarpSize) {
+      const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
+      const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
+      target::tensor_load(
+          tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
+          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(key),
+          full[cursor.stage()], CacheHint::kKeep);
+    }
+    cursor.advance();
+  }
+
+  // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked.
+  SWITCHYARD_DEVICE int row_of_key(uint32_t key) const {
+    const KeyPlaces& keys = numbers_.keys;
+    if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile_->first_key_row) + key);
+    const bool is_there = key < static_cast<uint32_t>(target::ld(&tile_->num_keys));
+    const uint32_t page = is_there ? key >> keys.page_rows_log2 : 0;
+    const uint32_t row_in_page = key & ((1u << keys.page_rows_log2) - 1);
+    const uint64_t entry = uint64_t{target::ld(&tile_->prompt_idx)} * keys.pages_per_sequence + page;
+    return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);
+  }
+
+  const AttentionParams& params_;
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  AttentionTile* tile_ = nullptr;  // being loaded, in shared memory
+  StageCursor<kNumPlans> plans_;
+  StageCursor<Config::kNumQueryStages> queries_;
+  StageCursor<Config::kNumKeyStages> keys_, values_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

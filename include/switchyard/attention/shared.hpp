@@ -1,0 +1,81 @@
+// The shared memory of an attention block: tiles of queries, keys and values, and the barriers by which
+// planner, producer and consumers hand them to each other.
+#pragma once
+
+#include "switchyard/attention/tile.hpp"
+#include "switchyard/target/matrix.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+inline constexpr int kNumPlans = 2;  // tiles the planner may be ahead of the producer
+
+// Tiles come first: they want the largest alignment.
+template <typename Config>
+struct AttentionShared {
+  using Bytes = unsigned char;
+
+  alignas(target::kTileAlignment) Bytes queries[Config::kNumQueryStages][Config::kQueryBytes];
+  alignas(target::kTileAlignment) Bytes keys[Config::kNumKeyStages][Config::kKeyBytes];
+  alignas(target::kTileAlignment) Bytes values[Config::kNumKeyStages][Config::kKeyBytes];
+
+  target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
+  target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
+  target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
+  AttentionTile tiles[Config::kNumQueryStages];
+  target::TransferBarrier plans_full[kNumPlans], plans_empty[kNumPlans];
+  AttentionTile plans[kNumPlans];
+  uint32_t scheduler_slots[2];
+
+  SWITCHYARD_DEVICE void init_barriers() {
+    constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
+    for (int plan = 0; plan < kNumPlans; ++plan) {
+      plans_full[plan].init(1);
+      plans_empty[plan].init(1);
+    }
+    for (int stage = 0; stage < Config::kNumQueryStages; ++stage) {
+      queries_full[stage].init(1);
+      queries_empty[stage].init(kNumConsumerWarps);
+    }
+    for (int stage = 0; stage < Config::kNumKeyStages; ++stage) {
+      keys_full[stage].init(1);
+      keys_empty[stage].init(kNumConsumerWarps);
+      values_full[stage].init(1);
+      values_empty[stage].init(kNumConsumerWarps);
+    }
+  }
+};
+
+// Goes round the stages; the parity is that of the phase in which a barrier of the stage completes.
+template <int kNumStages>
+class StageCursor {
+ public:
+  SWITCHYARD_DEVICE uint32_t stage() const { return kIsPowerOfTwo ? count_ % kNumStages : count_; }
+  SWITCHYARD_DEVICE uint32_t parity() const { return kIsPowerOfTwo ? count_ / kNumStages % 2 : parity_; }
+  SWITCHYARD_DEVICE void advance() {
+    ++count_;
+    if (kIsPowerOfTwo || count_ != kNumStages) return;
+    count_ = 0;
+    parity_ ^= 1;
+  }
+
+ private:
+  // One counter says it all then, in one register.
+  static constexpr bool kIsPowerOfTwo = (kNumStages & (kNumStages - 1)) == 0;
+
+  uint32_t count_ = 0;
+  uint32_t parity_ = 0;
+};
+
+// Nothing but the block's own roles and loads is waited for: no deadline.
+SWITCHYARD_DEVICE void wait_for_phase(target::TransferBarrier& barrier, uint32_t parity) {
+  target::wait_until([&] { return barrier.done(parity); }, kNoDeadline);
+}
+
+// The same by a whole warp, one lane of which then does what lets the phase after it end: a lane that has not
+// looked by then would wait for a parity that has come and gone.
+SWITCHYARD_DEVICE void wait_together(target::TransferBarrier& barrier, uint32_t parity) {
+  wait_for_phase(barrier, parity);
+  target::sync_warp();
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

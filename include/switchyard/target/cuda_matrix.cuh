@@ -1,0 +1,130 @@
+// The words of tile kernels on CUDA: tensor maps and the loads they steer, the matrix unit, and what a
+// warpgroup's softmax is made of. Assembly is here and in the two files beside it alone.
+#pragma once
+
+#include <cuda.h>
+
+#include "switchyard/target/cuda_matrix_unit.cuh"
+#include "switchyard/target/target.hpp"
+#include "switchyard/target/tensor_shape.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET::target {
+
+inline constexpr size_t kTileAlignment = 1024;  // of a tile in shared memory, for the swizzle
+
+// A tensor as the copy engine sees it; lives in the parameters of a kernel.
+struct TensorMap {
+  CUtensorMap map;
+};
+
+// Boxes land in shared memory with the 16-byte units of a row permuted by the row (128-byte swizzle).
+inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();  // a failed call must not fail the next one too
+    return unavailable("the CUDA driver has no cuTensorMapEncodeTiled: %s", cudaGetErrorString(error));
+  }
+  const cuuint64_t sizes[3] = {shape.columns, shape.heads, shape.rows};
+  const cuuint64_t strides[2] = {shape.head_stride_bytes, shape.row_stride_bytes};
+  const cuuint32_t box[3] = {kBoxColumns, shape.box_heads, shape.box_rows};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  TensorMap map{};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+      &map.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(shape.base), sizes, strides, box,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return map;
+  return internal_error(
+      "tensor map of %u columns, %u heads, %u rows (strides %llu, %llu bytes; boxes of %u heads, %u rows): "
+      "CUresult %d",
+      shape.columns, shape.heads, shape.rows, static_cast<unsigned long long>(shape.head_stride_bytes),
+      static_cast<unsigned long long>(shape.row_stride_bytes), shape.box_heads, shape.box_rows,
+      static_cast<int>(result));
+}
+
+SWITCHYARD_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+SWITCHYARD_DEVICE void prefetch_tensor_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Brings the box that begins at these places; zeros for what lies past the tensor's end. Completes on
+// `barrier` with the bytes of a whole box. `keep`: how long L2 should hold the lines.
+SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
+                                   TransferBarrier& barrier, CacheHint keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared_dst)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
+      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      : "memory");
+}
+
+// Registers per thread from here on; all warps of a warpgroup say it.
+template <int kRegisters>
+SWITCHYARD_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+SWITCHYARD_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A tile of shared memory as the matrix unit wants to be told of it. `group_stride` leads from 8 rows to the
+// next 8, `panel_stride` from 64 columns to the next 64 (of a second operand with the inner dimension across
+// rows).
+SWITCHYARD_DEVICE uint64_t matrix_operand(const void* tile, uint32_t group_stride, uint32_t panel_stride) {
+  return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 |
+         static_cast<uint64_t>(panel_stride >> 4) << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+}
+
+// Products are started, committed in groups, and waited for. matrix_fence() stands between other writes of
+// the registers they use and their start.
+SWITCHYARD_DEVICE void matrix_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+SWITCHYARD_DEVICE void matrix_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+SWITCHYARD_DEVICE void matrix_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving accesses of registers that a product uses across this point.
+template <int kSize>
+SWITCHYARD_DEVICE void hold_registers(float (&values)[kSize]) {
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int kSize>
+SWITCHYARD_DEVICE void hold_registers(uint32_t (&values)[kSize]) {
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kSize; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+
+SWITCHYARD_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+SWITCHYARD_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+SWITCHYARD_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Two bf16, the first in the lower half, rounded to nearest even.
+SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+}
+// Four 8 x 8 matrices of 16-bit elements; lane i has the address of row i % 8 of matrix i / 8.
+SWITCHYARD_DEVICE void store_matrices(void* row, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+               : "memory");
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target

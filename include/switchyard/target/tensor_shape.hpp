@@ -1,0 +1,24 @@
+// What a tensor map is made of, on both targets: rows of heads of columns, and the box one load brings.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+inline constexpr uint32_t kBoxColumns = 64;  // of bf16: 128 bytes, a row of a panel in shared memory
+
+struct TensorShape {
+  const void* base = nullptr;  // 16-byte aligned
+  uint32_t columns = 0;        // a multiple of kBoxColumns, contiguous
+  uint32_t heads = 0;
+  uint32_t rows = 0;
+  uint64_t head_stride_bytes = 0;  // multiples of 16
+  uint64_t row_stride_bytes = 0;
+  uint32_t box_heads = 1;  // in shared memory a box is [box_rows][box_heads][kBoxColumns]; each at most 256
+  uint32_t box_rows = 1;
+};
+
+// How long L2 should keep what a load brings.
+enum class CacheHint { kKeep, kStream };
+
+}  // namespace switchyard

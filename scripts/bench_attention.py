@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Times `switchyard bench attention` and PyTorch's SDPA on the same shapes in one run, and prints one table.
+
+Usage: scripts/bench_attention.py [path to switchyard] [--head-dims 128,64] [--json FILE]
+Both sides are timed by replaying a CUDA graph of ten launches; the median of the replays counts.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+LAUNCHES_PER_GRAPH = 10
+
+
+def time_graph(launch, replays):
+    """Median microseconds of one launch."""
+    for _ in range(3):
+        launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES_PER_GRAPH):
+            launch()
+    graph.replay()
+    times = []
+    for _ in range(replays):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1000 / LAUNCHES_PER_GRAPH)
+    return statistics.median(times)
+
+
+def tensors_of(case):
+    batch, queries, keys = len(case["seq_lens"]), case["seq_lens"][0], case["kv_lens"][0]
+
+    def rows(length, heads):
+        return torch.randn(batch, heads, length, case["head_dim"], device="cuda", dtype=torch.bfloat16)
+
+    return rows(queries, case["heads"]), rows(keys, case["kv_heads"]), rows(keys, case["kv_heads"])
+
+
+def relative_error(output, q, k, v, causal):
+    """Against fp64, on the first sequence and head."""
+    q, k, v = (t[:1, :1].double() for t in (q, k, v))
+    expected = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return float((output[:1, :1].double() - expected).norm() / expected.norm())
+
+
+def time_sdpa(case, backend, replays):
+    """Microseconds and relative error, or None where PyTorch cannot."""
+    q, k, v = tensors_of(case)
+
+    def launch():
+        return functional.scaled_dot_product_attention(
+            q, k, v, is_causal=case["causal"], enable_gqa=case["heads"] != case["kv_heads"])
+
+    try:
+        with sdpa_kernel(BACKENDS[backend]):
+            microseconds = time_graph(launch, replays)
+            error = None
+            if len(case["seq_lens"]) * case["kv_lens"][0] <= 65536 and case["kv_lens"][0] <= 8192:
+                error = relative_error(launch(), q, k, v, case["causal"])
+            return microseconds, error
+    except (RuntimeError, torch.cuda.OutOfMemoryError) as problem:
+        print(f"  {backend}: {str(problem).splitlines()[0]}", file=sys.stderr)
+        return None
+    finally:
+        torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("switchyard", nargs="?", default="build/switchyard")
+    parser.add_argument("--head-dims", default="128,64,256")
+    parser.add_argument("--replays", type=int, default=10)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    command = [arguments.switchyard, "bench", "attention", "--target", "cuda", "--head-dims", arguments.head_dims,
+               "--replays", str(arguments.replays), "--json", "-"]
+    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"{report['device']}; TFLOP/s (decode: TB/s of keys and values), and ours over cuDNN's\n")
+    print("head_dim  kind     shape              ours     cudnn     flash    ratio   error ours / cudnn")
+    for case in report["results"]:
+        is_decode = case["group"] == "decode"
+        ours = case["kv_terabytes_per_second"] if is_decode else case["tflops"]
+        theirs = {}
+        if case["group"] != "ragged":
+            for backend in BACKENDS:
+                timed = time_sdpa(case, backend, arguments.replays)
+                if timed is not None:
+                    theirs[backend] = (ours * case["median_us"] / timed[0], timed[1])
+        case["peers"] = {name: value for name, (value, _) in theirs.items()}
+        cells = [f"{theirs[name][0]:9.2f}" if name in theirs else "        -" for name in BACKENDS]
+        ratio = f"{ours / theirs['cudnn'][0]:8.3f}" if "cudnn" in theirs else "       -"
+        error = theirs.get("cudnn", (0, None))[1]
+        print(f"{case['head_dim']:8d}  {case['group']:7s}  {case['label']:14s} {ours:8.2f} {' '.join(cells)} {ratio}"
+              f"   {case['relative_error']:.2e} / {'-' if error is None else f'{error:.2e}'}", flush=True)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+#include "attention_shape.hpp"
+
+#include <bit>
+#include <cmath>
+
+namespace switchyard {
+namespace {
+
+Status check_counts(const AttentionShape& shape) {
+  const struct {
+    const char* name;
+    int64_t value, least;
+  } counts[] = {{"num_heads", shape.num_heads, 1},       {"num_kv_heads", shape.num_kv_heads, 1},
+                {"batch_size", shape.batch_size, 0},     {"max_query_len", shape.max_query_len, 0},
+                {"max_key_len", shape.max_key_len, 0},   {"num_query_rows", shape.num_query_rows, 0},
+                {"num_key_rows", shape.num_key_rows, 0}, {"window", shape.window, 0},
+                {"page_size", shape.page_size, 0},       {"pages_per_sequence", shape.pages_per_sequence, 0},
+                {"num_blocks", shape.num_blocks, 0}};
+  constexpr int64_t kMost =
+      INT32_MAX / 4;  // positions and rows are 32-bit numbers, and sums of a few of them
+  for (const auto& count : counts)
+    if (count.value < count.least || count.value > kMost)
+      return invalid_argument("%s is %lld; it must be %lld to %lld", count.name,
+                              static_cast<long long>(count.value), static_cast<long long>(count.least),
+                              static_cast<long long>(kMost));
+  return Status();
+}
+
+Status check_pages(const AttentionShape& shape) {
+  if (shape.page_size == 0) return Status();
+  if (shape.page_size < 16 || shape.page_size > 256 ||
+      !std::has_single_bit(static_cast<unsigned>(shape.page_size)))
+    return invalid_argument("page_size is %d; it must be 16, 32, 64, 128 or 256", shape.page_size);
+  if (shape.num_key_rows % shape.page_size != 0)
+    return invalid_argument("num_key_rows is %lld; with pages it must be a multiple of page_size %d",
+                            static_cast<long long>(shape.num_key_rows), shape.page_size);
+  if (int64_t{shape.pages_per_sequence} * shape.page_size < shape.max_key_len)
+    return invalid_argument("pages_per_sequence %d of page_size %d hold fewer than max_key_len %d rows",
+                            shape.pages_per_sequence, shape.page_size, shape.max_key_len);
+  return Status();
+}
+
+Status check_pointer(const char* name, const void* pointer, bool is_needed) {
+  if (pointer == nullptr && is_needed) return invalid_argument("%s is null", name);
+  if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
+    return invalid_argument("%s is not 16-byte aligned", name);
+  return Status();
+}
+
+}  // namespace
+
+Status check_attention_shape(const AttentionShape& shape) {
+  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256)
+    return invalid_argument("head_dim is %d; it must be 64, 128 or 256", shape.head_dim);
+  SWITCHYARD_RETURN_IF_ERROR(check_counts(shape));
+  if (shape.num_heads % shape.num_kv_heads != 0)
+    return invalid_argument("num_heads %d is not a multiple of num_kv_heads %d", shape.num_heads,
+                            shape.num_kv_heads);
+  if (!(shape.scale >= 0) || !std::isfinite(shape.scale))
+    return invalid_argument("scale is %g; it must be positive, or 0 for the usual one", shape.scale);
+  if (shape.max_query_len > shape.num_query_rows)
+    return invalid_argument("max_query_len %d exceeds num_query_rows %lld", shape.max_query_len,
+                            static_cast<long long>(shape.num_query_rows));
+  if (shape.page_size == 0 && shape.max_key_len > shape.num_key_rows)
+    return invalid_argument("max_key_len %d exceeds num_key_rows %lld", shape.max_key_len,
+                            static_cast<long long>(shape.num_key_rows));
+  return check_pages(shape);
+}
+
+Status check_attention_tensors(const AttentionShape& shape, const AttentionTensors& tensors) {
+  const bool has_queries = shape.num_query_rows > 0, has_keys = shape.num_key_rows > 0;
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("queries", tensors.queries, has_queries));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("output", tensors.output, has_queries));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("keys", tensors.keys, has_keys));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("values", tensors.values, has_keys));
+  if (tensors.query_offsets == nullptr &&
+      int64_t{shape.batch_size} * shape.max_query_len != shape.num_query_rows)
+    return invalid_argument(
+        "query_offsets is null, so num_query_rows must be batch_size %d times max_query_len %d, not %lld",
+        shape.batch_size, shape.max_query_len, static_cast<long long>(shape.num_query_rows));
+  if (shape.page_size != 0) {
+    if (tensors.key_offsets != nullptr)
+      return invalid_argument("key_offsets is given, but keys are in pages");
+    if (tensors.key_lengths == nullptr) return invalid_argument("key_lengths is null; pages need it");
+    return tensors.page_table == nullptr
+               ? invalid_argument("page_table is null; page_size is %d", shape.page_size)
+               : Status();
+  }
+  if (tensors.page_table != nullptr) return invalid_argument("page_table is given, but page_size is 0");
+  if (tensors.key_offsets != nullptr && tensors.key_lengths != nullptr)
+    return invalid_argument(
+        "key_offsets and key_lengths are both given; one of them says how long a sequence is");
+  if (tensors.key_offsets == nullptr && int64_t{shape.batch_size} * shape.max_key_len != shape.num_key_rows)
+    return invalid_argument(
+        "key_offsets is null, so num_key_rows must be batch_size %d times max_key_len %d, not %lld",
+        shape.batch_size, shape.max_key_len, static_cast<long long>(shape.num_key_rows));
+  return Status();
+}
+
+}  // namespace switchyard

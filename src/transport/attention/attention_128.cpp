@@ -1,0 +1,8 @@
+// The attention kernels of head dimension 128, for the host and, through attention_128.cu, for CUDA.
+#include "make_attention_kernel.hpp"
+
+namespace switchyard {
+
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)() { return make_attention_kernels<128>(); }
+
+}  // namespace switchyard

@@ -1,0 +1,8 @@
+// The attention kernels of head dimension 256, for the host and, through attention_256.cu, for CUDA.
+#include "make_attention_kernel.hpp"
+
+namespace switchyard {
+
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)() { return make_attention_kernels<256>(); }
+
+}  // namespace switchyard

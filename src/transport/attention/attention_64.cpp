@@ -1,0 +1,8 @@
+// The attention kernels of head dimension 64, for the host and, through attention_64.cu, for CUDA.
+#include "make_attention_kernel.hpp"
+
+namespace switchyard {
+
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)() { return make_attention_kernels<64>(); }
+
+}  // namespace switchyard

@@ -1,0 +1,257 @@
+// Attention on every target that is here, against plain loops.
+#include "switchyard/runtime/attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include "ep_harness.hpp"
+#include "reference/attention_case.hpp"
+#include "switchyard/runtime/graph.hpp"
+
+namespace switchyard {
+namespace {
+
+using reference::AttentionCase;
+using reference::AttentionDifference;
+using reference::AttentionHarness;
+using testing_support::must;
+
+// Runs the case and says what is wrong with it.
+std::string compare(Rank& rank, const AttentionCase& attention_case) {
+  auto harness = AttentionHarness::create(rank, attention_case);
+  if (!harness.ok()) return harness.status().to_string();
+  if (const Status status = harness.value()->launch(); !status.ok()) return status.to_string();
+  const Result<AttentionDifference> difference = harness.value()->compare();
+  return difference.ok() ? difference.value().first_bad : difference.status().to_string();
+}
+
+class AttentionTest : public ::testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override {
+    SWITCHYARD_SKIP_IF_ABSENT(GetParam());
+    world_ = must(World::create({.target = GetParam()}));
+  }
+  Rank& rank() { return world_->rank(0); }
+  World& world() { return *world_; }
+
+ private:
+  std::unique_ptr<World> world_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
+                         [](const auto& info) {
+                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
+                         });
+
+TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
+  for (const int head_dim : {64, 128, 256})
+    for (const bool causal : {false, true})
+      EXPECT_EQ(compare(rank(), {.query_lens = {200, 200},
+                                 .num_heads = 2,
+                                 .num_kv_heads = 2,
+                                 .head_dim = head_dim,
+                                 .causal = causal,
+                                 .is_dense = true,
+                                 .num_blocks = 3}),
+                "")
+          << "head_dim " << head_dim << (causal ? ", causal" : ", full");
+}
+
+TEST_P(AttentionTest, RaggedSequencesOfAnyLengthWithNeighboursThatAreNoNumbers) {
+  for (const bool causal : {false, true})
+    EXPECT_EQ(compare(rank(), {.query_lens = {0, 1, 129, 0, 63, 300, 17},
+                               .num_heads = 2,
+                               .num_kv_heads = 1,
+                               .causal = causal,
+                               .num_blocks = 4}),
+              "")
+        << (causal ? "causal" : "full");
+}
+
+TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
+  for (const bool causal : {false, true})
+    EXPECT_EQ(
+        compare(rank(), {.query_lens = {20, 1, 150, 30}, .key_lens = {200, 77, 150, 0}, .causal = causal}),
+        "")
+        << (causal ? "causal" : "full");
+}
+
+TEST_P(AttentionTest, QueriesLongerThanKeysSeeNothingAtFirst) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {150, 40}, .key_lens = {20, 39}, .causal = true}), "");
+}
+
+TEST_P(AttentionTest, AWindowBoundsWhatAQuerySees) {
+  for (const int head_dim : {64, 128})
+    for (const int window : {1, 50, 200})
+      for (const bool causal : {false, true})
+        EXPECT_EQ(compare(rank(), {.query_lens = {333, 40},
+                                   .num_heads = 1,
+                                   .head_dim = head_dim,
+                                   .causal = causal,
+                                   .window = window}),
+                  "")
+            << "head_dim " << head_dim << ", window " << window << (causal ? ", causal" : "");
+}
+
+TEST_P(AttentionTest, EverySchedulerAndOrder) {
+  for (const SchedulerChoice scheduler :
+       {SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued})
+    for (const OrderChoice order : {OrderChoice::kDefault, OrderChoice::kRotate, OrderChoice::kLpt})
+      for (const bool is_dense : {false, true}) {
+        AttentionCase attention_case{.query_lens = {210, 0, 70},
+                                     .causal = true,
+                                     .scheduler = scheduler,
+                                     .order = order,
+                                     .num_blocks = 2};
+        if (is_dense) attention_case.query_lens = {210, 210};
+        attention_case.is_dense = is_dense;
+        EXPECT_EQ(compare(rank(), attention_case), "")
+            << static_cast<int>(scheduler) << ' ' << static_cast<int>(order) << (is_dense ? " dense" : "");
+      }
+}
+
+TEST_P(AttentionTest, DecodingSplitsTheKeys) {
+  for (const int head_dim : {64, 128, 256})
+    for (const int num_tokens : {1, 3}) {
+      AttentionCase attention_case{.query_lens = {num_tokens, num_tokens},
+                                   .key_lens = {1300, 40},
+                                   .num_heads = 10,
+                                   .num_kv_heads = 2,
+                                   .head_dim = head_dim,
+                                   .causal = true,
+                                   .num_blocks = 8};
+      auto harness = must(AttentionHarness::create(rank(), attention_case));
+      EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kDecode);
+      EXPECT_GT(harness->attention().choice().num_splits, 1u);
+      EXPECT_EQ(compare(rank(), attention_case), "") << "head_dim " << head_dim << ", tokens " << num_tokens;
+    }
+}
+
+TEST_P(AttentionTest, DecodingWithMoreQueriesThanATileHolds) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {16, 2, 0, 16},
+                             .key_lens = {100, 600, 30, 16},
+                             .num_heads = 16,
+                             .num_kv_heads = 1,
+                             .causal = true}),
+            "");
+}
+
+TEST_P(AttentionTest, PagedKeysAndValues) {
+  for (const int page_size : {16, 64, 256})
+    for (const int head_dim : {64, 128, 256}) {
+      EXPECT_EQ(compare(rank(), {.query_lens = {1, 2, 1},
+                                 .key_lens = {300, 31, 0},
+                                 .num_heads = 4,
+                                 .num_kv_heads = 2,
+                                 .head_dim = head_dim,
+                                 .page_size = page_size}),
+                "")
+          << "decoding, head_dim " << head_dim << ", pages of " << page_size;
+    }
+  EXPECT_EQ(
+      compare(rank(), {.query_lens = {100, 30}, .key_lens = {140, 30}, .causal = true, .page_size = 32}), "");
+}
+
+TEST_P(AttentionTest, AGraphReplaysSplitsAndQueue) {
+  for (const bool is_decode : {false, true}) {
+    AttentionCase attention_case{.query_lens = {150, 40}, .causal = true, .num_blocks = 2};
+    if (is_decode) attention_case = {.query_lens = {1, 1}, .key_lens = {1100, 3}, .num_blocks = 4};
+    auto harness = must(AttentionHarness::create(rank(), attention_case));
+    auto graph = must(world().capture([&] { return harness->launch(); }));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(graph->launch().ok());
+    EXPECT_EQ(must(harness->compare()).first_bad, "");
+  }
+}
+
+TEST_P(AttentionTest, AutomaticSaysWhy) {
+  const auto choice = [&](const AttentionCase& attention_case) {
+    return must(AttentionHarness::create(rank(), attention_case))->attention().choice();
+  };
+  const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
+  EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
+  const AttentionChoice causal = choice({.query_lens = {64, 64}, .causal = true, .is_dense = true});
+  EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
+  EXPECT_EQ(causal.order, MHASchedule::LPT);
+  EXPECT_NE(even.reason, causal.reason);
+}
+
+TEST_P(AttentionTest, NothingToDoIsDone) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {}}), "");
+  EXPECT_EQ(compare(rank(), {.query_lens = {0, 0}, .key_lens = {5, 0}}), "");
+}
+
+// What create() says of a shape that is one change away from a good one.
+std::string refusal(Rank& rank, void (*spoil)(AttentionShape&)) {
+  AttentionShape shape{.num_heads = 4,
+                       .num_kv_heads = 2,
+                       .max_query_len = 10,
+                       .max_key_len = 10,
+                       .num_query_rows = 10,
+                       .num_key_rows = 32};
+  spoil(shape);
+  const auto attention = Attention::create(rank, shape);
+  if (attention.ok()) return "made";
+  EXPECT_EQ(attention.status().code(), StatusCode::kInvalidArgument);
+  return attention.status().message();
+}
+
+TEST_P(AttentionTest, BadShapesAreRefusedByName) {
+  const struct {
+    const char* named;
+    void (*spoil)(AttentionShape&);
+  } cases[] = {
+      {"head_dim is 96", [](AttentionShape& shape) { shape.head_dim = 96; }},
+      {"num_heads is 0", [](AttentionShape& shape) { shape.num_heads = 0; }},
+      {"num_heads 3 is not a multiple", [](AttentionShape& shape) { shape.num_heads = 3; }},
+      {"batch_size is -1", [](AttentionShape& shape) { shape.batch_size = -1; }},
+      {"max_query_len 11 exceeds", [](AttentionShape& shape) { shape.max_query_len = 11; }},
+      {"max_key_len 33 exceeds", [](AttentionShape& shape) { shape.max_key_len = 33; }},
+      {"scale is", [](AttentionShape& shape) { shape.scale = -1; }},
+      {"page_size is 24", [](AttentionShape& shape) { shape.page_size = 24; }},
+      {"pages_per_sequence 0", [](AttentionShape& shape) { shape.page_size = 16; }},
+      {"num_key_rows is 2147483648", [](AttentionShape& shape) { shape.num_key_rows = 1ll << 31; }},
+  };
+  EXPECT_EQ(refusal(rank(), [](AttentionShape&) {}), "made");
+  for (const auto& bad : cases)
+    EXPECT_EQ(refusal(rank(), bad.spoil).rfind(bad.named, 0), 0u) << refusal(rank(), bad.spoil);
+}
+
+TEST_P(AttentionTest, BadTensorsAreRefusedByName) {
+  auto harness = must(AttentionHarness::create(rank(), {.query_lens = {30, 20}}));
+  const auto refused = [&](void (*spoil)(AttentionTensors&)) {
+    AttentionTensors tensors = harness->tensors();
+    spoil(tensors);
+    return harness->attention().run(tensors).message();
+  };
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.keys = nullptr; }), "keys is null");
+  EXPECT_EQ(refused([](AttentionTensors& t) { ++t.output; }), "output is not 16-byte aligned");
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.query_offsets = nullptr; }).rfind("query_offsets is null", 0),
+            0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.key_lengths = t.key_offsets; }).rfind("key_offsets and", 0),
+            0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) {
+              t.page_table = reinterpret_cast<const int32_t*>(t.lse);
+            }).rfind("page_table is given", 0),
+            0u);
+}
+
+// Many interleavings of producer and consumers, on a memory that keeps what no barrier made it give.
+TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
+#if defined(__SANITIZE_THREAD__)
+  constexpr uint64_t kNumSeeds = 1;  // ThreadSanitizer takes seconds for each
+#else
+  constexpr uint64_t kNumSeeds = 3;
+#endif
+  for (uint64_t seed = 1; seed <= kNumSeeds; ++seed)
+    for (const bool weak : {false, true}) {
+      const auto world =
+          must(World::create({.target = TargetChoice::kHost,
+                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = weak}}));
+      EXPECT_EQ(compare(world->rank(0), {.query_lens = {150, 20}, .causal = true, .num_blocks = 2}), "")
+          << "seed " << seed << (weak ? ", weak" : "");
+      EXPECT_EQ(compare(world->rank(0), {.query_lens = {1}, .key_lens = {700}, .num_blocks = 2}), "")
+          << "decoding, seed " << seed << (weak ? ", weak" : "");
+    }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+// `switchyard attend`, `bench attention` and `schedule --measure` as a user meets them.
+#include "cli_fixture.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::JsonReader;
+using testing_support::JsonValue;
+using testing_support::Outcome;
+using testing_support::read_file;
+
+class CliAttention : public testing_support::CliTest {};
+
+const std::string kSmall = "attend --target host --heads 2 --head-dim 64 ";
+
+TEST_F(CliAttention, AttendVerifiesAndSaysWhatWasChosen) {
+  const Outcome outcome = run(kSmall + "--seq-lens 70,0,1 --causal");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("verified   all 142 rows"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("queued, order lpt"), std::string::npos) << outcome.out;
+}
+
+TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
+  for (const char* batch :
+       {"--batch 0", "--batch 2 --seq 0", "--batch 2 --seq 90 --kv-heads 1 --window 20 --scheduler transient",
+        "--batch 3 --seq 1 --kv-lens 600 --kv-heads 1",
+        "--seq-lens 2,1 --kv-lens 40,300 --page-size 16 --causal",
+        "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1"}) {
+    const Outcome outcome = run(kSmall + batch);
+    EXPECT_EQ(outcome.exit_code, 0) << batch << "\n" << outcome.out << outcome.err;
+  }
+}
+
+TEST_F(CliAttention, AttendReportsAsJson) {
+  const Outcome outcome = run(kSmall + "--batch 1 --seq 40 --json");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = JsonReader::read(outcome.out);
+  ASSERT_TRUE(json.has_value()) << outcome.out;
+  EXPECT_EQ((*json)["verified"].number, 1);
+  EXPECT_EQ((*json)["rows"].number, 80);
+  EXPECT_EQ((*json)["scheduler"].text, "tile");
+  EXPECT_LT((*json)["relative_error"].number, 0.01);
+}
+
+TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
+  expect_refused(kSmall + "--kv-heads 3", {"--kv-heads", "divisor of --heads (2)"});
+  expect_refused("attend --head-dim 96", {"--head-dim", "64", "256"});
+  expect_refused(kSmall + "--page-size 24", {"--page-size"});
+  expect_refused(kSmall + "--kv-lens 1,2,3", {"--kv-lens", "3 values given for 2 sequences"});
+  expect_refused(kSmall + "--scheduler best", {"--scheduler"});
+  expect_refused(kSmall + "--seq-lens 5 --batch 2", {"--seq-lens", "--batch"});
+  expect_refused(kSmall + "--json /no/such/folder/file", {"--json"});
+  expect_refused("bench attention --target host --head-dims 96", {"--head-dims", "96"});
+  expect_refused("schedule --measure --target host --head-dim 32", {"--measure", "--head-dim"});
+}
+
+TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
+  const Outcome outcome = run("bench attention --target host --lengths 32 --tokens 64 --replays 1 --json -");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = JsonReader::read(outcome.out);
+  ASSERT_TRUE(json.has_value()) << outcome.out;
+  ASSERT_EQ((*json)["results"].items.size(), 6u);  // full, causal, two ragged, two decoding
+  for (const JsonValue& result : (*json)["results"].items) {
+    EXPECT_EQ(result["verified"].number, 1);
+    EXPECT_GT(result["median_us"].number, 0);
+  }
+}
+
+TEST_F(CliAttention, ScheduleMeasuresWhatItPredicts) {
+  const std::string svg_path = folder / "measured.svg";
+  const Outcome outcome =
+      run("schedule --target host --measure --batch 2 --seq 200 --heads 2 --head-dim 64 --causal --ctas 3 "
+          "--json - --svg " +
+          svg_path);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = JsonReader::read(outcome.out);
+  ASSERT_TRUE(json.has_value()) << outcome.out;
+  ASSERT_EQ((*json)["schedules"].items.size(), 2u);
+  const JsonValue& predicted = (*json)["schedules"].items[0];
+  const JsonValue& measured = (*json)["schedules"].items[1];
+  EXPECT_EQ(measured["tiles"].number, predicted["tiles"].number);
+  EXPECT_EQ(measured["verified"].number, 1);
+  EXPECT_NEAR(measured["total_cost"].number, predicted["total_cost"].number,
+              1e-6 * predicted["total_cost"].number);
+  EXPECT_NE(read_file(svg_path).find("measured"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard

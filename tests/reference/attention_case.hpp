@@ -1,0 +1,60 @@
+// Batches of attention with random numbers, and one launch of them: for tests and `switchyard attend`.
+#pragma once
+
+#include <random>
+
+#include "reference/attention.hpp"
+#include "switchyard/runtime/attention.hpp"
+
+namespace switchyard::reference {
+
+struct AttentionCase {
+  std::vector<int> query_lens;
+  std::vector<int> key_lens;  // empty: as the queries
+  int num_heads = 2;
+  int num_kv_heads = 1;
+  int head_dim = 64;
+  bool causal = false;
+  int window = 0;
+  int page_size = 0;
+  bool is_dense = false;  // all lengths alike, told without offsets
+  SchedulerChoice scheduler = SchedulerChoice::kAuto;
+  OrderChoice order = OrderChoice::kAuto;
+  int num_blocks = 0;
+  uint64_t seed = 1;
+};
+
+// One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no
+// sequence hold NaN, and so does the output before the first launch.
+class AttentionHarness {
+ public:
+  static Result<std::unique_ptr<AttentionHarness>> create(Rank& rank, const AttentionCase& attention_case);
+
+  Status launch() { return attention_->run(tensors_); }
+  // Waits, and compares every stride-th row.
+  Result<AttentionDifference> compare(int stride = 1);
+
+  Attention& attention() { return *attention_; }
+  const AttentionBatch& batch() const { return batch_; }
+  const AttentionTensors& tensors() const { return tensors_; }
+
+ private:
+  AttentionHarness(Rank& rank, const AttentionCase& attention_case);
+  void make_batch();
+  Status upload();
+
+  Rank& rank_;
+  const AttentionCase case_;
+  AttentionBatch batch_;
+  AttentionShape shape_;
+  std::vector<uint32_t> key_offsets_, key_lengths_;
+  std::vector<int32_t> page_table_;
+  std::unique_ptr<Attention> attention_;
+  AttentionTensors tensors_;
+  Buffer<bf16> queries_, keys_, values_, output_;
+  Buffer<float> lse_;
+  Buffer<uint32_t> query_offsets_on_device_, key_offsets_on_device_, key_lengths_on_device_;
+  Buffer<int32_t> page_table_on_device_;
+};
+
+}  // namespace switchyard::reference

@@ -1,0 +1,239 @@
+#include "attention_bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace switchyard::tools {
+namespace {
+
+using reference::AttentionBatch;
+using reference::AttentionCase;
+using reference::AttentionDifference;
+
+// Prime, so that no two rows look alike.
+constexpr size_t kPeriod = 4194301;
+// Where queries, keys and values begin in it.
+constexpr size_t kShifts[] = {0, 1000003, 2000003};
+// Launches of one graph: what a graph costs is shared by them.
+constexpr int kLaunchesPerGraph = 10;
+constexpr int kRowsLookedAt = 24;
+
+const std::vector<int>& key_lens_of(const AttentionCase& attention_case) {
+  return attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens;
+}
+
+size_t sum_of(const std::vector<int>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), size_t{0});
+}
+
+size_t row_elements(int num_heads, const AttentionCase& attention_case) {
+  return static_cast<size_t>(num_heads) * static_cast<size_t>(attention_case.head_dim);
+}
+
+std::vector<uint32_t> offsets_of(const std::vector<int>& lengths) {
+  std::vector<uint32_t> offsets = {0};
+  for (const int length : lengths) offsets.push_back(offsets.back() + static_cast<uint32_t>(length));
+  return offsets;
+}
+
+AttentionShape shape_of(const AttentionCase& attention_case) {
+  const std::vector<int>& key_lens = key_lens_of(attention_case);
+  return {
+      .head_dim = attention_case.head_dim,
+      .num_heads = attention_case.num_heads,
+      .num_kv_heads = attention_case.num_kv_heads,
+      .batch_size = static_cast<int>(attention_case.query_lens.size()),
+      .max_query_len = *std::max_element(attention_case.query_lens.begin(), attention_case.query_lens.end()),
+      .max_key_len = *std::max_element(key_lens.begin(), key_lens.end()),
+      .num_query_rows = static_cast<int64_t>(sum_of(attention_case.query_lens)),
+      .num_key_rows = static_cast<int64_t>(sum_of(key_lens)),
+      .causal = attention_case.causal,
+      .scheduler = attention_case.scheduler,
+      .order = attention_case.order,
+      .num_blocks = attention_case.num_blocks};
+}
+
+// Lengths whose logarithms are evenly spread, always the same.
+std::vector<int> ragged_lengths(int count, int shortest, int longest) {
+  std::mt19937 random(4);
+  std::vector<int> lengths;
+  for (int i = 0; i < count; ++i) {
+    const double share = static_cast<double>(random() >> 8) / 16777216.0;
+    lengths.push_back(static_cast<int>(shortest * std::pow(static_cast<double>(longest) / shortest, share)));
+  }
+  return lengths;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
+                                                               const std::vector<AttentionBenchCase>& cases,
+                                                               uint64_t seed) {
+  std::unique_ptr<AttentionBench> bench(new AttentionBench(world));
+  size_t num_query_elements = 0, num_key_elements = 0, num_places = 0;
+  for (const AttentionBenchCase& bench_case : cases) {
+    const AttentionCase& attention_case = bench_case.attention_case;
+    const size_t num_queries = sum_of(attention_case.query_lens);
+    num_query_elements =
+        std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
+    num_key_elements =
+        std::max(num_key_elements, sum_of(key_lens_of(attention_case)) *
+                                       row_elements(attention_case.num_kv_heads, attention_case));
+    num_places = std::max(num_places, num_queries * static_cast<size_t>(attention_case.num_heads));
+  }
+  const auto take = [&](auto& buffer, auto allocated) {
+    if (allocated.ok()) buffer = std::move(allocated).value();
+    return allocated.status();
+  };
+  Rank& rank = bench->rank_;
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->queries_, rank.allocate<bf16>(num_query_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->output_, rank.allocate<bf16>(num_query_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->keys_, rank.allocate<bf16>(num_key_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->values_, rank.allocate<bf16>(num_key_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->lse_, rank.allocate<float>(num_places)));
+  SWITCHYARD_RETURN_IF_ERROR(bench->fill(seed));
+  return bench;
+}
+
+Status AttentionBench::fill(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  period_.resize(kPeriod);
+  for (bf16& value : period_) value = to_bf16(normal(random));
+  Result<Buffer<bf16>> uploaded = rank_.upload(period_);
+  if (!uploaded.ok()) return uploaded.status();
+  const bf16* period = uploaded.value().data();
+  const Buffer<bf16>* tensors[] = {&queries_, &keys_, &values_};
+  for (int t = 0; t < 3; ++t)
+    for (size_t done = 0; done < tensors[t]->size();) {
+      const size_t place = (done + kShifts[t]) % kPeriod;
+      const size_t count = std::min(kPeriod - place, tensors[t]->size() - done);
+      SWITCHYARD_RETURN_IF_ERROR(rank_.device().copy(tensors[t]->data() + done, period + place,
+                                                     count * sizeof(bf16), rank_.stream()));
+      done += count;
+    }
+  return Status();
+}
+
+std::vector<bf16> AttentionBench::numbers_at(size_t shift, size_t begin, size_t end) const {
+  std::vector<bf16> numbers(end - begin);
+  for (size_t i = begin; i < end; ++i) numbers[i - begin] = period_[(i + shift) % kPeriod];
+  return numbers;
+}
+
+Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
+  const AttentionCase& attention_case = bench_case.attention_case;
+  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, shape_of(attention_case));
+  if (!attention.ok()) return attention.status();
+  const Result<Buffer<uint32_t>> query_offsets = rank_.upload(offsets_of(attention_case.query_lens)),
+                                 key_offsets = rank_.upload(offsets_of(key_lens_of(attention_case)));
+  if (!query_offsets.ok()) return query_offsets.status();
+  if (!key_offsets.ok()) return key_offsets.status();
+  AttentionTensors tensors{.queries = queries_.data(),
+                           .keys = keys_.data(),
+                           .values = values_.data(),
+                           .output = output_.data(),
+                           .lse = lse_.data()};
+  if (!attention_case.is_dense) {
+    tensors.query_offsets = query_offsets.value().data();
+    tensors.key_offsets = key_offsets.value().data();
+  }
+  const int num_launches = world_.target() == Target::kHost ? 1 : kLaunchesPerGraph;
+  Graphs graphs;
+  Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
+    SWITCHYARD_RETURN_IF_ERROR(world_.mark("attention"));
+    for (int i = 0; i < num_launches; ++i) SWITCHYARD_RETURN_IF_ERROR(attention.value()->run(tensors));
+    return Status();
+  });
+  if (!graph.ok()) return graph.status();
+  graphs.push_back(std::move(graph).value());
+  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  if (!samples.ok()) return samples.status();
+  for (double& microseconds : samples.value().front().microseconds) microseconds /= num_launches;
+  AttentionBenchResult result{.bench_case = bench_case,
+                              .choice = attention.value()->choice(),
+                              .timing = samples.value().front().summarize(0),
+                              .flops = attention_flops(attention_case),
+                              .kv_bytes = key_value_bytes(attention_case)};
+  Result<AttentionDifference> difference = compare(attention_case);
+  if (!difference.ok()) return difference.status();
+  result.difference = difference.value();
+  return result;
+}
+
+// A few rows of the last sequence, which has the rows of all others in front of it.
+Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case) {
+  const std::vector<uint32_t> query_offsets = offsets_of(attention_case.query_lens),
+                              key_offsets = offsets_of(key_lens_of(attention_case));
+  const size_t last = attention_case.query_lens.size() - 1;
+  const size_t query_row = row_elements(attention_case.num_heads, attention_case),
+               key_row = row_elements(attention_case.num_kv_heads, attention_case);
+  const size_t num_queries = static_cast<size_t>(attention_case.query_lens[last]);
+  AttentionBatch batch{.num_heads = attention_case.num_heads,
+                       .num_kv_heads = attention_case.num_kv_heads,
+                       .head_dim = attention_case.head_dim,
+                       .causal = attention_case.causal,
+                       .query_offsets = {0, static_cast<uint32_t>(num_queries)}};
+  batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
+  std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
+  const size_t first_query = query_offsets[last] * query_row, first_key = key_offsets[last] * key_row;
+  batch.queries = numbers_at(kShifts[0], first_query, first_query + num_queries * query_row);
+  batch.keys = numbers_at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
+  batch.values = numbers_at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
+  const Result<std::vector<bf16>> output =
+      rank_.view(output_.data() + first_query, num_queries * query_row).download();
+  if (!output.ok()) return output.status();
+  const size_t num_places = num_queries * static_cast<size_t>(attention_case.num_heads);
+  const Result<std::vector<float>> lse =
+      rank_
+          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
+          .download();
+  if (!lse.ok()) return lse.status();
+  const int stride =
+      static_cast<int>(num_places / kRowsLookedAt) | 1;  // odd, so that it does not keep to some heads
+  return reference::compare_attention(batch, output.value(), lse.value(), stride);
+}
+
+std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
+                                                      const std::vector<int>& lengths, bool is_small) {
+  std::vector<AttentionBenchCase> cases;
+  const int width = is_small ? 256 : 2048;  // heads times head dimension
+  for (const int head_dim : head_dims)
+    for (const bool causal : {false, true})
+      for (const int length : lengths)
+        cases.push_back(
+            {causal ? "causal" : "full",
+             std::to_string(length),
+             {.query_lens = std::vector<int>(static_cast<size_t>(std::max(1, num_tokens / length)), length),
+              .num_heads = width / head_dim,
+              .num_kv_heads = width / head_dim,
+              .head_dim = head_dim,
+              .causal = causal,
+              .is_dense = true}});
+  AttentionCase ragged{.query_lens = is_small ? ragged_lengths(6, 16, 128) : ragged_lengths(64, 128, 8192),
+                       .num_heads = is_small ? 2 : 16,
+                       .num_kv_heads = is_small ? 2 : 16,
+                       .head_dim = 128,
+                       .causal = true};
+  cases.push_back({"ragged", "lpt queue", ragged});
+  ragged.scheduler = SchedulerChoice::kTile;
+  ragged.order = OrderChoice::kDefault;
+  cases.push_back({"ragged", "static", ragged});
+  const auto decode = [&](int batch, int num_keys) {
+    cases.push_back({"decode",
+                     std::to_string(batch) + " x " + std::to_string(num_keys),
+                     {.query_lens = std::vector<int>(static_cast<size_t>(batch), 1),
+                      .key_lens = std::vector<int>(static_cast<size_t>(batch), num_keys),
+                      .num_heads = is_small ? 8 : 32,
+                      .num_kv_heads = is_small ? 2 : 8,
+                      .head_dim = 128,
+                      .is_dense = true}});
+  };
+  decode(is_small ? 4 : 64, is_small ? 256 : 4096);
+  decode(is_small ? 1 : 4, is_small ? 2048 : 65536);
+  return cases;
+}
+
+}  // namespace switchyard::tools

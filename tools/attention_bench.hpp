@@ -1,0 +1,57 @@
+// Times attention by graph replay, on shapes that share their memory, and looks at some rows of each result.
+#pragma once
+
+#include <memory>
+
+#include "attention_options.hpp"
+#include "replay.hpp"
+
+namespace switchyard::tools {
+
+// One line of the table. Batches are told dense where all lengths are alike, else by offsets.
+struct AttentionBenchCase {
+  std::string group;  // "full", "causal", "ragged", "decode"
+  std::string label;  // of the line
+  reference::AttentionCase attention_case;
+};
+
+struct AttentionBenchResult {
+  AttentionBenchCase bench_case;
+  AttentionChoice choice;
+  Timing timing{};
+  double flops = 0;
+  uint64_t kv_bytes = 0;
+  reference::AttentionDifference difference;  // of a few rows
+
+  double tflops() const { return flops / timing.median_us * 1e-6; }
+  double kv_terabytes_per_second() const { return static_cast<double>(kv_bytes) / timing.median_us * 1e-6; }
+};
+
+class AttentionBench {
+ public:
+  // Memory for the largest of the cases, filled once.
+  static Result<std::unique_ptr<AttentionBench>> create(World& world,
+                                                        const std::vector<AttentionBenchCase>& cases,
+                                                        uint64_t seed);
+
+  Result<AttentionBenchResult> time(const AttentionBenchCase& bench_case, int num_replays);
+
+ private:
+  explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
+  Status fill(uint64_t seed);
+  Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case);
+  std::vector<bf16> numbers_at(size_t shift, size_t begin, size_t end) const;
+
+  World& world_;
+  Rank& rank_;
+  std::vector<bf16> period_;  // each tensor repeats it, from a place of its own on
+  Buffer<bf16> queries_, keys_, values_, output_;
+  Buffer<float> lse_;
+};
+
+// The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged
+// batch; decoding.
+std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
+                                                      const std::vector<int>& lengths, bool is_small);
+
+}  // namespace switchyard::tools
