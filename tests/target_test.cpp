@@ -378,6 +378,37 @@ TEST_P(Vocabulary, ConversionsToFp8AreThoseOfTheHostBitForBit) {
   }
 }
 
+struct DecodingParams {
+  float* values;       // [65536][2]: of the pair of codes
+  uint32_t* permuted;  // [65536]
+};
+
+SWITCHYARD_KERNEL void decode_pairs(DecodingParams params) {
+  for (int i = target::thread_idx(); i < 65536; i += target::num_threads()) {
+    target::from_e4m3x2(static_cast<uint16_t>(i), params.values[2 * i], params.values[2 * i + 1]);
+    params.permuted[i] = target::permute_bytes(0x03020100u, 0x07060504u, static_cast<uint32_t>(i) & 0x7777u);
+  }
+}
+
+TEST_P(Vocabulary, PairsOfFp8AreDecodedAndBytesPermutedTheSameOnEveryTarget) {
+  const auto values = zeros<float>(2 * 65536);
+  const auto permuted = zeros<uint32_t>(65536);
+  run(decode_pairs, {.num_threads = 256}, DecodingParams{values.data(), permuted.data()});
+  const std::vector<float> seen = download(values);
+  const std::vector<uint32_t> seen_permuted = download(permuted);
+  for (uint32_t i = 0; i < 65536; ++i) {
+    for (const uint32_t k : {0u, 1u}) {
+      const float expected = to_float(e4m3{static_cast<uint8_t>(i >> (8 * k))});
+      if (expected == expected)
+        ASSERT_EQ(std::bit_cast<uint32_t>(seen[2 * i + k]), std::bit_cast<uint32_t>(expected)) << i;
+      else
+        ASSERT_NE(seen[2 * i + k], seen[2 * i + k]) << i;
+    }
+    for (uint32_t byte = 0; byte < 4; ++byte)
+      ASSERT_EQ(seen_permuted[i] >> (8 * byte) & 0xff, i >> (4 * byte) & 7) << i;
+  }
+}
+
 // Integer conversions of the formats for which there is no instruction, and the larger of halves.
 struct IntegerWordsParams {
   int num_values;

@@ -92,6 +92,25 @@ SWITCHYARD_KERNEL void encode_and_decode_for_experts(ExpertParams<Format> params
     params.format.publish_expert(thread_idx, params.expert_begin[thread_idx]);
 }
 
+// Every bf16 times a factor, to e2m1 by quantize_e2m1().
+struct E2M1Params {
+  float factor;
+  uint32_t* words;  // [65536 / 8]
+};
+
+SWITCHYARD_KERNEL void quantize_every_bf16(E2M1Params params) {
+  for (int chunk = target::thread_idx(); chunk < 65536 / kElementsPerLane; chunk += target::num_threads()) {
+    LaneElements elements;
+    for (int i = 0; i < kElementsPerLane / 2; ++i) {
+      const uint32_t first = static_cast<uint32_t>(chunk * kElementsPerLane + 2 * i);
+      elements.halves[i / 4].words[i % 4] = first | (first + 1) << 16;
+    }
+    uint32_t words[2];
+    quantize_e2m1(elements, params.factor, words);
+    for (int i = 0; i < 2; ++i) params.words[2 * chunk + i] = words[i];
+  }
+}
+
 // Inputs: one token of each kind.
 
 float plain_value(std::mt19937& random) { return std::normal_distribution<float>(0, 2)(random); }
@@ -413,6 +432,21 @@ TEST_P(QuantizedTokens, TightRowsOfExpertsHaveTheirScalesInTilesOfTheirOwn) {
     if (expert == 0) continue;
     EXPECT_GE(seen_offsets[expert],
               seen_offsets[expert - 1] + (rows_of_expert[expert - 1] + 127) / 128 * 128);
+  }
+}
+
+// Among the products are all ties, and what lies just beside them.
+TEST_P(QuantizedTokens, E2M1OfEveryBF16IsTheNearestNumber) {
+  for (const float factor : {1.0f, 0.5f, 0x1p-120f, 0x1p100f, 0.0f, 1.0f / 3, 0.99999994f, 1.0000001f}) {
+    const auto words = zeros<uint32_t>(65536 / 8);
+    run(quantize_every_bf16, {.num_threads = 256}, E2M1Params{factor, words.data()});
+    const std::vector<uint32_t> seen = download(words);
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      const float value = to_float(bf16{static_cast<uint16_t>(bits)});
+      if (!std::isfinite(value)) continue;  // then the factor is NaN
+      ASSERT_EQ(seen[bits / 8] >> (bits % 8 * 4) & 15, to_minifloat<e2m1>(value * factor).bits)
+          << value << " * " << factor;
+    }
   }
 }
 

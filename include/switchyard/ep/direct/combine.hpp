@@ -119,8 +119,8 @@ struct DirectCombineWait {
       const int expert_idx = expert_of(id_idx);
       bf16* output = params.epilogue.output + id_idx * shape.hidden();
       const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
-      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
-           column += num_workers * Rows::kColumns)
+      for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
+           column += num_workers * kColumnsPerThread)
         Rows::store(row != nullptr ? Rows::load(row, shape.hidden(), column) : typename Rows::Chunk{},
                     output + column);
     }
@@ -144,8 +144,8 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
     const int num_sources = gather_sources(token_idx);
     const TokenRows rows{shared.sources[target::warp_idx()], num_sources, shape.hidden()};
-    for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
-         column += num_workers * Rows::kColumns)
+    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
+         column += num_workers * kColumnsPerThread)
       reduce_rows<Rows>(params.epilogue, rows, token_idx, column);
   }
 

@@ -67,10 +67,10 @@ struct CombineWait {
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
-  // Deals (token, k, Rows::kColumns columns) to all threads of the launch.
+  // Deals (token, k, eight columns) to all threads of the launch.
   template <typename Work>
   SWITCHYARD_DEVICE void for_each_chunk(int rows_per_token, Work work) {
-    const int chunks_per_row = shape.hidden() / Rows::kColumns;
+    const int chunks_per_row = shape.hidden() / kColumnsPerThread;
     const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
     const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
     for (int64_t chunk =
@@ -78,7 +78,7 @@ struct CombineWait {
          chunk < num_chunks; chunk += num_threads) {
       const int64_t row = chunk / chunks_per_row;
       work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),
-           static_cast<int>(chunk % chunks_per_row) * Rows::kColumns);
+           static_cast<int>(chunk % chunks_per_row) * kColumnsPerThread);
     }
   }
 
