@@ -24,21 +24,38 @@ class AttentionConsumer {
         consumer_idx_(consumer_idx),
         math_(params.numbers.scale_log2) {}
 
+  // A tile's first scores are started before the output of the one before it is stored, and run meanwhile.
   SWITCHYARD_DEVICE void run() {
     if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
-    for (;; queries_.advance()) {
-      wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
-      if (tile(&AttentionTile::num_tokens) == 0) break;
+    bool is_last = !find_tile(queries_);
+    if constexpr (kStartsEarly) start_scores(queries_.stage());
+    while (!is_last) {
+      if constexpr (!kStartsEarly) start_scores(queries_.stage());
       note_time(0);
       attend();
+      if constexpr (kStartsEarly) {
+        StageCursor<Config::kNumQueryStages> next = queries_;
+        next.advance();
+        is_last = !find_tile(next);
+        start_scores(next.stage());
+        math_.template wait_sums<1>();
+      } else {
+        math_.template wait_sums<0>();
+      }
+      release_values();
       store();
       note_time(1);
       release(shared_.queries_empty[queries_.stage()]);
+      queries_.advance();
+      if constexpr (!kStartsEarly) is_last = !find_tile(queries_);
     }
+    if constexpr (kStartsEarly) math_.template wait_scores<0>();
     if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
   }
 
  private:
+  static constexpr bool kStartsEarly = Config::kNumQueryStages > 1;
+
   // Named barriers: a turn for each consumer, then one among the threads of each.
   static constexpr uint32_t kFirstTurnBarrier = 1;
   static constexpr uint32_t kFirstOwnBarrier = kFirstTurnBarrier + 3;
@@ -80,16 +97,10 @@ class AttentionConsumer {
     math_.begin();
     const int first_block = tile(&AttentionTile::first_block);
     int block = tile(&AttentionTile::end_block) - 1;
-    if (block < first_block) return;
     const int first_plain_block = tile(&AttentionTile::first_plain_block);
     const int end_plain_block = tile(&AttentionTile::end_plain_block);
-    const unsigned char* queries =
-        shared_.queries[queries_.stage()] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
-    wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
-    math_.start_scores(queries, shared_.keys[keys_.stage()]);
     math_.template wait_scores<0>();
-    release(shared_.keys_empty[keys_.stage()]);
-    keys_.advance();
+    release_keys();
     clear_strangers(block);
     if (block >= end_plain_block) mask_end(block);
     if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
@@ -98,29 +109,49 @@ class AttentionConsumer {
     while (--block >= first_block) {
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       take_turn();
-      math_.start_scores(queries, shared_.keys[keys_.stage()]);
-      wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
-      math_.start_sums(shared_.values[values_.stage()]);
+      math_.start_scores(queries_at(queries_.stage()), shared_.keys[keys_.stage()]);
+      start_sums();
       pass_turn();
       math_.template wait_scores<1>();
-      release(shared_.keys_empty[keys_.stage()]);
-      keys_.advance();
+      release_keys();
       if (Config::kIsBanded && block >= end_plain_block) mask_end(block);
       if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
       math_.exponentiate();
-      math_.wait_sums();
-      release(shared_.values_empty[values_.stage()]);
-      values_.advance();
+      math_.template wait_sums<0>();
+      release_values();
       math_.take_weights();
       math_.shrink_sums();
     }
+    start_sums();
+  }
+
+  SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
+    return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
+  }
+  // Waits for a tile and its first keys; false: it is the one that says that no more will come.
+  SWITCHYARD_DEVICE bool find_tile(const StageCursor<Config::kNumQueryStages>& queries) {
+    wait_for_phase(shared_.queries_full[queries.stage()], queries.parity());
+    if (target::ld(&shared_.tiles[queries.stage()].num_tokens) == 0) return false;
+    wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+    return true;
+  }
+  // Always, even of what is there when no tile is: scores that run on one way only would cost all of them a
+  // wait.
+  SWITCHYARD_DEVICE void start_scores(uint32_t queries_stage) {
+    math_.start_scores(queries_at(queries_stage), shared_.keys[keys_.stage()]);
+  }
+  SWITCHYARD_DEVICE void start_sums() {
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()]);
-    math_.wait_sums();
+  }
+  SWITCHYARD_DEVICE void release_keys() {
+    release(shared_.keys_empty[keys_.stage()]);
+    keys_.advance();
+  }
+  SWITCHYARD_DEVICE void release_values() {
     release(shared_.values_empty[values_.stage()]);
     values_.advance();
   }
-
   // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
   // number is no number: values there become 0. Every consumer does it, to the same bytes.
   SWITCHYARD_DEVICE void clear_strangers(int block) {
@@ -198,7 +229,7 @@ class AttentionConsumer {
   // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring
   // bytes.
   SWITCHYARD_DEVICE void store_output(int first_row) {
-    unsigned char* rows = shared_.queries[queries_.stage()] + first_row * kPanelRowBytes;
+    unsigned char* rows = queries_at(queries_.stage());
     sync_own();  // all warps of this consumer are done with the queries
     math_.store_rows(rows);
     target::sync_warp();

@@ -46,6 +46,7 @@ class WarpgroupMath {
   }
   template <int kPending>
   void wait_scores() {}
+  template <int kPending>
   void wait_sums() {}
 
   // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's

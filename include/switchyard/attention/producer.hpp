@@ -17,7 +17,6 @@ class AttentionProducer {
     while (publish_next()) {
       const int first_block = target::ld(&tile_->first_block);
       int block = target::ld(&tile_->end_block) - 1;
-      if (block < first_block) continue;
       // Keys are needed one block ahead of values.
       load_keys(block);
       for (; block > first_block; --block) {
@@ -29,8 +28,7 @@ class AttentionProducer {
   }
 
  private:
-  // The planner's next tile, and its queries; without blocks of keys nobody looks at those. False: there are
-  // no more tiles, and the consumers will know.
+  // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
   SWITCHYARD_DEVICE bool publish_next() {
     wait_together(shared_.plans_full[plans_.stage()], plans_.parity());
     const AttentionTile tile = target::ld(&shared_.plans[plans_.stage()]);
@@ -42,7 +40,7 @@ class AttentionProducer {
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
     target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[stage];
-    const bool has_queries = tile.end_block > tile.first_block;
+    const bool has_queries = tile.num_tokens != 0;
     const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
     if (target::lane_idx() == 0) {
       target::st(tile_, tile);
@@ -57,7 +55,7 @@ class AttentionProducer {
                           static_cast<int>(tile.first_row), full, CacheHint::kStream);
     }
     queries_.advance();
-    return tile.num_tokens != 0;
+    return has_queries;
   }
 
   SWITCHYARD_DEVICE void load_keys(int block) {
@@ -88,12 +86,14 @@ class AttentionProducer {
     cursor.advance();
   }
 
-  // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked.
+  // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked. A
+  // tile that sees no key gets rows past the end of all: zeros, which cost no memory traffic.
   SWITCHYARD_DEVICE int row_of_key(uint32_t key) const {
     const KeyPlaces& keys = numbers_.keys;
+    const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile_->num_keys));
+    if (num_keys == 0) return INT32_MAX / 2;
     if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile_->first_key_row) + key);
-    const bool is_there = key < static_cast<uint32_t>(target::ld(&tile_->num_keys));
-    const uint32_t page = is_there ? key >> keys.page_rows_log2 : 0;
+    const uint32_t page = key < num_keys ? key >> keys.page_rows_log2 : 0;
     const uint32_t row_in_page = key & ((1u << keys.page_rows_log2) - 1);
     const uint64_t entry = uint64_t{target::ld(&tile_->prompt_idx)} * keys.pages_per_sequence + page;
     return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);

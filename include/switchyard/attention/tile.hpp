@@ -42,7 +42,12 @@ SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionNumbers& numb
   if (end_key < 0) end_key = 0;
   tile.first_block = first_key / kTileKeys;
   tile.end_block = (end_key + kTileKeys - 1) / kTileKeys;
-  if (end_key <= first_key) tile.end_block = tile.first_block;
+  if (end_key <= first_key) {
+    // Rows that see nothing: one block, of which nothing is seen, so that every tile has one.
+    tile.num_keys = 0;
+    tile.first_block = 0;
+    tile.end_block = 1;
+  }
   int32_t end_seen = tile.num_keys, first_seen = 0;  // by every row
   if (numbers.window_right < kNoWindow && end_seen > tile.first_position + numbers.window_right + 1)
     end_seen = tile.first_position + numbers.window_right + 1;

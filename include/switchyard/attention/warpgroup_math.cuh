@@ -67,8 +67,10 @@ class WarpgroupMath {
     target::matrix_wait<kPending>();
     target::hold_registers(scores_);
   }
+  // With kPending 1 the scores that were started after the sums may go on.
+  template <int kPending>
   SWITCHYARD_DEVICE void wait_sums() {
-    target::matrix_wait<0>();
+    target::matrix_wait<kPending>();
     target::hold_registers(outputs_);
     target::hold_registers(weights_);
   }
