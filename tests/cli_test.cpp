@@ -43,10 +43,13 @@ TEST_F(Cli, FusedModePaddingZipfAndOneExpertVerify) {
   EXPECT_EQ(run(kSmall + "--n-sms 1").exit_code, 0);
 }
 
+const std::string kQuantised =
+    "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 128 --expert-width 16 --tokens 5 --steps 1 ";
+
 TEST_F(Cli, EveryFormatVerifiesInBothProtocols) {
   for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
     for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp6", "mxfp4", "nvfp4"}) {
-      const Outcome outcome = run(kSmall + "--hidden 128 --steps 1 " + protocol + "--format " + format);
+      const Outcome outcome = run(kQuantised + protocol + "--format " + format);
       EXPECT_EQ(outcome.exit_code, 0) << format << outcome.err << outcome.out;
       EXPECT_NE(outcome.out.find("rows, scales and output"), std::string::npos);
     }
@@ -55,7 +58,7 @@ TEST_F(Cli, EveryFormatVerifiesInBothProtocols) {
 TEST_F(Cli, SharedExpertsQuantisedCombinesAndAllReducesVerify) {
   for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
     for (const std::string mode : {"--mode split ", "--mode fused "}) {
-      const std::string command = kSmall + "--hidden 128 --steps 1 " + protocol + mode;
+      const std::string command = kQuantised + protocol + mode;
       EXPECT_EQ(run(command + "--shared-expert").exit_code, 0);
       EXPECT_EQ(run(command + "--skip-a2a --format nvfp4").exit_code, 0);
       const Outcome outcome = run(command + "--shared-expert --skip-a2a --format fp8 --combine-format fp8");
@@ -134,6 +137,11 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --padding 1.5", {"--padding", "1"});
   expect_refused("run --mode both", {"--mode", "split", "fused"});
   expect_refused("run --format int3", {"--format", "bf16"});
+  expect_refused("run --format fp8 --hidden 192", {"--hidden", "fp8", "multiple of 128"});
+  expect_refused("run --format mxfp6 --hidden 96", {"--hidden", "mxfp6", "multiple of 64"});
+  expect_refused("run --combine-format fp8 --hidden 64", {"--hidden", "multiple of 128"});
+  expect_refused("run --combine-format nvfp4", {"--combine-format", "fp8"});
+  expect_refused("run --skip-a2a --ranks 2 --tokens-per-rank 1,2", {"--skip-a2a", "--tokens-per-rank"});
   expect_refused("run --target tpu", {"--target", "host"});
   expect_refused("run --steps 0", {"--steps"});
   expect_refused("run --target host --n-sms 60000", {"--n-sms"});
