@@ -20,7 +20,10 @@ class AttentionProducer {
     while (has_tile) {
       const AttentionTile& tile = *tile_;
       const int first_block = target::ld(&tile.first_block);
-      for (int block = target::ld(&tile.end_block) - 1; block > first_block; --block) {
+      int block = target::ld(&tile.end_block) - 1;
+      if (block < first_block + kBlocksAhead) ask_planner();
+      for (; block > first_block; --block) {
+        if (block == first_block + kBlocksAhead) ask_planner();
         load_keys(tile, block - 1);
         load_values(tile, block);
       }
@@ -31,16 +34,24 @@ class AttentionProducer {
   }
 
  private:
+  // When so many blocks are left to load the planner is asked for the next tile: early enough that it is
+  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
+  static constexpr int kBlocksAhead = 2;
+
+  SWITCHYARD_DEVICE void ask_planner() {
+    target::sync_warp();
+    // release: the plan was read; pairs with the planner's wait before it asks for a tile and writes there
+    // again
+    if (target::lane_idx() == 0) shared_.plan_empty.arrive();
+  }
+
   // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
   SWITCHYARD_DEVICE bool publish_next() {
-    wait_together(shared_.plans_full[plans_.stage()], plans_.parity());
-    const AttentionTile tile = target::ld(&shared_.plans[plans_.stage()]);
-    target::sync_warp();
-    // release: the plan is read; pairs with the planner's wait before it writes there again
-    if (target::lane_idx() == 0) shared_.plans_empty[plans_.stage()].arrive();
-    plans_.advance();
     const uint32_t stage = queries_.stage();
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    wait_together(shared_.plan_full, plan_.parity());
+    plan_.advance();
+    const AttentionTile tile = target::ld(&shared_.plan);
     target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[stage];
     const bool has_queries = tile.num_tokens != 0;
@@ -113,7 +124,7 @@ class AttentionProducer {
   const AttentionNumbers& numbers_;
   AttentionShared<Config>& shared_;
   AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
-  StageCursor<kNumPlans> plans_;
+  StageCursor<1> plan_;
   StageCursor<Config::kNumQueryStages> queries_;
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };
