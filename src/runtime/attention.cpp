@@ -104,7 +104,7 @@ void Attention::choose() {
   const uint64_t kv_row_bytes = static_cast<uint64_t>(shape_.head_dim) * 2 * sizeof(bf16);
   tile_shape_ = {choice_.tile_rows,
                  static_cast<uint32_t>(shape_.num_heads) / heads_per_tile_ * choice_.num_splits,
-                 choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / 2 / kv_row_bytes), group};
+                 choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / kv_row_bytes), group};
   if (choice_.scheduler == TileSchedulerKind::kTransient)
     choice_.num_blocks =
         static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));

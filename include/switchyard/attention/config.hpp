@@ -39,7 +39,7 @@ struct AttentionConfig {
   static constexpr int kNumKeyStages = !kIsDecode ? 2 : kHeadDim == 64 ? 6 : 3;
 
   // Consumers take turns at the matrix unit: one multiplies while the others exponentiate.
-  static constexpr bool kTakesTurns = kNumConsumers > 1 && kHeadDim <= 128;
+  static constexpr bool kTakesTurns = kNumConsumers > 2;
 
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
   // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each

@@ -56,9 +56,10 @@ class AttentionConsumer {
  private:
   static constexpr bool kStartsEarly = Config::kNumQueryStages > 1;
 
-  // Named barriers: a turn for each consumer, then one among the threads of each.
+  // Named barriers: a turn for each consumer, one among the threads of each, one among all.
   static constexpr uint32_t kFirstTurnBarrier = 1;
   static constexpr uint32_t kFirstOwnBarrier = kFirstTurnBarrier + 3;
+  static constexpr uint32_t kConsumersBarrier = kFirstOwnBarrier + 3;
 
   SWITCHYARD_DEVICE void take_turn() {
     if constexpr (Config::kTakesTurns)
@@ -153,21 +154,22 @@ class AttentionConsumer {
     values_.advance();
   }
   // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
-  // number is no number: values there become 0. Every consumer does it, to the same bytes.
+  // number is no number: values there become 0, before any consumer uses them.
   SWITCHYARD_DEVICE void clear_strangers(int block) {
     const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if (num_left >= Config::kTileKeys) return;
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
-    const int thread = target::thread_idx() % kWarpgroupThreads;
+    constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
+    const int thread = target::thread_idx() - kWarpgroupThreads;
     for (int panel = 0; panel < Config::kNumPanels; ++panel) {
       unsigned char* rows =
           shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
-      for (int byte = thread * 16; byte < (Config::kTileKeys - num_left) * kPanelRowBytes;
-           byte += kWarpgroupThreads * 16)
+      for (int byte = thread * kUnitBytes; byte < (Config::kTileKeys - num_left) * kPanelRowBytes;
+           byte += kNumThreads * kUnitBytes)
         target::st_16(rows + byte, Vec16{});
     }
     target::fence_proxy_async_shared();  // before the matrix unit reads them
-    sync_own();
+    target::named_barrier_sync(kConsumersBarrier, kNumThreads);
   }
 
   // Keys that the rows of this tile do not all see.

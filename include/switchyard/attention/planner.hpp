@@ -16,22 +16,20 @@ class AttentionPlanner {
   SWITCHYARD_DEVICE void run() {
     AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
     do {
+      wait_together(shared_.plan_empty, plan_.parity() ^ 1);  // until the producer asks
+      plan_.advance();
       scheduler.find_next();
-      publish(scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{});  // no tokens: the end
+      const AttentionTile tile =  // without tokens: the end
+          scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
+      if (target::lane_idx() == 0) {
+        target::st(&shared_.plan, tile);
+        // release: publishes the plan; pairs with the producer's wait for plan_full
+        shared_.plan_full.arrive();
+      }
     } while (scheduler.is_valid());
   }
 
  private:
-  SWITCHYARD_DEVICE void publish(const AttentionTile& tile) {
-    wait_together(shared_.plans_empty[plans_.stage()], plans_.parity() ^ 1);
-    if (target::lane_idx() == 0) {
-      target::st(&shared_.plans[plans_.stage()], tile);
-      // release: publishes the plan; pairs with the producer's wait for plans_full
-      shared_.plans_full[plans_.stage()].arrive();
-    }
-    plans_.advance();
-  }
-
   SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
     AttentionTile tile{};
     tile.first_row = info.start_of_seq + info.prompt_offset;
@@ -59,7 +57,7 @@ class AttentionPlanner {
 
   const AttentionNumbers& numbers_;
   AttentionShared<Config>& shared_;
-  StageCursor<kNumPlans> plans_;
+  StageCursor<1> plan_;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

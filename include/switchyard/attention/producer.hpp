@@ -13,31 +13,45 @@ class AttentionProducer {
   SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
       : params_(params), numbers_(params.numbers), shared_(shared) {}
 
+  // Keys are needed one block ahead of values, also from one tile to the next: where there is a stage for its
+  // queries, the next tile and its first keys come before the last values of this one.
   SWITCHYARD_DEVICE void run() {
-    while (publish_next()) {
-      const int first_block = target::ld(&tile_->first_block);
-      int block = target::ld(&tile_->end_block) - 1;
-      // Keys are needed one block ahead of values.
-      load_keys(block);
+    bool has_tile = begin_next();
+    while (has_tile) {
+      const AttentionTile& tile = *tile_;
+      const int first_block = target::ld(&tile.first_block);
+      int block = target::ld(&tile.end_block) - 1;
+      if (block < first_block + kBlocksAhead) ask_planner();
       for (; block > first_block; --block) {
-        load_keys(block - 1);
-        load_values(block);
+        if (block == first_block + kBlocksAhead) ask_planner();
+        load_keys(tile, block - 1);
+        load_values(tile, block);
       }
-      load_values(block);
+      if constexpr (Config::kNumQueryStages > 1) has_tile = begin_next();
+      load_values(tile, first_block);
+      if constexpr (Config::kNumQueryStages == 1) has_tile = begin_next();
     }
   }
 
  private:
+  // When so many blocks are left to load the planner is asked for the next tile: early enough that it is
+  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
+  static constexpr int kBlocksAhead = 2;
+
+  SWITCHYARD_DEVICE void ask_planner() {
+    target::sync_warp();
+    // release: the plan was read; pairs with the planner's wait before it asks for a tile and writes there
+    // again
+    if (target::lane_idx() == 0) shared_.plan_empty.arrive();
+  }
+
   // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
   SWITCHYARD_DEVICE bool publish_next() {
-    wait_together(shared_.plans_full[plans_.stage()], plans_.parity());
-    const AttentionTile tile = target::ld(&shared_.plans[plans_.stage()]);
-    target::sync_warp();
-    // release: the plan is read; pairs with the planner's wait before it writes there again
-    if (target::lane_idx() == 0) shared_.plans_empty[plans_.stage()].arrive();
-    plans_.advance();
     const uint32_t stage = queries_.stage();
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    wait_together(shared_.plan_full, plan_.parity());
+    plan_.advance();
+    const AttentionTile tile = target::ld(&shared_.plan);
     target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[stage];
     const bool has_queries = tile.num_tokens != 0;
@@ -58,29 +72,36 @@ class AttentionProducer {
     return has_queries;
   }
 
-  SWITCHYARD_DEVICE void load_keys(int block) {
-    load(block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+  SWITCHYARD_DEVICE bool begin_next() {
+    const bool has_tile = publish_next();
+    if (has_tile) load_keys(*tile_, target::ld(&tile_->end_block) - 1);
+    return has_tile;
   }
-  SWITCHYARD_DEVICE void load_values(int block) {
-    load(block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+
+  SWITCHYARD_DEVICE void load_keys(const AttentionTile& tile, int block) {
+    load(tile, block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+  }
+  SWITCHYARD_DEVICE void load_values(const AttentionTile& tile, int block) {
+    load(tile, block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
   }
 
   template <typename Tiles, typename Barriers>
-  SWITCHYARD_DEVICE void load(int block, const target::TensorMap& map, Tiles& tiles, Barriers& full,
-                              Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
+  SWITCHYARD_DEVICE void load(const AttentionTile& tile, int block, const target::TensorMap& map,
+                              Tiles& tiles, Barriers& full, Barriers& empty,
+                              StageCursor<Config::kNumKeyStages>& cursor) {
     wait_together(empty[cursor.stage()], cursor.parity() ^ 1);
     if (target::lane_idx() == 0) full[cursor.stage()].arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = numbers_.keys.box_rows;
     const uint32_t num_boxes = Config::kTileKeys / box_rows;
-    const uint32_t kv_head = target::ld(&tile_->kv_head);
+    const uint32_t kv_head = target::ld(&tile.kv_head);
     for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
          i += kWarpSize) {
       const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
       const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
       target::tensor_load(
           tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(key),
+          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(tile, key),
           full[cursor.stage()], CacheHint::kKeep);
     }
     cursor.advance();
@@ -88,22 +109,22 @@ class AttentionProducer {
 
   // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked. A
   // tile that sees no key gets rows past the end of all: zeros, which cost no memory traffic.
-  SWITCHYARD_DEVICE int row_of_key(uint32_t key) const {
+  SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
     const KeyPlaces& keys = numbers_.keys;
-    const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile_->num_keys));
+    const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile.num_keys));
     if (num_keys == 0) return INT32_MAX / 2;
-    if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile_->first_key_row) + key);
+    if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile.first_key_row) + key);
     const uint32_t page = key < num_keys ? key >> keys.page_rows_log2 : 0;
     const uint32_t row_in_page = key & ((1u << keys.page_rows_log2) - 1);
-    const uint64_t entry = uint64_t{target::ld(&tile_->prompt_idx)} * keys.pages_per_sequence + page;
+    const uint64_t entry = uint64_t{target::ld(&tile.prompt_idx)} * keys.pages_per_sequence + page;
     return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);
   }
 
   const AttentionParams& params_;
   const AttentionNumbers& numbers_;
   AttentionShared<Config>& shared_;
-  AttentionTile* tile_ = nullptr;  // being loaded, in shared memory
-  StageCursor<kNumPlans> plans_;
+  AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
+  StageCursor<1> plan_;
   StageCursor<Config::kNumQueryStages> queries_;
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };

@@ -7,8 +7,6 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-inline constexpr int kNumPlans = 2;  // tiles the planner may be ahead of the producer
-
 // Tiles come first: they want the largest alignment.
 template <typename Config>
 struct AttentionShared {
@@ -22,16 +20,14 @@ struct AttentionShared {
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
   AttentionTile tiles[Config::kNumQueryStages];
-  target::TransferBarrier plans_full[kNumPlans], plans_empty[kNumPlans];
-  AttentionTile plans[kNumPlans];
+  target::TransferBarrier plan_full, plan_empty;
+  AttentionTile plan;  // of the next tile
   uint32_t scheduler_slots[2];
 
   SWITCHYARD_DEVICE void init_barriers() {
     constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
-    for (int plan = 0; plan < kNumPlans; ++plan) {
-      plans_full[plan].init(1);
-      plans_empty[plan].init(1);
-    }
+    plan_full.init(1);
+    plan_empty.init(1);
     for (int stage = 0; stage < Config::kNumQueryStages; ++stage) {
       queries_full[stage].init(1);
       queries_empty[stage].init(kNumConsumerWarps);
