@@ -164,6 +164,7 @@ Status EpBench::poison(BufferSet& set) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(kPoison));
     SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(kPoison));
     SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(kPoison));
+    if (has_experts()) SWITCHYARD_RETURN_IF_ERROR(buffers.expert_outputs.fill_bytes(kPoison));
   }
   return Status();
 }

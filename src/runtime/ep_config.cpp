@@ -46,6 +46,13 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
+  if (config.routing == Routing::kAllToAll && config.allreduce_world_size != 0)
+    return invalid_argument("allreduce_world_size is %d; it must be 0 where tokens are exchanged",
+                            config.allreduce_world_size);
+  if (config.routing == Routing::kSkipAllToAll && config.capacity_factor != 0)
+    return invalid_argument(
+        "capacity_factor is %g; it must be 0 where the all-to-all is skipped: there is always room",
+        config.capacity_factor);
   const int reducing_ranks = config.allreduce_world_size == 0 ? n_ranks : config.allreduce_world_size;
   if (reducing_ranks != n_ranks)
     return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
@@ -134,10 +141,11 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // so much room is there for the worst case
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
+  // Who skips the all-to-all cannot tell the others that a step is skipped: there is always room.
+  if (config.routing == Routing::kSkipAllToAll) return copies + others;
   if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;
   const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
-  const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k *
-                            num_exchanging_ranks(config, n_ranks) / n_ranks;
+  const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k;
   return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + others;
 }
 

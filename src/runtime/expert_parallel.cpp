@@ -210,8 +210,15 @@ Status ExpertParallel::reset(const std::vector<int>& survivors) {
     members.push_back(members_[static_cast<size_t>(survivors[i])]);
   }
   SWITCHYARD_RETURN_IF_ERROR(validate(config_, static_cast<int>(members.size())));
+  // A rank with more experts has more rows that only fill them up to the format's alignment.
+  const uint64_t num_rows_needed = row_capacity(config_, static_cast<int>(members.size()));
+  if (info_of(config_.dispatch_format).row_alignment > 1 && num_rows_needed > sizes_->row_capacity)
+    return failed_precondition(
+        "reset: %zu ranks need room for %llu rows each in %s; there is room for %llu; create anew",
+        members.size(), static_cast<unsigned long long>(num_rows_needed), to_string(config_.dispatch_format),
+        static_cast<unsigned long long>(sizes_->row_capacity));
   SWITCHYARD_RETURN_IF_ERROR(world_.synchronize());
-  // Buffers have a place for every expert of the model, whoever owns it: the survivors' are as they must be.
+  // Other buffers have a place for every expert of the model, whoever owns it.
   std::vector<std::unique_ptr<RankState>> states;
   for (const int survivor : survivors) states.push_back(std::move(ranks_[static_cast<size_t>(survivor)]));
   ranks_ = std::move(states);
@@ -237,9 +244,13 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
       return Status(recorder.status().code(), "enable_trace: " + recorder.status().message());
     recorders.push_back(std::move(recorder).value());
   }
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->trace = std::move(recorders[rank]);
   is_traced_ = true;
-  return choose_launch();  // loads the kernels
+  if (Status status = choose_launch(); !status.ok()) {  // loads the kernels
+    is_traced_ = false;
+    return status;
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->trace = std::move(recorders[rank]);
+  return Status();
 }
 
 Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
@@ -466,8 +477,12 @@ Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, c
     arguments.expert_rows = input->expert_rows;
     arguments.src_info = input->src_info;
     // A rank that received nothing may pass null; that it did is known on the device only.
-    if (input->expert_rows != nullptr)
+    const bool has_shared_rows = shared_expert_tokens(rank, state.num_tokens).num_tokens > 0;
+    if (input->expert_rows != nullptr || (has_shared_rows && config_.protocol == Protocol::kSlotted)) {
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
+      if (config_.protocol == Protocol::kSlotted)
+        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", input->src_info));
+    }
     if (config_.protocol == Protocol::kDirect) {
       SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
       if (input->expert_rows == nullptr) {

@@ -120,7 +120,8 @@ SWITCHYARD_DEVICE void store(T* p, T value) {
 template <Order kOrder, Scope kScope, typename T>
 SWITCHYARD_DEVICE T fetch_add(T* p, T value) {
   // So that the compiler sees what is in shared memory; an atomic_ref hides it.
-  if constexpr (kOrder == Order::kRelaxed && kScope == Scope::kBlock) return atomicAdd_block(p, value);
+  if constexpr (kOrder == Order::kRelaxed && kScope == Scope::kBlock && sizeof(T) == sizeof(uint32_t))
+    return atomicAdd_block(p, value);
   return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).fetch_add(value, detail::kMemoryOrder<kOrder>);
 }
 template <Order kOrder, Scope kScope, typename T>
