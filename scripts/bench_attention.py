@@ -49,10 +49,15 @@ def tensors_of(case):
 
 
 def relative_error(output, q, k, v, causal):
-    """Against fp64, on the first sequence and head."""
-    q, k, v = (t[:1, :1].double() for t in (q, k, v))
-    expected = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return float((output[:1, :1].double() - expected).norm() / expected.norm())
+    """Against fp64, on some queries of the first sequence and head."""
+    q, k, v = (t[0, 0].double() for t in (q, k, v))
+    stride = max(1, q.shape[0] // 256)
+    scores = q[::stride] @ k.T / q.shape[1] ** 0.5
+    if causal:
+        positions = torch.arange(0, q.shape[0], stride, device=q.device)
+        scores.masked_fill_(torch.arange(k.shape[0], device=q.device)[None, :] > positions[:, None], float("-inf"))
+    expected = scores.softmax(-1) @ v
+    return float((output[0, 0, ::stride].double() - expected).norm() / expected.norm())
 
 
 def time_sdpa(case, backend, replays):
@@ -66,10 +71,8 @@ def time_sdpa(case, backend, replays):
     try:
         with sdpa_kernel(BACKENDS[backend]):
             microseconds = time_graph(launch, replays)
-            error = None
-            if len(case["seq_lens"]) * case["kv_lens"][0] <= 65536 and case["kv_lens"][0] <= 8192:
-                error = relative_error(launch(), q, k, v, case["causal"])
-            return microseconds, error
+            output = launch()
+        return microseconds, relative_error(output, q, k, v, case["causal"])
     except (RuntimeError, torch.cuda.OutOfMemoryError) as problem:
         print(f"  {backend}: {str(problem).splitlines()[0]}", file=sys.stderr)
         return None

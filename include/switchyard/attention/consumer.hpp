@@ -24,20 +24,21 @@ class AttentionConsumer {
         consumer_idx_(consumer_idx),
         math_(params.numbers.scale_log2) {}
 
-  // A tile's first scores are started before the output of the one before it is stored, and run meanwhile.
+  // With two stages of queries a tile's first scores are started before the output of the one before it is
+  // stored, and run meanwhile. With one, the queries are given back before the output is stored, past them.
   SWITCHYARD_DEVICE void run() {
     if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
-    bool is_last = !find_tile(queries_);
-    if constexpr (kStartsEarly) start_scores(queries_.stage());
+    bool is_last = !find_next_tile();
+    if constexpr (kStartsEarly) start_scores();
     while (!is_last) {
-      if constexpr (!kStartsEarly) start_scores(queries_.stage());
+      tile_idx_ ^= 1;
+      if constexpr (!kStartsEarly) start_scores();
+      queries_.advance();
       note_time(0);
       attend();
       if constexpr (kStartsEarly) {
-        StageCursor<Config::kNumQueryStages> next = queries_;
-        next.advance();
-        is_last = !find_tile(next);
-        start_scores(next.stage());
+        is_last = !find_next_tile();
+        start_scores();
         math_.template wait_sums<1>();
       } else {
         math_.template wait_sums<0>();
@@ -45,9 +46,8 @@ class AttentionConsumer {
       release_values();
       store();
       note_time(1);
-      release(shared_.queries_empty[queries_.stage()]);
-      queries_.advance();
-      if constexpr (!kStartsEarly) is_last = !find_tile(queries_);
+      if constexpr (kStartsEarly) release_queries();
+      if constexpr (!kStartsEarly) is_last = !find_next_tile();
     }
     if constexpr (kStartsEarly) math_.template wait_scores<0>();
     if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
@@ -91,7 +91,7 @@ class AttentionConsumer {
   // Read anew where it is needed: registers are scarce.
   template <typename T>
   SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
-    return target::ld(&(shared_.tiles[queries_.stage()].*field));
+    return target::ld(&(shared_.tiles[tile_idx_].*field));
   }
 
   SWITCHYARD_DEVICE void attend() {
@@ -102,6 +102,7 @@ class AttentionConsumer {
     const int end_plain_block = tile(&AttentionTile::end_plain_block);
     math_.template wait_scores<0>();
     release_keys();
+    if (!kStartsEarly && block == first_block) release_queries();
     clear_strangers(block);
     if (block >= end_plain_block) mask_end(block);
     if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
@@ -110,11 +111,12 @@ class AttentionConsumer {
     while (--block >= first_block) {
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       take_turn();
-      math_.start_scores(queries_at(queries_.stage()), shared_.keys[keys_.stage()]);
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       start_sums();
       pass_turn();
       math_.template wait_scores<1>();
       release_keys();
+      if (!kStartsEarly && block == first_block) release_queries();
       if (Config::kIsBanded && block >= end_plain_block) mask_end(block);
       if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
       math_.exponentiate();
@@ -129,18 +131,21 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
     return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
   }
+  // Of the queries of the tile at work; queries_ is one ahead.
+  SWITCHYARD_DEVICE uint32_t stage_in_use() const { return kStartsEarly ? queries_.stage() ^ 1 : 0; }
   // Waits for a tile and its first keys; false: it is the one that says that no more will come.
-  SWITCHYARD_DEVICE bool find_tile(const StageCursor<Config::kNumQueryStages>& queries) {
-    wait_for_phase(shared_.queries_full[queries.stage()], queries.parity());
-    if (target::ld(&shared_.tiles[queries.stage()].num_tokens) == 0) return false;
+  SWITCHYARD_DEVICE bool find_next_tile() {
+    wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
+    if (target::ld(&shared_.tiles[tile_idx_ ^ 1].num_tokens) == 0) return false;
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
-  // Always, even of what is there when no tile is: scores that run on one way only would cost all of them a
-  // wait.
-  SWITCHYARD_DEVICE void start_scores(uint32_t queries_stage) {
-    math_.start_scores(queries_at(queries_stage), shared_.keys[keys_.stage()]);
+  // Of the next tile. Always, even of what is there when no tile is: scores that run on one way only would
+  // cost all of them a wait.
+  SWITCHYARD_DEVICE void start_scores() {
+    math_.start_scores(queries_at(queries_.stage()), shared_.keys[keys_.stage()]);
   }
+  SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
   SWITCHYARD_DEVICE void start_sums() {
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()]);
@@ -225,13 +230,19 @@ class AttentionConsumer {
                            : numbers_.partial_output + (split * num_places + place) * Config::kHeadDim;
         });
     }
-    store_output(first_row);
+    if constexpr (kStartsEarly)
+      store_output(first_row);
+    else
+      math_.store_rows_of([&](int row) -> bf16* {
+        const int64_t place = place_of(first_row + row);
+        return place < 0 ? nullptr : numbers_.output + place * Config::kHeadDim;
+      });
   }
 
   // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring
   // bytes.
   SWITCHYARD_DEVICE void store_output(int first_row) {
-    unsigned char* rows = queries_at(queries_.stage());
+    unsigned char* rows = queries_at(stage_in_use());
     sync_own();  // all warps of this consumer are done with the queries
     math_.store_rows(rows);
     target::sync_warp();
@@ -254,6 +265,7 @@ class AttentionConsumer {
   const int consumer_idx_;
   WarpgroupMath<Config> math_;
   StageCursor<Config::kNumQueryStages> queries_;
+  uint32_t tile_idx_ = 1;  // of the tile at work
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };
 

@@ -101,6 +101,12 @@ class WarpgroupMath {
     return target::ld_16(tile + offset<Config::kTileRows>(row_in_tile, unit));
   }
   template <typename PlaceOf>
+  void store_rows_of(PlaceOf place_of) const {
+    bf16* place = has_row() ? place_of(row()) : nullptr;
+    for (int i = 0; place != nullptr && i < Config::kHeadDim; ++i)
+      target::st(place + i, to_bf16(outputs_[i]));
+  }
+  template <typename PlaceOf>
   void store_floats(PlaceOf place_of) const {
     float* place = has_row() ? place_of(row()) : nullptr;
     for (int i = 0; place != nullptr && i < Config::kHeadDim; ++i) target::st(place + i, outputs_[i]);

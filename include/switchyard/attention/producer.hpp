@@ -53,7 +53,8 @@ class AttentionProducer {
     plan_.advance();
     const AttentionTile tile = target::ld(&shared_.plan);
     target::TransferBarrier& full = shared_.queries_full[stage];
-    tile_ = &shared_.tiles[stage];
+    tile_ = &shared_.tiles[tiles_.stage()];
+    tiles_.advance();
     const bool has_queries = tile.num_tokens != 0;
     const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
     if (target::lane_idx() == 0) {
@@ -125,6 +126,7 @@ class AttentionProducer {
   AttentionShared<Config>& shared_;
   AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
   StageCursor<1> plan_;
+  StageCursor<kNumTiles> tiles_;
   StageCursor<Config::kNumQueryStages> queries_;
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };

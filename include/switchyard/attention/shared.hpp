@@ -7,6 +7,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+inline constexpr int kNumTiles = 2;  // the one consumers work on, and the next
+
 // Tiles come first: they want the largest alignment.
 template <typename Config>
 struct AttentionShared {
@@ -19,7 +21,7 @@ struct AttentionShared {
   target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
-  AttentionTile tiles[Config::kNumQueryStages];
+  AttentionTile tiles[kNumTiles];
   target::TransferBarrier plan_full, plan_empty;
   AttentionTile plan;  // of the next tile
   uint32_t scheduler_slots[2];

@@ -166,6 +166,28 @@ class WarpgroupMath {
     return target::ld_16(tile + unit / 8 * (Config::kTileRows * kPanelRowBytes) +
                          row_in_tile * kPanelRowBytes + (unit % 8 ^ row_in_tile % 8) * 16);
   }
+  // The same straight to memory: place_of(row) is where the row goes, or null. Four lanes have a row's
+  // columns pair by pair; they exchange them until each has eight neighbours.
+  template <typename PlaceOf>
+  SWITCHYARD_DEVICE void store_rows_of(PlaceOf place_of) const {
+    const int lane_in_row = target::lane_idx() % 4;
+    SWITCHYARD_UNROLL
+    for (int half = 0; half < kRowsPerThread; ++half) {
+      bf16* place = place_of(row(half));
+      SWITCHYARD_UNROLL
+      for (int first_unit = 0; first_unit < Config::kHeadDim / 8; first_unit += 4) {
+        Vec16 words;
+        SWITCHYARD_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float* pair = outputs_ + (first_unit + i) * 4 + half * 2;
+          words.words[i] = target::pack_bf16x2(pair[0], pair[1]);
+        }
+        exchange<1>(words, lane_in_row % 2 != 0);
+        exchange<2>(words, lane_in_row / 2 != 0);
+        if (place != nullptr) target::st_16(place + (first_unit + lane_in_row) * 8, words);
+      }
+    }
+  }
   // place_of(row): where this row's fp32 values go, or null.
   template <typename PlaceOf>
   SWITCHYARD_DEVICE void store_floats(PlaceOf place_of) const {
@@ -185,6 +207,18 @@ class WarpgroupMath {
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
   static constexpr float kLn2 = 0.69314718055994531f;
+
+  // A step of transposing four words of four lanes: trades with the lane kStep away what lies off the
+  // diagonal.
+  template <int kStep>
+  SWITCHYARD_DEVICE static void exchange(Vec16& words, bool is_upper) {
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (i & kStep) continue;
+      const uint32_t other = target::shuffle_xor(is_upper ? words.words[i] : words.words[i + kStep], kStep);
+      (is_upper ? words.words[i] : words.words[i + kStep]) = other;
+    }
+  }
 
   template <typename LimitOf, typename IsMasked>
   SWITCHYARD_DEVICE void mask_if(LimitOf limit_of, IsMasked is_masked) {
