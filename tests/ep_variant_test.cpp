@@ -139,7 +139,13 @@ TEST(EpVariants, MisuseIsNamed) {
   };
   ExpertParallelConfig config = good;
   config.allreduce_world_size = 1;
+  EXPECT_EQ(message_of(config), "allreduce_world_size is 1; it must be 0 where tokens are exchanged");
+  config.routing = Routing::kSkipAllToAll;
   EXPECT_EQ(message_of(config), "allreduce_world_size is 1; every rank has experts, so it must be 2, or 0");
+  config.allreduce_world_size = 2;
+  config.capacity_factor = 1;
+  EXPECT_EQ(message_of(config),
+            "capacity_factor is 1; it must be 0 where the all-to-all is skipped: there is always room");
   config = good;
   config.hidden = 64;
   config.combine_format = CombineFormat::kFP8;
