@@ -57,14 +57,16 @@ TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
 }
 
 TEST_P(AttentionTest, RaggedSequencesOfAnyLengthWithNeighboursThatAreNoNumbers) {
-  for (const bool causal : {false, true})
-    EXPECT_EQ(compare(rank(), {.query_lens = {0, 1, 129, 0, 63, 300, 17},
-                               .num_heads = 2,
-                               .num_kv_heads = 1,
-                               .causal = causal,
-                               .num_blocks = 4}),
-              "")
-        << (causal ? "causal" : "full");
+  for (const int sequence_of_nans : {-1, 4, 5})
+    for (const bool causal : {false, true})
+      EXPECT_EQ(compare(rank(), {.query_lens = {0, 1, 129, 0, 63, 300, 17},
+                                 .num_heads = 2,
+                                 .num_kv_heads = 1,
+                                 .causal = causal,
+                                 .num_blocks = 4,
+                                 .sequence_of_nans = sequence_of_nans}),
+                "")
+          << (causal ? "causal" : "full") << ", NaN in sequence " << sequence_of_nans;
 }
 
 TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
@@ -168,6 +170,8 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   };
   const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
   EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
+  EXPECT_EQ(choice({.query_lens = {64, 64}, .key_lens = {64, 900}}).scheduler, TileSchedulerKind::kQueued);
+  EXPECT_EQ(choice({.query_lens = {64, 64}, .page_size = 16}).scheduler, TileSchedulerKind::kQueued);
   const AttentionChoice causal = choice({.query_lens = {64, 64}, .causal = true, .is_dense = true});
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(causal.order, MHASchedule::LPT);

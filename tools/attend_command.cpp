@@ -11,6 +11,7 @@
 #include "options.hpp"
 #include "progress.hpp"
 #include "replay.hpp"
+#include "tile_twin.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -38,9 +39,6 @@ struct Report {
 
 const char* name_of(AttentionKind kind) {
   return kind == AttentionKind::kFull ? "full" : kind == AttentionKind::kBanded ? "banded" : "decode";
-}
-const char* name_of(MHASchedule order) {
-  return order == MHASchedule::DEFAULT ? "default" : order == MHASchedule::LPT ? "lpt" : "rotate";
 }
 
 // The batch, the reference's copy, and on the host the emulator's too.
@@ -101,7 +99,7 @@ void print_table(const AttentionOptions& options, const Report& report) {
   std::printf("  heads      %d of %d, %d for keys and values%s\n", attention_case.num_heads,
               attention_case.head_dim, attention_case.num_kv_heads, attention_case.causal ? ", causal" : "");
   std::printf("  scheduler  %s, order %s, %u blocks: %s\n", to_string(report.choice.scheduler),
-              name_of(report.choice.order), report.choice.num_blocks, report.choice.reason.c_str());
+              option_name(report.choice.order), report.choice.num_blocks, report.choice.reason.c_str());
   std::printf("  kernel     %s, tiles of %u queries", name_of(report.choice.kind), report.choice.tile_rows);
   if (report.choice.num_splits > 1) std::printf(", keys in %u parts", report.choice.num_splits);
   std::printf("\n  time       %.1f us: %.1f TFLOP/s, keys and values at %.2f TB/s\n", report.microseconds,
@@ -143,7 +141,7 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
       .integer("window", attention_case.window)
       .integer("page_size", attention_case.page_size)
       .text("scheduler", to_string(report.choice.scheduler))
-      .text("order", name_of(report.choice.order))
+      .text("order", option_name(report.choice.order))
       .text("reason", report.choice.reason)
       .text("kernel", name_of(report.choice.kind))
       .integer("ctas", report.choice.num_blocks)

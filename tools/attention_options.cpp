@@ -107,9 +107,9 @@ double attention_flops(const reference::AttentionCase& attention_case) {
   for (size_t s = 0; s < attention_case.query_lens.size(); ++s) {
     const double queries = attention_case.query_lens[s];
     const double keys = attention_case.key_lens.empty() ? queries : attention_case.key_lens[s];
-    // Causal counts half of a square, as is usual.
-    double of_sequence =
-        attention_case.causal ? queries * std::max(keys - queries / 2, keys / 2) : queries * keys;
+    // Causal counts half of a square, as is usual: that of the queries, or of the keys if they are fewer.
+    const double square = std::min(queries, keys);
+    double of_sequence = attention_case.causal ? square * (keys - square / 2) : queries * keys;
     if (attention_case.window > 0)
       of_sequence =
           std::min(of_sequence, queries * attention_case.window * (attention_case.causal ? 1.0 : 2.0));

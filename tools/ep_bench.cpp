@@ -361,8 +361,8 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
 
 // What the protocol must move. Slotted: a token is read once and written as a message to each of its experts;
 // there messages become rows; combine moves each row home, where they are read and summed. The send buffer is
-// not counted: ExpertParallel has none. Direct: a token is read once and written to each of its rows; combine
-// reads each row once and writes the sum.
+// not counted: only a fused shared expert needs it, and this bench has none. Direct: a token is read once and
+// written to each of its rows; combine reads each row once and writes the sum.
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
   const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);

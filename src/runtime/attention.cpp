@@ -89,8 +89,9 @@ void Attention::choose() {
   choice_.order = order_of(shape_.order);
   choice_.reason = "as asked";
   if (shape_.scheduler == SchedulerChoice::kAuto) {
-    const bool is_even = choice_.kind == AttentionKind::kFull &&
-                         int64_t{shape_.batch_size} * shape_.max_query_len == shape_.num_query_rows;
+    const bool is_even = choice_.kind == AttentionKind::kFull && shape_.page_size == 0 &&
+                         int64_t{shape_.batch_size} * shape_.max_query_len == shape_.num_query_rows &&
+                         int64_t{shape_.batch_size} * shape_.max_key_len == shape_.num_key_rows;
     choice_.scheduler = is_even ? TileSchedulerKind::kTile : TileSchedulerKind::kQueued;
     choice_.reason = is_even ? "all tiles cost the same: blocks stride through them"
                      : choice_.kind == AttentionKind::kDecode

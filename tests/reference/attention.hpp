@@ -21,6 +21,7 @@ struct AttentionBatch {
   std::vector<uint32_t> query_offsets;  // [sequences + 1]
   std::vector<std::vector<uint32_t>> key_rows;
   std::vector<bf16> queries, keys, values;
+  int sequence_of_nans = -1;  // its results are nothing to compare
 
   int num_sequences() const { return static_cast<int>(key_rows.size()); }
   int query_len(int sequence) const {

@@ -51,6 +51,7 @@ void AttentionHarness::make_batch() {
   batch_.head_dim = case_.head_dim;
   batch_.causal = case_.causal;
   batch_.window = case_.window;
+  batch_.sequence_of_nans = case_.sequence_of_nans;
   std::mt19937_64 random(case_.seed);
 
   batch_.query_offsets = {0};
@@ -107,11 +108,13 @@ void AttentionHarness::make_batch() {
   fill(batch_.queries, 0, batch_.queries.size(), random);
   batch_.keys.assign(num_rows * key_row, kNotANumber);
   batch_.values = batch_.keys;
-  for (const std::vector<uint32_t>& rows : batch_.key_rows)
-    for (const size_t row : rows) {
+  for (int sequence = 0; sequence < batch_.num_sequences(); ++sequence) {
+    if (sequence == batch_.sequence_of_nans) continue;
+    for (const size_t row : batch_.key_rows[static_cast<size_t>(sequence)]) {
       fill(batch_.keys, row * key_row, (row + 1) * key_row, random);
       fill(batch_.values, row * key_row, (row + 1) * key_row, random);
     }
+  }
 }
 
 Status AttentionHarness::upload() {

@@ -21,6 +21,7 @@ struct AttentionCase {
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks = 0;
+  int sequence_of_nans = -1;  // whose keys and values are NaN: what leaks from it is seen
   uint64_t seed = 1;
 };
 

@@ -173,7 +173,6 @@ inline float divide(float dividend, float divisor) { return dividend / divisor; 
 inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
 }
-// Two codes, the first in the lower byte, as base/minifloat.hpp converts them.
 // a * b must be exact, so that one rounding is as good as two.
 inline float add_exact_product(float sum, float a, float b) { return sum + a * b; }
 // Neither is NaN.
@@ -186,6 +185,7 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
     picked |= static_cast<uint32_t>(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
   return picked;
 }
+// Two codes, the first in the lower byte, as base/minifloat.hpp converts them.
 inline uint16_t to_e4m3x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8);
 }
