@@ -73,26 +73,4 @@ struct FP8CombineRows {
   }
 };
 
-// The weighted sum of a token's rows in fp32, kColumnsPerThread columns of it, for the epilogue. `rows` says
-// what there is: num_rows(), is_there(i), load(i, column), weight(i), and add_last(sums, column), what comes
-// behind them. Loads of several rows are in flight before the first is used.
-template <typename Rows, typename TokenRows, typename Epilogue>
-SWITCHYARD_DEVICE void reduce_rows(const Epilogue& epilogue, const TokenRows& rows, int token_idx,
-                                   int column) {
-  constexpr int kInFlight = 8;
-  float sums[kColumnsPerThread] = {};
-  for (int first = 0; first < rows.num_rows(); first += kInFlight) {
-    typename Rows::Chunk loaded[kInFlight];
-    bool present[kInFlight];
-    for (int i = 0; i < kInFlight; ++i) {
-      present[i] = first + i < rows.num_rows() && rows.is_there(first + i);
-      if (present[i]) loaded[i] = rows.load(first + i, column);
-    }
-    for (int i = 0; i < kInFlight; ++i)
-      if (present[i]) Rows::add(sums, loaded[i], rows.weight(first + i));
-  }
-  rows.add_last(sums, column);
-  epilogue(token_idx, column, sums);
-}
-
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -4,11 +4,11 @@
 
 #include <type_traits>
 
-#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/ep/token_sources.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -46,15 +46,8 @@ struct DirectCombineAsync {
 };
 
 struct DirectCombineShared {
-  // A row to add, of the token a warp works on.
-  struct Source {
-    const std::byte* row;
-    float weight;
-  };
-  static constexpr int kMaxWarps = 1024 / kWarpSize;
-
   const std::byte* output_of_rank[kMaxRanks];
-  Source sources[kMaxWarps][kMaxTopK + 1];  // and the shared expert's
+  TokenSources sources;
 };
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
@@ -126,45 +119,27 @@ struct DirectCombineWait {
     }
   }
 
-  // What reduce_rows() is to know of a token: its rows, in the order of k, without padding.
-  struct TokenRows {
-    const DirectCombineShared::Source* sources;
-    int num_sources;
-    int hidden;
-
-    SWITCHYARD_DEVICE int num_rows() const { return num_sources; }
-    SWITCHYARD_DEVICE bool is_there(int) const { return true; }
-    SWITCHYARD_DEVICE typename Rows::Chunk load(int i, int column) const {
-      return Rows::load(sources[i].row, hidden, column);
-    }
-    SWITCHYARD_DEVICE float weight(int i) const { return sources[i].weight; }
-    SWITCHYARD_DEVICE void add_last(float (&)[kColumnsPerThread], int) const {}
-  };
-
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
-    const int num_sources = gather_sources(token_idx);
-    const TokenRows rows{shared.sources[target::warp_idx()], num_sources, shape.hidden()};
+    const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
+    const TokenSource* sources = shared.sources.of_warp[target::warp_idx()];
     for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-         column += num_workers * kColumnsPerThread)
-      reduce_rows<Rows>(params.epilogue, rows, token_idx, column);
+         column += num_workers * kColumnsPerThread) {
+      float sums[kColumnsPerThread] = {};
+      sum_rows<Rows>(sums, sources, num_sources, shape.hidden(), column);
+      params.epilogue(token_idx, column, sums);
+    }
   }
 
-  // Puts the token's rows where all lanes of the warp find them, without its padding; says how many.
-  SWITCHYARD_DEVICE int gather_sources(int token_idx) {
-    const int k = target::lane_idx();
-    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
-    const int expert_idx = k < shape.top_k() ? expert_of(id_idx) : -1;
-    const uint32_t present = target::ballot(expert_idx >= 0);
-    target::sync_warp();  // the last token's are no longer needed
-    if (expert_idx >= 0)
-      shared.sources[target::warp_idx()][target::popcount(present & ((1u << k) - 1))] = {
-          row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
-    const int shared_row = params.shared_expert.row_of(token_idx);
-    if (shared_row >= 0 && k == 0)
-      shared.sources[target::warp_idx()][target::popcount(present)] = {
-          shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, 1.0f};
-    target::sync_warp();
-    return target::popcount(present) + (shared_row >= 0 ? 1 : 0);
+  SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+    const int expert_idx = target::lane_idx() < shape.top_k() ? expert_of(id_idx) : -1;
+    if (expert_idx < 0) return {};
+    return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+  }
+  SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
+    const int row = params.shared_expert.row_of(token_idx);
+    if (row < 0) return {};
+    return {shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(row) * row_bytes, 1.0f};
   }
 };
 
