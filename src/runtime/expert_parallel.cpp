@@ -155,12 +155,11 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
         "row_readiness: rows of the slotted protocol are there after dispatch_wait only");
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   const DirectCounters counters{memory.counters.as<int32_t>()};
-  return RowReadiness{memory.dispatch_counts.as<uint64_t>(),
-                      counters.num_steps(),
+  FaultChannel fault = step_fault_channel(rank);
+  fault.first_expert = rank * n_local_experts();
+  return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
                       counters.row_offset(num_groups() - n_local_experts()),
-                      num_exchanging_ranks(config_, n_ranks()),
-                      rank * n_local_experts(),
-                      fault_channel(rank)};
+                      num_exchanging_ranks(config_, n_ranks()), fault};
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
