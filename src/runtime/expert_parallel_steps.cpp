@@ -274,8 +274,13 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   if (config_.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
   SWITCHYARD_RETURN_IF_ERROR(check_tokens("all_reduce", num_tokens, values, "values"));
+  const int num_dispatched = ranks_[static_cast<size_t>(rank)]->num_tokens;
+  if (num_tokens != num_dispatched)
+    return invalid_argument("all_reduce: num_tokens is %d; this step dispatched %d", num_tokens,
+                            num_dispatched);
   AllReduceParams params{.layout = {n_ranks(), config_.max_tokens_per_rank, config_.hidden},
                          .my_rank = rank,
+                         .signal_scope = signal_scope(),
                          .num_tokens = num_tokens,
                          .values = values,
                          .exchanged = {},

@@ -27,6 +27,7 @@ enum class FaultKind : uint32_t {
   // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks see it and skip the
   // step; none is poisoned, and the next step may come.
   kOverCapacity,
+  kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
 };
 
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait, kAllReduce };
