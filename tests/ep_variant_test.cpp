@@ -131,6 +131,23 @@ TEST(EpVariants, RandomInterleavingsGiveTheSameResult) {
   }
 }
 
+// All ranks wait for each other in the all-reduce: all of its blocks must be there at once as well.
+TEST(EpVariants, TheBlocksOfTheAllReduceMustFitToo) {
+  KernelTable kernels = host_kernel_table();
+  kernels.direct.all_reduce.max_resident_blocks = [](const LaunchShape&) { return Result<int>(7); };
+  const auto world =
+      must(World::create({.target = TargetChoice::kHost, .n_ranks = 2, .host = {.kernels = &kernels}}));
+  ExpertParallelConfig config{
+      .n_experts = 4, .top_k = 1, .hidden = 128, .max_tokens_per_rank = 1, .n_sms = 4};
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok()) << "no all-reduce";
+  config.routing = Routing::kSkipAllToAll;
+  const Status status = ExpertParallel::create(*world, config).status();
+  EXPECT_EQ(status.message().rfind("n_sms is 4; 2 rank(s) on ", 0), 0u) << status.to_string();
+  EXPECT_NE(status.message().find("can have 3 blocks"), std::string::npos) << status.to_string();
+  config.n_sms = 3;
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok());
+}
+
 TEST(EpVariants, MisuseIsNamed) {
   const auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
   const ExpertParallelConfig good{.n_experts = 4, .top_k = 1, .hidden = 128, .max_tokens_per_rank = 1};

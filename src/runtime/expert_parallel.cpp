@@ -81,7 +81,7 @@ Status ExpertParallel::choose_launch() {
   return Status();
 }
 
-// Of dispatch and of combine; also loads them.
+// Of dispatch, of combine and of the all-reduce where there is one; also loads them.
 Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
   const EpKernels kernels = kernels_of(device);
   const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
@@ -96,7 +96,10 @@ Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
                             to_string(config_.combine_format));
   const Result<int> for_combine = combine->max_resident_blocks(shape, launch_shape());
   if (!for_dispatch.ok() || !for_combine.ok()) return for_dispatch.ok() ? for_combine : for_dispatch;
-  return std::min(for_dispatch.value(), for_combine.value());
+  const int for_step = std::min(for_dispatch.value(), for_combine.value());
+  if (config_.routing == Routing::kAllToAll) return for_step;
+  const Result<int> for_all_reduce = kernels.all_reduce.max_resident_blocks(launch_shape());
+  return for_all_reduce.ok() ? std::min(for_step, for_all_reduce.value()) : for_all_reduce;
 }
 
 const DispatchKernels& ExpertParallel::dispatch_kernels() const {

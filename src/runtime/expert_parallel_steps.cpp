@@ -292,7 +292,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  return owner.device().kernels().all_reduce(launch_shape(), owner.stream(), params);
+  return kernels_of(owner.device()).all_reduce.launch(launch_shape(), owner.stream(), params);
 }
 
 }  // namespace switchyard
