@@ -185,17 +185,20 @@ TEST(EpTargets, GpuEqualsHost) {
 }
 
 TEST(ChooseProtocol, AutomaticLooksAtRanksAndPromisedTokens) {
-  const auto chosen = [](int n_ranks, int max_tokens, Protocol asked) {
+  const auto chosen = [](int n_ranks, int max_tokens, Protocol asked, Routing routing = Routing::kAllToAll) {
     ExpertParallelConfig config;
     config.n_experts = 64;
     config.max_tokens_per_rank = max_tokens;
     config.protocol = asked;
+    config.routing = routing;
     return choose_protocol(config, n_ranks).protocol;
   };
   EXPECT_EQ(chosen(8, 4096, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(32, 1, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(64, 5, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(64, 4, Protocol::kAutomatic), Protocol::kSlotted);
+  EXPECT_EQ(chosen(64, 4, Protocol::kAutomatic, Routing::kSkipAllToAll), Protocol::kDirect)
+      << "nobody tells counts";
   EXPECT_EQ(chosen(64, 4, Protocol::kDirect), Protocol::kDirect);
   EXPECT_EQ(chosen(8, 4096, Protocol::kSlotted), Protocol::kSlotted);
 }
