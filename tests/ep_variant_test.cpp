@@ -1,6 +1,6 @@
 // What a step may be besides all-to-all in bf16: a fused shared expert, a combine in fp8, no all-to-all but
 // an all-reduce; and all of them together, with tokens quantised. On every target and in both protocols.
-#include "ep_harness.hpp"
+#include "step_test.hpp"
 
 namespace switchyard {
 namespace {
@@ -13,31 +13,10 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-using Variant = std::tuple<TargetChoice, StepMode, Protocol>;
+class EpVariant : public testing_support::StepTest {};
 
-class EpVariant : public testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
-  static RunOptions options() {
-    const auto [target, mode, protocol] = GetParam();
-    return {.target = target, .mode = mode, .protocol = protocol};
-  }
-  static void check(const Shape& shape, const RunOptions& run, int num_steps = 2) {
-    EpHarness harness(shape, run);
-    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
-      harness.run_and_check(as_run(make_step(shape, 500 + i), run));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Targets, EpVariant,
-                         testing::Combine(testing_support::all_targets(),
-                                          testing::Values(StepMode::kSplit, StepMode::kFused),
-                                          testing_support::both_protocols()),
-                         [](const auto& info) {
-                           return testing_support::target_name(std::get<0>(info.param)) +
-                                  testing_support::protocol_name(std::get<2>(info.param)) +
-                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
-                         });
+INSTANTIATE_TEST_SUITE_P(Targets, EpVariant, testing_support::step_variants(),
+                         testing_support::step_variant_name);
 
 TEST_P(EpVariant, ASharedExpertHasGroupZero) {
   RunOptions run = options();
