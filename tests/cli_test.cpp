@@ -1,9 +1,6 @@
 // The `switchyard` command as a user meets it: exit codes, the line that names the flag, JSON, dumps.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
