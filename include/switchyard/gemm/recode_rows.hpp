@@ -21,15 +21,15 @@ struct BF16Source {
   }
 };
 
-// What is left of a group's scale in a product: code * scale (* tensor scale).
+// Where the scale of a group lies; an element is code * scale * tensor scale.
 template <typename ElementOf>
 struct TransposedScaleSource {
   using Element = ElementOf;
   static constexpr int kGroupSize = 128;
+  static constexpr float tensor_scale = 1;
   const float* scales;
   TransposedScaleLayout layout;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return target::ld(scales + layout.index(group_idx, row));
   }
@@ -38,10 +38,10 @@ template <typename ElementOf>
 struct RowScaleSource {
   using Element = ElementOf;
   static constexpr int kGroupSize = 32;
+  static constexpr float tensor_scale = 1;
   const e8m0* scales;
   int num_groups;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(target::ld(scales + row * num_groups + group_idx));
   }
@@ -53,9 +53,6 @@ struct TiledScaleSource {
   TiledScaleLayout layout;
   float tensor_scale;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const {
-    return to_float(code) * scale * tensor_scale;
-  }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))});
   }
@@ -84,7 +81,8 @@ struct EncodedSource {
       if (shift + Element::kNumBits > 32) code |= loaded[bit / 32 + 1] << (32 - shift);
       const Element element{static_cast<uint8_t>(code & ((1u << Element::kNumBits) - 1))};
       elements.halves[i / 8].words[i % 8 / 2] |=
-          static_cast<uint32_t>(to_bf16(scales.decode(element, scale)).bits) << (i % 2 * 16);
+          static_cast<uint32_t>(to_bf16(to_float(element) * scale * scales.tensor_scale).bits)
+          << (i % 2 * 16);
     }
     return elements;
   }
