@@ -128,6 +128,25 @@ TEST_P(AttentionTest, DecodingSplitsTheKeys) {
     }
 }
 
+TEST_P(AttentionTest, RowsOfNoSequenceAreLeftAlone) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {100, 30}, .causal = true, .num_spare_rows = 3}), "");
+  AttentionCase decoding{.query_lens = {1, 2}, .key_lens = {1300, 40}, .num_blocks = 4, .num_spare_rows = 3};
+  const auto harness = must(AttentionHarness::create(rank(), decoding));
+  EXPECT_GT(harness->attention().choice().num_splits, 1u);
+  EXPECT_EQ(compare(rank(), decoding), "");
+}
+
+TEST_P(AttentionTest, TheCombineKeepsToTheBlocksOfTheCaller) {
+  const AttentionCase attention_case{.query_lens = std::vector<int>(5, 1),
+                                     .key_lens = std::vector<int>(5, 1100),
+                                     .num_heads = 16,
+                                     .num_blocks = 3};
+  const auto harness = must(AttentionHarness::create(rank(), attention_case));
+  EXPECT_GT(harness->attention().choice().num_splits, 1u);
+  EXPECT_LE(harness->attention().choice().num_combine_blocks, 3u);
+  EXPECT_EQ(compare(rank(), attention_case), "");
+}
+
 TEST_P(AttentionTest, DecodingWithMoreQueriesThanATileHolds) {
   EXPECT_EQ(compare(rank(), {.query_lens = {16, 2, 0, 16},
                              .key_lens = {100, 600, 30, 16},
@@ -227,7 +246,9 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   };
   const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
   EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
-  EXPECT_EQ(choice({.query_lens = {64, 64}, .key_lens = {64, 900}}).scheduler, TileSchedulerKind::kQueued);
+  const AttentionChoice uneven = choice({.query_lens = {64, 64}, .key_lens = {64, 900}});
+  EXPECT_EQ(uneven.scheduler, TileSchedulerKind::kQueued);
+  EXPECT_EQ(uneven.order, MHASchedule::LPT);
   EXPECT_EQ(choice({.query_lens = {64, 64}, .page_size = 16}).scheduler, TileSchedulerKind::kQueued);
   const AttentionChoice causal = choice({.query_lens = {64, 64}, .causal = true, .is_dense = true});
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);

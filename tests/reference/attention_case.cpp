@@ -7,6 +7,7 @@ namespace switchyard::reference {
 namespace {
 
 constexpr bf16 kNotANumber{0x7fc0};
+constexpr float kNotWritten = 1e30f;
 
 // Of the normal distribution, nearly: the sum of a few even ones.
 void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& random) {
@@ -49,7 +50,7 @@ AttentionShape AttentionCase::shape() const {
                        .batch_size = static_cast<int>(query_lens.size()),
                        .max_query_len = longest(query_lens),
                        .max_key_len = longest(num_keys()),
-                       .num_query_rows = total_queries(),
+                       .num_query_rows = total_queries() + num_spare_rows,
                        .num_key_rows = total_keys(),
                        .causal = causal,
                        .window = window,
@@ -119,7 +120,7 @@ void AttentionHarness::make_batch() {
 
   const size_t query_row = static_cast<size_t>(case_.num_heads) * static_cast<size_t>(case_.head_dim);
   const size_t key_row = static_cast<size_t>(case_.num_kv_heads) * static_cast<size_t>(case_.head_dim);
-  batch_.queries.resize(batch_.query_offsets.back() * query_row);
+  batch_.queries.resize(num_query_rows() * query_row);
   fill(batch_.queries, 0, batch_.queries.size(), random);
   batch_.keys.assign(static_cast<size_t>(shape_.num_key_rows) * key_row, kNotANumber);
   batch_.values = batch_.keys;
@@ -137,8 +138,8 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.keys, keys_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.values, values_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<bf16>(batch_.queries.size(), kNotANumber), output_));
-  const size_t num_places = batch_.query_offsets.back() * static_cast<size_t>(case_.num_heads);
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<float>(num_places, 1e30f), lse_));
+  const size_t num_places = num_query_rows() * static_cast<size_t>(case_.num_heads);
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<float>(num_places, kNotWritten), lse_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.query_offsets, query_offsets_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, case_.key_offsets(), key_offsets_));
   const std::vector<int>& num_keys = case_.num_keys();
@@ -165,6 +166,11 @@ Result<AttentionDifference> AttentionHarness::compare(int stride) {
   const Result<std::vector<float>> lse = lse_.download();
   if (!output.ok()) return output.status();
   if (!lse.ok()) return lse.status();
+  const size_t num_used = batch_.query_offsets.back() * static_cast<size_t>(case_.num_heads);
+  for (size_t place = num_used; place < lse.value().size(); ++place)
+    if ((case_.wants_lse && lse.value()[place] != kNotWritten) ||
+        output.value()[place * static_cast<size_t>(case_.head_dim)].bits != kNotANumber.bits)
+      return AttentionDifference{.first_bad = "a row of no sequence was written"};
   return compare_attention(batch_, output.value(), case_.wants_lse ? lse.value() : std::vector<float>(),
                            stride);
 }

@@ -24,6 +24,7 @@ struct AttentionCase {
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks = 0;
+  int num_spare_rows = 0;     // of queries, after those of all sequences: nobody may write there
   int sequence_of_nans = -1;  // whose keys and values are NaN: what leaks from it is seen
   uint64_t seed = 1;
 
@@ -60,6 +61,7 @@ class AttentionHarness {
   AttentionHarness(Rank& rank, const AttentionCase& attention_case);
   void make_batch();
   void place_keys(std::mt19937_64& random);
+  size_t num_query_rows() const { return static_cast<size_t>(shape_.num_query_rows); }
   Status upload();
 
   Rank& rank_;
