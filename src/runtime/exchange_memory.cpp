@@ -33,11 +33,15 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
       config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
   const uint32_t output_bytes =
       sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
+  const uint32_t staged_bytes =
+      config.protocol == Protocol::kDirect ? format.staged_scale_bytes(config.hidden) : 0;
   const CheckedSize parts[] = {
       CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
       format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
+      CheckedSize(sizes.row_capacity) * CheckedSize(staged_bytes),
       CheckedSize(sizes.row_capacity) * CheckedSize(output_bytes)};
-  uint64_t* ends[] = {&sizes.scales_offset, &sizes.expert_outputs_offset, &sizes.rows};
+  uint64_t* ends[] = {&sizes.scales_offset, &sizes.staged_scales_offset, &sizes.expert_outputs_offset,
+                      &sizes.rows};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kAlignment);

@@ -32,7 +32,7 @@ template <typename Format>
 uint64_t direct_dispatch_bytes(const Format& format, const EpShape& shape, const LaunchShape& launch) {
   constexpr uint64_t kReservedBytes = 1024;
   return DirectDispatchShared::bytes(
-      format, shape.hidden, shape.top_k,
+      format, shape.hidden,
       launch.programmatic_dependent ? (kMaxSharedBytes - kReservedBytes) / 2 : kMaxSharedBytes);
 }
 template <typename Format>

@@ -62,6 +62,7 @@ struct BlockwiseFP8TokenFormat {
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
   static constexpr bool kInterleavesRows = true;
+  static constexpr uint32_t kPlacedRows = kWarpSize, kPlacedBytes = 16;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr BlockwiseFP8TokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -69,6 +70,19 @@ struct BlockwiseFP8TokenFormat {
   }
   SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
     switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
+  }
+  // Lane i has row first_row + i: lanes store side by side.
+  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
+                                      uint32_t first_byte) const {
+    const TransposedScaleLayout layout = scale_layout();
+    const int64_t row = first_row + target::lane_idx();
+    if (row >= staged.num_rows) return;
+    const Vec16 scales = target::ld_16(staged.rows + row * staged.row_bytes + first_byte);
+    const int first_group = static_cast<int>(first_byte / sizeof(float));
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 4; ++i)
+      if (first_group + i < layout.num_groups)
+        target::st(output_scales + layout.index(first_group + i, row), std::bit_cast<float>(scales.words[i]));
   }
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
                                       int num_workers) const {
@@ -78,7 +92,7 @@ struct BlockwiseFP8TokenFormat {
                  target::ld(reinterpret_cast<const float*>(scales) + group_idx));
   }
 };
-static_assert(InPlaceTokenFormat<BlockwiseFP8TokenFormat<e4m3>>);
+static_assert(InterleavedTokenFormat<BlockwiseFP8TokenFormat<e4m3>>);
 static_assert(TokenFormat<BlockwiseFP8TokenFormat<e4m3>> && TokenFormat<BlockwiseFP8TokenFormat<e5m2>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

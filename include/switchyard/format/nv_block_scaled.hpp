@@ -142,6 +142,7 @@ struct NVBlockScaledTokenFormat {
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
   static constexpr bool kInterleavesRows = true;
+  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 16;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -152,16 +153,41 @@ struct NVBlockScaledTokenFormat {
       requires(!Scheme::kIsPerExpert) {
     switchyard::encode_in_place(scheme.quantizer(/*expert_idx=*/0), hidden, token, scales);
   }
+  // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
+  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
+                                      uint32_t first_byte) const requires(kPacking == RowPacking::kPadded) {
+    const TiledScaleLayout tiles = scale_layout();
+    Vec16 scales[4];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int64_t row = first_row + i * kWarpSize + target::lane_idx();
+      scales[i] =
+          row < staged.num_rows ? target::ld_16(staged.rows + row * staged.row_bytes + first_byte) : Vec16{};
+    }
+    SWITCHYARD_UNROLL
+    for (int tile = 0; tile < 4; ++tile) {
+      const int column = static_cast<int>(first_byte) + tile * TiledScaleLayout::kTileColumns;
+      if (column >= tiles.num_columns) return;
+      const uint32_t mask = column_mask(column);
+      Vec16 rows;
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < 4; ++i) rows.words[i] = scales[i].words[tile] & mask;
+      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), rows);
+    }
+  }
+  // Of four columns, those that are there.
+  SWITCHYARD_DEVICE uint32_t column_mask(int first_column) const {
+    const int num_beyond = first_column + TiledScaleLayout::kTileColumns - scale_layout().num_columns;
+    return num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
+  }
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t scale_row, int worker_idx,
                                       int num_workers) const {
     const TiledScaleLayout tiles = scale_layout();
     const auto* four_scales = reinterpret_cast<const uint32_t*>(scales);
     for (int i = worker_idx; i < tiles.tiles_across(); i += num_workers) {
-      const int num_beyond = (i + 1) * TiledScaleLayout::kTileColumns - tiles.num_columns;
-      const uint32_t mask = num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
       target::st(reinterpret_cast<uint32_t*>(output_scales +
                                              tiles.offset(scale_row, i * TiledScaleLayout::kTileColumns)),
-                 target::ld(four_scales + i) & mask);
+                 target::ld(four_scales + i) & column_mask(i * TiledScaleLayout::kTileColumns));
     }
   }
 
@@ -181,7 +207,7 @@ struct NVBlockScaledTokenFormat {
   }
 };
 static_assert(TokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
-static_assert(InPlaceTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
+static_assert(InterleavedTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
 static_assert(TokenFormat<NVBlockScaledTokenFormat<TiledMX<e4m3>>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<TiledMX<e2m1>, RowPacking::kTight>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>, RowPacking::kTight>>);

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "switchyard/base/checked.hpp"
+
 namespace switchyard {
 
 // Threads call encode and decode together, each with its worker_idx of num_workers; neither may synchronise.
@@ -24,23 +26,44 @@ concept TokenFormat = requires(const Format format, const typename Format::Input
 };
 
 // A format whose rows the direct protocol writes: a token becomes its codes where it lies in shared memory,
-// and those bytes are the row. Scales wait apart until they are written to their places.
+// and those bytes are the row. Its scales go beside it, row by row.
 template <typename Format>
 concept InPlaceTokenFormat = TokenFormat<Format> &&
-    requires(const Format format, std::byte* token, std::byte* scales, const std::byte* staged, int64_t row,
-             int worker_idx, int num_workers) {
-  // Whether scales of neighbouring rows lie side by side, so that they had better be written together.
+    requires(const Format format, std::byte* token, std::byte* scales) {
+  // Whether the scales of neighbouring rows lie side by side in their tensor: they are then brought there by
+  // who receives them, with place_scales().
   { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
-  // Bytes of a token's scales while they wait.
   { format.scales_bytes() } -> std::convertible_to<uint32_t>;
   // By one whole warp.
   {format.encode_in_place(token, scales)};
-  // The same format with the tensors of another rank.
+  // The same format with other tensors.
   { format.with_output(token, scales) } -> std::same_as<Format>;
-  {format.write_scales(staged, row, worker_idx, num_workers)};
 };
+
+// Scales that are not where they belong yet: rows of them, scale_row_bytes() each.
+struct StagedScales {
+  const std::byte* rows;
+  uint32_t row_bytes;
+  uint32_t num_rows;
+};
+
+// What place_scales() needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
+// kPlacedBytes of their scales, for one warp each.
+template <typename Format>
+concept InterleavedTokenFormat = InPlaceTokenFormat<Format> && Format::kInterleavesRows &&
+    requires(const Format format, StagedScales staged, int64_t first_row, uint32_t first_byte) {
+  { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
+  { Format::kPlacedBytes } -> std::convertible_to<uint32_t>;
+  {format.place_scales(staged, first_row, first_byte)};
+};
+
+// Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.
+template <typename Format>
+SWITCHYARD_HD constexpr uint32_t scale_row_bytes(const Format& format) {
+  return Format::kInterleavesRows ? align_up(format.scales_bytes(), 16u) : format.scales_bytes();
+}
 
 // A row of the output, and whose it is.
 struct ExpertRow {
