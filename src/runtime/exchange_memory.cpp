@@ -95,6 +95,7 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
   sizes.combine_recv = combine.value();
   sizes.send = send.value();
   sizes.reduce_values = reduce.value();
+  sizes.expert_scales = config.expert_input_scales.size() * sizeof(float);
   return sizes;
 }
 
@@ -124,6 +125,7 @@ Result<ExchangeMemory> ExchangeMemory::allocate(Device& device, const ExchangeSi
                                                         {&memory.send, sizes.send},
                                                         {&memory.reduce_values, sizes.reduce_values},
                                                         {&memory.reduce_cells, sizes.reduce_cells},
+                                                        {&memory.expert_scales, sizes.expert_scales},
                                                         {&memory.poison, 64}};
   for (const auto& [buffer, bytes] : buffers)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(*buffer, device, bytes));
@@ -158,7 +160,7 @@ uint64_t ExchangeMemory::bytes() const {
   uint64_t bytes = 0;
   for (const DeviceMemory* buffer :
        {&dispatch_recv, &dispatch_counts, &combine_recv, &combine_counts, &counters, &count_table, &row_of,
-        &row_memory, &src_info, &send, &reduce_values, &reduce_cells})
+        &row_memory, &src_info, &send, &reduce_values, &reduce_cells, &expert_scales})
     bytes += buffer->bytes();
   return bytes;
 }

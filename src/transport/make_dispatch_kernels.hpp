@@ -101,6 +101,6 @@ inline constexpr FormatKernels kFormatKernels = {&kSlottedDispatch<RunTimeShape,
 // The formats that have a file of their own, since each takes its time to compile.
 FormatKernels blockwise_fp8_kernels(TokenFormatKind format);
 FormatKernels mx_kernels(TokenFormatKind format);
-FormatKernels nvfp4_kernels();
+FormatKernels tiled_kernels(TokenFormatKind format);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

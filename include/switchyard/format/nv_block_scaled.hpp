@@ -33,8 +33,11 @@ struct ExpertInputScales {
   static constexpr bool kIsPerExpert = true;
 
   const float* scales;  // [expert of the model]
+  float shared_expert;
 
-  SWITCHYARD_DEVICE float operator()(int expert_idx) const { return target::ld(scales + expert_idx); }
+  SWITCHYARD_DEVICE float operator()(int expert_idx) const {
+    return expert_idx == kSharedExpert ? shared_expert : target::ld(scales + expert_idx);
+  }
 };
 
 struct NVFP4Quantizer {
@@ -93,22 +96,22 @@ struct NVBlockScaledTokenFormat {
   Scheme scheme;
   uint8_t* output_rows;         // [rows][hidden codes, packed]
   uint8_t* output_scales;       // TiledScaleLayout, of num_scale_rows() rows
-  uint32_t* scale_row_offsets;  // [local expert]: the scale row of its first row; null: nobody asks
+  uint32_t* scale_row_offsets;  // [group]: the scale row of its first row; null: nobody asks
 
   static Status check(int hidden) { return check_hidden(Scheme::kName, hidden, Quantizer::kGroupSize); }
-  // Scale rows that hold the scales of so many rows, however these are spread over the experts.
-  SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int n_local_experts) {
+  // Scale rows that hold the scales of so many rows, however these are spread over the groups.
+  SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int num_groups) {
     constexpr uint64_t kTileRows = TiledScaleLayout::kTileRows;
-    const uint64_t between_experts =
-        kPacking == RowPacking::kTight ? static_cast<uint64_t>(n_local_experts) * kTileRows : 0;
-    return align_up(max_rows, kTileRows) + between_experts;
+    const uint64_t between_groups =
+        kPacking == RowPacking::kTight ? static_cast<uint64_t>(num_groups) * kTileRows : 0;
+    return align_up(max_rows, kTileRows) + between_groups;
   }
-  // The scale row of an expert's first row. Tight: a tile more per expert is always enough for the padding of
-  // the experts before, so that no sum over them is needed.
-  SWITCHYARD_HD static constexpr int64_t first_scale_row(int local_expert_idx, int64_t expert_begin) {
+  // The scale row of a group's first row. Tight: a tile more per group is always enough for the padding of
+  // those before, so that no sum over them is needed.
+  SWITCHYARD_HD static constexpr int64_t first_scale_row(int group_idx, int64_t expert_begin) {
     constexpr int64_t kTileRows = TiledScaleLayout::kTileRows;
     if (kPacking == RowPacking::kPadded) return expert_begin;
-    return (expert_begin / kTileRows + local_expert_idx) * kTileRows;
+    return (expert_begin / kTileRows + group_idx) * kTileRows;
   }
 
   SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }
@@ -132,7 +135,7 @@ struct NVBlockScaledTokenFormat {
   SWITCHYARD_DEVICE void decode(const std::byte* message, ExpertRow place, int worker_idx,
                                 int num_workers) const {
     write_row(message, place.row,
-              first_scale_row(place.local_expert_idx, place.expert_begin) + place.row - place.expert_begin,
+              first_scale_row(place.group_idx, place.expert_begin) + place.row - place.expert_begin,
               worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx, int num_workers) const
@@ -140,7 +143,7 @@ struct NVBlockScaledTokenFormat {
     write_row(message, row, row, worker_idx, num_workers);
   }
 
-  // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  // Rows written where they belong (InPlaceTokenFormat, BesideTokenFormat).
   static constexpr bool kInterleavesRows = true;
   static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 16;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
@@ -152,6 +155,11 @@ struct NVBlockScaledTokenFormat {
   SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const
       requires(!Scheme::kIsPerExpert) {
     switchyard::encode_in_place(scheme.quantizer(/*expert_idx=*/0), hidden, token, scales);
+  }
+  SWITCHYARD_DEVICE void encode_beside(const std::byte* token, std::byte* codes, std::byte* scales,
+                                       int expert_idx) const {
+    encode_groups(scheme.quantizer(expert_idx), hidden, reinterpret_cast<const bf16*>(token), codes,
+                  reinterpret_cast<typename Quantizer::Scale*>(scales), target::lane_idx(), kWarpSize);
   }
   // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
   SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
@@ -191,10 +199,10 @@ struct NVBlockScaledTokenFormat {
     }
   }
 
-  SWITCHYARD_DEVICE void publish_expert(int local_expert_idx, int64_t expert_begin) const {
+  SWITCHYARD_DEVICE void publish_expert(int group_idx, int64_t expert_begin) const {
     if (scale_row_offsets != nullptr)
-      target::st(scale_row_offsets + local_expert_idx,
-                 static_cast<uint32_t>(first_scale_row(local_expert_idx, expert_begin)));
+      target::st(scale_row_offsets + group_idx,
+                 static_cast<uint32_t>(first_scale_row(group_idx, expert_begin)));
   }
 
  private:
@@ -211,6 +219,6 @@ static_assert(InterleavedTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScal
 static_assert(TokenFormat<NVBlockScaledTokenFormat<TiledMX<e4m3>>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<TiledMX<e2m1>, RowPacking::kTight>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>, RowPacking::kTight>>);
-static_assert(!TokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>);
+static_assert(BesideTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

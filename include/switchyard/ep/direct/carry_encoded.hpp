@@ -1,19 +1,22 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
-// memory, and bulk copies take codes and scales to the token's rows. Scales go row by row: to their tensor,
-// or where that interleaves rows to a place from which dispatch_wait takes them there.
+// memory (or, for one expert after the other, beside it), and bulk copies take codes and scales to the
+// token's rows. Scales go row by row: to their tensor, or where that interleaves rows to a place from which
+// dispatch_wait takes them there.
 #pragma once
 
 #include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Dispatch: a DirectDispatchAsync whose format is an InPlaceTokenFormat.
+// Dispatch: a DirectDispatchAsync whose format is an InPlaceTokenFormat or a BesideTokenFormat.
 template <typename Dispatch>
 struct CarryEncoded {
+  using Format = typename Dispatch::Format;
+
   Dispatch& dispatch;
   const uint32_t scales_stride = scale_row_bytes(dispatch.params.format);
-  const uint64_t scales_offset = Dispatch::Format::kInterleavesRows ? dispatch.params.staged_scales_offset
-                                                                    : dispatch.params.scales_offset;
+  const uint64_t scales_offset =
+      Format::kInterleavesRows ? dispatch.params.staged_scales_offset : dispatch.params.scales_offset;
 
   SWITCHYARD_DEVICE explicit CarryEncoded(Dispatch& dispatch_in) : dispatch(dispatch_in) {}
 
@@ -22,7 +25,10 @@ struct CarryEncoded {
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
     int expert_idx = first_expert;
     for (int turn = 0; dispatch.token_of_turn(turn) < dispatch.token_end; ++turn) {
-      carry(turn, expert_idx);
+      if constexpr (BesideTokenFormat<Format>)
+        carry_by_expert(turn, expert_idx);
+      else
+        carry(turn, expert_idx);
       expert_idx = dispatch.expert_of_turn(turn + 1);
     }
     target::bulk_wait<0>();
@@ -45,6 +51,47 @@ struct CarryEncoded {
     target::bulk_wait_read<0>();
     target::sync_warp();
     dispatch.start_load(turn + dispatch.carriers.stages_each);
+  }
+
+  // Every expert has codes of its own: they are made one after the other, and lane k carries those of the
+  // token's choice k.
+  SWITCHYARD_DEVICE void carry_by_expert(int turn, int expert_idx) {
+    static_assert(Format::kInterleavesRows);  // so that rows of scales are whole 16 bytes
+    const int token_idx = dispatch.token_of_turn(turn);
+    const int shared_row = dispatch.params.shared_expert.row_of(token_idx);
+    const int owner = expert_idx >= 0 ? dispatch.shape.owner_rank(expert_idx) : -1;
+    const uint32_t row = expert_idx >= 0 ? dispatch.row_idx_of_turn(turn, expert_idx) : 0;
+    dispatch.await_load(turn);
+    for (int k = 0; k < dispatch.shape.top_k(); ++k) {
+      const int expert_of_k = target::shuffle(expert_idx, k);
+      if (expert_of_k < 0) continue;
+      carry_encoded_for(dispatch.shape.id_of_expert(expert_of_k), turn, target::lane_idx() == k ? owner : -1,
+                        row);
+    }
+    if (shared_row >= 0) {
+      const bool is_first_lane = target::lane_idx() == 0;
+      carry_encoded_for(kSharedExpert, turn, is_first_lane ? dispatch.params.my_rank : -1,
+                        static_cast<uint32_t>(shared_row));
+      if (is_first_lane) dispatch.tell_shared_row(token_idx, shared_row);
+    }
+    dispatch.start_load(turn + dispatch.carriers.stages_each);
+  }
+  // By a whole warp; the lane that has an owner starts the copies.
+  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int owner, uint32_t row) {
+    const int stage_idx = dispatch.stage_of_turn(turn);
+    std::byte* codes = dispatch.stages.codes(dispatch.room(), stage_idx);
+    std::byte* scales = dispatch.stages.scales(dispatch.room(), stage_idx);
+    dispatch.params.format.encode_beside(dispatch.stages.stage(dispatch.room(), stage_idx), codes, scales,
+                                         expert);
+    target::fence_proxy_async();  // the copies read what ordinary stores wrote
+    target::sync_warp();
+    if (owner >= 0) {
+      target::bulk_store(dispatch.row_at(owner, row), codes, dispatch.row_bytes);
+      target::bulk_store(scales_at(owner, row), scales, scales_stride);
+    }
+    target::bulk_commit();
+    target::bulk_wait_read<0>();
+    target::sync_warp();
   }
 
   SWITCHYARD_DEVICE std::byte* scales_at(int owner, uint32_t row) const {

@@ -62,7 +62,7 @@ struct DirectDispatchAsync {
 
   // Tokens go as they are, or become rows of their own size.
   SWITCHYARD_DEVICE static uint32_t output_row_bytes(const Format& format, uint32_t token_bytes) {
-    if constexpr (InPlaceTokenFormat<Format>)
+    if constexpr (EncodedRowFormat<Format>)
       return format.row_bytes();
     else
       return token_bytes;
@@ -89,7 +89,7 @@ struct DirectDispatchAsync {
       drain_loads();
     } else {
       place_rows();
-      if constexpr (InPlaceTokenFormat<Format>)
+      if constexpr (EncodedRowFormat<Format>)
         CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
       else
         carry_rows(first_expert);
@@ -424,11 +424,12 @@ struct DirectDispatchAsync {
     const int shared_row = params.shared_expert.row_of(token_of_turn(turn));
     if (row != nullptr) target::bulk_store(row, stage, row_bytes);
     if (shared_row < 0 || target::lane_idx() != 0) return;
-    target::bulk_store(
-        params.recv_bufs.of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, stage,
-        row_bytes);
+    target::bulk_store(row_at(params.my_rank, static_cast<uint32_t>(shared_row)), stage, row_bytes);
+    tell_shared_row(token_of_turn(turn), shared_row);
+  }
+  SWITCHYARD_DEVICE void tell_shared_row(int token_idx, int shared_row) const {
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
-               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_of_turn(turn)));
+               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.

@@ -70,7 +70,10 @@ struct DirectDispatchWait {
     for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
       target::st(&params.row_offsets[group_idx],
                  static_cast<uint32_t>(target::ld(counters.row_offset(group_idx))));
-      if (group_idx < num_groups) target::st(&params.expert_ids[group_idx], group_idx);
+      if (group_idx == num_groups) continue;
+      target::st(&params.expert_ids[group_idx], group_idx);
+      if constexpr (ExpertTokenFormat<Format>)
+        params.format.publish_expert(group_idx, target::ld(counters.row_offset(group_idx)));
     }
   }
 

@@ -1,5 +1,6 @@
 // How the direct dispatch uses its shared memory behind what it counts with: stages, a token each, with its
-// scales where tokens are encoded; and how the warps of a block share tokens and stages.
+// scales where tokens are encoded, and its codes where they are not in the token's place; and how the warps
+// of a block share tokens and stages.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,16 @@ namespace switchyard {
 struct DirectStages {
   static constexpr int kMaxStages = 16;
 
-  uint32_t token_bytes;   // a multiple of 128
-  uint32_t scales_bytes;  // behind the token, a multiple of 128; 0: nothing is encoded
+  // One after the other, each a multiple of 128.
+  uint32_t token_bytes;
+  uint32_t codes_bytes;   // 0: they take the token's place
+  uint32_t scales_bytes;  // 0: nothing is encoded
   int num_stages;
 
-  SWITCHYARD_HD static constexpr DirectStages fit(uint32_t token_bytes, uint32_t scales_bytes,
-                                                  uint64_t room) {
-    DirectStages stages{align_up(token_bytes, 128u), align_up(scales_bytes, 128u), 0};
+  SWITCHYARD_HD static constexpr DirectStages fit(uint32_t token_bytes, uint32_t codes_bytes,
+                                                  uint32_t scales_bytes, uint64_t room) {
+    DirectStages stages{align_up(token_bytes, 128u), align_up(codes_bytes, 128u),
+                        align_up(scales_bytes, 128u), 0};
     const uint64_t fitting = room / stages.stage_bytes();
     stages.num_stages = fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
     return stages;
@@ -28,21 +32,29 @@ struct DirectStages {
   SWITCHYARD_HD static constexpr DirectStages of(const Format& format, int hidden, uint64_t room) {
     const uint32_t token_bytes =
         static_cast<uint32_t>(hidden) * static_cast<uint32_t>(sizeof(typename Format::Input));
-    if constexpr (InPlaceTokenFormat<Format>)
-      return fit(token_bytes, scale_row_bytes(format), room);
+    if constexpr (BesideTokenFormat<Format>)
+      return fit(token_bytes, format.row_bytes(), scale_row_bytes(format), room);
+    else if constexpr (InPlaceTokenFormat<Format>)
+      return fit(token_bytes, 0, scale_row_bytes(format), room);
     else
-      return fit(token_bytes, 0, room);
+      return fit(token_bytes, 0, 0, room);
   }
 
-  SWITCHYARD_HD constexpr uint64_t stage_bytes() const { return uint64_t{token_bytes} + scales_bytes; }
+  SWITCHYARD_HD constexpr uint64_t stage_bytes() const {
+    return uint64_t{token_bytes} + codes_bytes + scales_bytes;
+  }
   SWITCHYARD_HD constexpr uint64_t bytes() const { return static_cast<uint64_t>(num_stages) * stage_bytes(); }
   template <typename Byte>
   SWITCHYARD_HD Byte* stage(Byte* room, int stage_idx) const {
     return room + static_cast<uint64_t>(stage_idx) * stage_bytes();
   }
   template <typename Byte>
+  SWITCHYARD_HD Byte* codes(Byte* room, int stage_idx) const {
+    return stage(room, stage_idx) + (codes_bytes == 0 ? 0 : token_bytes);
+  }
+  template <typename Byte>
   SWITCHYARD_HD Byte* scales(Byte* room, int stage_idx) const {
-    return stage(room, stage_idx) + token_bytes;
+    return stage(room, stage_idx) + token_bytes + codes_bytes;
   }
 };
 
