@@ -201,6 +201,14 @@ struct LastRow {
   std::vector<float> scales;  // [group]
   std::vector<float> codes;   // [column], as numbers
 };
+// To 20 significant bits, so that the product with a code is exact.
+float cut(float factor) {
+  if (!std::isfinite(factor)) return factor;
+  if (std::fabs(factor) < 0x1p-120f) return 0;
+  int exponent = 0;
+  const float fraction = std::frexp(factor, &exponent);
+  return std::ldexp(std::trunc(std::ldexp(fraction, 20)), exponent - 20);
+}
 void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
              LastRow& last) {
   if (format == CombineFormat::kBF16) {
@@ -213,9 +221,10 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
     last = {row, quantized.float_scales, {}};
     for (const uint8_t code : quantized.codes) last.codes.push_back(static_cast<float>(kE4M3.value_of(code)));
   }
-  for (size_t column = 0; column < row.size(); ++column) {
-    const float factor = weight * last.scales[column / 128];
-    sums[column] = sums[column] + factor * last.codes[column];
+  for (size_t begin = 0; begin < row.size(); begin += 128) {
+    const float factor = cut(weight * last.scales[begin / 128]);
+    for (size_t column = begin; column < begin + 128; ++column)
+      sums[column] = sums[column] + factor * last.codes[column];
   }
 }
 

@@ -89,8 +89,8 @@ using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& st
                                              int expert_idx);
 
 // [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
-// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, each product
-// rounded.
+// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, the first
+// product cut to 20 significant bits, the second exact.
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);

@@ -57,6 +57,40 @@ struct DirectCombineShared {
   Source sources[kMaxWarps][kMaxTopK + 1];  // and the shared expert's
 };
 
+// What the rows of a warp count for. bf16: their weights.
+template <typename Rows>
+struct FactorsOf {
+  const DirectCombineShared::Source* sources;
+
+  template <int kNumRows>
+  SWITCHYARD_DEVICE static FactorsOf load(const DirectCombineShared::Source* sources, int, int) {
+    return {sources};
+  }
+  SWITCHYARD_DEVICE float of(int i) const { return sources[i].weight; }
+};
+// fp8: and the scales of their groups. A lane has that of one row and one of the groups the warp works on.
+template <>
+struct FactorsOf<FP8CombineRows> {
+  static constexpr int kLanesPerGroup = FP8CombineRows::kGroupSize / FP8CombineRows::kColumns;
+  static constexpr int kGroups = kWarpSize / kLanesPerGroup;
+
+  float of_lane;
+
+  template <int kNumRows>
+  SWITCHYARD_DEVICE static FactorsOf load(const DirectCombineShared::Source* sources, int hidden,
+                                          int column) {
+    static_assert(kNumRows * kGroups <= kWarpSize);
+    const int lane_idx = target::lane_idx(), i = lane_idx / kGroups;
+    const int group_idx =
+        (column - lane_idx * FP8CombineRows::kColumns) / FP8CombineRows::kGroupSize + lane_idx % kGroups;
+    if (i >= kNumRows || group_idx >= hidden / FP8CombineRows::kGroupSize) return {0.0f};
+    return {FP8CombineRows::load_factor(sources[i].row, hidden, group_idx, sources[i].weight)};
+  }
+  SWITCHYARD_DEVICE float of(int i) const {
+    return target::shuffle(of_lane, i * kGroups + target::lane_idx() / kLanesPerGroup);
+  }
+};
+
 template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineWait {
   using Params = CombineParams<Epilogue>;
@@ -119,34 +153,40 @@ struct DirectCombineWait {
       const int expert_idx = expert_of(id_idx);
       bf16* output = params.epilogue.output + id_idx * shape.hidden();
       const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
-      for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-           column += num_workers * kColumnsPerThread)
-        Rows::store(row != nullptr ? Rows::load(row, shape.hidden(), column) : typename Rows::Chunk{},
-                    output + column);
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row, shape.hidden(), column, output);
     }
   }
 
-  // What reduce_rows() is to know of a token: its rows, in the order of k, without padding.
+  // What reduce_rows() is to know of a token: its rows, in the order of k, without padding. A warp works on
+  // neighbouring columns; lanes past the end read the last ones.
   struct TokenRows {
+    static constexpr int kFirstInFlight = 8;
+
     const DirectCombineShared::Source* sources;
     int num_sources;
     int hidden;
 
     SWITCHYARD_DEVICE int num_rows() const { return num_sources; }
     SWITCHYARD_DEVICE bool is_there(int) const { return true; }
+    SWITCHYARD_DEVICE bool has_column(int column) const { return column < hidden; }
     SWITCHYARD_DEVICE typename Rows::Chunk load(int i, int column) const {
-      return Rows::load(sources[i].row, hidden, column);
+      return Rows::load(sources[i].row, has_column(column) ? column : hidden - Rows::kColumns);
     }
-    SWITCHYARD_DEVICE float weight(int i) const { return sources[i].weight; }
+    template <int kNumRows>
+    SWITCHYARD_DEVICE auto factors(int first, int column) const {
+      return FactorsOf<Rows>::template load<kNumRows>(sources + first, hidden, column);
+    }
     SWITCHYARD_DEVICE void add_last(float (&)[kColumnsPerThread], int) const {}
   };
 
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
     const int num_sources = gather_sources(token_idx);
     const TokenRows rows{shared.sources[target::warp_idx()], num_sources, shape.hidden()};
-    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-         column += num_workers * kColumnsPerThread)
-      reduce_rows<Rows>(params.epilogue, rows, token_idx, column);
+    for (int warp_column = (worker_idx - target::lane_idx()) * Rows::kColumns; warp_column < shape.hidden();
+         warp_column += num_workers * Rows::kColumns)
+      reduce_rows<Rows>(params.epilogue, rows, token_idx, warp_column + target::lane_idx() * Rows::kColumns);
   }
 
   // Puts the token's rows where all lanes of the warp find them, without its padding; says how many.

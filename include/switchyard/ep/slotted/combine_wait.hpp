@@ -67,10 +67,10 @@ struct CombineWait {
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
-  // Deals (token, k, eight columns) to all threads of the launch.
+  // Deals (token, k, a thread's columns) to all threads of the launch.
   template <typename Work>
   SWITCHYARD_DEVICE void for_each_chunk(int rows_per_token, Work work) {
-    const int chunks_per_row = shape.hidden() / kColumnsPerThread;
+    const int chunks_per_row = shape.hidden() / Rows::kColumns;
     const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
     const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
     for (int64_t chunk =
@@ -78,7 +78,7 @@ struct CombineWait {
          chunk < num_chunks; chunk += num_threads) {
       const int64_t row = chunk / chunks_per_row;
       work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),
-           static_cast<int>(chunk % chunks_per_row) * kColumnsPerThread);
+           static_cast<int>(chunk % chunks_per_row) * Rows::kColumns);
     }
   }
 
@@ -90,28 +90,45 @@ struct CombineWait {
     if (is_mutant<Fixed>(LogicMutant::kWeightsReversed)) k = shape.top_k() - 1 - k;
     return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + k];
   }
-  SWITCHYARD_DEVICE typename Rows::Chunk received(int token_idx, int k, int column) const {
-    return Rows::load(recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k), shape.hidden(),
-                      column);
+  SWITCHYARD_DEVICE const std::byte* received(int token_idx, int k) const {
+    return recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k);
   }
 
   SWITCHYARD_DEVICE void store_unreduced(int token_idx, int k, int column) {
     const int64_t row = static_cast<int64_t>(token_idx) * shape.top_k() + k;
-    Rows::store(is_padding(token_idx, k) ? typename Rows::Chunk{} : received(token_idx, k, column),
-                params.epilogue.output + row * shape.hidden() + column);
+    Rows::store(is_padding(token_idx, k) ? nullptr : received(token_idx, k), shape.hidden(), column,
+                params.epilogue.output + row * shape.hidden());
   }
 
   // What reduce_rows() is to know of a token: its rows, in the order of k.
   struct TokenRows {
+    static constexpr int kFirstInFlight = 64 / Rows::kColumns;  // what there are registers for
+
     const CombineWait& combine;
     int token_idx;
 
     SWITCHYARD_DEVICE int num_rows() const { return combine.shape.top_k(); }
     SWITCHYARD_DEVICE bool is_there(int k) const { return !combine.is_padding(token_idx, k); }
+    SWITCHYARD_DEVICE bool has_column(int) const { return true; }
     SWITCHYARD_DEVICE typename Rows::Chunk load(int k, int column) const {
-      return combine.received(token_idx, k, column);
+      return Rows::load(combine.received(token_idx, k), column);
     }
-    SWITCHYARD_DEVICE float weight(int k) const { return combine.weight_of(token_idx, k); }
+    template <int kNumRows>
+    struct Factors {
+      float factors[kNumRows];
+
+      SWITCHYARD_DEVICE float of(int i) const { return factors[i]; }
+    };
+    template <int kNumRows>
+    SWITCHYARD_DEVICE Factors<kNumRows> factors(int first, int column) const {
+      Factors<kNumRows> result;
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kNumRows; ++i)
+        result.factors[i] =
+            Rows::load_factor(combine.received(token_idx, first + i), combine.shape.hidden(),
+                              column / FP8CombineRows::kGroupSize, combine.weight_of(token_idx, first + i));
+      return result;
+    }
     // The shared expert: its rows are this rank's own, and bf16.
     SWITCHYARD_DEVICE void add_last(float (&sums)[kColumnsPerThread], int column) const {
       const int row = combine.params.shared_expert.row_of(token_idx);
