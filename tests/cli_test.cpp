@@ -45,7 +45,8 @@ const std::string kQuantised =
 
 TEST_F(Cli, EveryFormatVerifiesInBothProtocols) {
   for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
-    for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp6", "mxfp4", "nvfp4"}) {
+    for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "nvfp4-by-expert",
+                                     "mxfp8-tiled", "mxfp4-tiled"}) {
       const Outcome outcome = run(kQuantised + protocol + "--format " + format);
       EXPECT_EQ(outcome.exit_code, 0) << format << outcome.err << outcome.out;
       EXPECT_NE(outcome.out.find("rows, scales and output"), std::string::npos);
@@ -57,7 +58,7 @@ TEST_F(Cli, SharedExpertsQuantisedCombinesAndAllReducesVerify) {
     for (const std::string mode : {"--mode split ", "--mode fused "}) {
       const std::string command = kQuantised + protocol + mode;
       EXPECT_EQ(run(command + "--shared-expert").exit_code, 0);
-      EXPECT_EQ(run(command + "--skip-a2a --format nvfp4").exit_code, 0);
+      EXPECT_EQ(run(command + "--skip-a2a --format nvfp4-by-expert").exit_code, 0);
       const Outcome outcome = run(command + "--shared-expert --skip-a2a --format fp8 --combine-format fp8");
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
       EXPECT_NE(outcome.out.find("combine in fp8   costs"), std::string::npos);

@@ -10,9 +10,10 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-constexpr TokenFormatKind kEncodedFormats[] = {TokenFormatKind::kFP8,   TokenFormatKind::kFP8E5M2,
-                                               TokenFormatKind::kMXFP8, TokenFormatKind::kMXFP6,
-                                               TokenFormatKind::kMXFP4, TokenFormatKind::kNVFP4};
+constexpr TokenFormatKind kEncodedFormats[] = {
+    TokenFormatKind::kFP8,           TokenFormatKind::kFP8E5M2,    TokenFormatKind::kMXFP8,
+    TokenFormatKind::kMXFP6,         TokenFormatKind::kMXFP4,      TokenFormatKind::kNVFP4,
+    TokenFormatKind::kNVFP4ByExpert, TokenFormatKind::kMXFP8Tiled, TokenFormatKind::kMXFP4Tiled};
 
 using Variant = std::tuple<TargetChoice, StepMode, Protocol, TokenFormatKind>;
 
@@ -95,19 +96,18 @@ class EpFormatTarget : public testing::TestWithParam<TargetChoice> {
 INSTANTIATE_TEST_SUITE_P(Targets, EpFormatTarget, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
-// More than a batch of scales holds, and more than there are stages.
+// More than there are stages.
 TEST_P(EpFormatTarget, ManyTokensToABlock) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
-  for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4}) {
-    EpHarness harness(shape, {.target = GetParam(),
-                              .mode = StepMode::kFused,
-                              .protocol = Protocol::kDirect,
-                              .n_sms = 1,
-                              .num_threads = 96,
-                              .format = format});
-    reference::Step step = testing_support::make_step(shape, 7);
-    step.format = format;
-    harness.run_and_check(step);
+  for (const TokenFormatKind format :
+       {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4, TokenFormatKind::kNVFP4ByExpert}) {
+    const RunOptions run{.target = GetParam(),
+                         .mode = StepMode::kFused,
+                         .protocol = Protocol::kDirect,
+                         .n_sms = 1,
+                         .num_threads = 96,
+                         .format = format};
+    EpHarness(shape, run).run_and_check(testing_support::as_run(testing_support::make_step(shape, 7), run));
   }
 }
 
@@ -119,7 +119,10 @@ TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
       {TokenFormatKind::kMXFP8, "hidden is 72; format mxfp8 needs a multiple of 32"},
       {TokenFormatKind::kMXFP6, "hidden is 72; format mxfp6 needs a multiple of 64"},
       {TokenFormatKind::kMXFP4, "hidden is 72; format mxfp4 needs a multiple of 32"},
-      {TokenFormatKind::kNVFP4, "hidden is 72; format nvfp4 needs a multiple of 32"}};
+      {TokenFormatKind::kNVFP4, "hidden is 72; format nvfp4 needs a multiple of 32"},
+      {TokenFormatKind::kNVFP4ByExpert, "hidden is 72; format nvfp4-by-expert needs a multiple of 32"},
+      {TokenFormatKind::kMXFP8Tiled, "hidden is 72; format mxfp8-tiled needs a multiple of 32"},
+      {TokenFormatKind::kMXFP4Tiled, "hidden is 72; format mxfp4-tiled needs a multiple of 32"}};
   for (const auto& [format, message] : expected) {
     const auto ep = ExpertParallel::create(
         *world,
@@ -132,18 +135,17 @@ TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
 // In the emulator's simulated mode the same kernels run in any order the seed draws, in weak memory.
 TEST(EpFormats, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {3, 4}};
-  for (uint64_t seed = 0; seed < 24 && !testing::Test::HasFatalFailure(); ++seed) {
-    EpHarness harness(shape, {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-                              .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
-                              .n_sms = 2,
-                              .num_threads = 64,
-                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                              .format = kEncodedFormats[seed / 4]});
-    for (int i = 0; i < 2; ++i) {
-      reference::Step step = testing_support::make_step(shape, seed * 10 + i);
-      step.format = kEncodedFormats[seed / 4];
-      harness.run_and_check(step);
-    }
+  for (uint64_t seed = 0; seed < 4 * std::size(kEncodedFormats) && !testing::Test::HasFatalFailure();
+       ++seed) {
+    const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                         .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
+                         .n_sms = 2,
+                         .num_threads = 64,
+                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
+                         .format = kEncodedFormats[seed / 4]};
+    EpHarness harness(shape, run);
+    for (int i = 0; i < 2; ++i)
+      harness.run_and_check(testing_support::as_run(testing_support::make_step(shape, seed * 10 + i), run));
   }
 }
 

@@ -11,6 +11,13 @@ namespace {
 
 constexpr float kInputScale = 2.0f / (6 * 448);  // tokens of make_step() are at most 2
 
+std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
+  std::vector<float> scales;
+  for (int i = 0; format == TokenFormatKind::kNVFP4ByExpert && i < n_experts; ++i)
+    scales.push_back(kInputScale * (1 + static_cast<float>(i % 7) / 3));
+  return scales;
+}
+
 }  // namespace
 
 reference::Step make_step(const Shape& shape, uint64_t seed) {
@@ -34,6 +41,7 @@ reference::Step make_step(const Shape& shape, uint64_t seed) {
 
 reference::Step as_run(reference::Step step, const RunOptions& options) {
   step.format = options.format;
+  step.expert_input_scales = expert_input_scales(options.format, step.n_experts);
   step.combine_format = options.combine_format;
   step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
@@ -47,7 +55,7 @@ reference::Step as_run(reference::Step step, const RunOptions& options) {
 
 std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx,
                                  int expert_idx) {
-  const std::vector<bf16> token = step.token(rank, token_idx);
+  const std::vector<bf16> token = step.token(rank, token_idx, expert_idx);
   std::vector<bf16> row(step.hidden);
   for (int column = 0; column < step.hidden; ++column) {
     row[column] = to_bf16(to_float(token[column]) * (1.0f + static_cast<float>(expert_idx) / 8.0f));
@@ -55,8 +63,9 @@ std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int r
   return row;
 }
 
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
-  return step.token(rank, token_idx);
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
+                                  int expert_idx) {
+  return step.token(rank, token_idx, expert_idx);
 }
 
 EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
@@ -64,21 +73,23 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
   const int max_tokens = shape.max_tokens_per_rank != 0
                              ? shape.max_tokens_per_rank
                              : *std::max_element(shape.tokens_per_rank.begin(), shape.tokens_per_rank.end());
-  ep_ = must(ExpertParallel::create(*world_, {.n_experts = shape.n_experts,
-                                              .top_k = shape.top_k,
-                                              .hidden = shape.hidden,
-                                              .max_tokens_per_rank = max_tokens,
-                                              .n_sms = options.n_sms,
-                                              .num_threads = options.num_threads,
-                                              .timeout_ns = 20'000'000'000,
-                                              .dependent_launch = options.dependent_launch,
-                                              .protocol = options.protocol,
-                                              .capacity_factor = options.capacity_factor,
-                                              .dispatch_format = options.format,
-                                              .input_scale = kInputScale,
-                                              .combine_format = options.combine_format,
-                                              .shared_expert = options.shared_expert,
-                                              .routing = options.routing}));
+  ep_ = must(ExpertParallel::create(
+      *world_, {.n_experts = shape.n_experts,
+                .top_k = shape.top_k,
+                .hidden = shape.hidden,
+                .max_tokens_per_rank = max_tokens,
+                .n_sms = options.n_sms,
+                .num_threads = options.num_threads,
+                .timeout_ns = 20'000'000'000,
+                .dependent_launch = options.dependent_launch,
+                .protocol = options.protocol,
+                .capacity_factor = options.capacity_factor,
+                .dispatch_format = options.format,
+                .input_scale = kInputScale,
+                .expert_input_scales = expert_input_scales(options.format, shape.n_experts),
+                .combine_format = options.combine_format,
+                .shared_expert = options.shared_expert,
+                .routing = options.routing}));
   const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
@@ -104,7 +115,10 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                       .src_info = owner.view(rows.src_info, 2 * max_rows),
                       .expert_ids = must(owner.allocate<int32_t>(num_groups)),
                       .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                      .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1))});
+                      .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
+                      .scale_row_offsets = format.placement == ScalePlacement::kTiled
+                                               ? must(owner.allocate<uint32_t>(num_groups))
+                                               : owner.view<uint32_t>(nullptr, 0)});
   }
 }
 
@@ -120,6 +134,7 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.scale_row_offsets.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.expert_ids.fill_bytes(0xee).ok());
   }
 }
@@ -135,7 +150,8 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           static_cast<uint32_t>(buffers.src_info.size() / 2),
           buffers.row_offsets.data(),
           buffers.expert_ids.data(),
-          buffers.scales.data()};
+          buffers.scales.data(),
+          buffers.scale_row_offsets.data()};
 }
 
 Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
@@ -287,7 +303,7 @@ Status EpHarness::upload_expert_rows(int rank, const std::vector<bf16>& expert_r
 reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
   reference::DispatchResult result{
-      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}, {}, {}, 0};
+      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}, {}, {}, 0, {}};
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
   if (options_.format == TokenFormatKind::kBF16) {
@@ -297,6 +313,7 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
     result.encoded_rows = must(buffers.encoded_rows.download(num_rows * row_bytes));
     result.scales = must(buffers.scales.download());
     result.max_rows = buffers.src_info.size() / 2;
+    result.scale_row_offsets = must(buffers.scale_row_offsets.download());
   }
   return result;
 }

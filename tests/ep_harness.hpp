@@ -100,6 +100,7 @@ class EpHarness {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
+    Buffer<uint32_t> scale_row_offsets;  // of tiled scales, else empty
   };
 
   void upload(const reference::Step& step);

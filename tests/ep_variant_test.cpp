@@ -81,7 +81,7 @@ TEST_P(EpVariant, WithoutAllToAllTheAllReduceCompletesAStep) {
 
 TEST_P(EpVariant, EverythingAtOnce) {
   for (const Routing routing : {Routing::kAllToAll, Routing::kSkipAllToAll})
-    for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4}) {
+    for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4ByExpert}) {
       RunOptions run = options();
       run.routing = routing;
       run.format = format;
@@ -149,6 +149,15 @@ TEST(EpVariants, MisuseIsNamed) {
   config = good;
   config.input_scale = 0;
   EXPECT_EQ(message_of(config), "input_scale is 0; it must be 2^-100..2^100");
+  config = good;
+  config.expert_input_scales = {1};
+  EXPECT_EQ(message_of(config), "expert_input_scales has 1 entries; format bf16 needs 0");
+  config.hidden = 64;
+  config.dispatch_format = TokenFormatKind::kNVFP4ByExpert;
+  config.expert_input_scales.assign(static_cast<size_t>(good.n_experts), 1);
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok());
+  config.expert_input_scales[1] = -1;
+  EXPECT_EQ(message_of(config), "expert_input_scales[1] is -1; it must be 2^-100..2^100");
   const auto ep = must(ExpertParallel::create(*world, good));
   EXPECT_EQ(ep->all_reduce(0, nullptr, 0).message(),
             "all_reduce: outputs are whole unless routing skips the all-to-all");

@@ -140,8 +140,7 @@ class OneRankStep {
 
   static uint64_t shared_bytes(const DispatchArguments&) {
     if (kProtocol == Protocol::kSlotted) return dispatch_shared_bytes(kMessageBytes);
-    return DirectDispatchShared::bytes(BF16TokenFormat{kS.hidden, nullptr}, kS.hidden, kS.top_k,
-                                       kMaxSharedBytes);
+    return DirectDispatchShared::bytes(BF16TokenFormat{kS.hidden, nullptr}, kS.hidden, kMaxSharedBytes);
   }
   static uint64_t shared_bytes(const CombineArguments&) {
     return kProtocol == Protocol::kDirect ? sizeof(DirectCombineShared) : kCombineSharedBytes;

@@ -351,6 +351,7 @@ struct ConversionParams {
   const float* values;
   uint16_t* e4m3x2;  // [num_values]: the value, and the one behind it
   uint16_t* e5m2x2;
+  uint32_t* bf16x2;
 };
 
 SWITCHYARD_KERNEL void convert_pairs(ConversionParams params) {
@@ -358,23 +359,28 @@ SWITCHYARD_KERNEL void convert_pairs(ConversionParams params) {
     const float first = params.values[i], second = params.values[(i + 1) % params.num_values];
     params.e4m3x2[i] = target::to_e4m3x2(first, second);
     params.e5m2x2[i] = target::to_e5m2x2(first, second);
+    params.bf16x2[i] = target::to_bf16x2(first, second);
   }
 }
 
-TEST_P(Vocabulary, ConversionsToFp8AreThoseOfTheHostBitForBit) {
+TEST_P(Vocabulary, ConversionsOfPairsAreThoseOfTheHostBitForBit) {
   std::vector<float> floats;
   for (uint32_t upper = 0; upper < 65536; ++upper)  // every bf16 and the floats beside it
     for (const uint32_t lower : {0u, 1u, 0x8000u, 0xffffu})
       floats.push_back(std::bit_cast<float>(upper << 16 | lower));
   const auto values = upload(floats);
   const auto e4m3x2 = zeros<uint16_t>(floats.size()), e5m2x2 = zeros<uint16_t>(floats.size());
+  const auto bf16x2 = zeros<uint32_t>(floats.size());
   run(convert_pairs, {.num_threads = 256},
-      ConversionParams{static_cast<int>(floats.size()), values.data(), e4m3x2.data(), e5m2x2.data()});
+      ConversionParams{static_cast<int>(floats.size()), values.data(), e4m3x2.data(), e5m2x2.data(),
+                       bf16x2.data()});
+  const std::vector<uint32_t> seen_bf16 = download(bf16x2);
   const std::vector<uint16_t> seen_e4m3 = download(e4m3x2), seen_e5m2 = download(e5m2x2);
   for (size_t i = 0; i < floats.size(); ++i) {
     const float first = floats[i], second = floats[(i + 1) % floats.size()];
     ASSERT_EQ(seen_e4m3[i], to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8) << first;
     ASSERT_EQ(seen_e5m2[i], to_minifloat<e5m2>(first).bits | to_minifloat<e5m2>(second).bits << 8) << first;
+    ASSERT_EQ(seen_bf16[i], to_bf16(first).bits | uint32_t{to_bf16(second).bits} << 16) << first;
   }
 }
 

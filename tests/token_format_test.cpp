@@ -405,7 +405,7 @@ TEST_P(QuantizedTokens, TightRowsOfExpertsHaveTheirScalesInTilesOfTheirOwn) {
   const auto scales = unwritten<uint8_t>(scale_bytes);
   const auto offsets = unwritten<uint32_t>(n_local_experts);
   const auto input_scales = upload(scale_values);
-  const Format format{kHidden, {{input_scales.data()}}, rows.data(), scales.data(), offsets.data()};
+  const Format format{kHidden, {{input_scales.data(), 1.0f}}, rows.data(), scales.data(), offsets.data()};
   const auto input = upload(flat(tokens));
   const auto experts_in = upload(experts);
   const auto places_in = upload(places);
@@ -422,7 +422,7 @@ TEST_P(QuantizedTokens, TightRowsOfExpertsHaveTheirScalesInTilesOfTheirOwn) {
     const auto codes = reference::packed(token.codes, 4);
     expected_rows.insert(expected_rows.end(), codes.begin(), codes.end());
     put_tiled_scales(expected_scales,
-                     seen_offsets[places[i].local_expert_idx] + (places[i].row - places[i].expert_begin),
+                     seen_offsets[places[i].group_idx] + (places[i].row - places[i].expert_begin),
                      token.scale_codes);
   }
   EXPECT_TRUE(download(rows) == expected_rows);

@@ -25,9 +25,9 @@ Status upload_into(Buffer<T>& buffer, const Rank& rank, const std::vector<T>& va
   return buffer.upload(values);
 }
 
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx, int) {
-  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
-  return {token, token + step.hidden};
+std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
+                                  int expert_idx) {
+  return step.token(rank, token_idx, expert_idx);
 }
 
 // A step with the ids and weights that a router would give it: distinct experts for each token.
@@ -72,6 +72,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
        .dispatch_format = launch.format,
        .input_scale = kInputScale,
+       .expert_input_scales = expert_input_scales(launch.format, workload.n_experts),
        .combine_format = launch.combine_format});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
@@ -93,6 +94,7 @@ Status EpBench::add_set(int set_idx) {
   reference::Step step = make_routed_step(workload_, set_idx);
   step.format = ep_->config().dispatch_format;
   step.input_scale = kInputScale;
+  step.expert_input_scales = ep_->config().expert_input_scales;
   step.combine_format = ep_->config().combine_format;
   const reference::Step seen = reference::as_seen(step);
   const int n_local = step.n_local_experts();
@@ -118,6 +120,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, group_input_scales(step, r)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
@@ -305,7 +308,9 @@ Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
                  .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
                  .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
                  .tensor_scale = kInputScale},
-       .num_rows = buffers.row_offsets.data() + ep_->n_local_experts(),
+       .num_groups = ep_->num_groups(),
+       .row_offsets = buffers.row_offsets.data(),
+       .group_tensor_scales = buffers.group_input_scales.data(),
        .output_format = expert_format(),
        .output = buffers.expert_outputs.data()});
 }

@@ -74,6 +74,7 @@ class EpBench {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
+    Buffer<float> group_input_scales;
     Buffer<OutputCheck> check;
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;

@@ -82,6 +82,9 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
+    if (format.placement == ScalePlacement::kTiled)
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, n_local, workload_)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(matrices_of(experts.down, r, n_local, workload_)));
@@ -171,7 +174,8 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
                           static_cast<uint32_t>(buffers.src_info.size() / 2),
                           buffers.row_offsets.data(),
                           buffers.expert_ids.data(),
-                          buffers.scales.data()};
+                          buffers.scales.data(),
+                          buffers.scale_row_offsets.data()};
   };
   if (mode == StepMode::kFused)
     return timed("dispatch", on_phase,
@@ -198,7 +202,9 @@ Status MoeLayer::decode_rows(const OnPhase& on_phase) {
                    .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
                    .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
                    .tensor_scale = ep_->config().input_scale},
-         .num_rows = buffers.row_offsets.data() + buffers.expert_ids.size(),
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
+         .group_tensor_scales = buffers.group_input_scales.data(),
          .output_format = CombineFormat::kBF16,
          .output = buffers.decoded.data()});
   });
@@ -218,7 +224,8 @@ Status MoeLayer::encode_outputs(const OnPhase& on_phase) {
         {.format = TokenFormatKind::kBF16,
          .hidden = workload_.hidden,
          .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
-         .num_rows = buffers.row_offsets.data() + buffers.expert_ids.size(),
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
          .output_format = ep_->config().combine_format,
          .output = buffers.expert_outputs.data()});
   });
@@ -286,6 +293,7 @@ Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, refe
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(group_input_scales(step, rank)));
     uint64_t num_rows = 0;
     for (const auto& rows : reference::dispatched_rows(step, rank))
       num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
@@ -309,6 +317,7 @@ void MoeLayer::describe(reference::Step& step) const {
   const ExpertParallelConfig& config = ep_->config();
   step.format = config.dispatch_format;
   step.input_scale = config.input_scale;
+  step.expert_input_scales = config.expert_input_scales;
   step.combine_format = config.combine_format;
   step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = encodes_outputs();
@@ -336,6 +345,9 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
     SWITCHYARD_RETURN_IF_ERROR(take(buffers.scales.download(), results.dispatch.scales));
     SWITCHYARD_RETURN_IF_ERROR(take(buffers.decoded.download(num_rows * hidden), results.dispatch.rows));
     results.dispatch.max_rows = buffers.src_info.size() / 2;
+    if (buffers.scale_row_offsets.size() > 0)
+      SWITCHYARD_RETURN_IF_ERROR(
+          take(buffers.scale_row_offsets.download(), results.dispatch.scale_row_offsets));
   } else {
     const Buffer<bf16> rows = world_.rank(rank).view(reinterpret_cast<bf16*>(buffers.rows.data()),
                                                      buffers.rows.size() / sizeof(bf16));

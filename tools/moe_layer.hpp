@@ -56,7 +56,8 @@ class MoeLayer {
     Buffer<float> logits, topk_weights;
     Buffer<bf16> tokens, output;
     Buffer<int32_t> topk_ids, expert_ids, src_info;
-    Buffer<uint32_t> row_offsets;
+    Buffer<uint32_t> row_offsets, scale_row_offsets;
+    Buffer<float> group_input_scales;
     Buffer<uint8_t> rows, scales;    // of ExpertParallel, as they were dispatched
     Buffer<uint8_t> expert_outputs;  // of ExpertParallel, as combine takes them
     // [rows][..], grown as a step needs

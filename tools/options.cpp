@@ -58,8 +58,10 @@ void add_format_option(CLI::App& command, TokenFormatKind& format) {
   for (int i = 0; i < kNumTokenFormats; ++i)
     formats[to_string(static_cast<TokenFormatKind>(i))] = static_cast<TokenFormatKind>(i);
   command
-      .add_option("--format", format,
-                  "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp6, mxfp4 or nvfp4")
+      .add_option(
+          "--format", format,
+          "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp6, mxfp4, nvfp4, nvfp4-by-expert, "
+          "mxfp8-tiled or mxfp4-tiled")
       ->transform(CLI::CheckedTransformer(formats).description(""))
       ->default_str(to_string(format));
 }

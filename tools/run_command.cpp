@@ -219,6 +219,7 @@ Status run_steps(const RunOptions& options, RunReport& report) {
        .capacity_factor = options.capacity_factor,
        .dispatch_format = options.format,
        .input_scale = kInputScale,
+       .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
        .combine_format = options.combine_format,
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
        .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll},

@@ -169,6 +169,21 @@ void apply_padding(const Workload& workload, int step_idx, reference::Step& step
   }
 }
 
+std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
+  std::vector<float> scales;
+  for (int expert = 0; format == TokenFormatKind::kNVFP4ByExpert && expert < n_experts; ++expert)
+    scales.push_back(kInputScale * (1 + 0.25f * static_cast<float>(expert % 4)));
+  return scales;
+}
+
+std::vector<float> group_input_scales(const reference::Step& step, int rank) {
+  std::vector<float> scales;
+  if (step.has_shared_expert) scales.push_back(step.input_scale);
+  for (int i = 0; i < step.n_local_experts(); ++i)
+    scales.push_back(step.input_scale_of(rank * step.n_local_experts() + i));
+  return scales;
+}
+
 reference::MlpExperts make_experts(const Workload& workload) {
   reference::MlpExperts experts{workload.hidden, workload.expert_width, {}, {}};
   const size_t size = static_cast<size_t>(workload.hidden) * static_cast<size_t>(workload.expert_width);

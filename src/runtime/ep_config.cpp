@@ -23,10 +23,26 @@ namespace {
 
 constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
 constexpr float kMinInputScale = 0x1p-100f;
+bool is_input_scale(float scale) { return scale >= kMinInputScale && scale <= 1 / kMinInputScale; }
 
 Status check_range(const char* name, int value, int low, int high) {
   if (value >= low && value <= high) return Status();
   return invalid_argument("%s is %d; it must be %d..%d", name, value, low, high);
+}
+
+Status check_input_scales(const ExpertParallelConfig& config) {
+  if (!is_input_scale(config.input_scale))
+    return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
+  const std::vector<float>& scales = config.expert_input_scales;
+  const bool is_by_expert = config.dispatch_format == TokenFormatKind::kNVFP4ByExpert;
+  const int num_wanted = is_by_expert ? config.n_experts : 0;
+  if (static_cast<int>(scales.size()) != num_wanted)
+    return invalid_argument("expert_input_scales has %zu entries; format %s needs %d", scales.size(),
+                            to_string(config.dispatch_format), num_wanted);
+  for (size_t i = 0; i < scales.size(); ++i)
+    if (!is_input_scale(scales[i]))
+      return invalid_argument("expert_input_scales[%zu] is %g; it must be 2^-100..2^100", i, scales[i]);
+  return Status();
 }
 
 }  // namespace
@@ -57,8 +73,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (reducing_ranks != n_ranks)
     return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
                             config.allreduce_world_size, n_ranks);
-  if (!(config.input_scale >= kMinInputScale && config.input_scale <= 1 / kMinInputScale))
-    return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
+  SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
   if (!(config.capacity_factor >= 0 && config.capacity_factor <= kMaxRanks))
@@ -97,6 +112,9 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
     if (expected != seen)
       return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
                               rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
+  if (first.expert_input_scales != other.expert_input_scales)
+    return invalid_argument("rank %d has another configuration than rank 0: expert_input_scales differ",
+                            rank);
   return Status();
 }
 

@@ -33,11 +33,15 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
       config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
   const uint32_t output_bytes =
       sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
+  const uint32_t staged_bytes =
+      config.protocol == Protocol::kDirect ? format.staged_scale_bytes(config.hidden) : 0;
   const CheckedSize parts[] = {
       CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
       format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
+      CheckedSize(sizes.row_capacity) * CheckedSize(staged_bytes),
       CheckedSize(sizes.row_capacity) * CheckedSize(output_bytes)};
-  uint64_t* ends[] = {&sizes.scales_offset, &sizes.expert_outputs_offset, &sizes.rows};
+  uint64_t* ends[] = {&sizes.scales_offset, &sizes.staged_scales_offset, &sizes.expert_outputs_offset,
+                      &sizes.rows};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kAlignment);
@@ -91,6 +95,7 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
   sizes.combine_recv = combine.value();
   sizes.send = send.value();
   sizes.reduce_values = reduce.value();
+  sizes.expert_scales = config.expert_input_scales.size() * sizeof(float);
   return sizes;
 }
 
@@ -120,6 +125,7 @@ Result<ExchangeMemory> ExchangeMemory::allocate(Device& device, const ExchangeSi
                                                         {&memory.send, sizes.send},
                                                         {&memory.reduce_values, sizes.reduce_values},
                                                         {&memory.reduce_cells, sizes.reduce_cells},
+                                                        {&memory.expert_scales, sizes.expert_scales},
                                                         {&memory.poison, 64}};
   for (const auto& [buffer, bytes] : buffers)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(*buffer, device, bytes));
@@ -154,7 +160,7 @@ uint64_t ExchangeMemory::bytes() const {
   uint64_t bytes = 0;
   for (const DeviceMemory* buffer :
        {&dispatch_recv, &dispatch_counts, &combine_recv, &combine_counts, &counters, &count_table, &row_of,
-        &row_memory, &src_info, &send, &reduce_values, &reduce_cells})
+        &row_memory, &src_info, &send, &reduce_values, &reduce_cells, &expert_scales})
     bytes += buffer->bytes();
   return bytes;
 }

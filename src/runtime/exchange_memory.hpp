@@ -10,9 +10,10 @@ struct ExchangeSizes {
   uint64_t row_capacity;  // rows
   uint64_t rows, src_info;
   bool has_scales, has_encoded_outputs;
-  uint64_t scales_offset, expert_outputs_offset;  // in `rows`
+  uint64_t scales_offset, staged_scales_offset, expert_outputs_offset;  // in `rows`
   uint64_t dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   uint64_t send, reduce_values, reduce_cells;
+  uint64_t expert_scales;
 
   static Result<ExchangeSizes> of(const ExpertParallelConfig& config, int n_ranks);
   // Of a token as it comes and as it travels.
@@ -32,6 +33,7 @@ struct ExchangeMemory {
   DeviceMemory reduce_values, reduce_cells;  // of all_reduce()
   DeviceMemory row_memory;                   // rows, scales, expert outputs
   DeviceMemory src_info;
+  DeviceMemory expert_scales;  // of NVFP4 by expert: [expert of the model]
   DeviceMemory poison;
   DeviceMemory fault;  // a FaultRecord of what broke, and one of a step over capacity
 

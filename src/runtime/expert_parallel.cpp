@@ -138,6 +138,10 @@ Status ExpertParallel::allocate() {
           config_.max_tokens_per_rank, config_.capacity_factor, memory.status().message().c_str());
     ranks_.push_back(std::make_unique<RankState>());
     ranks_.back()->memory = std::move(memory).value();
+    if (sizes_->expert_scales == 0) continue;
+    SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(ranks_.back()->memory.expert_scales.as<void>(),
+                                                          config_.expert_input_scales.data(),
+                                                          sizes_->expert_scales, member(rank).stream()));
   }
   return Status();
 }

@@ -78,6 +78,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
   arguments.scales_offset = sizes_->scales_offset;
+  arguments.staged_scales_offset = sizes_->staged_scales_offset;
   arguments.send_buf = own.send.as<std::byte>();
   arguments.fault = step_fault_channel(rank);
   return arguments;
@@ -159,7 +160,9 @@ Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank,
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
   RankState& state = *ranks_[static_cast<size_t>(rank)];
   DispatchArguments arguments = dispatch_arguments(rank);
-  FormatTensors tensors{.max_rows = arguments.max_rows, .tensor_scale = config_.input_scale};
+  FormatTensors tensors{.max_rows = arguments.max_rows,
+                        .tensor_scale = config_.input_scale,
+                        .expert_scales = state.memory.expert_scales.as<float>()};
   arguments.num_tokens = state.num_tokens;
   if (input != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input->num_tokens, input->topk_ids));
@@ -181,6 +184,11 @@ Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank,
     }
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output->row_offsets));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output->expert_ids));
+    if (output->scale_row_offsets != nullptr &&
+        info_of(config_.dispatch_format).placement != ScalePlacement::kTiled)
+      return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
+                              to_string(config_.dispatch_format));
+    tensors.scale_row_offsets = output->scale_row_offsets;
     tensors.rows = static_cast<std::byte*>(output->rows);
     tensors.scales = static_cast<std::byte*>(output->scales);
     tensors.max_rows = arguments.max_rows;

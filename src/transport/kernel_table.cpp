@@ -19,7 +19,10 @@ FormatKernels kernels_of(TokenFormatKind format) {
     case TokenFormatKind::kMXFP4:
       return mx_kernels(format);
     case TokenFormatKind::kNVFP4:
-      return nvfp4_kernels();
+    case TokenFormatKind::kNVFP4ByExpert:
+    case TokenFormatKind::kMXFP8Tiled:
+    case TokenFormatKind::kMXFP4Tiled:
+      return tiled_kernels(format);
   }
   return kFormatKernels<BF16TokenFormat>;
 }

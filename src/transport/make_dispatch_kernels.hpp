@@ -32,7 +32,7 @@ template <typename Format>
 uint64_t direct_dispatch_bytes(const Format& format, const EpShape& shape, const LaunchShape& launch) {
   constexpr uint64_t kReservedBytes = 1024;
   return DirectDispatchShared::bytes(
-      format, shape.hidden, shape.top_k,
+      format, shape.hidden,
       launch.programmatic_dependent ? (kMaxSharedBytes - kReservedBytes) / 2 : kMaxSharedBytes);
 }
 template <typename Format>
@@ -101,6 +101,6 @@ inline constexpr FormatKernels kFormatKernels = {&kSlottedDispatch<RunTimeShape,
 // The formats that have a file of their own, since each takes its time to compile.
 FormatKernels blockwise_fp8_kernels(TokenFormatKind format);
 FormatKernels mx_kernels(TokenFormatKind format);
-FormatKernels nvfp4_kernels();
+FormatKernels tiled_kernels(TokenFormatKind format);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

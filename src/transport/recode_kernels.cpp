@@ -24,6 +24,11 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
         encoded(arguments, RowScaleSource<decltype(element)>{reinterpret_cast<const e8m0*>(input.scales),
                                                              arguments.hidden / 32}));
   };
+  const auto tiled = [&](auto element) {
+    return with_source(
+        encoded(arguments, TiledScaleSource<decltype(element)>{reinterpret_cast<const uint8_t*>(input.scales),
+                                                               {arguments.hidden / 32}}));
+  };
   switch (arguments.format) {
     case TokenFormatKind::kBF16:
       break;
@@ -38,9 +43,16 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
     case TokenFormatKind::kMXFP4:
       return by_row(e2m1{});
     case TokenFormatKind::kNVFP4:
-      return with_source(encoded(arguments, TiledScaleSource{reinterpret_cast<const uint8_t*>(input.scales),
+    case TokenFormatKind::kNVFP4ByExpert:
+      return with_source(encoded(arguments, NVFP4ScaleSource{reinterpret_cast<const uint8_t*>(input.scales),
                                                              {arguments.hidden / 16},
-                                                             input.tensor_scale}));
+                                                             input.tensor_scale,
+                                                             arguments.group_tensor_scales,
+                                                             arguments.row_offsets}));
+    case TokenFormatKind::kMXFP8Tiled:
+      return tiled(e4m3{});
+    case TokenFormatKind::kMXFP4Tiled:
+      return tiled(e2m1{});
   }
   return with_source(BF16Source{reinterpret_cast<const bf16*>(input.rows), arguments.hidden});
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "reference/token_format.hpp"
 #include "switchyard/base/exp.hpp"
@@ -21,10 +22,11 @@ std::string text(const RowOrigin& origin) {
 
 }  // namespace
 
-std::vector<bf16> Step::token(int rank, int token_idx) const {
+std::vector<bf16> Step::token(int rank, int token_idx, int expert_idx) const {
   const auto first = tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * hidden;
   const std::vector<bf16> token(first, first + hidden);
-  return format == TokenFormatKind::kBF16 ? token : decoded(encode_token(format, token, input_scale));
+  return format == TokenFormatKind::kBF16 ? token
+                                          : decoded(encode_token(format, token, input_scale_of(expert_idx)));
 }
 
 bool Step::is_shared_row(int rank, int token_idx) const {
@@ -61,9 +63,9 @@ void put_row(std::vector<bf16>& rows, int row_idx, const std::vector<bf16>& row)
 
 Step as_seen(const Step& step) {
   Step seen = step;
-  if (step.format == TokenFormatKind::kBF16) return seen;
+  if (step.format == TokenFormatKind::kBF16 || step.encodes_by_expert()) return seen;
   for_each_token(step,
-                 [&](int rank, int token) { put_row(seen.tokens[rank], token, step.token(rank, token)); });
+                 [&](int rank, int token) { put_row(seen.tokens[rank], token, step.token(rank, token, 0)); });
   seen.format = TokenFormatKind::kBF16;
   return seen;
 }
@@ -91,9 +93,10 @@ class RowChecker {
  public:
   RowChecker(const Step& step, const DispatchResult& result) : step_(step), result_(result) {}
 
-  // Empty if the row holds that token.
-  std::string check(size_t row, const RowOrigin& origin) {
-    return step_.format == TokenFormatKind::kBF16 ? check_plain(row, origin) : check_encoded(row, origin);
+  // Empty if the row holds that token, as the expert is to see it.
+  std::string check(size_t row, const RowOrigin& origin, int expert_idx) {
+    return step_.format == TokenFormatKind::kBF16 ? check_plain(row, origin)
+                                                  : check_encoded(row, origin, expert_idx);
   }
 
  private:
@@ -111,12 +114,14 @@ class RowChecker {
     }
     return "";
   }
-  std::string check_encoded(size_t row, const RowOrigin& origin) {
-    EncodedToken& want = encoded_[{origin.src_rank, origin.src_token}];
+  std::string check_encoded(size_t row, const RowOrigin& origin, int expert_idx) {
+    EncodedToken& want =
+        encoded_[{origin.src_rank, origin.src_token, step_.encodes_by_expert() ? expert_idx : 0}];
     if (want.codes.empty()) {
       const auto first =
           step_.tokens[origin.src_rank].begin() + static_cast<ptrdiff_t>(origin.src_token) * step_.hidden;
-      want = encode_token(step_.format, std::vector<bf16>(first, first + step_.hidden), step_.input_scale);
+      want = encode_token(step_.format, std::vector<bf16>(first, first + step_.hidden),
+                          step_.input_scale_of(expert_idx));
     }
     const auto difference = [&](const char* what, size_t i, uint8_t got, uint8_t expected) {
       return differs(row, origin) + what + " " + std::to_string(i) + ": " + std::to_string(got) +
@@ -137,7 +142,7 @@ class RowChecker {
 
   const Step& step_;
   const DispatchResult& result_;
-  std::map<std::pair<int, int>, EncodedToken> encoded_;  // by (rank, token)
+  std::map<std::tuple<int, int, int>, EncodedToken> encoded_;  // by (rank, token, expert)
 };
 
 }  // namespace
@@ -154,7 +159,12 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
              std::to_string(next_row);
     if (result.expert_ids[group] != group)
       return where + "expert_ids is " + std::to_string(result.expert_ids[group]);
+    if (!result.scale_row_offsets.empty() && result.scale_row_offsets[group] != next_row)
+      return where + "scale_row_offsets is " + std::to_string(result.scale_row_offsets[group]) +
+             ", expected " + std::to_string(next_row);
     const bool is_shared = step.has_shared_expert && group == 0;
+    const int expert_idx =
+        is_shared ? step.n_experts : rank * step.n_local_experts() + group - (step.has_shared_expert ? 1 : 0);
     std::vector<RowOrigin> seen;
     for (size_t i = 0; i < expected[group].size(); ++i) {
       const size_t row = next_row + i;
@@ -166,7 +176,7 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
       if (origin.src_token < 0 || origin.src_token >= step.num_tokens(origin.src_rank))
         return where + "row " + std::to_string(row) + " claims to come from " + text(origin);
       seen.push_back(origin);
-      if (const std::string difference = rows.check(row, origin); !difference.empty())
+      if (const std::string difference = rows.check(row, origin, expert_idx); !difference.empty())
         return where + difference;
     }
     std::sort(seen.begin(), seen.end());
@@ -191,6 +201,14 @@ struct LastRow {
   std::vector<float> scales;  // [group]
   std::vector<float> codes;   // [column], as numbers
 };
+// To 20 significant bits, so that the product with a code is exact.
+float cut(float factor) {
+  if (!std::isfinite(factor)) return factor;
+  if (std::fabs(factor) < 0x1p-120f) return 0;
+  int exponent = 0;
+  const float fraction = std::frexp(factor, &exponent);
+  return std::ldexp(std::trunc(std::ldexp(fraction, 20)), exponent - 20);
+}
 void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
              LastRow& last) {
   if (format == CombineFormat::kBF16) {
@@ -203,9 +221,10 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
     last = {row, quantized.float_scales, {}};
     for (const uint8_t code : quantized.codes) last.codes.push_back(static_cast<float>(kE4M3.value_of(code)));
   }
-  for (size_t column = 0; column < row.size(); ++column) {
-    const float factor = weight * last.scales[column / 128];
-    sums[column] = sums[column] + factor * last.codes[column];
+  for (size_t begin = 0; begin < row.size(); begin += 128) {
+    const float factor = cut(weight * last.scales[begin / 128]);
+    for (size_t column = begin; column < begin + 128; ++column)
+      sums[column] = sums[column] + factor * last.codes[column];
   }
 }
 
@@ -344,7 +363,7 @@ std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width) {
 std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx) {
   const MlpExperts& mlp = *static_cast<const MlpExperts*>(experts);
   const std::vector<bf16> gate_up =
-      row_times_matrix(step.token(rank, token_idx), mlp.gate_up[expert_idx], 2 * mlp.width);
+      row_times_matrix(step.token(rank, token_idx, expert_idx), mlp.gate_up[expert_idx], 2 * mlp.width);
   return row_times_matrix(silu_mul(gate_up, mlp.width), mlp.down[expert_idx], mlp.hidden);
 }
 

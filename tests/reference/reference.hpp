@@ -24,6 +24,7 @@ struct Step {
   // What tokens travel as, and expert results on their way back.
   TokenFormatKind format = TokenFormatKind::kBF16;
   float input_scale = 1;
+  std::vector<float> expert_input_scales;  // NVFP4 by expert: [expert]; input_scale is the shared one's
   // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
   // group 0 of the rank's rows, and its result is added last, with weight 1.
   bool has_shared_expert = false;
@@ -42,12 +43,17 @@ struct Step {
   }
   // Whether the token is among the rank's rows of the shared expert.
   bool is_shared_row(int rank, int token_idx) const;
-  // What the experts see of a token: the token, or what its format leaves of it.
-  std::vector<bf16> token(int rank, int token_idx) const;
+  bool encodes_by_expert() const { return format == TokenFormatKind::kNVFP4ByExpert; }
+  // n_experts is the shared one.
+  float input_scale_of(int expert_idx) const {
+    return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;
+  }
+  // What an expert sees of a token: the token, or what its format leaves of it.
+  std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;
 };
 
 // The step as the experts see it: tokens are what their format leaves of them, and travel as bf16. On all
-// cores.
+// cores. Where experts see different things, the step itself.
 Step as_seen(const Step& step);
 
 // Where a row of the ragged output came from.
@@ -64,13 +70,14 @@ std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
 
 // What dispatch left on a rank.
 struct DispatchResult {
-  std::vector<uint32_t> row_offsets;  // [num_groups + 1]
-  std::vector<int32_t> expert_ids;    // [num_groups]
-  std::vector<int32_t> src_info;      // [rows][2]
-  std::vector<bf16> rows;             // [rows][hidden]; of bf16 only
-  std::vector<uint8_t> encoded_rows;  // [rows][bytes], of the other formats
-  std::vector<uint8_t> scales;        // the whole tensor
-  uint64_t max_rows = 0;              // that it has room for
+  std::vector<uint32_t> row_offsets;        // [num_groups + 1]
+  std::vector<int32_t> expert_ids;          // [num_groups]
+  std::vector<int32_t> src_info;            // [rows][2]
+  std::vector<bf16> rows;                   // [rows][hidden]; of bf16 only
+  std::vector<uint8_t> encoded_rows;        // [rows][bytes], of the other formats
+  std::vector<uint8_t> scales;              // the whole tensor
+  uint64_t max_rows = 0;                    // that it has room for
+  std::vector<uint32_t> scale_row_offsets;  // [num_groups] of tiled scales; empty: not asked for
 };
 
 // Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in
@@ -82,8 +89,8 @@ using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& st
                                              int expert_idx);
 
 // [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
-// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, each product
-// rounded.
+// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, the first
+// product cut to 20 significant bits, the second exact.
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);

@@ -93,10 +93,12 @@ QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token
     case TokenFormatKind::kFP8E5M2:
       return blockwise_fp8(kE5M2, token);
     case TokenFormatKind::kMXFP8:
+    case TokenFormatKind::kMXFP8Tiled:
       return mx(kE4M3, token);
     case TokenFormatKind::kMXFP6:
       return mx(kE2M3, token);
     case TokenFormatKind::kMXFP4:
+    case TokenFormatKind::kMXFP4Tiled:
       return mx(kE2M1, token);
     default:
       return nvfp4(token, tensor_scale);
@@ -104,10 +106,8 @@ QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token
 }
 
 const NumberFormat& elements_of(TokenFormatKind format) {
-  return format == TokenFormatKind::kFP8E5M2                                      ? kE5M2
-         : format == TokenFormatKind::kMXFP6                                      ? kE2M3
-         : format == TokenFormatKind::kMXFP4 || format == TokenFormatKind::kNVFP4 ? kE2M1
-                                                                                  : kE4M3;
+  if (info_of(format).num_bits == 4) return kE2M1;
+  return format == TokenFormatKind::kFP8E5M2 ? kE5M2 : format == TokenFormatKind::kMXFP6 ? kE2M3 : kE4M3;
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token
     const float code = static_cast<float>(elements.value_of(codes.codes[i]));
     if (!codes.float_scales.empty())
       result.values.push_back(code * codes.float_scales[group]);
-    else if (format == TokenFormatKind::kNVFP4)
+    else if (group_size == 16)
       result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
                               tensor_scale);
     else
@@ -146,10 +146,12 @@ uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int 
     case TokenFormatKind::kFP8:
     case TokenFormatKind::kFP8E5M2:
       return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
-    case TokenFormatKind::kNVFP4:
-      return tiled_scale_offset(row, group, static_cast<uint64_t>(hidden) / 16);
-    default:
+    case TokenFormatKind::kMXFP8:
+    case TokenFormatKind::kMXFP6:
+    case TokenFormatKind::kMXFP4:
       return row * (static_cast<uint64_t>(hidden) / 32) + group;
+    default:
+      return tiled_scale_offset(row, group, static_cast<uint64_t>(info_of(format).num_scales(hidden)));
   }
 }
 

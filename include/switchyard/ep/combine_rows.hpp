@@ -7,9 +7,10 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A thread takes kColumnsPerThread columns at a time.
+// A thread takes kColumns columns at a time. What a row counts for in a sum is its factor.
 struct BF16CombineRows {
   using Chunk = Vec16;
+  static constexpr int kColumns = 8;
 
   SWITCHYARD_HD static constexpr uint32_t row_bytes(int hidden) {
     return static_cast<uint32_t>(hidden) * static_cast<uint32_t>(sizeof(bf16));
@@ -19,28 +20,24 @@ struct BF16CombineRows {
                                        int num_workers) {
     target::copy_row(message, row, row_bytes(hidden), worker_idx, num_workers);
   }
-  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int, int column) {
+  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
     return target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16));
   }
-  SWITCHYARD_DEVICE static void add(float (&sums)[kColumnsPerThread], const Chunk& chunk, float weight) {
-    accumulate(sums, chunk, weight);
+  SWITCHYARD_DEVICE static float load_factor(const std::byte*, int, int, float weight) { return weight; }
+  SWITCHYARD_DEVICE static void add(float (&sums)[1][kColumnsPerThread], const Chunk& chunk, float factor) {
+    accumulate(sums[0], chunk, factor);
   }
-  SWITCHYARD_DEVICE static void store(const Chunk& chunk, bf16* output) { target::st_16(output, chunk); }
+  // Of a row as it is; null: zeros.
+  SWITCHYARD_DEVICE static void store(const std::byte* row, int, int column, bf16* output) {
+    target::st_16(output + column, row != nullptr ? load(row, column) : Chunk{});
+  }
 };
 
 struct FP8CombineRows {
   using Quantizer = BlockwiseFP8Quantizer<e4m3>;
-
-  struct Chunk {
-    uint64_t codes;
-    float scale;
-
-    SWITCHYARD_DEVICE void decode(float (&values)[kColumnsPerThread]) const {
-      SWITCHYARD_UNROLL
-      for (int i = 0; i < kColumnsPerThread / 2; ++i)
-        target::from_e4m3x2(static_cast<uint16_t>(codes >> (16 * i)), values[2 * i], values[2 * i + 1]);
-    }
-  };
+  using Chunk = Vec16;
+  static constexpr int kColumns = 16;
+  static constexpr int kGroupSize = Quantizer::kGroupSize;
 
   SWITCHYARD_HD static constexpr uint32_t row_bytes(int hidden) {
     return GroupedMessageLayout<Quantizer>{hidden}.bytes();
@@ -49,27 +46,48 @@ struct FP8CombineRows {
                                        int num_workers) {
     encode_message(Quantizer{}, hidden, row, message, worker_idx, num_workers);
   }
-  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int hidden, int column) {
-    return {target::ld(reinterpret_cast<const uint64_t*>(row + column)),
-            target::ld(GroupedMessageLayout<Quantizer>{hidden}.scales(row) + column / Quantizer::kGroupSize)};
+  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
+    return target::ld_16(row + column);
   }
-  // weight * scale is rounded once for all elements of the group.
-  SWITCHYARD_DEVICE static void add(float (&sums)[kColumnsPerThread], const Chunk& chunk, float weight) {
-    const float factor = weight * chunk.scale;
-    float values[kColumnsPerThread];
-    chunk.decode(values);
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < kColumnsPerThread; ++i) sums[i] = target::add_product(sums[i], factor, values[i]);
+  SWITCHYARD_DEVICE static float load_scale(const std::byte* row, int hidden, int group_idx) {
+    return target::ld(GroupedMessageLayout<Quantizer>{hidden}.scales(row) + group_idx);
   }
-  SWITCHYARD_DEVICE static void store(const Chunk& chunk, bf16* output) {
-    float values[kColumnsPerThread];
-    chunk.decode(values);
-    Vec16 packed;
+  SWITCHYARD_DEVICE static float load_factor(const std::byte* row, int hidden, int group_idx, float weight) {
+    return cut(weight * load_scale(row, hidden, group_idx));
+  }
+  // To 20 significant bits: times the four of a code is exact, so that a sum is rounded once, with one
+  // instruction. What could become too small for that counts as 0.
+  SWITCHYARD_HD static constexpr float cut(float factor) {
+    constexpr uint32_t kLeast = 0x03800000u;  // 2^-120
+    const uint32_t bits = std::bit_cast<uint32_t>(factor);
+    return (bits & 0x7fffffffu) < kLeast ? 0.0f : std::bit_cast<float>(bits & 0xfffffff0u);
+  }
+  SWITCHYARD_DEVICE static void decode(const Chunk& chunk, float (&values)[kColumns]) {
     SWITCHYARD_UNROLL
-    for (int i = 0; i < kColumnsPerThread / 2; ++i)
-      packed.words[i] = static_cast<uint32_t>(to_bf16(values[2 * i] * chunk.scale).bits) |
-                        static_cast<uint32_t>(to_bf16(values[2 * i + 1] * chunk.scale).bits) << 16;
-    target::st_16(output, packed);
+    for (int i = 0; i < kColumns / 2; ++i)
+      target::from_e4m3x2(static_cast<uint16_t>(chunk.words[i / 2] >> (i % 2 * 16)), values[2 * i],
+                          values[2 * i + 1]);
+  }
+  SWITCHYARD_DEVICE static void add(float (&sums)[2][kColumnsPerThread], const Chunk& chunk, float factor) {
+    float values[kColumns];
+    decode(chunk, values);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kColumns; ++i) {
+      float& sum = sums[i / kColumnsPerThread][i % kColumnsPerThread];
+      sum = target::add_exact_product(sum, factor, values[i]);
+    }
+  }
+  SWITCHYARD_DEVICE static void store(const std::byte* row, int hidden, int column, bf16* output) {
+    float values[kColumns] = {};
+    if (row != nullptr) {
+      decode(load(row, column), values);
+      const float scale = load_scale(row, hidden, column / kGroupSize);
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kColumns; ++i) values[i] = values[i] * scale;
+    }
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kColumns; i += kColumnsPerThread)
+      target::st_16(output + column + i, pack_bf16(values + i));
   }
 };
 

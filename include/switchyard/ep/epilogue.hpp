@@ -16,6 +16,15 @@ concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int c
   epilogue(token_idx, column, values);
 };
 
+// Rounded to bf16.
+SWITCHYARD_DEVICE Vec16 pack_bf16(const float* values) {
+  Vec16 packed;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kColumnsPerThread / 2; ++i)
+    packed.words[i] = target::to_bf16x2(values[2 * i], values[2 * i + 1]);
+  return packed;
+}
+
 // Writes [num_tokens][hidden] in bf16, rounded once.
 struct StoreWeighted {
   bf16* output;
@@ -23,11 +32,7 @@ struct StoreWeighted {
 
   SWITCHYARD_DEVICE void operator()(int token_idx, int column,
                                     const float (&values)[kColumnsPerThread]) const {
-    Vec16 packed;
-    for (int i = 0; i < 4; ++i)
-      packed.words[i] = static_cast<uint32_t>(to_bf16(values[2 * i]).bits) |
-                        static_cast<uint32_t>(to_bf16(values[2 * i + 1]).bits) << 16;
-    target::st_16(output + static_cast<int64_t>(token_idx) * hidden + column, packed);
+    target::st_16(output + static_cast<int64_t>(token_idx) * hidden + column, pack_bf16(values));
   }
 };
 static_assert(CombineEpilogue<StoreWeighted>);

@@ -55,7 +55,9 @@ struct DispatchArguments {
   RankPointers<uint64_t> count_tables;  // CountTableLayout
   RankPointers<int32_t> src_infos;      // [max_rows][2]
   uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
-  uint64_t scales_offset;               // of the scales from a rank's recv_bufs
+  // Of the scales from a rank's recv_bufs, and of those that dispatch_wait is to bring there.
+  uint64_t scales_offset;
+  uint64_t staged_scales_offset;
 };
 
 template <typename Format>

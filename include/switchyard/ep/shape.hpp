@@ -65,6 +65,8 @@ struct ShapeOf {
     const int expert_idx = id - given.first_expert;
     return id >= 0 && expert_idx >= 0 && expert_idx < n_experts() ? expert_idx : -1;
   }
+  // Its number among the model's experts.
+  SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + given.first_expert; }
   SWITCHYARD_HD constexpr int n_local_experts() const { return n_experts() / n_ranks(); }
   SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const { return expert_idx / n_local_experts(); }
   SWITCHYARD_HD constexpr int local_expert(int expert_idx) const { return expert_idx % n_local_experts(); }

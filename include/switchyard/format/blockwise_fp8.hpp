@@ -62,6 +62,7 @@ struct BlockwiseFP8TokenFormat {
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
   static constexpr bool kInterleavesRows = true;
+  static constexpr uint32_t kPlacedRows = 2 * kWarpSize, kPlacedBytes = 32;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr BlockwiseFP8TokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -69,6 +70,31 @@ struct BlockwiseFP8TokenFormat {
   }
   SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
     switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
+  }
+  // Lane i has rows i and i + 32 of the unit: lanes store side by side.
+  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
+                                      uint32_t first_byte) const {
+    constexpr int kVectors = kPlacedBytes / sizeof(Vec16);
+    const TransposedScaleLayout layout = scale_layout();
+    const int first_group = static_cast<int>(first_byte / sizeof(float));
+    Vec16 scales[2][kVectors];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 2 * kVectors; ++i) {
+      const int64_t row = first_row + i / kVectors * kWarpSize + target::lane_idx();
+      const uint32_t byte = first_byte + i % kVectors * sizeof(Vec16);
+      scales[i / kVectors][i % kVectors] = row < staged.num_rows && byte < staged.row_bytes
+                                               ? target::ld_16(staged.rows + row * staged.row_bytes + byte)
+                                               : Vec16{};
+    }
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int64_t row = first_row + i * kWarpSize + target::lane_idx();
+      SWITCHYARD_UNROLL
+      for (int j = 0; j < kVectors * 4; ++j)
+        if (row < staged.num_rows && first_group + j < layout.num_groups)
+          target::st(output_scales + layout.index(first_group + j, row),
+                     std::bit_cast<float>(scales[i][j / 4].words[j % 4]));
+    }
   }
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
                                       int num_workers) const {
@@ -78,7 +104,7 @@ struct BlockwiseFP8TokenFormat {
                  target::ld(reinterpret_cast<const float*>(scales) + group_idx));
   }
 };
-static_assert(InPlaceTokenFormat<BlockwiseFP8TokenFormat<e4m3>>);
+static_assert(InterleavedTokenFormat<BlockwiseFP8TokenFormat<e4m3>>);
 static_assert(TokenFormat<BlockwiseFP8TokenFormat<e4m3>> && TokenFormat<BlockwiseFP8TokenFormat<e5m2>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -13,14 +13,17 @@ namespace switchyard {
 
 enum class TokenFormatKind {
   kBF16,
-  kFP8,      // BlockwiseFP8TokenFormat<e4m3>
-  kFP8E5M2,  // BlockwiseFP8TokenFormat<e5m2>
-  kMXFP8,    // MXTokenFormat<e4m3>
-  kMXFP6,    // MXTokenFormat<e2m3>
-  kMXFP4,    // MXTokenFormat<e2m1>
-  kNVFP4,    // NVBlockScaledTokenFormat<NVFP4<OneInputScale>>
+  kFP8,            // BlockwiseFP8TokenFormat<e4m3>
+  kFP8E5M2,        // BlockwiseFP8TokenFormat<e5m2>
+  kMXFP8,          // MXTokenFormat<e4m3>
+  kMXFP6,          // MXTokenFormat<e2m3>
+  kMXFP4,          // MXTokenFormat<e2m1>
+  kNVFP4,          // NVBlockScaledTokenFormat<NVFP4<OneInputScale>>
+  kNVFP4ByExpert,  // NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>
+  kMXFP8Tiled,     // NVBlockScaledTokenFormat<TiledMX<e4m3>>
+  kMXFP4Tiled,     // NVBlockScaledTokenFormat<TiledMX<e2m1>>
 };
-inline constexpr int kNumTokenFormats = 7;
+inline constexpr int kNumTokenFormats = 10;
 
 enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled };
 
@@ -46,6 +49,11 @@ struct TokenFormatInfo {
   constexpr uint32_t encoded_bytes(int hidden) const {
     return align_up(row_bytes(hidden), 16u) +
            align_up(static_cast<uint32_t>(num_scales(hidden) * scale_bytes), 16u);
+  }
+  // Of a row's scales while they wait for dispatch_wait to bring them to a tensor that interleaves rows.
+  constexpr uint32_t staged_scale_bytes(int hidden) const {
+    const bool interleaves = placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled;
+    return interleaves ? align_up(static_cast<uint32_t>(num_scales(hidden) * scale_bytes), 16u) : 0;
   }
   // Of the scales of so many rows.
   constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
@@ -79,6 +87,12 @@ constexpr TokenFormatInfo info_of(TokenFormatKind kind) {
       return {"mxfp4", 4, 32, 1, ScalePlacement::kByRow, 1};
     case TokenFormatKind::kNVFP4:
       return {"nvfp4", 4, 16, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
+    case TokenFormatKind::kNVFP4ByExpert:
+      return {"nvfp4-by-expert", 4, 16, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
+    case TokenFormatKind::kMXFP8Tiled:
+      return {"mxfp8-tiled", 8, 32, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
+    case TokenFormatKind::kMXFP4Tiled:
+      return {"mxfp4-tiled", 4, 32, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
   }
   return {"bf16", 16, 8, 0, ScalePlacement::kNone, 1};
 }
@@ -108,6 +122,11 @@ struct FormatTensors {
   std::byte* scales = nullptr;  // as the format places them
   uint32_t max_rows = 0;        // rows both hold
   float tensor_scale = 1;       // NVFP4: element = code * scale * tensor_scale
+  // NVFP4 by expert: [expert of the model], the tensor scale of its rows; tensor_scale is the shared
+  // expert's.
+  const float* expert_scales = nullptr;
+  // Tiled scales: [group], the scale row of its first row, for dispatch to write; null: nobody asks.
+  uint32_t* scale_row_offsets = nullptr;
 };
 
 }  // namespace switchyard

@@ -33,8 +33,11 @@ struct ExpertInputScales {
   static constexpr bool kIsPerExpert = true;
 
   const float* scales;  // [expert of the model]
+  float shared_expert;
 
-  SWITCHYARD_DEVICE float operator()(int expert_idx) const { return target::ld(scales + expert_idx); }
+  SWITCHYARD_DEVICE float operator()(int expert_idx) const {
+    return expert_idx == kSharedExpert ? shared_expert : target::ld(scales + expert_idx);
+  }
 };
 
 struct NVFP4Quantizer {
@@ -93,22 +96,22 @@ struct NVBlockScaledTokenFormat {
   Scheme scheme;
   uint8_t* output_rows;         // [rows][hidden codes, packed]
   uint8_t* output_scales;       // TiledScaleLayout, of num_scale_rows() rows
-  uint32_t* scale_row_offsets;  // [local expert]: the scale row of its first row; null: nobody asks
+  uint32_t* scale_row_offsets;  // [group]: the scale row of its first row; null: nobody asks
 
   static Status check(int hidden) { return check_hidden(Scheme::kName, hidden, Quantizer::kGroupSize); }
-  // Scale rows that hold the scales of so many rows, however these are spread over the experts.
-  SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int n_local_experts) {
+  // Scale rows that hold the scales of so many rows, however these are spread over the groups.
+  SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int num_groups) {
     constexpr uint64_t kTileRows = TiledScaleLayout::kTileRows;
-    const uint64_t between_experts =
-        kPacking == RowPacking::kTight ? static_cast<uint64_t>(n_local_experts) * kTileRows : 0;
-    return align_up(max_rows, kTileRows) + between_experts;
+    const uint64_t between_groups =
+        kPacking == RowPacking::kTight ? static_cast<uint64_t>(num_groups) * kTileRows : 0;
+    return align_up(max_rows, kTileRows) + between_groups;
   }
-  // The scale row of an expert's first row. Tight: a tile more per expert is always enough for the padding of
-  // the experts before, so that no sum over them is needed.
-  SWITCHYARD_HD static constexpr int64_t first_scale_row(int local_expert_idx, int64_t expert_begin) {
+  // The scale row of a group's first row. Tight: a tile more per group is always enough for the padding of
+  // those before, so that no sum over them is needed.
+  SWITCHYARD_HD static constexpr int64_t first_scale_row(int group_idx, int64_t expert_begin) {
     constexpr int64_t kTileRows = TiledScaleLayout::kTileRows;
     if (kPacking == RowPacking::kPadded) return expert_begin;
-    return (expert_begin / kTileRows + local_expert_idx) * kTileRows;
+    return (expert_begin / kTileRows + group_idx) * kTileRows;
   }
 
   SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }
@@ -132,7 +135,7 @@ struct NVBlockScaledTokenFormat {
   SWITCHYARD_DEVICE void decode(const std::byte* message, ExpertRow place, int worker_idx,
                                 int num_workers) const {
     write_row(message, place.row,
-              first_scale_row(place.local_expert_idx, place.expert_begin) + place.row - place.expert_begin,
+              first_scale_row(place.group_idx, place.expert_begin) + place.row - place.expert_begin,
               worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx, int num_workers) const
@@ -140,8 +143,9 @@ struct NVBlockScaledTokenFormat {
     write_row(message, row, row, worker_idx, num_workers);
   }
 
-  // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
+  // Rows written where they belong (InPlaceTokenFormat, BesideTokenFormat).
   static constexpr bool kInterleavesRows = true;
+  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 16;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -152,23 +156,53 @@ struct NVBlockScaledTokenFormat {
       requires(!Scheme::kIsPerExpert) {
     switchyard::encode_in_place(scheme.quantizer(/*expert_idx=*/0), hidden, token, scales);
   }
+  SWITCHYARD_DEVICE void encode_beside(const std::byte* token, std::byte* codes, std::byte* scales,
+                                       int expert_idx) const {
+    encode_groups(scheme.quantizer(expert_idx), hidden, reinterpret_cast<const bf16*>(token), codes,
+                  reinterpret_cast<typename Quantizer::Scale*>(scales), target::lane_idx(), kWarpSize);
+  }
+  // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
+  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
+                                      uint32_t first_byte) const requires(kPacking == RowPacking::kPadded) {
+    const TiledScaleLayout tiles = scale_layout();
+    Vec16 scales[4];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int64_t row = first_row + i * kWarpSize + target::lane_idx();
+      scales[i] =
+          row < staged.num_rows ? target::ld_16(staged.rows + row * staged.row_bytes + first_byte) : Vec16{};
+    }
+    SWITCHYARD_UNROLL
+    for (int tile = 0; tile < 4; ++tile) {
+      const int column = static_cast<int>(first_byte) + tile * TiledScaleLayout::kTileColumns;
+      if (column >= tiles.num_columns) return;
+      const uint32_t mask = column_mask(column);
+      Vec16 rows;
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < 4; ++i) rows.words[i] = scales[i].words[tile] & mask;
+      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), rows);
+    }
+  }
+  // Of four columns, those that are there.
+  SWITCHYARD_DEVICE uint32_t column_mask(int first_column) const {
+    const int num_beyond = first_column + TiledScaleLayout::kTileColumns - scale_layout().num_columns;
+    return num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
+  }
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t scale_row, int worker_idx,
                                       int num_workers) const {
     const TiledScaleLayout tiles = scale_layout();
     const auto* four_scales = reinterpret_cast<const uint32_t*>(scales);
     for (int i = worker_idx; i < tiles.tiles_across(); i += num_workers) {
-      const int num_beyond = (i + 1) * TiledScaleLayout::kTileColumns - tiles.num_columns;
-      const uint32_t mask = num_beyond > 0 ? 0xffffffffu >> (8 * num_beyond) : 0xffffffffu;
       target::st(reinterpret_cast<uint32_t*>(output_scales +
                                              tiles.offset(scale_row, i * TiledScaleLayout::kTileColumns)),
-                 target::ld(four_scales + i) & mask);
+                 target::ld(four_scales + i) & column_mask(i * TiledScaleLayout::kTileColumns));
     }
   }
 
-  SWITCHYARD_DEVICE void publish_expert(int local_expert_idx, int64_t expert_begin) const {
+  SWITCHYARD_DEVICE void publish_expert(int group_idx, int64_t expert_begin) const {
     if (scale_row_offsets != nullptr)
-      target::st(scale_row_offsets + local_expert_idx,
-                 static_cast<uint32_t>(first_scale_row(local_expert_idx, expert_begin)));
+      target::st(scale_row_offsets + group_idx,
+                 static_cast<uint32_t>(first_scale_row(group_idx, expert_begin)));
   }
 
  private:
@@ -181,10 +215,10 @@ struct NVBlockScaledTokenFormat {
   }
 };
 static_assert(TokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
-static_assert(InPlaceTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
+static_assert(InterleavedTokenFormat<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>);
 static_assert(TokenFormat<NVBlockScaledTokenFormat<TiledMX<e4m3>>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<TiledMX<e2m1>, RowPacking::kTight>>);
 static_assert(ExpertTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>, RowPacking::kTight>>);
-static_assert(!TokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>);
+static_assert(BesideTokenFormat<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

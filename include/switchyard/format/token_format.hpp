@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "switchyard/base/checked.hpp"
+
 namespace switchyard {
 
 // Threads call encode and decode together, each with its worker_idx of num_workers; neither may synchronise.
@@ -23,44 +25,84 @@ concept TokenFormat = requires(const Format format, const typename Format::Input
   {format.decode(received, row, worker_idx, num_workers)};
 };
 
-// A format whose rows the direct protocol writes: a token becomes its codes where it lies in shared memory,
-// and those bytes are the row. Scales wait apart until they are written to their places.
-template <typename Format>
-concept InPlaceTokenFormat = TokenFormat<Format> &&
-    requires(const Format format, std::byte* token, std::byte* scales, const std::byte* staged, int64_t row,
-             int worker_idx, int num_workers) {
-  // Whether scales of neighbouring rows lie side by side, so that they had better be written together.
-  { Format::kInterleavesRows } -> std::convertible_to<bool>;
-  // Bytes of a row of the output, a multiple of 16.
-  { format.row_bytes() } -> std::convertible_to<uint32_t>;
-  // Bytes of a token's scales while they wait.
-  { format.scales_bytes() } -> std::convertible_to<uint32_t>;
-  // By one whole warp.
-  {format.encode_in_place(token, scales)};
-  // The same format with the tensors of another rank.
-  { format.with_output(token, scales) } -> std::same_as<Format>;
-  {format.write_scales(staged, row, worker_idx, num_workers)};
-};
-
 // A row of the output, and whose it is.
 struct ExpertRow {
   int64_t row;           // among all rows
-  int64_t expert_begin;  // the first row of its expert
-  int32_t local_expert_idx;
+  int64_t expert_begin;  // the first row of its group
+  int32_t group_idx;     // of the rank's groups: local experts, behind the shared one where there is one
 };
 
 // A format that wants to know the expert. What it asks for beyond a TokenFormat: a message for one expert
-// only, a decode that knows whose row it writes, and a call per local expert, by one thread, that exports
-// where the expert's part of the output starts.
+// only, a decode that knows whose row it writes, and a call per group, by one thread, that exports where the
+// group's part of the output starts.
 template <typename Format>
 concept ExpertTokenFormat = requires(const Format format, const typename Format::Input* token,
                                      std::byte* message, const std::byte* received, ExpertRow place,
                                      int expert_idx, int worker_idx, int num_workers) {
   { format.encoded_bytes() } -> std::convertible_to<uint32_t>;
   { format.row_alignment() } -> std::convertible_to<uint32_t>;
+  // expert_idx: of the model, or kSharedExpert.
   {format.encode(token, message, expert_idx, worker_idx, num_workers)};
   {format.decode(received, place, worker_idx, num_workers)};
-  {format.publish_expert(place.local_expert_idx, place.expert_begin)};
+  {format.publish_expert(place.group_idx, place.expert_begin)};
 };
+inline constexpr int kSharedExpert = -1;
+
+// What the kernels take.
+template <typename Format>
+concept DispatchFormat = TokenFormat<Format> || ExpertTokenFormat<Format>;
+// A token is not the same to all of its experts, so that it is encoded for each.
+template <typename Format>
+concept EncodesByExpert = ExpertTokenFormat<Format> && !TokenFormat<Format>;
+
+// A format whose rows the direct protocol writes: codes are the row, and scales go beside it, row by row.
+template <typename Format>
+concept EncodedRowFormat = DispatchFormat<Format> &&
+    requires(const Format format, std::byte* rows, std::byte* scales) {
+  // Whether the scales of neighbouring rows lie side by side in their tensor: they are then brought there by
+  // who receives them, with place_scales().
+  { Format::kInterleavesRows } -> std::convertible_to<bool>;
+  // Bytes of a row of the output, a multiple of 16.
+  { format.row_bytes() } -> std::convertible_to<uint32_t>;
+  { format.scales_bytes() } -> std::convertible_to<uint32_t>;
+  // The same format with other tensors.
+  { format.with_output(rows, scales) } -> std::same_as<Format>;
+};
+// A token becomes its codes where it lies in shared memory. By one whole warp.
+template <typename Format>
+concept InPlaceTokenFormat = EncodedRowFormat<Format> && TokenFormat<Format> &&
+    requires(const Format format, std::byte* token, std::byte* scales) {
+  {format.encode_in_place(token, scales)};
+};
+// Or, encoded for one expert after the other, beside it.
+template <typename Format>
+concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> &&
+    requires(const Format format, const std::byte* token, std::byte* codes, std::byte* scales,
+             int expert_idx) {
+  {format.encode_beside(token, codes, scales, expert_idx)};
+};
+
+// Scales that are not where they belong yet: rows of them, scale_row_bytes() each.
+struct StagedScales {
+  const std::byte* rows;
+  uint32_t row_bytes;
+  uint32_t num_rows;
+};
+
+// What place_scales() needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
+// kPlacedBytes of their scales, for one warp each.
+template <typename Format>
+concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows &&
+    requires(const Format format, StagedScales staged, int64_t first_row, uint32_t first_byte) {
+  { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
+  { Format::kPlacedBytes } -> std::convertible_to<uint32_t>;
+  {format.place_scales(staged, first_row, first_byte)};
+};
+
+// Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.
+template <typename Format>
+SWITCHYARD_HD constexpr uint32_t scale_row_bytes(const Format& format) {
+  return Format::kInterleavesRows ? align_up(format.scales_bytes(), 16u) : format.scales_bytes();
+}
 
 }  // namespace switchyard

@@ -61,7 +61,9 @@ struct RecodeArguments {
   TokenFormatKind format;
   int32_t hidden;  // a multiple of 16; of 128 where fp8 comes in or goes out
   FormatTensors input;
-  const uint32_t* num_rows;  // in device memory: the last of row_offsets
+  int32_t num_groups;
+  const uint32_t* row_offsets;       // [num_groups + 1]; the last one is the number of rows
+  const float* group_tensor_scales;  // NVFP4 by expert: [num_groups]
   CombineFormat output_format;
   void* output;  // [rows], as combine takes them from the experts
 };

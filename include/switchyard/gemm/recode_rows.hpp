@@ -21,15 +21,15 @@ struct BF16Source {
   }
 };
 
-// Where the scale of a group lies; an element is code * scale * tensor scale.
+// What is left of a group's scale in a product: code * scale (* tensor scale).
 template <typename ElementOf>
 struct TransposedScaleSource {
   using Element = ElementOf;
   static constexpr int kGroupSize = 128;
-  static constexpr float tensor_scale = 1;
   const float* scales;
   TransposedScaleLayout layout;
 
+  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return target::ld(scales + layout.index(group_idx, row));
   }
@@ -38,23 +38,49 @@ template <typename ElementOf>
 struct RowScaleSource {
   using Element = ElementOf;
   static constexpr int kGroupSize = 32;
-  static constexpr float tensor_scale = 1;
   const e8m0* scales;
   int num_groups;
 
+  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(target::ld(scales + row * num_groups + group_idx));
   }
 };
+template <typename ElementOf>
 struct TiledScaleSource {
+  using Element = ElementOf;
+  static constexpr int kGroupSize = 32;
+  const uint8_t* scales;
+  TiledScaleLayout layout;
+
+  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return to_float(e8m0{target::ld(scales + layout.offset(row, group_idx))});
+  }
+};
+struct NVFP4ScaleSource {
   using Element = e2m1;
   static constexpr int kGroupSize = 16;
   const uint8_t* scales;
   TiledScaleLayout layout;
   float tensor_scale;
+  const float* group_tensor_scales;  // of the groups of rows; null: tensor_scale is all rows'
+  const uint32_t* row_offsets;
 
-  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
-    return to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))});
+  struct Scale {
+    float group, tensor;
+  };
+  SWITCHYARD_DEVICE float decode(Element code, Scale scale) const {
+    return to_float(code) * scale.group * scale.tensor;
+  }
+  SWITCHYARD_DEVICE Scale scale(int64_t row, int group_idx) const {
+    return {to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))}), tensor_scale_of(row)};
+  }
+  SWITCHYARD_DEVICE float tensor_scale_of(int64_t row) const {
+    if (group_tensor_scales == nullptr) return tensor_scale;
+    int group_idx = 0;
+    while (row >= target::ld(row_offsets + group_idx + 1)) ++group_idx;
+    return target::ld(group_tensor_scales + group_idx);
   }
 };
 
@@ -72,7 +98,7 @@ struct EncodedSource {
     const auto* words = reinterpret_cast<const uint32_t*>(rows + row * row_bytes) + chunk_idx * kNumWords;
     uint32_t loaded[kNumWords + 1] = {};
     for (int i = 0; i < kNumWords; ++i) loaded[i] = target::ld(words + i);
-    const float scale = scales.scale(row, chunk_idx * kElementsPerLane / Scales::kGroupSize);
+    const auto scale = scales.scale(row, chunk_idx * kElementsPerLane / Scales::kGroupSize);
     LaneElements elements{};
     SWITCHYARD_UNROLL
     for (int i = 0; i < kElementsPerLane; ++i) {
@@ -81,8 +107,7 @@ struct EncodedSource {
       if (shift + Element::kNumBits > 32) code |= loaded[bit / 32 + 1] << (32 - shift);
       const Element element{static_cast<uint8_t>(code & ((1u << Element::kNumBits) - 1))};
       elements.halves[i / 8].words[i % 8 / 2] |=
-          static_cast<uint32_t>(to_bf16(to_float(element) * scale * scales.tensor_scale).bits)
-          << (i % 2 * 16);
+          static_cast<uint32_t>(to_bf16(scales.decode(element, scale)).bits) << (i % 2 * 16);
     }
     return elements;
   }
@@ -113,7 +138,8 @@ template <typename Source>
 SWITCHYARD_KERNEL void recode_rows_kernel(RecodeParams<Source> params) {
   const RecodeArguments& arguments = params.arguments;
   const int chunks_per_row = arguments.hidden / kElementsPerLane;
-  const int64_t num_chunks = static_cast<int64_t>(target::ld(arguments.num_rows)) * chunks_per_row;
+  const int64_t num_chunks =
+      static_cast<int64_t>(target::ld(arguments.row_offsets + arguments.num_groups)) * chunks_per_row;
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
   // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
   for (int64_t warp_chunk = static_cast<int64_t>(target::block_idx()) * target::num_threads() +

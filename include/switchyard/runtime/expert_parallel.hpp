@@ -51,6 +51,8 @@ struct ExpertParallelConfig {
   // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
+  // NVFP4 by expert: [n_experts], the tensor scale of what goes to each; input_scale is the shared expert's.
+  std::vector<float> expert_input_scales;
   // What expert rows are sent back as. fp8, slotted: rows of bf16 are encoded on their way; direct: experts
   // hand them over encoded (RowBuffers::encoded_outputs).
   CombineFormat combine_format = CombineFormat::kBF16;
@@ -85,6 +87,8 @@ struct DispatchOutput {
   uint32_t* row_offsets = nullptr;  // [num_groups() + 1]
   int32_t* expert_ids = nullptr;    // [num_groups()]: 0, 1, ..
   void* scales = nullptr;           // of formats that have them, for max_rows rows
+  // Tiled scales: [num_groups()], the scale row of each group's first row; null: nobody asks.
+  uint32_t* scale_row_offsets = nullptr;
 };
 
 struct CombineInput {

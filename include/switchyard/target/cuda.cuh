@@ -7,6 +7,7 @@
 #include <cuda/atomic>
 #include <cuda/ptx>
 
+#include "switchyard/base/bf16.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/vocabulary.hpp"
 
@@ -85,6 +86,13 @@ SWITCHYARD_DEVICE void from_e4m3x2(uint16_t codes, float& first, float& second) 
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
       : "=f"(first), "=f"(second)
       : "r"(halves));
+}
+SWITCHYARD_DEVICE uint32_t to_bf16x2(float first, float second) {
+  if (first != first || second != second)  // the instruction has a NaN of its own
+    return to_bf16(first).bits | static_cast<uint32_t>(to_bf16(second).bits) << 16;
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
 }
 SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
   uint16_t codes;

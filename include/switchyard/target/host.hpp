@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "switchyard/base/bf16.hpp"
 #include "switchyard/base/minifloat.hpp"
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/mutant.hpp"
@@ -192,6 +193,10 @@ inline uint16_t to_e4m3x2(float first, float second) {
 inline void from_e4m3x2(uint16_t codes, float& first, float& second) {
   first = to_float(e4m3{static_cast<uint8_t>(codes)});
   second = to_float(e4m3{static_cast<uint8_t>(codes >> 8)});
+}
+// As to_bf16() rounds, the first in the lower half.
+inline uint32_t to_bf16x2(float first, float second) {
+  return to_bf16(first).bits | static_cast<uint32_t>(to_bf16(second).bits) << 16;
 }
 inline uint16_t to_e5m2x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e5m2>(first).bits | to_minifloat<e5m2>(second).bits << 8);

@@ -1,138 +1,122 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
-// memory, and bulk copies take those to the token's rows. Scales wait in shared memory; all warps write them
-// to their places, batch by batch, and in order where scales of neighbouring rows lie side by side.
+// memory (or, for one expert after the other, beside it), and bulk copies take codes and scales to the
+// token's rows. Scales go row by row: to their tensor, or where that interleaves rows to a place from which
+// dispatch_wait takes them there.
 #pragma once
 
-#include "switchyard/ep/pair_table.hpp"
+#include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Dispatch: a DirectDispatchAsync whose format is an InPlaceTokenFormat.
+// Dispatch: a DirectDispatchAsync whose format is an InPlaceTokenFormat or a BesideTokenFormat.
 template <typename Dispatch>
 struct CarryEncoded {
+  using Format = typename Dispatch::Format;
+
   Dispatch& dispatch;
-  const int num_tokens = dispatch.token_end - dispatch.token_begin;  // of this block
-  const int num_batches = (num_tokens + dispatch.stages.batch_tokens - 1) / dispatch.stages.batch_tokens;
+  const uint32_t scales_stride = scale_row_bytes(dispatch.params.format);
+  const uint64_t scales_offset =
+      Format::kInterleavesRows ? dispatch.params.staged_scales_offset : dispatch.params.scales_offset;
 
   SWITCHYARD_DEVICE explicit CarryEncoded(Dispatch& dispatch_in) : dispatch(dispatch_in) {}
 
   SWITCHYARD_DEVICE void run(int first_expert) {
-    // Who read the rows of the step before did so by ordinary loads.
-    if (dispatch.is_carrier()) target::fence_proxy_async();
-    std::byte* row = dispatch.row_of_turn(0, first_expert);
-    int turn = 0;
-    for (int batch_idx = 0; batch_idx < num_batches; ++batch_idx) {
-      const int begin = begin_of(batch_idx), end = begin_of(batch_idx + 1);
-      for (; dispatch.is_carrier() && dispatch.token_of_turn(turn) < end; ++turn) {
-        carry(turn, begin, row);
-        row = dispatch.row_of_turn(turn + 1, dispatch.expert_of_turn(turn + 1));
-      }
-      target::sync_block();  // the batch's scales are there
-      write_scales(begin, end);
-      if (batch_idx + 1 < num_batches) target::sync_block();  // and may be written over
+    if (!dispatch.is_carrier()) return;
+    target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
+    int expert_idx = first_expert;
+    for (int turn = 0; dispatch.token_of_turn(turn) < dispatch.token_end; ++turn) {
+      if constexpr (BesideTokenFormat<Format>)
+        carry_by_expert(turn, expert_idx);
+      else
+        carry(turn, expert_idx);
+      expert_idx = dispatch.expert_of_turn(turn + 1);
     }
-    if (dispatch.is_carrier()) {
-      target::bulk_wait<0>();
-      target::fence_proxy_async();
-    }
+    target::bulk_wait<0>();
+    target::fence_proxy_async();
   }
 
-  // Batches of nearly the same size.
-  SWITCHYARD_DEVICE int begin_of(int batch_idx) const {
-    return dispatch.token_begin +
-           static_cast<int>(static_cast<int64_t>(num_tokens) * batch_idx / num_batches);
-  }
-  SWITCHYARD_DEVICE std::byte* scales_of(int idx_in_batch) const {
-    return dispatch.stages.scales(dispatch.room(), idx_in_batch);
-  }
-
-  SWITCHYARD_DEVICE void carry(int turn, int batch_begin, std::byte* row) {
+  // Lane k carries to the row of the token's choice k.
+  SWITCHYARD_DEVICE void carry(int turn, int expert_idx) {
     std::byte* stage = dispatch.stages.stage(dispatch.room(), dispatch.stage_of_turn(turn));
+    std::byte* scales = dispatch.stages.scales(dispatch.room(), dispatch.stage_of_turn(turn));
+    const int owner = expert_idx >= 0 ? dispatch.shape.owner_rank(expert_idx) : -1;
+    const uint32_t row = expert_idx >= 0 ? dispatch.row_idx_of_turn(turn, expert_idx) : 0;
     dispatch.await_load(turn);
-    dispatch.params.format.encode_in_place(stage, scales_of(dispatch.token_of_turn(turn) - batch_begin));
+    dispatch.params.format.encode_in_place(stage, scales);
     target::fence_proxy_async();  // the copies read what ordinary stores wrote
     target::sync_warp();
-    dispatch.carry(turn, row);
+    dispatch.carry(turn, owner < 0 ? nullptr : dispatch.row_at(owner, row));
+    carry_scales(dispatch.token_of_turn(turn), scales, owner, row);
     target::bulk_commit();
     target::bulk_wait_read<0>();
     target::sync_warp();
     dispatch.start_load(turn + dispatch.carriers.stages_each);
   }
 
-  SWITCHYARD_DEVICE void write_scales(int begin, int end) {
-    if constexpr (Dispatch::Format::kInterleavesRows) {
-      order_rows(begin, end);
-      write_in_order(begin);
-    } else {
-      write_by_token(begin, end);
+  // Every expert has codes of its own: they are made one after the other, and lane k carries those of the
+  // token's choice k.
+  SWITCHYARD_DEVICE void carry_by_expert(int turn, int expert_idx) {
+    static_assert(Format::kInterleavesRows);  // so that rows of scales are whole 16 bytes
+    const int token_idx = dispatch.token_of_turn(turn);
+    const int shared_row = dispatch.params.shared_expert.row_of(token_idx);
+    const int owner = expert_idx >= 0 ? dispatch.shape.owner_rank(expert_idx) : -1;
+    const uint32_t row = expert_idx >= 0 ? dispatch.row_idx_of_turn(turn, expert_idx) : 0;
+    dispatch.await_load(turn);
+    for (int k = 0; k < dispatch.shape.top_k(); ++k) {
+      const int expert_of_k = target::shuffle(expert_idx, k);
+      if (expert_of_k < 0) continue;
+      carry_encoded_for(dispatch.shape.id_of_expert(expert_of_k), turn, target::lane_idx() == k ? owner : -1,
+                        row);
     }
-    write_shared_expert(begin, end);
-  }
-
-  SWITCHYARD_DEVICE int64_t id_of(int begin, int item_idx) const {
-    return static_cast<int64_t>(begin) * dispatch.shape.top_k() + item_idx;
-  }
-
-  // Sorts the batch's rows by expert. What has counted experts before is free to do it again.
-  SWITCHYARD_DEVICE void order_rows(int begin, int end) {
-    const int num_items = (end - begin) * dispatch.shape.top_k();
-    uint32_t* next = dispatch.shared.first_row;
-    for (int expert_idx = target::thread_idx(); expert_idx < dispatch.shape.n_experts();
-         expert_idx += target::num_threads())
-      next[expert_idx] = 0;
-    target::sync_block();
-    for (int item_idx = target::thread_idx(); item_idx < num_items; item_idx += target::num_threads()) {
-      const int expert_idx = dispatch.expert_of(id_of(begin, item_idx));
-      if (expert_idx >= 0) target::atomic_add_relaxed_block(&next[expert_idx], 1u);
+    if (shared_row >= 0) {
+      const bool is_first_lane = target::lane_idx() == 0;
+      carry_encoded_for(kSharedExpert, turn, is_first_lane ? dispatch.params.my_rank : -1,
+                        static_cast<uint32_t>(shared_row));
+      if (is_first_lane) dispatch.tell_shared_row(token_idx, shared_row);
     }
-    target::sync_block();
-    block_exclusive_scan(next, dispatch.shape.n_experts(), /*alignment=*/1, dispatch.shared.warp_sums);
-    for (int item_idx = target::thread_idx(); item_idx < num_items; item_idx += target::num_threads()) {
-      const int expert_idx = dispatch.expert_of(id_of(begin, item_idx));
-      if (expert_idx >= 0)
-        dispatch.stages.order(dispatch.room())[target::atomic_add_relaxed_block(&next[expert_idx], 1u)] =
-            static_cast<uint16_t>(item_idx);
+    dispatch.start_load(turn + dispatch.carriers.stages_each);
+  }
+  // By a whole warp; the lane that has an owner starts the copies.
+  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int owner, uint32_t row) {
+    const int stage_idx = dispatch.stage_of_turn(turn);
+    std::byte* codes = dispatch.stages.codes(dispatch.room(), stage_idx);
+    std::byte* scales = dispatch.stages.scales(dispatch.room(), stage_idx);
+    dispatch.params.format.encode_beside(dispatch.stages.stage(dispatch.room(), stage_idx), codes, scales,
+                                         expert);
+    target::fence_proxy_async();  // the copies read what ordinary stores wrote
+    target::sync_warp();
+    if (owner >= 0) {
+      target::bulk_store(dispatch.row_at(owner, row), codes, dispatch.row_bytes);
+      target::bulk_store(scales_at(owner, row), scales, scales_stride);
     }
-    target::sync_block();
+    target::bulk_commit();
+    target::bulk_wait_read<0>();
+    target::sync_warp();
   }
 
-  // A thread per row: lanes write the scales of neighbouring rows at the same time, and all blocks go from
-  // expert to expert together, so that lines of memory are whole before they leave the cache.
-  SWITCHYARD_DEVICE void write_in_order(int begin) const {
-    const int num_rows = static_cast<int>(dispatch.shared.first_row[dispatch.shape.n_experts()]);
-    for (int i = target::thread_idx(); i < num_rows; i += target::num_threads()) {
-      const int item_idx = dispatch.stages.order(dispatch.room())[i];
-      const int64_t id_idx = id_of(begin, item_idx);
-      format_of(dispatch.shape.owner_rank(dispatch.expert_of(id_idx)))
-          .write_scales(scales_of(item_idx / dispatch.shape.top_k()),
-                        target::ld(&dispatch.params.row_of[id_idx]), 0, 1);
+  SWITCHYARD_DEVICE std::byte* scales_at(int owner, uint32_t row) const {
+    return dispatch.params.recv_bufs.of_rank[owner] + scales_offset + uint64_t{row} * scales_stride;
+  }
+
+  SWITCHYARD_DEVICE void carry_scales(int token_idx, const std::byte* scales, int owner, uint32_t row) const {
+    const int shared_row = dispatch.params.shared_expert.row_of(token_idx);
+    if (scales_stride % 16 == 0) {
+      if (owner >= 0) target::bulk_store(scales_at(owner, row), scales, scales_stride);
+      if (shared_row >= 0 && target::lane_idx() == 0)
+        target::bulk_store(scales_at(dispatch.params.my_rank, static_cast<uint32_t>(shared_row)), scales,
+                           scales_stride);
+      return;
     }
-  }
-
-  // A warp per token: all lanes write each row's scales.
-  SWITCHYARD_DEVICE void write_by_token(int begin, int end) const {
-    for (int token_idx = begin + target::warp_idx(); token_idx < end; token_idx += target::num_warps())
-      for (int k = 0; k < dispatch.shape.top_k(); ++k) {
-        const int64_t id_idx = static_cast<int64_t>(token_idx) * dispatch.shape.top_k() + k;
-        const int expert_idx = dispatch.expert_of(id_idx);
-        if (expert_idx >= 0)
-          format_of(dispatch.shape.owner_rank(expert_idx))
-              .write_scales(scales_of(token_idx - begin), target::ld(&dispatch.params.row_of[id_idx]),
-                            target::lane_idx(), kWarpSize);
-      }
-  }
-
-  // Rows are in the order of tokens here: a thread per token.
-  SWITCHYARD_DEVICE void write_shared_expert(int begin, int end) const {
-    for (int token_idx = begin + target::thread_idx(); token_idx < end; token_idx += target::num_threads()) {
-      const int row = dispatch.params.shared_expert.row_of(token_idx);
-      if (row >= 0) format_of(dispatch.params.my_rank).write_scales(scales_of(token_idx - begin), row, 0, 1);
+    for (int k = 0; k < dispatch.shape.top_k(); ++k) {
+      const int owner_of_k = target::shuffle(owner, k);
+      const uint32_t row_of_k = target::shuffle(row, k);
+      if (owner_of_k >= 0) copy_scales(scales_at(owner_of_k, row_of_k), scales);
     }
+    if (shared_row >= 0)
+      copy_scales(scales_at(dispatch.params.my_rank, static_cast<uint32_t>(shared_row)), scales);
   }
-
-  SWITCHYARD_DEVICE auto format_of(int rank) const {
-    return dispatch.params.format.with_output(
-        nullptr, dispatch.params.recv_bufs.of_rank[rank] + dispatch.params.scales_offset);
+  SWITCHYARD_DEVICE void copy_scales(std::byte* dst, const std::byte* scales) const {
+    copy_bytes(dst, scales, scales_stride, target::lane_idx(), kWarpSize);
   }
 };
 

@@ -112,22 +112,17 @@ struct DirectCombineWait {
       const int expert_idx = expert_of(id_idx);
       bf16* output = params.epilogue.output + id_idx * shape.hidden();
       const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
-      for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-           column += num_workers * kColumnsPerThread)
-        Rows::store(row != nullptr ? Rows::load(row, shape.hidden(), column) : typename Rows::Chunk{},
-                    output + column);
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row, shape.hidden(), column, output);
     }
   }
 
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
     const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
-    const TokenSource* sources = shared.sources.of_warp[target::warp_idx()];
-    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-         column += num_workers * kColumnsPerThread) {
-      float sums[kColumnsPerThread] = {};
-      sum_rows<Rows>(sums, sources, num_sources, shape.hidden(), column);
-      params.epilogue(token_idx, column, sums);
-    }
+    sum_token<Rows>(
+        {shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
+        [&](const float(&sums)[kColumnsPerThread], int column) { params.epilogue(token_idx, column, sums); });
   }
 
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {

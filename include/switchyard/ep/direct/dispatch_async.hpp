@@ -29,13 +29,13 @@ struct alignas(128) DirectDispatchShared {
 
   // What to give a launch that may have `limit`.
   template <typename Format>
-  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, int top_k, uint64_t limit);
+  SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, uint64_t limit);
 };
 template <typename Format>
-SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden, int top_k,
+SWITCHYARD_HD constexpr uint64_t DirectDispatchShared::bytes(const Format& format, int hidden,
                                                              uint64_t limit) {
   return sizeof(DirectDispatchShared) +
-         DirectStages::of(format, hidden, top_k, limit - sizeof(DirectDispatchShared)).bytes();
+         DirectStages::of(format, hidden, limit - sizeof(DirectDispatchShared)).bytes();
 }
 
 template <FixedShape Fixed, typename FormatOf>
@@ -50,8 +50,8 @@ struct DirectDispatchAsync {
   const uint32_t token_bytes =
       static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));
   const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
-  const DirectStages stages = DirectStages::of(params.format, shape.hidden(), shape.top_k(),
-                                               target::shared_bytes() - sizeof(DirectDispatchShared));
+  const DirectStages stages =
+      DirectStages::of(params.format, shape.hidden(), target::shared_bytes() - sizeof(DirectDispatchShared));
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
@@ -62,7 +62,7 @@ struct DirectDispatchAsync {
 
   // Tokens go as they are, or become rows of their own size.
   SWITCHYARD_DEVICE static uint32_t output_row_bytes(const Format& format, uint32_t token_bytes) {
-    if constexpr (InPlaceTokenFormat<Format>)
+    if constexpr (EncodedRowFormat<Format>)
       return format.row_bytes();
     else
       return token_bytes;
@@ -89,7 +89,7 @@ struct DirectDispatchAsync {
       drain_loads();
     } else {
       place_rows();
-      if constexpr (InPlaceTokenFormat<Format>)
+      if constexpr (EncodedRowFormat<Format>)
         CarryEncoded<DirectDispatchAsync>(*this).run(first_expert);
       else
         carry_rows(first_expert);
@@ -424,11 +424,12 @@ struct DirectDispatchAsync {
     const int shared_row = params.shared_expert.row_of(token_of_turn(turn));
     if (row != nullptr) target::bulk_store(row, stage, row_bytes);
     if (shared_row < 0 || target::lane_idx() != 0) return;
-    target::bulk_store(
-        params.recv_bufs.of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, stage,
-        row_bytes);
+    target::bulk_store(row_at(params.my_rank, static_cast<uint32_t>(shared_row)), stage, row_bytes);
+    tell_shared_row(token_of_turn(turn), shared_row);
+  }
+  SWITCHYARD_DEVICE void tell_shared_row(int token_idx, int shared_row) const {
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
-               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_of_turn(turn)));
+               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.
@@ -441,10 +442,15 @@ struct DirectDispatchAsync {
   // Lane k: the row of the token's choice k on the expert's owner; null if there is none.
   SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
+    return row_at(shape.owner_rank(expert_idx), row_idx_of_turn(turn, expert_idx));
+  }
+  SWITCHYARD_DEVICE uint32_t row_idx_of_turn(int turn, int expert_idx) const {
     const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
-    const uint32_t row = finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
-                                             : target::ld(&params.row_of[id_idx]);
-    return params.recv_bufs.of_rank[shape.owner_rank(expert_idx)] + static_cast<uint64_t>(row) * row_bytes;
+    return finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
+                               : target::ld(&params.row_of[id_idx]);
+  }
+  SWITCHYARD_DEVICE std::byte* row_at(int owner, uint32_t row_idx) const {
+    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row_idx) * row_bytes;
   }
 
   // The last block tells the owners that this rank's rows are there, expert by expert.

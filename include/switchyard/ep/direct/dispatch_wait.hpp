@@ -1,9 +1,12 @@
-// dispatch_wait, direct protocol: rows and src_info are where they belong when all ranks have signalled.
+// dispatch_wait, direct protocol: rows and src_info are where they belong when all ranks have signalled. So
+// are scales, unless their tensor interleaves rows: then all blocks bring them there, in whole lines of
+// memory.
 #pragma once
 
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/format/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -17,15 +20,48 @@ struct DirectDispatchWait {
 
   SWITCHYARD_DEVICE explicit DirectDispatchWait(const Params& params_in) : params(params_in) {}
 
-  // One block is enough: a stream's next launch comes when it has ended.
   SWITCHYARD_DEVICE void run() {
-    if (target::block_idx() != 0) return;
     const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
-    publish_offsets();
-    if (!collect_rows(step)) return;  // a fault: the host resets everything
-    // All blocks of this rank have signalled, so none needs the old number any more.
-    if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
-      target::st(counters.num_steps(), static_cast<int32_t>(step));
+    if constexpr (InterleavedTokenFormat<Format>) {
+      if (target::block_idx() == 0) publish_offsets();
+      if (!collect_rows(step)) return;  // a fault: the host resets everything
+      place_scales();
+      count_step(step);
+    } else {
+      // One block is enough: a stream's next launch comes when it has ended.
+      if (target::block_idx() != 0) return;
+      publish_offsets();
+      if (!collect_rows(step)) return;
+      // All blocks of this rank have signalled, so none needs the old number any more.
+      if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
+        target::st(counters.num_steps(), static_cast<int32_t>(step));
+    }
+  }
+
+  SWITCHYARD_DEVICE void place_scales() const {
+    std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
+    const Format format = params.format.with_output(memory, memory + params.scales_offset);
+    const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
+    const StagedScales staged{memory + params.staged_scales_offset, scale_row_bytes(format),
+                              static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)))};
+    const uint32_t units_across = ceil_div(staged.row_bytes, uint32_t{Format::kPlacedBytes});
+    const uint32_t num_units = ceil_div(staged.num_rows, uint32_t{Format::kPlacedRows}) * units_across;
+    const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
+    for (uint32_t unit =
+             static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
+         unit < num_units; unit += num_warps)
+      format.place_scales(staged, static_cast<int64_t>(unit / units_across) * Format::kPlacedRows,
+                          unit % units_across * Format::kPlacedBytes);
+  }
+
+  // The last block that has read the old number of the step writes the new one.
+  SWITCHYARD_DEVICE void count_step(uint32_t step) const {
+    target::sync_block();
+    if (target::thread_idx() != 0) return;
+    // acq_rel: every block's read of the number comes before the last block's write; pairs with itself
+    if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) != target::num_blocks() - 1) return;
+    target::st(counters.num_steps(), static_cast<int32_t>(step));
+    target::st_relaxed_device(counters.blocks_waited(), 0);
   }
 
   // Known before any row is there.
@@ -34,7 +70,10 @@ struct DirectDispatchWait {
     for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
       target::st(&params.row_offsets[group_idx],
                  static_cast<uint32_t>(target::ld(counters.row_offset(group_idx))));
-      if (group_idx < num_groups) target::st(&params.expert_ids[group_idx], group_idx);
+      if (group_idx == num_groups) continue;
+      target::st(&params.expert_ids[group_idx], group_idx);
+      if constexpr (ExpertTokenFormat<Format>)
+        params.format.publish_expert(group_idx, target::ld(counters.row_offset(group_idx)));
     }
   }
 

@@ -77,6 +77,8 @@ struct DirectCounters {
   SWITCHYARD_HD int32_t* blocks_done() const { return ptr + 1; }
   // 1: the step does not fit, on some rank; no rank moves anything.
   SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
+  // That have done with dispatch_wait.
+  SWITCHYARD_HD int32_t* blocks_waited() const { return ptr + 3; }
   // Of this rank's groups of rows, the shared expert's and those of local experts, and behind them their
   // total.
   SWITCHYARD_HD int32_t* row_offset(int group_idx) const { return ptr + kRowOffsets + group_idx; }

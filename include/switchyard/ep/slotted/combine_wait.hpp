@@ -93,10 +93,9 @@ struct CombineWait {
       const std::byte* row = row_of(token_idx, k);
       bf16* output =
           params.epilogue.output + (static_cast<int64_t>(token_idx) * shape.top_k() + k) * shape.hidden();
-      for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-           column += num_workers * kColumnsPerThread)
-        Rows::store(row != nullptr ? Rows::load(row, shape.hidden(), column) : typename Rows::Chunk{},
-                    output + column);
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row, shape.hidden(), column, output);
     }
   }
 
@@ -106,15 +105,13 @@ struct CombineWait {
     const TokenSource shared_expert = shared_expert_of(token_idx);
     const int num_sources =
         sources.gather(source_of_lane(token_idx), kRowsAreBf16 ? shared_expert : TokenSource{});
-    for (int column = worker_idx * kColumnsPerThread; column < shape.hidden();
-         column += num_workers * kColumnsPerThread) {
-      float sums[kColumnsPerThread] = {};
-      sum_rows<Rows>(sums, sources.of_warp[target::warp_idx()], num_sources, shape.hidden(), column);
-      if (!kRowsAreBf16 && shared_expert.row != nullptr)
-        BF16CombineRows::add(sums, BF16CombineRows::load(shared_expert.row, shape.hidden(), column),
-                             shared_expert.weight);
-      params.epilogue(token_idx, column, sums);
-    }
+    sum_token<Rows>({sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx,
+                    num_workers, [&](float(&sums)[kColumnsPerThread], int column) {
+                      if (!kRowsAreBf16 && shared_expert.row != nullptr)
+                        accumulate(sums, BF16CombineRows::load(shared_expert.row, column),
+                                   shared_expert.weight);
+                      params.epilogue(token_idx, column, sums);
+                    });
   }
 
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {

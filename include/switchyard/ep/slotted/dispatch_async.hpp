@@ -1,11 +1,12 @@
 // dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all
-// copies of an expert are out and then tells the expert's owner how many came. A sender encodes a token once,
-// into shared memory, and bulk copies carry the message from there to every expert while the next token is
-// being encoded.
+// copies of an expert are out and then tells the expert's owner how many came. A sender encodes a token once
+// (or for each of its experts, where the format asks for it), into shared memory, and bulk copies carry the
+// message from there to every expert while the next one is being encoded.
 #pragma once
 
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/format/token_format.hpp"
 #include "switchyard/sync/wait.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -107,18 +108,20 @@ struct DispatchAsync {
     }
     target::sync_block();
     int stage_idx = 0;
-    for (int token_idx = sender_idx; token_idx < params.num_tokens;
-         token_idx += num_senders, stage_idx ^= 1) {
-      std::byte* message = shared.stage(stage_idx, message_layout.bytes());
-      // The copies out of this stage, two tokens ago, have read it; those of the other stage may go on.
-      if (target::warp_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStageNotWaitedFor))
-        target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
-      target::sync_block();
-      write_message(token_idx, message);
-      target::fence_proxy_async();
-      target::sync_block();
-      if (target::warp_idx() == 0) copy_to_experts(token_idx, message);
-    }
+    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders)
+      for (int part = 0; part < num_messages_of_token(); ++part) {
+        if (!has_message(token_idx, part)) continue;
+        std::byte* message = shared.stage(stage_idx, message_layout.bytes());
+        // The copies out of this stage, two messages ago, have read it; those of the other stage may go on.
+        if (target::warp_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStageNotWaitedFor))
+          target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
+        target::sync_block();
+        write_message(token_idx, part, message);
+        target::fence_proxy_async();
+        target::sync_block();
+        if (target::warp_idx() == 0) copy_to_experts(token_idx, part, message);
+        stage_idx ^= 1;
+      }
     if (target::warp_idx() == 0) {
       target::bulk_wait<0>();
       target::fence_proxy_async();
@@ -133,11 +136,34 @@ struct DispatchAsync {
     }
   }
 
-  // Encodes the token, with its index and expert ids behind it.
-  SWITCHYARD_DEVICE void write_message(int token_idx, std::byte* message) {
+  // One message for all of a token's experts, or message k for its choice k and one more for the shared
+  // expert.
+  SWITCHYARD_DEVICE int num_messages_of_token() const {
+    return EncodesByExpert<Format> ? shape.top_k() + 1 : 1;
+  }
+  SWITCHYARD_DEVICE bool has_message(int token_idx, int part) const {
+    if (!EncodesByExpert<Format>) return true;
+    if (part == shape.top_k()) return params.send_buf != nullptr;
+    const int expert_idx = expert_of(token_idx, part);
+    return expert_idx >= 0 && is_first_mention(token_idx, part, expert_idx);
+  }
+  SWITCHYARD_DEVICE bool is_for(int part, int k) const { return !EncodesByExpert<Format> || part == k; }
+
+  SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int part, std::byte* message) const {
     const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
                         static_cast<int64_t>(token_idx) * shape.hidden();
-    params.format.encode(token, message, target::thread_idx(), target::num_threads());
+    if constexpr (EncodesByExpert<Format>)
+      params.format.encode(
+          token, message,
+          part == shape.top_k() ? kSharedExpert : shape.id_of_expert(expert_of(token_idx, part)),
+          target::thread_idx(), target::num_threads());
+    else
+      params.format.encode(token, message, target::thread_idx(), target::num_threads());
+  }
+
+  // Encodes the token, with its index and expert ids behind it.
+  SWITCHYARD_DEVICE void write_message(int token_idx, int part, std::byte* message) {
+    encode(token_idx, part, message);
     if (target::thread_idx() == 0)
       *reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()) = token_idx;
     for (int k = target::thread_idx(); k < shape.top_k(); k += target::num_threads()) {
@@ -148,9 +174,9 @@ struct DispatchAsync {
   }
 
   // Lane k of one warp takes a slot of the token's choice k and starts the copy into it.
-  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, const std::byte* message) {
+  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, int part, const std::byte* message) {
     const int k = target::lane_idx();
-    const int expert_idx = k < shape.top_k() ? expert_of(token_idx, k) : -1;
+    const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
     if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
       const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u) +
                             (is_mutant<Fixed>(LogicMutant::kSlotOffByOne) ? 1 : 0);
@@ -159,7 +185,7 @@ struct DispatchAsync {
                          message, message_layout.bytes());
     }
     // The shared expert finds the message here, and a transport that cannot store into every rank.
-    if (k == 0 && params.send_buf != nullptr)
+    if (k == 0 && params.send_buf != nullptr && is_for(part, shape.top_k()))
       target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
     target::bulk_commit();
   }

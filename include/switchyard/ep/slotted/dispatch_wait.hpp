@@ -5,6 +5,7 @@
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/format/token_format.hpp"
 #include "switchyard/sync/wait.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -117,15 +118,22 @@ struct DispatchWait {
       shared.expert_begin[expert_idx] += shared_rows;
   }
 
+  // Of the shared expert, -1, or a local one.
+  SWITCHYARD_DEVICE uint32_t group_begin(int expert_idx) const {
+    return expert_idx < 0 ? 0 : shared.expert_begin[expert_idx];
+  }
+
   // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
   SWITCHYARD_DEVICE void publish_offsets() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
     const int first_group = params.shared_expert.num_groups;  // of the local experts
     const int num_groups = first_group + shape.n_local_experts();
     for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
-      target::st(&params.row_offsets[group_idx],
-                 group_idx < first_group ? 0 : shared.expert_begin[group_idx - first_group]);
-      if (group_idx < num_groups) target::st(&params.expert_ids[group_idx], group_idx);
+      target::st(&params.row_offsets[group_idx], group_begin(group_idx - first_group));
+      if (group_idx == num_groups) continue;
+      target::st(&params.expert_ids[group_idx], group_idx);
+      if constexpr (ExpertTokenFormat<Format>)
+        params.format.publish_expert(group_idx, group_begin(group_idx - first_group));
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
@@ -149,11 +157,22 @@ struct DispatchWait {
          token_idx += target::num_warps() * num_senders) {
       const int row = params.shared_expert.row_of(token_idx);
       if (row < 0) continue;
-      params.format.decode(sent.message(params.send_buf, token_idx), row, target::lane_idx(), kWarpSize);
+      decode_into(sent.message(params.send_buf, token_idx), row, -1, target::lane_idx(), kWarpSize);
       if (target::lane_idx() != 0) continue;
       target::st(&params.src_info[2 * int64_t{row}], token_idx);
       target::st(&params.src_info[2 * int64_t{row} + 1], -1);
     }
+  }
+
+  // A row of the shared expert, -1, or of a local one.
+  SWITCHYARD_DEVICE void decode_into(const std::byte* message, int64_t row, [[maybe_unused]] int expert_idx,
+                                     int worker_idx, int num_workers) const {
+    if constexpr (ExpertTokenFormat<Format>)
+      params.format.decode(
+          message, ExpertRow{row, group_begin(expert_idx), params.shared_expert.num_groups + expert_idx},
+          worker_idx, num_workers);
+    else
+      params.format.decode(message, row, worker_idx, num_workers);
   }
 
   SWITCHYARD_DEVICE void decode_arrivals() {
@@ -195,7 +214,7 @@ struct DispatchWait {
     }
     // One row per mention: the first at the message's own place, the others behind all messages of the pair.
     while (mentions != 0) {
-      params.format.decode(message, row, worker_idx, num_workers);
+      decode_into(message, row, pair_idx / shape.n_ranks(), worker_idx, num_workers);
       if (worker_idx == 0) {
         target::st(&params.src_info[2 * int64_t{row}], src_token);
         target::st(&params.src_info[2 * int64_t{row} + 1], target::lowest_set_bit(mentions));

@@ -19,19 +19,19 @@ SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {
 inline constexpr uint64_t kCombineSharedBytes =
     sizeof(CombineAsyncShared) > sizeof(TokenSources) ? sizeof(CombineAsyncShared) : sizeof(TokenSources);
 
-template <FixedShape Fixed, TokenFormat Format>
+template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DispatchAsync<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, TokenFormat Format>
+template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_wait_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DispatchWait<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, TokenFormat Format>
+template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DispatchAsync<Fixed, Format>(params).run();

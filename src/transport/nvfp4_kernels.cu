@@ -1,2 +1,0 @@
-// The CUDA half of nvfp4_kernels.cpp: the same source, compiled by nvcc.
-#include "nvfp4_kernels.cpp"
