@@ -185,7 +185,9 @@ Status EpHarness::launch_experts(int rank) {
                  .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
                  .max_rows = max_rows,
                  .tensor_scale = kInputScale},
-       .num_rows = num_rows,
+       .num_groups = ep_->num_groups(),
+       .row_offsets = buffers.row_offsets.data(),
+       .group_tensor_scales = nullptr,
        .output_format = buffers.encoded_outputs.size() > 0 ? options_.combine_format : CombineFormat::kBF16,
        .output = expert_outputs(rank)});
 }

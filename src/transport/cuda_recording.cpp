@@ -51,6 +51,25 @@ class StreamGroup {
     for (size_t i = 1; i < streams_.size(); ++i) SWITCHYARD_RETURN_IF_ERROR(wait(streams_[i], 0));
     return Status();
   }
+  // In a capture, after a fork that a join came before: streams need not wait for what the first one has
+  // waited for.
+  Status forget_before_fork() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t* last_nodes = nullptr;
+    const cudaGraphEdgeData* edges = nullptr;
+    size_t num_nodes = 0;
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(
+        cudaStreamGetCaptureInfo(origin(), &status, nullptr, nullptr, &last_nodes, &edges, &num_nodes),
+        "cudaStreamGetCaptureInfo"));
+    // Copied: what the call gave is its own, until the next.
+    std::vector<cudaGraphNode_t> nodes(last_nodes, last_nodes + num_nodes);
+    for (size_t i = 1; i < streams_.size(); ++i)
+      SWITCHYARD_RETURN_IF_ERROR(
+          check_cuda(cudaStreamUpdateCaptureDependencies(streams_[i], nodes.data(), nullptr, nodes.size(),
+                                                         cudaStreamSetCaptureDependencies),
+                     "cudaStreamUpdateCaptureDependencies"));
+    return Status();
+  }
   Status join() const {
     for (size_t i = 1; i < streams_.size(); ++i) {
       SWITCHYARD_RETURN_IF_ERROR(record(i));
@@ -152,7 +171,8 @@ class CudaRecording : public Recording {
         check_cuda(cudaEventRecordWithFlags(event.value().get(), group_.origin(), cudaEventRecordExternal),
                    "cudaEventRecordWithFlags"));
     marks_.push_back(std::move(event).value());
-    return group_.fork();
+    SWITCHYARD_RETURN_IF_ERROR(group_.fork());
+    return group_.forget_before_fork();
   }
 
   Result<std::unique_ptr<RecordedLaunches>> finish() override {
