@@ -2,14 +2,17 @@
 """Times `switchyard bench attention` and PyTorch's SDPA on the same shapes in one run, and prints one table.
 
 Usage: scripts/bench_attention.py [path to switchyard] [--head-dims 128,64] [--json FILE]
-Both sides are timed by replaying a CUDA graph of ten launches; the median of the replays counts.
+Both sides are timed by replaying a CUDA graph of ten launches; the median of the replays counts. Both have the same
+inputs, and their errors are those of the same rows.
 """
 import argparse
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 
+import numpy
 import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -39,30 +42,45 @@ def time_graph(launch, replays):
     return statistics.median(times)
 
 
-def tensors_of(case):
-    batch, queries, keys = len(case["seq_lens"]), case["seq_lens"][0], case["kv_lens"][0]
+class Inputs:
+    """The queries, keys and values that `switchyard bench attention` computes with."""
 
-    def rows(length, heads):
-        return torch.randn(batch, heads, length, case["head_dim"], device="cuda", dtype=torch.bfloat16)
+    def __init__(self, path, shifts):
+        self.period = torch.from_numpy(numpy.load(path).view(numpy.int16)).view(torch.bfloat16).cuda()
+        self.shifts = shifts
 
-    return rows(queries, case["heads"]), rows(keys, case["kv_heads"]), rows(keys, case["kv_heads"])
+    def tensors_of(self, case):
+        """Each as [sequence][head][row][element]; there they lie as [sequence][row][head][element]."""
+        batch, num_queries, num_keys = len(case["seq_lens"]), case["seq_lens"][0], case["kv_lens"][0]
+
+        def tensor(shift, length, heads):
+            count = batch * length * heads * case["head_dim"]
+            places = (torch.arange(count, device="cuda") + shift) % len(self.period)
+            rows = self.period[places].view(batch, length, heads, case["head_dim"])
+            return rows.transpose(1, 2).contiguous()
+
+        return (tensor(self.shifts[0], num_queries, case["heads"]), tensor(self.shifts[1], num_keys, case["kv_heads"]),
+                tensor(self.shifts[2], num_keys, case["kv_heads"]))
 
 
-def relative_error(output, q, k, v, causal):
-    """Against fp64, on some queries of the first sequence and head."""
-    q, k, v = (t[0, 0].double() for t in (q, k, v))
-    stride = max(1, q.shape[0] // 256)
-    scores = q[::stride] @ k.T / q.shape[1] ** 0.5
-    if causal:
-        positions = torch.arange(0, q.shape[0], stride, device=q.device)
-        scores.masked_fill_(torch.arange(k.shape[0], device=q.device)[None, :] > positions[:, None], float("-inf"))
-    expected = scores.softmax(-1) @ v
-    return float((output[0, 0, ::stride].double() - expected).norm() / expected.norm())
+def relative_error(output, q, k, v, case):
+    """Against fp64, on the rows of the last sequence that switchyard looks at: every so many of (query, head)."""
+    squared_error = squared_value = 0.0
+    num_keys, heads_per_kv_head = k.shape[2], case["heads"] // case["kv_heads"]
+    for place in range(0, q.shape[2] * case["heads"], case["error_of_every"]):
+        query, head = divmod(place, case["heads"])
+        num_seen = num_keys - q.shape[2] + query + 1 if case["causal"] else num_keys
+        keys, values = (t[-1, head // heads_per_kv_head, :num_seen].double() for t in (k, v))
+        scores = keys @ q[-1, head, query].double() / q.shape[3] ** 0.5
+        expected = scores.softmax(-1) @ values
+        squared_error += float((output[-1, head, query].double() - expected).square().sum())
+        squared_value += float(expected.square().sum())
+    return (squared_error / squared_value) ** 0.5
 
 
-def time_sdpa(case, backend, replays):
+def time_sdpa(case, inputs, backend, replays):
     """Microseconds and relative error, or None where PyTorch cannot."""
-    q, k, v = tensors_of(case)
+    q, k, v = inputs.tensors_of(case)
 
     def launch():
         return functional.scaled_dot_product_attention(
@@ -72,7 +90,7 @@ def time_sdpa(case, backend, replays):
         with sdpa_kernel(BACKENDS[backend]):
             microseconds = time_graph(launch, replays)
             output = launch()
-        return microseconds, relative_error(output, q, k, v, case["causal"])
+        return microseconds, relative_error(output, q, k, v, case)
     except (RuntimeError, torch.cuda.OutOfMemoryError) as problem:
         print(f"  {backend}: {str(problem).splitlines()[0]}", file=sys.stderr)
         return None
@@ -87,9 +105,12 @@ def main():
     parser.add_argument("--replays", type=int, default=10)
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    command = [arguments.switchyard, "bench", "attention", "--target", "cuda", "--head-dims", arguments.head_dims,
-               "--replays", str(arguments.replays), "--json", "-"]
-    report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/inputs.npy"
+        command = [arguments.switchyard, "bench", "attention", "--target", "cuda", "--head-dims", arguments.head_dims,
+                   "--replays", str(arguments.replays), "--inputs", path, "--json", "-"]
+        report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        inputs = Inputs(path, report["input_shifts"])
     print(f"{report['device']}; TFLOP/s (decode: TB/s of keys and values), and ours over cuDNN's\n")
     print("head_dim  kind     shape              ours     cudnn     flash    ratio   error ours / cudnn")
     for case in report["results"]:
@@ -98,7 +119,7 @@ def main():
         theirs = {}
         if case["group"] != "ragged":
             for backend in BACKENDS:
-                timed = time_sdpa(case, backend, arguments.replays)
+                timed = time_sdpa(case, inputs, backend, arguments.replays)
                 if timed is not None:
                     theirs[backend] = (ours * case["median_us"] / timed[0], timed[1])
         case["peers"] = {name: value for name, (value, _) in theirs.items()}

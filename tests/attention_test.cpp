@@ -128,6 +128,25 @@ TEST_P(AttentionTest, DecodingSplitsTheKeys) {
     }
 }
 
+TEST_P(AttentionTest, RowsOfNoSequenceAreLeftAlone) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {100, 30}, .causal = true, .num_spare_rows = 3}), "");
+  AttentionCase decoding{.query_lens = {1, 2}, .key_lens = {1300, 40}, .num_blocks = 4, .num_spare_rows = 3};
+  const auto harness = must(AttentionHarness::create(rank(), decoding));
+  EXPECT_GT(harness->attention().choice().num_splits, 1u);
+  EXPECT_EQ(compare(rank(), decoding), "");
+}
+
+TEST_P(AttentionTest, TheCombineKeepsToTheBlocksOfTheCaller) {
+  const AttentionCase attention_case{.query_lens = std::vector<int>(5, 1),
+                                     .key_lens = std::vector<int>(5, 1100),
+                                     .num_heads = 16,
+                                     .num_blocks = 3};
+  const auto harness = must(AttentionHarness::create(rank(), attention_case));
+  EXPECT_GT(harness->attention().choice().num_splits, 1u);
+  EXPECT_LE(harness->attention().choice().num_combine_blocks, 3u);
+  EXPECT_EQ(compare(rank(), attention_case), "");
+}
+
 TEST_P(AttentionTest, DecodingWithMoreQueriesThanATileHolds) {
   EXPECT_EQ(compare(rank(), {.query_lens = {16, 2, 0, 16},
                              .key_lens = {100, 600, 30, 16},
@@ -135,6 +154,63 @@ TEST_P(AttentionTest, DecodingWithMoreQueriesThanATileHolds) {
                              .num_kv_heads = 1,
                              .causal = true}),
             "");
+}
+
+TEST_P(AttentionTest, AWindowBoundsWhatADecodingQuerySees) {
+  for (const int window : {1, 50, 700})
+    for (const bool causal : {false, true}) {
+      const AttentionCase attention_case{.query_lens = {3, 1, 2},
+                                         .key_lens = {1300, 40, 0},
+                                         .num_heads = 4,
+                                         .head_dim = 128,
+                                         .causal = causal,
+                                         .window = window,
+                                         .num_blocks = 8};
+      auto harness = must(AttentionHarness::create(rank(), attention_case));
+      EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kDecode);
+      EXPECT_EQ(compare(rank(), attention_case), "") << "window " << window << (causal ? ", causal" : "");
+    }
+}
+
+TEST_P(AttentionTest, ScoresHaveAnyScale) {
+  for (const float scale : {0.01f, 0.6f})
+    for (const bool is_decode : {false, true}) {
+      AttentionCase attention_case{.query_lens = {100, 20}, .causal = true, .scale = scale};
+      if (is_decode) attention_case = {.query_lens = {1, 2}, .key_lens = {1100, 30}, .scale = scale};
+      EXPECT_EQ(compare(rank(), attention_case), "") << scale << (is_decode ? ", decoding" : "");
+    }
+}
+
+TEST_P(AttentionTest, NobodyHasToWantTheLogSumExp) {
+  EXPECT_EQ(compare(rank(), {.query_lens = {100, 20}, .causal = true, .wants_lse = false}), "");
+  EXPECT_EQ(compare(rank(), {.query_lens = {1, 2}, .key_lens = {40, 3}, .wants_lse = false}), "");
+  const AttentionCase in_parts{
+      .query_lens = {1, 2}, .key_lens = {1100, 3}, .wants_lse = false, .num_blocks = 4};
+  EXPECT_GT(must(AttentionHarness::create(rank(), in_parts))->attention().choice().num_splits, 1u);
+  EXPECT_EQ(compare(rank(), in_parts), "");
+}
+
+// Keys as a cache holds them that has room for the most in every sequence.
+TEST_P(AttentionTest, KeyLengthsWithoutPages) {
+  for (const bool is_dense : {false, true})
+    for (const bool causal : {false, true}) {
+      EXPECT_EQ(compare(rank(), {.query_lens = {30, 30, 30, 30},
+                                 .key_lens = {150, 31, 0, 90},
+                                 .causal = causal,
+                                 .is_dense = is_dense,
+                                 .has_key_lengths = true}),
+                "")
+          << (is_dense ? "dense" : "ragged") << (causal ? ", causal" : "");
+      EXPECT_EQ(compare(rank(), {.query_lens = {2, 2, 2},
+                                 .key_lens = {5, 1200, 0},
+                                 .num_heads = 4,
+                                 .causal = causal,
+                                 .is_dense = is_dense,
+                                 .has_key_lengths = true,
+                                 .num_blocks = 4}),
+                "")
+          << "decoding, " << (is_dense ? "dense" : "ragged") << (causal ? ", causal" : "");
+    }
 }
 
 TEST_P(AttentionTest, PagedKeysAndValues) {
@@ -170,7 +246,9 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   };
   const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
   EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
-  EXPECT_EQ(choice({.query_lens = {64, 64}, .key_lens = {64, 900}}).scheduler, TileSchedulerKind::kQueued);
+  const AttentionChoice uneven = choice({.query_lens = {64, 64}, .key_lens = {64, 900}});
+  EXPECT_EQ(uneven.scheduler, TileSchedulerKind::kQueued);
+  EXPECT_EQ(uneven.order, MHASchedule::LPT);
   EXPECT_EQ(choice({.query_lens = {64, 64}, .page_size = 16}).scheduler, TileSchedulerKind::kQueued);
   const AttentionChoice causal = choice({.query_lens = {64, 64}, .causal = true, .is_dense = true});
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
@@ -254,6 +332,29 @@ TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
           << "seed " << seed << (weak ? ", weak" : "");
       EXPECT_EQ(compare(world->rank(0), {.query_lens = {1}, .key_lens = {700}, .num_blocks = 2}), "")
           << "decoding, seed " << seed << (weak ? ", weak" : "");
+    }
+}
+
+// Other head dimensions have other numbers of stages and consumers.
+TEST(AttentionSeeds, EveryHeadDimension) {
+  for (const int head_dim : {128, 256})
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      const auto world =
+          must(World::create({.target = TargetChoice::kHost,
+                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
+      EXPECT_EQ(compare(world->rank(0), {.query_lens = {150, 20},
+                                         .num_heads = 1,
+                                         .head_dim = head_dim,
+                                         .causal = seed == 1,
+                                         .num_blocks = 1}),
+                "")
+          << "head_dim " << head_dim << ", seed " << seed;
+      EXPECT_EQ(
+          compare(
+              world->rank(0),
+              {.query_lens = {1}, .key_lens = {300}, .num_heads = 1, .head_dim = head_dim, .num_blocks = 2}),
+          "")
+          << "decoding, head_dim " << head_dim << ", seed " << seed;
     }
 }
 

@@ -55,11 +55,15 @@ TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
 }
 
 TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
-  const Outcome outcome = run("bench attention --target host --lengths 32 --tokens 64 --replays 1 --json -");
+  const std::string inputs_path = folder / "inputs.npy";
+  const Outcome outcome = run(
+      "bench attention --target host --lengths 32 --tokens 64 --replays 1 --json - --inputs " + inputs_path);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
   const auto json = JsonReader::read(outcome.out);
   ASSERT_TRUE(json.has_value()) << outcome.out;
   ASSERT_EQ((*json)["results"].items.size(), 6u);  // full, causal, two ragged, two decoding
+  EXPECT_EQ((*json)["input_shifts"].items.size(), 3u);
   for (const JsonValue& result : (*json)["results"].items) {
     EXPECT_EQ(result["verified"].number, 1);
     EXPECT_GT(result["median_us"].number, 0);

@@ -45,6 +45,51 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
   }
 }
 
+// To its kernels a rank that skips the all-to-all is the only one; who reads the record knows the others too.
+TEST_P(EpFault, WithoutAllToAllAFaultIsNamedByTheWorldsNumbers) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {4, 4, 4}};
+  RunOptions run = options();
+  run.routing = Routing::kSkipAllToAll;
+  EpHarness harness(shape, run);
+  reference::Step step = testing_support::as_run(make_step(shape, 5), run);
+  step.topk_ids[2][3] = 6;
+  expect_message(harness.dispatch_some(step, {0, 1, 2}), StatusCode::kInvalidArgument,
+                 "topk_ids of rank 2 holds 6; valid ids are -1 (padding) and 0..5");
+  ASSERT_TRUE(harness.ep().fault(2).has_value());
+  EXPECT_EQ(harness.ep().fault(2)->late_rank, 2);
+  EXPECT_EQ(harness.ep().fault(2)->waiting_rank, 2);
+  ASSERT_TRUE(harness.ep().reset().ok());
+  harness.run_and_check(testing_support::as_run(make_step(shape, 6), run));
+}
+
+TEST_P(EpFault, WithoutAllToAllARankWithOtherTokensIsNamed) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {4, 4, 4}};
+  RunOptions run = options();
+  run.routing = Routing::kSkipAllToAll;
+  EpHarness harness(shape, run);
+  const reference::Step same = testing_support::as_run(make_step(shape, 5), run);
+  reference::Step other = same;
+  other.tokens[1].resize(3 * static_cast<size_t>(shape.hidden));
+  other.topk_ids[1].resize(3 * static_cast<size_t>(shape.top_k));
+  other.topk_weights[1].resize(other.topk_ids[1].size());
+  for (int i = 0; i < 2; ++i) {
+    // Rank 0 and 2 find rank 1, which finds one of them; who is first tells the others.
+    const std::string difference = harness.run_and_compare(other);
+    EXPECT_NE(difference.find("invalid argument"), std::string::npos) << difference;
+    EXPECT_NE(difference.find("rank 1 has 3"), std::string::npos) << difference;
+    EXPECT_NE(difference.find("has 4"), std::string::npos) << difference;
+    ASSERT_TRUE(harness.ep().reset().ok());
+    harness.run_and_check(same);
+  }
+  expect_message(harness.ep().all_reduce(0, nullptr, 3), StatusCode::kInvalidArgument,
+                 "all_reduce: values is null");
+  auto values = harness.world().rank(0).allocate<bf16>(256).value();
+  expect_message(harness.ep().all_reduce(0, values.data(), 3), StatusCode::kInvalidArgument,
+                 "all_reduce: num_tokens is 3; this step dispatched 4");
+}
+
 TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
   auto world = World::create({.target = target(), .n_ranks = 3});

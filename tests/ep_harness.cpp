@@ -160,20 +160,40 @@ Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
   return ep_->dispatch_wait(rank, dispatch_output(rank));
 }
 
-// A kernel of the host makes expert outputs of the rows; elsewhere rows are taken for the outputs.
+// Of rows that are encoded, or are to be, the library's kernel makes expert outputs. Of bf16 one of the host
+// does; elsewhere rows are taken for the outputs.
+bool EpHarness::recodes_rows() const {
+  return options_.format != TokenFormatKind::kBF16 || ranks_.front().encoded_outputs.size() > 0;
+}
 bool EpHarness::has_expert_kernel() const {
-  return options_.target == TargetChoice::kHost && !options_.experts_in_place;
+  return recodes_rows() || (options_.target == TargetChoice::kHost && !options_.experts_in_place);
 }
 Status EpHarness::launch_experts(int rank) {
   RankBuffers& buffers = ranks_[rank];
   if (!has_expert_kernel()) return Status();
-  return reference::launch_identity_experts(
-      world_->rank(rank).stream(),
-      {buffers.rows.data(), buffers.expert_rows.data(), buffers.row_offsets.data() + ep_->n_local_experts(),
-       static_cast<uint32_t>(buffers.src_info.size() / 2), shape_.hidden});
+  Rank& owner = world_->rank(rank);
+  const uint32_t max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2);
+  if (!recodes_rows())
+    return reference::launch_identity_experts(
+        owner.stream(), {buffers.rows.data(), buffers.expert_rows.data(),
+                         buffers.row_offsets.data() + ep_->num_groups(), max_rows, shape_.hidden});
+  return owner.device().kernels().recode_rows(
+      {.num_threads = 64}, owner.stream(),
+      {.format = options_.format,
+       .hidden = shape_.hidden,
+       .input = {.rows = reinterpret_cast<std::byte*>(buffers.encoded_rows.data()),
+                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                 .max_rows = max_rows,
+                 .tensor_scale = kInputScale},
+       .num_groups = ep_->num_groups(),
+       .row_offsets = buffers.row_offsets.data(),
+       .group_tensor_scales = nullptr,
+       .output_format = buffers.encoded_outputs.size() > 0 ? options_.combine_format : CombineFormat::kBF16,
+       .output = expert_outputs(rank)});
 }
-const bf16* EpHarness::expert_outputs(int rank) const {
+void* EpHarness::expert_outputs(int rank) const {
   const RankBuffers& buffers = ranks_[rank];
+  if (buffers.encoded_outputs.size() > 0) return buffers.encoded_outputs.data();
   return (has_expert_kernel() ? buffers.expert_rows : buffers.rows).data();
 }
 
@@ -423,6 +443,8 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
                                  step.topk_weights.data(),
                                  num_tokens,
                                  {CombineReduction::kWeighted, step.output.data()}});
+      if (status.ok() && options_.routing == Routing::kSkipAllToAll)
+        status = ep_->all_reduce(rank, step.output.data(), num_tokens);
     }
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();

@@ -43,7 +43,7 @@ struct RunOptions {
   HostDeviceOptions host = {};
   bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
-  // Others than the first of each: only run_and_compare().
+  // Others than the first of each: only run_and_compare() and run_back_to_back().
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
@@ -111,9 +111,10 @@ class EpHarness {
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
+  bool recodes_rows() const;
   bool has_expert_kernel() const;
   Status launch_experts(int rank);
-  const bf16* expert_outputs(int rank) const;
+  void* expert_outputs(int rank) const;
   reference::DispatchResult download_dispatch(int rank);
   DispatchInput dispatch_input(const reference::Step& step, int rank);
   DispatchOutput dispatch_output(int rank);

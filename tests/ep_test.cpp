@@ -1,5 +1,5 @@
 // Dispatch and combine, on every target: each step is checked bit for bit against the plain-loop reference.
-#include "ep_harness.hpp"
+#include "step_test.hpp"
 
 namespace switchyard {
 namespace {
@@ -10,32 +10,9 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-using Variant = std::tuple<TargetChoice, StepMode, Protocol>;
+class Ep : public testing_support::StepTest {};
 
-class Ep : public testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
-  static RunOptions options() {
-    const auto [target, mode, protocol] = GetParam();
-    return {.target = target, .mode = mode, .protocol = protocol};
-  }
-  // Runs `num_steps` steps of random routing.
-  static void check(const Shape& shape, RunOptions run = options(), int num_steps = 2) {
-    EpHarness harness(shape, run);
-    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
-      harness.run_and_check(make_step(shape, 100 + i));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Targets, Ep,
-                         testing::Combine(testing_support::all_targets(),
-                                          testing::Values(StepMode::kSplit, StepMode::kFused),
-                                          testing_support::both_protocols()),
-                         [](const auto& info) {
-                           return testing_support::target_name(std::get<0>(info.param)) +
-                                  testing_support::protocol_name(std::get<2>(info.param)) +
-                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
-                         });
+INSTANTIATE_TEST_SUITE_P(Targets, Ep, testing_support::step_variants(), testing_support::step_variant_name);
 
 TEST_P(Ep, TwoRanks) { check({}); }
 
@@ -185,17 +162,20 @@ TEST(EpTargets, GpuEqualsHost) {
 }
 
 TEST(ChooseProtocol, AutomaticLooksAtRanksAndPromisedTokens) {
-  const auto chosen = [](int n_ranks, int max_tokens, Protocol asked) {
+  const auto chosen = [](int n_ranks, int max_tokens, Protocol asked, Routing routing = Routing::kAllToAll) {
     ExpertParallelConfig config;
     config.n_experts = 64;
     config.max_tokens_per_rank = max_tokens;
     config.protocol = asked;
+    config.routing = routing;
     return choose_protocol(config, n_ranks).protocol;
   };
   EXPECT_EQ(chosen(8, 4096, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(32, 1, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(64, 5, Protocol::kAutomatic), Protocol::kDirect);
   EXPECT_EQ(chosen(64, 4, Protocol::kAutomatic), Protocol::kSlotted);
+  EXPECT_EQ(chosen(64, 4, Protocol::kAutomatic, Routing::kSkipAllToAll), Protocol::kDirect)
+      << "nobody tells counts";
   EXPECT_EQ(chosen(64, 4, Protocol::kDirect), Protocol::kDirect);
   EXPECT_EQ(chosen(8, 4096, Protocol::kSlotted), Protocol::kSlotted);
 }

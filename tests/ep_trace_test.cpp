@@ -10,6 +10,7 @@ namespace {
 using testing_support::EpHarness;
 using testing_support::make_step;
 using testing_support::must;
+using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
@@ -136,6 +137,42 @@ TEST(EpTraceSimulated, EveryBlockOfEveryRankSaysWhatItDid) {
         for (const TraceEvent& event : block.events) EXPECT_LE(event.begin_ns, event.end_ns);
       }
   }
+}
+
+// A rank waits for its own blocks then, and in the all-reduce for every rank.
+TEST(EpTraceSimulated, WithoutAllToAllWaitsAreNamedByTheWorldsNumbers) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {4, 4, 4}};
+  int num_waits = 0, num_waits_for_experts = 0, num_all_reduce_waits = 0;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    const RunOptions run{.protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
+                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed},
+                         .routing = Routing::kSkipAllToAll};
+    EpHarness harness(shape, run);
+    ASSERT_TRUE(harness.ep().enable_trace(1024).ok());
+    harness.run_and_check(testing_support::as_run(make_step(shape, seed), run));
+    const std::vector<RankTrace> ranks = must(harness.ep().take_trace());
+    for (int rank = 0; rank < shape.n_ranks; ++rank)
+      for (const BlockTrace& block : ranks[static_cast<size_t>(rank)].blocks) {
+        EXPECT_EQ(std::count_if(block.events.begin(), block.events.end(),
+                                [](const TraceEvent& event) {
+                                  return event.phase == Phase::kAllReduce && event.name == TraceName::kReduce;
+                                }),
+                  1);
+        for (const TraceEvent& event : block.events) {
+          if (!is_wait(event.name)) continue;
+          ++num_waits;
+          num_all_reduce_waits += event.phase == Phase::kAllReduce;
+          if (event.phase == Phase::kAllReduce) continue;
+          EXPECT_EQ(event.late_rank, rank);
+          if (event.expert < 0) continue;
+          ++num_waits_for_experts;
+          EXPECT_EQ(event.expert / 2, rank) << "expert " << event.expert;
+        }
+      }
+  }
+  EXPECT_GT(num_waits, num_all_reduce_waits);
+  EXPECT_GT(num_waits_for_experts, 0);
+  EXPECT_GT(num_all_reduce_waits, 0);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What a step may be besides all-to-all in bf16: a fused shared expert, a combine in fp8, no all-to-all but
 // an all-reduce; and all of them together, with tokens quantised. On every target and in both protocols.
-#include "ep_harness.hpp"
+#include "step_test.hpp"
 
 namespace switchyard {
 namespace {
@@ -13,31 +13,10 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-using Variant = std::tuple<TargetChoice, StepMode, Protocol>;
+class EpVariant : public testing_support::StepTest {};
 
-class EpVariant : public testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
-  static RunOptions options() {
-    const auto [target, mode, protocol] = GetParam();
-    return {.target = target, .mode = mode, .protocol = protocol};
-  }
-  static void check(const Shape& shape, const RunOptions& run, int num_steps = 2) {
-    EpHarness harness(shape, run);
-    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
-      harness.run_and_check(as_run(make_step(shape, 500 + i), run));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Targets, EpVariant,
-                         testing::Combine(testing_support::all_targets(),
-                                          testing::Values(StepMode::kSplit, StepMode::kFused),
-                                          testing_support::both_protocols()),
-                         [](const auto& info) {
-                           return testing_support::target_name(std::get<0>(info.param)) +
-                                  testing_support::protocol_name(std::get<2>(info.param)) +
-                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
-                         });
+INSTANTIATE_TEST_SUITE_P(Targets, EpVariant, testing_support::step_variants(),
+                         testing_support::step_variant_name);
 
 TEST_P(EpVariant, ASharedExpertHasGroupZero) {
   RunOptions run = options();
@@ -129,6 +108,23 @@ TEST(EpVariants, RandomInterleavingsGiveTheSameResult) {
     EpHarness harness(shape, run);
     for (int i = 0; i < 3; ++i) harness.run_and_check(as_run(make_step(shape, seed * 10 + i), run));
   }
+}
+
+// All ranks wait for each other in the all-reduce: all of its blocks must be there at once as well.
+TEST(EpVariants, TheBlocksOfTheAllReduceMustFitToo) {
+  KernelTable kernels = host_kernel_table();
+  kernels.direct.all_reduce.max_resident_blocks = [](const LaunchShape&) { return Result<int>(7); };
+  const auto world =
+      must(World::create({.target = TargetChoice::kHost, .n_ranks = 2, .host = {.kernels = &kernels}}));
+  ExpertParallelConfig config{
+      .n_experts = 4, .top_k = 1, .hidden = 128, .max_tokens_per_rank = 1, .n_sms = 4};
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok()) << "no all-reduce";
+  config.routing = Routing::kSkipAllToAll;
+  const Status status = ExpertParallel::create(*world, config).status();
+  EXPECT_EQ(status.message().rfind("n_sms is 4; 2 rank(s) on ", 0), 0u) << status.to_string();
+  EXPECT_NE(status.message().find("can have 3 blocks"), std::string::npos) << status.to_string();
+  config.n_sms = 3;
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok());
 }
 
 TEST(EpVariants, MisuseIsNamed) {

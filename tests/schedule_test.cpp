@@ -545,5 +545,27 @@ TEST(Schedule, CountsThatDoNotFitAreRefused) {
   EXPECT_NE(check_tile_counts(shape, UINT64_MAX, 2, 2).message().find("32 bits"), std::string::npos);
 }
 
+TEST(TilePlan, RanksSequencesAndSizesSectionsByTheirKeys) {
+  const uint32_t row_offsets[] = {0, 6, 8, 12}, num_keys[] = {4, 40, 20};
+  uint32_t order[3], tile_offsets[4], keys_in_order[3];
+  const MHATilePlan plan{order, tile_offsets, keys_in_order};
+  for (uint32_t i = 0; i < 3; ++i)
+    plan_sequence<LPT>(row_offsets, 3, 2, i, plan, [&](uint32_t sequence) { return num_keys[sequence]; });
+  EXPECT_EQ((std::array<uint32_t, 3>{order[0], order[1], order[2]}), (std::array<uint32_t, 3>{1, 2, 0}));
+  EXPECT_EQ((std::array<uint32_t, 4>{tile_offsets[0], tile_offsets[1], tile_offsets[2], tile_offsets[3]}),
+            (std::array<uint32_t, 4>{0, 1, 3, 6}));
+  // L2 holds 40 keys: those of two heads of the sequence that has 20.
+  const MHATileShape shape{.tile_shape = 2, .num_heads = 4, .num_ctas = 1, .kv_rows_in_l2 = 40};
+  const MHATileSummary<RowOffsets> summary{3, 3, {row_offsets}, 6, plan};
+  std::vector<std::array<uint32_t, 2>> tiles;
+  for (uint32_t idx = 4; idx < 12; ++idx) {
+    const WorkInfo work = summary.unsafe_get_current_work_info<LPT>(shape, idx);
+    EXPECT_EQ(work.prompt_idx, 2u);
+    tiles.push_back({work.head_idx, work.prompt_offset / 2});
+  }
+  EXPECT_EQ(tiles, (std::vector<std::array<uint32_t, 2>>{
+                       {0, 1}, {1, 1}, {0, 0}, {1, 0}, {2, 1}, {3, 1}, {2, 0}, {3, 0}}));
+}
+
 }  // namespace
 }  // namespace switchyard

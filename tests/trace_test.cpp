@@ -108,6 +108,8 @@ TEST_P(TraceBuffers, OnlyAWaitThatWaitedIsTracedAndSaysForWhom) {
   channel.record = fault.data();
   channel.poison[0] = poison.data();
   channel.n_ranks = 1;
+  channel.first_rank = 20;
+  channel.first_expert = 100;
   channel.timeout_ns = 2'000'000;
   channel.trace = recorder.buffer();
   run(wait_twice, {}, WaitParams{channel, word.data()});
@@ -116,9 +118,12 @@ TEST_P(TraceBuffers, OnlyAWaitThatWaitedIsTracedAndSaysForWhom) {
   const TraceEvent& wait = trace.blocks[0].events[0];
   EXPECT_EQ(wait.name, TraceName::kTimedOutWait);
   EXPECT_EQ(wait.phase, Phase::kCombineWait);
-  EXPECT_EQ(wait.late_rank, 5);
-  EXPECT_EQ(wait.expert, 7);
+  EXPECT_EQ(wait.late_rank, 25) << "by its number in the world";
+  EXPECT_EQ(wait.expert, 107);
   EXPECT_GE(wait.end_ns - wait.begin_ns, channel.timeout_ns / 2);
+  const FaultRecord record = must(fault.download()).front();
+  EXPECT_EQ(record.late_rank, 25);
+  EXPECT_EQ(record.expert, 107);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 using emulator::Machine;
 using emulator::MachineOptions;
 using emulator::Mode;
+using testing_support::as_run;
 using testing_support::EpHarness;
 using testing_support::make_step;
 using testing_support::RunOptions;
@@ -381,6 +382,49 @@ TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
         << "seed " << seed;
 }
 
+// Tokens that are encoded, with scales that lie by row or in between those of other rows.
+std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const Shape shape{.hidden = 128, .tokens_per_rank = {3, 2}};
+  const RunOptions run{
+      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+      .protocol = Protocol::kDirect,
+      .n_sms = 2,
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .mutant = mutant},
+      .format = seed % 4 < 2 ? TokenFormatKind::kMXFP8 : TokenFormatKind::kFP8};
+  return EpHarness(shape, run)
+      .run_back_to_back(
+          {as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)});
+}
+
+TEST_F(WeakMemoryProtocol, DirectWithEncodedTokensIsRightForEverySeed) {
+  for (uint64_t seed = 0; seed < 100; ++seed)
+    ASSERT_EQ(run_encoded(seed, std::nullopt), "") << "seed " << seed;
+}
+
+// Steps that an all-reduce completes. The third one writes where the first one's values were.
+std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const int n_ranks = seed % 3 != 2 ? 2 : 3;
+  const Shape shape{.n_ranks = n_ranks,
+                    .n_experts = 2 * n_ranks,
+                    .hidden = 256,  // every block has some of it
+                    .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), 2)};
+  const RunOptions run{
+      .mode = StepMode::kFused,
+      .protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
+      .n_sms = 2,
+      .num_threads = 32,
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .mutant = mutant},
+      .routing = Routing::kSkipAllToAll};
+  std::vector<reference::Step> steps;
+  for (uint64_t i = 0; i < 3; ++i) steps.push_back(as_run(make_step(shape, seed * 3 + i), run));
+  return EpHarness(shape, run).run_back_to_back(steps);
+}
+
+TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
+  for (uint64_t seed = 0; seed < 100; ++seed)
+    ASSERT_EQ(run_all_reduce(seed, std::nullopt), "") << "seed " << seed;
+}
+
 // What the host does with a fault record, done by a kernel on another stream: the host does not go through
 // the weak memory. Says whether all of the record is there once its state says so.
 struct FaultParams {
@@ -508,6 +552,16 @@ const NamedMutant kMutants[] = {
     {"Row11OutputAcquireIsRelaxed",
      {"DirectCombineWait*::find_outputs(", WordKind::kLoad, kRelaxed},
      run_direct},
+    {"Row9EncodedCopiesAreNotWaitedFor", {"CarryEncoded*::run(", WordKind::kBulkWait}, run_encoded},
+    {"Row9EncodedElectionIsRelaxed",
+     {"DirectDispatchAsync*::finish(", WordKind::kAdd, kRelaxed},
+     run_encoded},
+    {"Row10EncodedReadyReleaseIsRelaxed",
+     {"DirectDispatchAsync*::finish(", WordKind::kStore, kRelaxed},
+     run_encoded},
+    {"Row10EncodedReadyAcquireIsRelaxed",
+     {"DirectDispatchWait*::collect_rows(", WordKind::kLoad, kRelaxed},
+     run_encoded},
     {"Row12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_output_check},
     {"Row12ElectionDoesNotAcquire",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kRelease},
@@ -515,6 +569,18 @@ const NamedMutant kMutants[] = {
     {"Row12ElectionDoesNotRelease",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kAcquire},
      run_output_check},
+    {"Row13ElectionIsRelaxed", {"AllReduce::show_values(", WordKind::kAdd, kRelaxed}, run_all_reduce},
+    {"Row13ElectionDoesNotAcquire",
+     {"AllReduce::show_values(", WordKind::kAdd, Order::kRelease},
+     run_all_reduce},
+    {"Row13ElectionDoesNotRelease",
+     {"AllReduce::show_values(", WordKind::kAdd, Order::kAcquire},
+     run_all_reduce},
+    {"Row14CellReleaseIsRelaxed", {"AllReduce::show_values(", WordKind::kStore, kRelaxed}, run_all_reduce},
+    {"Row14CellReleaseIsDeviceScope",
+     {"AllReduce::show_values(", WordKind::kStore, Order::kRelease, Scope::kDevice},
+     run_all_reduce},
+    {"Row14CellAcquireIsRelaxed", {"AllReduce::collect(", WordKind::kLoad, kRelaxed}, run_all_reduce},
 };
 
 class OrderMutants : public WeakMemory, public testing::WithParamInterface<NamedMutant> {};

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 
 #include "attention_options.hpp"
 #include "commands.hpp"
@@ -43,9 +42,8 @@ const char* name_of(AttentionKind kind) {
 
 // The batch, the reference's copy, and on the host the emulator's too.
 double host_bytes(const AttentionCase& attention_case, Target target) {
-  const double num_queries =
-      std::accumulate(attention_case.query_lens.begin(), attention_case.query_lens.end(), 0.0);
-  const double bytes = 4.0 * num_queries * attention_case.num_heads * attention_case.head_dim +
+  const double bytes = 4.0 * static_cast<double>(attention_case.total_queries()) * attention_case.num_heads *
+                           attention_case.head_dim +
                        static_cast<double>(key_value_bytes(attention_case));
   return bytes * (target == Target::kHost ? 2 : 1);
 }
@@ -132,8 +130,7 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
       .text("target", to_string(report.target))
       .text("device", report.device)
       .raw("seq_lens", json_array(attention_case.query_lens))
-      .raw("kv_lens",
-           json_array(attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens))
+      .raw("kv_lens", json_array(attention_case.num_keys()))
       .integer("heads", attention_case.num_heads)
       .integer("kv_heads", attention_case.num_kv_heads)
       .integer("head_dim", attention_case.head_dim)

@@ -14,45 +14,12 @@ using reference::AttentionDifference;
 
 // Prime, so that no two rows look alike.
 constexpr size_t kPeriod = 4194301;
-// Where queries, keys and values begin in it.
-constexpr size_t kShifts[] = {0, 1000003, 2000003};
 // Launches of one graph: what a graph costs is shared by them.
 constexpr int kLaunchesPerGraph = 10;
 constexpr int kRowsLookedAt = 24;
 
-const std::vector<int>& key_lens_of(const AttentionCase& attention_case) {
-  return attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens;
-}
-
-size_t sum_of(const std::vector<int>& lengths) {
-  return std::accumulate(lengths.begin(), lengths.end(), size_t{0});
-}
-
 size_t row_elements(int num_heads, const AttentionCase& attention_case) {
   return static_cast<size_t>(num_heads) * static_cast<size_t>(attention_case.head_dim);
-}
-
-std::vector<uint32_t> offsets_of(const std::vector<int>& lengths) {
-  std::vector<uint32_t> offsets = {0};
-  for (const int length : lengths) offsets.push_back(offsets.back() + static_cast<uint32_t>(length));
-  return offsets;
-}
-
-AttentionShape shape_of(const AttentionCase& attention_case) {
-  const std::vector<int>& key_lens = key_lens_of(attention_case);
-  return {
-      .head_dim = attention_case.head_dim,
-      .num_heads = attention_case.num_heads,
-      .num_kv_heads = attention_case.num_kv_heads,
-      .batch_size = static_cast<int>(attention_case.query_lens.size()),
-      .max_query_len = *std::max_element(attention_case.query_lens.begin(), attention_case.query_lens.end()),
-      .max_key_len = *std::max_element(key_lens.begin(), key_lens.end()),
-      .num_query_rows = static_cast<int64_t>(sum_of(attention_case.query_lens)),
-      .num_key_rows = static_cast<int64_t>(sum_of(key_lens)),
-      .causal = attention_case.causal,
-      .scheduler = attention_case.scheduler,
-      .order = attention_case.order,
-      .num_blocks = attention_case.num_blocks};
 }
 
 // Lengths whose logarithms are evenly spread, always the same.
@@ -75,11 +42,11 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
   size_t num_query_elements = 0, num_key_elements = 0, num_places = 0;
   for (const AttentionBenchCase& bench_case : cases) {
     const AttentionCase& attention_case = bench_case.attention_case;
-    const size_t num_queries = sum_of(attention_case.query_lens);
+    const size_t num_queries = static_cast<size_t>(attention_case.total_queries());
     num_query_elements =
         std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
     num_key_elements =
-        std::max(num_key_elements, sum_of(key_lens_of(attention_case)) *
+        std::max(num_key_elements, static_cast<size_t>(attention_case.total_keys()) *
                                        row_elements(attention_case.num_kv_heads, attention_case));
     num_places = std::max(num_places, num_queries * static_cast<size_t>(attention_case.num_heads));
   }
@@ -108,7 +75,7 @@ Status AttentionBench::fill(uint64_t seed) {
   const Buffer<bf16>* tensors[] = {&queries_, &keys_, &values_};
   for (int t = 0; t < 3; ++t)
     for (size_t done = 0; done < tensors[t]->size();) {
-      const size_t place = (done + kShifts[t]) % kPeriod;
+      const size_t place = (done + static_cast<size_t>(kShifts[t])) % kPeriod;
       const size_t count = std::min(kPeriod - place, tensors[t]->size() - done);
       SWITCHYARD_RETURN_IF_ERROR(rank_.device().copy(tensors[t]->data() + done, period + place,
                                                      count * sizeof(bf16), rank_.stream()));
@@ -125,10 +92,10 @@ std::vector<bf16> AttentionBench::numbers_at(size_t shift, size_t begin, size_t 
 
 Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
   const AttentionCase& attention_case = bench_case.attention_case;
-  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, shape_of(attention_case));
+  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, attention_case.shape());
   if (!attention.ok()) return attention.status();
-  const Result<Buffer<uint32_t>> query_offsets = rank_.upload(offsets_of(attention_case.query_lens)),
-                                 key_offsets = rank_.upload(offsets_of(key_lens_of(attention_case)));
+  const Result<Buffer<uint32_t>> query_offsets = rank_.upload(attention_case.query_offsets()),
+                                 key_offsets = rank_.upload(attention_case.key_offsets());
   if (!query_offsets.ok()) return query_offsets.status();
   if (!key_offsets.ok()) return key_offsets.status();
   AttentionTensors tensors{.queries = queries_.data(),
@@ -160,16 +127,18 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
                               .timing = samples.value().front().summarize(0),
                               .flops = attention_flops(attention_case),
                               .kv_bytes = key_value_bytes(attention_case)};
-  Result<AttentionDifference> difference = compare(attention_case);
+  const int num_places = attention_case.query_lens.back() * attention_case.num_heads;
+  result.stride = num_places / kRowsLookedAt | 1;  // odd, so that it does not keep to some heads
+  Result<AttentionDifference> difference = compare(attention_case, result.stride);
   if (!difference.ok()) return difference.status();
   result.difference = difference.value();
   return result;
 }
 
 // A few rows of the last sequence, which has the rows of all others in front of it.
-Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case) {
-  const std::vector<uint32_t> query_offsets = offsets_of(attention_case.query_lens),
-                              key_offsets = offsets_of(key_lens_of(attention_case));
+Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case, int stride) {
+  const std::vector<uint32_t> query_offsets = attention_case.query_offsets(),
+                              key_offsets = attention_case.key_offsets();
   const size_t last = attention_case.query_lens.size() - 1;
   const size_t query_row = row_elements(attention_case.num_heads, attention_case),
                key_row = row_elements(attention_case.num_kv_heads, attention_case);
@@ -194,8 +163,6 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
           .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
           .download();
   if (!lse.ok()) return lse.status();
-  const int stride =
-      static_cast<int>(num_places / kRowsLookedAt) | 1;  // odd, so that it does not keep to some heads
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
 

@@ -21,7 +21,8 @@ struct AttentionBenchResult {
   Timing timing{};
   double flops = 0;
   uint64_t kv_bytes = 0;
-  reference::AttentionDifference difference;  // of a few rows
+  reference::AttentionDifference difference;  // of a few rows of the last sequence:
+  int stride = 1;                             // every so many of its rows and heads
 
   double tflops() const { return flops / timing.median_us * 1e-6; }
   double kv_terabytes_per_second() const { return static_cast<double>(kv_bytes) / timing.median_us * 1e-6; }
@@ -36,15 +37,20 @@ class AttentionBench {
 
   Result<AttentionBenchResult> time(const AttentionBenchCase& bench_case, int num_replays);
 
+  // Queries, keys and values repeat these numbers, each from its own of these places on: for who wants to
+  // compute the same.
+  const std::vector<bf16>& period() const { return period_; }
+  static constexpr int kShifts[] = {0, 1000003, 2000003};
+
  private:
   explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
   Status fill(uint64_t seed);
-  Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case);
+  Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case, int stride);
   std::vector<bf16> numbers_at(size_t shift, size_t begin, size_t end) const;
 
   World& world_;
   Rank& rank_;
-  std::vector<bf16> period_;  // each tensor repeats it, from a place of its own on
+  std::vector<bf16> period_;
   Buffer<bf16> queries_, keys_, values_, output_;
   Buffer<float> lse_;
 };

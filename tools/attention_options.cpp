@@ -1,7 +1,6 @@
 #include "attention_options.hpp"
 
 #include <map>
-#include <numeric>
 
 #include "options.hpp"
 
@@ -106,7 +105,7 @@ double attention_flops(const reference::AttentionCase& attention_case) {
   double seen = 0;
   for (size_t s = 0; s < attention_case.query_lens.size(); ++s) {
     const double queries = attention_case.query_lens[s];
-    const double keys = attention_case.key_lens.empty() ? queries : attention_case.key_lens[s];
+    const double keys = attention_case.num_keys()[s];
     // Causal counts half of a square, as is usual: that of the queries, or of the keys if they are fewer.
     const double square = std::min(queries, keys);
     double of_sequence = attention_case.causal ? square * (keys - square / 2) : queries * keys;
@@ -119,11 +118,9 @@ double attention_flops(const reference::AttentionCase& attention_case) {
 }
 
 uint64_t key_value_bytes(const reference::AttentionCase& attention_case) {
-  const std::vector<int>& lengths =
-      attention_case.key_lens.empty() ? attention_case.query_lens : attention_case.key_lens;
-  const uint64_t num_keys = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
-  return num_keys * static_cast<uint64_t>(attention_case.num_kv_heads) *
-         static_cast<uint64_t>(attention_case.head_dim) * 2 * sizeof(bf16);
+  return static_cast<uint64_t>(attention_case.total_keys()) *
+         static_cast<uint64_t>(attention_case.num_kv_heads) * static_cast<uint64_t>(attention_case.head_dim) *
+         2 * sizeof(bf16);
 }
 
 }  // namespace switchyard::tools

@@ -2,11 +2,13 @@
 // docs/benchmarks.md.
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 
 #include "attention_bench.hpp"
 #include "commands.hpp"
 #include "json.hpp"
+#include "npy.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 
@@ -21,6 +23,7 @@ struct BenchOptions {
   int num_replays = 0;
   uint64_t seed = 1;
   std::string json;
+  std::string inputs;
 };
 
 struct BenchReport {
@@ -51,6 +54,7 @@ Status finish_options(BenchOptions& options) {
   for (const int head_dim : options.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
+  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--inputs", options.inputs));
   return check_output_file("--json", options.json);
 }
 
@@ -66,6 +70,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.num_replays = options.num_replays;
   Result<std::unique_ptr<AttentionBench>> bench = AttentionBench::create(*world.value(), cases, options.seed);
   if (!bench.ok()) return bench.status();
+  const std::vector<bf16>& period = bench.value()->period();
+  if (!options.inputs.empty()) SWITCHYARD_RETURN_IF_ERROR(write_npy(options.inputs, {period.size()}, period));
   for (const AttentionBenchCase& bench_case : cases) {
     progress.begin(bench_case.group + ", " + bench_case.label);
     Result<AttentionBenchResult> result = bench.value()->time(bench_case, options.num_replays);
@@ -101,8 +107,7 @@ std::string to_json(const BenchReport& report) {
         .integer("kv_heads", attention_case.num_kv_heads)
         .boolean("causal", attention_case.causal)
         .raw("seq_lens", json_array(attention_case.query_lens))
-        .raw("kv_lens", json_array(attention_case.key_lens.empty() ? attention_case.query_lens
-                                                                   : attention_case.key_lens))
+        .raw("kv_lens", json_array(attention_case.num_keys()))
         .number("median_us", result.timing.median_us)
         .number("min_us", result.timing.min_us)
         .number("p95_us", result.timing.p95_us)
@@ -111,6 +116,7 @@ std::string to_json(const BenchReport& report) {
         .text("scheduler", to_string(result.choice.scheduler))
         .integer("splits", result.choice.num_splits)
         .number("relative_error", result.difference.relative_error)
+        .integer("error_of_every", result.stride)
         .boolean("verified", result.difference.first_bad.empty());
     results += (results.empty() ? "" : ", ") + json.str();
   }
@@ -119,6 +125,8 @@ std::string to_json(const BenchReport& report) {
       .text("target", to_string(report.target))
       .text("device", report.device)
       .integer("replays", report.num_replays)
+      .raw("input_shifts", json_array(std::vector<int>(std::begin(AttentionBench::kShifts),
+                                                       std::end(AttentionBench::kShifts))))
       .raw("results", "[" + results + "]");
   return json.str() + "\n";
 }
@@ -159,6 +167,9 @@ void add_bench_attention(CLI::App& bench, std::function<int()>* run) {
                    "Replays of each graph; their median counts [10; host 2]")
       ->check(CLI::Range(1, 100000));
   add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
+  command->add_option("--inputs", options->inputs,
+                      "Write the numbers that queries, keys and values repeat, each from its own of\n"
+                      "input_shifts on, to FILE.npy (bf16 as uint16)");
   add_json_option(*command, options->json);
   command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
 }

@@ -155,8 +155,8 @@ Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& 
     if (!ids.ok() || !weights.ok()) return ids.ok() ? weights.status() : ids.status();
     const reference::Routing expected =
         reference::topk_softmax(logits[rank], step.num_tokens(rank), workload.n_experts, workload.top_k);
-    if (is_alive(rank) && ids.value() != expected.topk_ids)
-      return internal_error("the router's ids differ from the reference");
+    if (is_alive(rank) && (ids.value() != expected.topk_ids || weights.value() != expected.topk_weights))
+      return internal_error("the router's ids or weights of rank %d differ from the reference", rank);
     step.topk_ids[rank] = std::move(ids).value();
     step.topk_weights[rank] = std::move(weights).value();
   }

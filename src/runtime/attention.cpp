@@ -81,35 +81,42 @@ void Attention::choose() {
     choice_.tile_rows = kernel.tile_rows / heads_per_tile_;
   }
   max_num_tiles_ = ceil_div(static_cast<uint32_t>(shape_.max_query_len), choice_.tile_rows);
-  choice_.num_blocks =
-      static_cast<uint32_t>(shape_.num_blocks > 0 ? shape_.num_blocks : rank_.device().num_multiprocessors());
+  choice_.num_blocks = max_num_blocks();
   choose_splits();
 
   choice_.scheduler = kind_of(shape_.scheduler);
   choice_.order = order_of(shape_.order);
   choice_.reason = "as asked";
+  const bool is_even = choice_.kind == AttentionKind::kFull && shape_.page_size == 0 &&
+                       int64_t{shape_.batch_size} * shape_.max_query_len == shape_.num_query_rows &&
+                       int64_t{shape_.batch_size} * shape_.max_key_len == shape_.num_key_rows;
   if (shape_.scheduler == SchedulerChoice::kAuto) {
-    const bool is_even = choice_.kind == AttentionKind::kFull && shape_.page_size == 0 &&
-                         int64_t{shape_.batch_size} * shape_.max_query_len == shape_.num_query_rows &&
-                         int64_t{shape_.batch_size} * shape_.max_key_len == shape_.num_key_rows;
     choice_.scheduler = is_even ? TileSchedulerKind::kTile : TileSchedulerKind::kQueued;
     choice_.reason = is_even ? "all tiles cost the same: blocks stride through them"
                      : choice_.kind == AttentionKind::kDecode
                          ? "few queries: blocks take parts of the keys from a queue"
                          : "tiles differ in cost: blocks take them from a queue";
   }
-  if (shape_.order == OrderChoice::kAuto && choice_.kind == AttentionKind::kBanded) {
+  if (shape_.order == OrderChoice::kAuto && choice_.kind != AttentionKind::kDecode && !is_even) {
     choice_.order = MHASchedule::LPT;
     if (shape_.scheduler == SchedulerChoice::kAuto) choice_.reason += ", the longest first";
   }
   const uint64_t kv_row_bytes = static_cast<uint64_t>(shape_.head_dim) * 2 * sizeof(bf16);
-  tile_shape_ = {choice_.tile_rows,
-                 static_cast<uint32_t>(shape_.num_heads) / heads_per_tile_ * choice_.num_splits,
-                 choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / kv_row_bytes), group};
+  // To the scheduler the heads that share a tile are one, and each split is one: a K/V head is shared by what
+  // is left.
+  const uint32_t num_parts = choice_.num_splits;
+  tile_shape_ = {choice_.tile_rows, static_cast<uint32_t>(shape_.num_heads) / heads_per_tile_ * num_parts,
+                 choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / kv_row_bytes),
+                 group / heads_per_tile_ * num_parts};
   if (choice_.scheduler == TileSchedulerKind::kTransient)
     choice_.num_blocks =
         static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));
   tile_shape_.num_ctas = choice_.num_blocks;
+}
+
+uint32_t Attention::max_num_blocks() const {
+  return static_cast<uint32_t>(shape_.num_blocks > 0 ? shape_.num_blocks
+                                                     : rank_.device().num_multiprocessors());
 }
 
 // Enough parts of the keys that all blocks have work, and about the same.
@@ -125,6 +132,14 @@ void Attention::choose_splits() {
   if (num_splits <= 1) return;
   split_keys_ = align_up(ceil_div(split_keys_, static_cast<uint32_t>(num_splits)), kernel.tile_keys);
   choice_.num_splits = ceil_div(static_cast<uint32_t>(shape_.max_key_len), split_keys_);
+  const uint32_t num_places = static_cast<uint32_t>(shape_.num_query_rows * shape_.num_heads);
+  choice_.num_combine_blocks = std::min(ceil_div(num_places, combine_warps(num_places)), max_num_blocks());
+}
+
+// Few warps, so that few places still spread over all blocks; more where there are not blocks enough.
+uint32_t Attention::combine_warps(uint32_t num_places) const {
+  constexpr uint32_t kMinWarps = 4, kMaxWarps = 16;
+  return std::clamp(ceil_div(num_places, max_num_blocks()), kMinWarps, kMaxWarps);
 }
 
 uint64_t Attention::num_places() const {
@@ -134,7 +149,7 @@ uint64_t Attention::num_places() const {
 Status Attention::allocate() {
   const size_t batch_size = static_cast<size_t>(shape_.batch_size);
   Result<Buffer<uint32_t>> queue = rank_.allocate<uint32_t>(1),
-                           plan = rank_.allocate<uint32_t>(2 * batch_size + 1);
+                           plan = rank_.allocate<uint32_t>(3 * batch_size + 1);
   for (const Result<Buffer<uint32_t>>* buffer : {&queue, &plan})
     if (!buffer->ok()) return buffer->status();
   queue_ = std::move(queue).value();
@@ -169,6 +184,26 @@ Status Attention::run(const AttentionTensors& tensors) {
   return choice_.num_splits > 1 ? launch_combine(tensors) : Status();
 }
 
+MHATilePlan Attention::tile_plan() const {
+  const uint32_t batch_size = static_cast<uint32_t>(shape_.batch_size);
+  return {plan_.data(), plan_.data() + batch_size, plan_.data() + 2 * batch_size + 1};
+}
+
+KeyPlaces Attention::keys_of(const AttentionTensors& tensors) const {
+  const uint32_t tile_keys = kernels_.at(shape_.head_dim, choice_.kind).tile_keys;
+  KeyPlaces keys{.row_offsets = tensors.key_offsets,
+                 .lengths = tensors.key_lengths,
+                 .max_seq_len = static_cast<uint32_t>(shape_.max_key_len),
+                 .page_table = tensors.page_table,
+                 .pages_per_sequence = static_cast<uint32_t>(shape_.pages_per_sequence),
+                 .box_rows = tile_keys};
+  if (shape_.page_size > 0) {
+    keys.page_rows_log2 = static_cast<uint32_t>(std::countr_zero(static_cast<unsigned>(shape_.page_size)));
+    keys.box_rows = std::gcd(tile_keys, static_cast<uint32_t>(shape_.page_size));
+  }
+  return keys;
+}
+
 AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
   AttentionNumbers numbers;
   numbers.order = {choice_.scheduler,
@@ -179,20 +214,10 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
                    {},
                    static_cast<uint32_t>(shape_.batch_size),
                    max_num_tiles_,
-                   static_cast<uint32_t>(shape_.max_query_len)};
-  if (tensors.query_offsets != nullptr) numbers.order.plan = {plan_.data(), plan_.data() + shape_.batch_size};
-  const uint32_t tile_keys = kernels_.at(shape_.head_dim, choice_.kind).tile_keys;
-  KeyPlaces& keys = numbers.keys;
-  keys = {.row_offsets = tensors.key_offsets,
-          .lengths = tensors.key_lengths,
-          .max_seq_len = static_cast<uint32_t>(shape_.max_key_len),
-          .page_table = tensors.page_table,
-          .pages_per_sequence = static_cast<uint32_t>(shape_.pages_per_sequence),
-          .box_rows = tile_keys};
-  if (shape_.page_size > 0) {
-    keys.page_rows_log2 = static_cast<uint32_t>(std::countr_zero(static_cast<unsigned>(shape_.page_size)));
-    keys.box_rows = std::gcd(tile_keys, static_cast<uint32_t>(shape_.page_size));
-  }
+                   static_cast<uint32_t>(shape_.max_query_len),
+                   static_cast<uint32_t>(shape_.max_key_len)};
+  if (tensors.query_offsets != nullptr) numbers.order.plan = tile_plan();
+  numbers.keys = keys_of(tensors);
   numbers.num_heads = static_cast<uint32_t>(shape_.num_heads);
   numbers.heads_per_kv_head = static_cast<uint32_t>(shape_.num_heads / shape_.num_kv_heads);
   numbers.heads_per_tile = heads_per_tile_;
@@ -216,27 +241,24 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
 Status Attention::launch_plan(const AttentionTensors& tensors) {
   constexpr uint32_t kNumThreads = 128;
   const uint32_t batch_size = static_cast<uint32_t>(shape_.batch_size);
-  return kernels_.plan_tiles({.num_blocks = ceil_div(batch_size, kNumThreads),
+  return kernels_.plan_tiles({.num_blocks = std::min(ceil_div(batch_size, kNumThreads), max_num_blocks()),
                               .num_threads = kNumThreads,
                               .programmatic_dependent = true},
                              rank_.stream(),
-                             PlanTilesParams{tensors.query_offsets,
-                                             batch_size,
-                                             choice_.tile_rows,
-                                             choice_.order,
-                                             {plan_.data(), plan_.data() + batch_size}});
+                             PlanTilesParams{tensors.query_offsets, batch_size, choice_.tile_rows,
+                                             choice_.order, tile_plan(), keys_of(tensors)});
 }
 
 Status Attention::launch_combine(const AttentionTensors& tensors) {
-  constexpr uint32_t kWarpsPerBlock = 4;
-  const uint32_t num_places =
-      static_cast<uint32_t>(shape_.num_query_rows) * static_cast<uint32_t>(shape_.num_heads);
+  const uint32_t num_heads = static_cast<uint32_t>(shape_.num_heads);
+  const uint32_t num_places = static_cast<uint32_t>(shape_.num_query_rows) * num_heads;
   return kernels_.combine_splits(
-      {.num_blocks = ceil_div(num_places, kWarpsPerBlock),
-       .num_threads = kWarpsPerBlock * kWarpSize,
+      {.num_blocks = choice_.num_combine_blocks,
+       .num_threads = combine_warps(num_places) * kWarpSize,
        .programmatic_dependent = true},
       rank_.stream(),
       CombineSplitsParams{partial_output_.data(), partial_lse_.data(), tensors.output, tensors.lse,
+                          tensors.query_offsets, static_cast<uint32_t>(shape_.batch_size), num_heads,
                           choice_.num_splits, num_places, static_cast<uint32_t>(shape_.head_dim)});
 }
 

@@ -172,11 +172,13 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
   // Where so many must have told each other their counts before the first of so few rows moves, the slotted
   // protocol, which sends at once, is ahead; measured in docs/benchmarks.md.
   constexpr int kMostRanks = 32, kFewTokens = 4;
-  if (n_ranks > kMostRanks && config.max_tokens_per_rank <= kFewTokens)
+  const int num_exchanging = num_exchanging_ranks(config, n_ranks);
+  if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
+  if (num_exchanging > kMostRanks && config.max_tokens_per_rank <= kFewTokens)
     return {Protocol::kSlotted, "at most " + std::to_string(config.max_tokens_per_rank) +
-                                    " tokens of each of " + std::to_string(n_ranks) +
+                                    " tokens of each of " + std::to_string(num_exchanging) +
                                     " ranks are sent before their counts are known"};
-  return {Protocol::kDirect, "every row moves once, when " + std::to_string(n_ranks) +
+  return {Protocol::kDirect, "every row moves once, when " + std::to_string(num_exchanging) +
                                  " ranks have told each other their counts"};
 }
 

@@ -81,7 +81,7 @@ Status ExpertParallel::choose_launch() {
   return Status();
 }
 
-// Of dispatch and of combine; also loads them.
+// Of dispatch, of combine and of the all-reduce where there is one; also loads them.
 Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
   const EpKernels kernels = kernels_of(device);
   const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
@@ -96,7 +96,10 @@ Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
                             to_string(config_.combine_format));
   const Result<int> for_combine = combine->max_resident_blocks(shape, launch_shape());
   if (!for_dispatch.ok() || !for_combine.ok()) return for_dispatch.ok() ? for_combine : for_dispatch;
-  return std::min(for_dispatch.value(), for_combine.value());
+  const int for_step = std::min(for_dispatch.value(), for_combine.value());
+  if (config_.routing == Routing::kAllToAll) return for_step;
+  const Result<int> for_all_reduce = kernels.all_reduce.max_resident_blocks(launch_shape());
+  return for_all_reduce.ok() ? std::min(for_step, for_all_reduce.value()) : for_all_reduce;
 }
 
 const DispatchKernels& ExpertParallel::dispatch_kernels() const {
@@ -159,12 +162,11 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
         "row_readiness: rows of the slotted protocol are there after dispatch_wait only");
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   const DirectCounters counters{memory.counters.as<int32_t>()};
-  return RowReadiness{memory.dispatch_counts.as<uint64_t>(),
-                      counters.num_steps(),
+  FaultChannel fault = step_fault_channel(rank);
+  fault.first_expert = rank * n_local_experts();
+  return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
                       counters.row_offset(num_groups() - n_local_experts()),
-                      num_exchanging_ranks(config_, n_ranks()),
-                      rank * n_local_experts(),
-                      fault_channel(rank)};
+                      num_exchanging_ranks(config_, n_ranks()), fault};
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.

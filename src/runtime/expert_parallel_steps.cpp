@@ -28,6 +28,13 @@ FaultChannel ExpertParallel::fault_channel(int rank) const {
   return channel;
 }
 
+FaultChannel ExpertParallel::step_fault_channel(int rank) const {
+  FaultChannel channel = fault_channel(rank);
+  channel.first_rank = peers_of(rank).front();
+  channel.first_expert = shape_of_rank(rank).first_expert;
+  return channel;
+}
+
 // The emulator takes every rank for a device of its own.
 Scope ExpertParallel::signal_scope() const {
   for (int rank = 0; rank < n_ranks(); ++rank)
@@ -74,7 +81,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.token_scales_offset = sizes_->token_scales_offset;
   arguments.scale_sources_offset = sizes_->scale_sources_offset;
   arguments.send_buf = own.send.as<std::byte>();
-  arguments.fault = fault_channel(rank);
+  arguments.fault = step_fault_channel(rank);
   return arguments;
 }
 
@@ -88,7 +95,7 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.counters = own.counters.as<int32_t>();
   arguments.row_of = own.row_of.as<uint32_t>();
-  arguments.fault = fault_channel(rank);
+  arguments.fault = step_fault_channel(rank);
   return arguments;
 }
 
@@ -276,8 +283,13 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   if (config_.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
   SWITCHYARD_RETURN_IF_ERROR(check_tokens("all_reduce", num_tokens, values, "values"));
+  const int num_dispatched = ranks_[static_cast<size_t>(rank)]->num_tokens;
+  if (num_tokens != num_dispatched)
+    return invalid_argument("all_reduce: num_tokens is %d; this step dispatched %d", num_tokens,
+                            num_dispatched);
   AllReduceParams params{.layout = {n_ranks(), config_.max_tokens_per_rank, config_.hidden},
                          .my_rank = rank,
+                         .signal_scope = signal_scope(),
                          .num_tokens = num_tokens,
                          .values = values,
                          .exchanged = {},
@@ -289,7 +301,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   }
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  return owner.device().kernels().all_reduce(launch_shape(), owner.stream(), params);
+  return kernels_of(owner.device()).all_reduce.launch(launch_shape(), owner.stream(), params);
 }
 
 }  // namespace switchyard

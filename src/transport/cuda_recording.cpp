@@ -2,7 +2,10 @@
 // event-record node between a join and a fork, so that every replay takes the time anew.
 #include "cuda_recording.hpp"
 
+#include <algorithm>
+
 #include "cuda_check.hpp"
+#include "cuda_forks.hpp"
 
 namespace switchyard {
 namespace {
@@ -155,11 +158,15 @@ class CudaRecording : public Recording {
   Result<std::unique_ptr<RecordedLaunches>> finish() override {
     SWITCHYARD_RETURN_IF_ERROR(group_.join());
     SWITCHYARD_RETURN_IF_ERROR(end_capture());
+    Device& device = *streams_.front().device;
+    if (std::all_of(streams_.begin(), streams_.end(),
+                    [&](const DeviceStream& member) { return member.device == &device; }))
+      SWITCHYARD_RETURN_IF_ERROR(stagger_forks(graph_, device.num_multiprocessors()));
     // Events of its own: those of the capture belong to it.
     Result<StreamGroup> group = StreamGroup::create(streams_);
     if (!group.ok()) return group.status();
-    auto recorded = std::make_unique<CudaRecordedLaunches>(*streams_.front().device, std::move(group).value(),
-                                                           std::move(marks_));
+    auto recorded =
+        std::make_unique<CudaRecordedLaunches>(device, std::move(group).value(), std::move(marks_));
     SWITCHYARD_RETURN_IF_ERROR(recorded->instantiate(graph_));
     return std::unique_ptr<RecordedLaunches>(std::move(recorded));
   }

@@ -2,11 +2,11 @@
 // shape the library ships, a test for kernels of its own.
 #pragma once
 
+#include "launch_all_reduce.hpp"
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
 #include "make_combine_kernels.hpp"
 #include "make_dispatch_kernels.hpp"
-#include "switchyard/ep/all_reduce.hpp"
 #include "switchyard/ep/topk_softmax.hpp"
 #include "switchyard/gemm/grouped_matmul.hpp"
 #include "switchyard/sync/check_output.hpp"
@@ -22,20 +22,11 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
   return target::launch(kName, kKernel, shape, stream, params);
 }
 
-inline Status launch_all_reduce(const LaunchShape& shape, StreamHandle stream,
-                                const AllReduceParams& params) {
-  return target::launch("all_reduce", all_reduce_kernel, with_shared(shape, sizeof(AllReduceShared)), stream,
-                        params);
-}
-
 // The others are loaded when max_resident_blocks looks at them.
 inline Status load_plain_kernels() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {{&all_reduce_kernel, sizeof(AllReduceShared)},
-                                            {&topk_softmax_kernel, 0},
-                                            {&grouped_matmul_kernel, 0},
-                                            {&stall_kernel, 0},
-                                            {&check_output_kernel, 0}};
+  const target::ResidentKernel kernels[] = {
+      {&topk_softmax_kernel, 0}, {&grouped_matmul_kernel, 0}, {&stall_kernel, 0}, {&check_output_kernel, 0}};
   SWITCHYARD_RETURN_IF_ERROR(load_silu_mul_kernels());
   SWITCHYARD_RETURN_IF_ERROR(load_recode_rows_kernels());
   return target::max_resident_blocks(kernels, kWarpSize).status();
@@ -49,9 +40,8 @@ template <FixedShape Slotted, FixedShape Direct>
 constexpr KernelTable make_kernel_table() {
   return {
       .load = &load_plain_kernels,
-      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>},
-      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>},
-      .all_reduce = &launch_all_reduce,
+      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>, kAllReduce},
+      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>, kAllReduce},
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

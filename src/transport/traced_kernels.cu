@@ -1,5 +1,6 @@
 // The kernels of both protocols once more, such as can trace, for CUDA.
 #define SWITCHYARD_TRACED
+#include "launch_all_reduce.hpp"
 #include "make_combine_kernels.hpp"
 #include "make_dispatch_kernels.hpp"
 
@@ -7,8 +8,8 @@ namespace switchyard {
 
 const TracedKernels& cuda_traced_kernels() {
   static constexpr TracedKernels kKernels{
-      .slotted = {&slotted_bf16_alone<RunTimeShape>, &slotted_bf16_combine_alone<RunTimeShape>},
-      .direct = {&direct_bf16_alone<RunTimeShape>, &direct_bf16_combine_alone<RunTimeShape>}};
+      .slotted = {&slotted_bf16_alone<RunTimeShape>, &slotted_bf16_combine_alone<RunTimeShape>, kAllReduce},
+      .direct = {&direct_bf16_alone<RunTimeShape>, &direct_bf16_combine_alone<RunTimeShape>, kAllReduce}};
   return kKernels;
 }
 

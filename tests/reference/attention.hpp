@@ -47,6 +47,7 @@ struct AttentionDifference {
 };
 
 // Looks at every stride-th row and head. An error counts as bad beyond bf16's rounding of output and weights.
+// No lse: it is not looked at.
 AttentionDifference compare_attention(const AttentionBatch& batch, const std::vector<bf16>& output,
                                       const std::vector<float>& lse, int stride = 1);
 

@@ -7,6 +7,7 @@ namespace switchyard::reference {
 namespace {
 
 constexpr bf16 kNotANumber{0x7fc0};
+constexpr float kNotWritten = 1e30f;
 
 // Of the normal distribution, nearly: the sum of a few even ones.
 void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& random) {
@@ -29,6 +30,39 @@ Status put(Rank& rank, const std::vector<T>& values, Buffer<T>& buffer) {
 
 }  // namespace
 
+int64_t AttentionCase::sum_of(const std::vector<int>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
+
+std::vector<uint32_t> AttentionCase::offsets_of(const std::vector<int>& lengths) {
+  std::vector<uint32_t> offsets = {0};
+  for (const int length : lengths) offsets.push_back(offsets.back() + static_cast<uint32_t>(length));
+  return offsets;
+}
+
+AttentionShape AttentionCase::shape() const {
+  const auto longest = [](const std::vector<int>& lengths) {
+    return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  };
+  AttentionShape shape{.head_dim = head_dim,
+                       .num_heads = num_heads,
+                       .num_kv_heads = num_kv_heads,
+                       .batch_size = static_cast<int>(query_lens.size()),
+                       .max_query_len = longest(query_lens),
+                       .max_key_len = longest(num_keys()),
+                       .num_query_rows = total_queries() + num_spare_rows,
+                       .num_key_rows = total_keys(),
+                       .causal = causal,
+                       .window = window,
+                       .page_size = page_size,
+                       .scale = scale,
+                       .scheduler = scheduler,
+                       .order = order,
+                       .num_blocks = num_blocks};
+  if (has_key_lengths) shape.num_key_rows = int64_t{shape.batch_size} * shape.max_key_len;
+  return shape;
+}
+
 AttentionHarness::AttentionHarness(Rank& rank, const AttentionCase& attention_case)
     : rank_(rank), case_(attention_case) {}
 
@@ -43,70 +77,52 @@ Result<std::unique_ptr<AttentionHarness>> AttentionHarness::create(Rank& rank,
   return harness;
 }
 
+// Which rows hold the keys of each sequence.
+void AttentionHarness::place_keys(std::mt19937_64& random) {
+  const std::vector<int>& num_keys = case_.num_keys();
+  const std::vector<uint32_t> offsets = case_.key_offsets();
+  const uint32_t page_size = static_cast<uint32_t>(case_.page_size);
+  if (page_size > 0) {
+    shape_.pages_per_sequence = (shape_.max_key_len + case_.page_size - 1) / case_.page_size + 1;
+    page_table_.resize(num_keys.size() * static_cast<size_t>(shape_.pages_per_sequence));
+    std::iota(page_table_.begin(), page_table_.end(), 0);
+    std::shuffle(page_table_.begin(), page_table_.end(), random);
+    shape_.num_key_rows = static_cast<int64_t>(page_table_.size()) * case_.page_size;
+  }
+  for (size_t sequence = 0; sequence < num_keys.size(); ++sequence) {
+    std::vector<uint32_t>& rows = batch_.key_rows.emplace_back(num_keys[sequence]);
+    std::iota(rows.begin(), rows.end(),
+              case_.has_key_lengths
+                  ? static_cast<uint32_t>(sequence) * static_cast<uint32_t>(shape_.max_key_len)
+                  : offsets[sequence]);
+    for (uint32_t key = 0; page_size > 0 && key < rows.size(); ++key)
+      rows[key] =
+          static_cast<uint32_t>(
+              page_table_[sequence * static_cast<size_t>(shape_.pages_per_sequence) + key / page_size]) *
+              page_size +
+          key % page_size;
+  }
+}
+
 // Where rows lie, and what is in them.
 void AttentionHarness::make_batch() {
-  const std::vector<int>& key_lens = case_.key_lens.empty() ? case_.query_lens : case_.key_lens;
   batch_.num_heads = case_.num_heads;
   batch_.num_kv_heads = case_.num_kv_heads;
   batch_.head_dim = case_.head_dim;
   batch_.causal = case_.causal;
   batch_.window = case_.window;
+  batch_.scale = case_.scale;
   batch_.sequence_of_nans = case_.sequence_of_nans;
+  batch_.query_offsets = case_.query_offsets();
+  shape_ = case_.shape();
   std::mt19937_64 random(case_.seed);
-
-  batch_.query_offsets = {0};
-  for (const int length : case_.query_lens)
-    batch_.query_offsets.push_back(batch_.query_offsets.back() + static_cast<uint32_t>(length));
-  const auto longest = [](const std::vector<int>& lengths) {
-    return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  };
-  shape_ = {.head_dim = case_.head_dim,
-            .num_heads = case_.num_heads,
-            .num_kv_heads = case_.num_kv_heads,
-            .batch_size = static_cast<int>(case_.query_lens.size()),
-            .max_query_len = longest(case_.query_lens),
-            .max_key_len = longest(key_lens),
-            .num_query_rows = batch_.query_offsets.back(),
-            .causal = case_.causal,
-            .window = case_.window,
-            .page_size = case_.page_size,
-            .scheduler = case_.scheduler,
-            .order = case_.order,
-            .num_blocks = case_.num_blocks};
-
-  key_offsets_ = {0};
-  uint32_t num_rows = 0;
-  if (case_.page_size > 0) {
-    const int page_size = case_.page_size;
-    shape_.pages_per_sequence = (shape_.max_key_len + page_size - 1) / page_size + 1;
-    const size_t num_pages = key_lens.size() * static_cast<size_t>(shape_.pages_per_sequence);
-    page_table_.resize(num_pages);
-    std::iota(page_table_.begin(), page_table_.end(), 0);
-    std::shuffle(page_table_.begin(), page_table_.end(), random);
-    num_rows = static_cast<uint32_t>(num_pages) * static_cast<uint32_t>(page_size);
-  }
-  for (size_t sequence = 0; sequence < key_lens.size(); ++sequence) {
-    std::vector<uint32_t>& rows = batch_.key_rows.emplace_back();
-    for (uint32_t key = 0; key < static_cast<uint32_t>(key_lens[sequence]); ++key) {
-      const uint32_t page_size = static_cast<uint32_t>(case_.page_size);
-      rows.push_back(
-          page_size == 0
-              ? num_rows++
-              : static_cast<uint32_t>(page_table_[sequence * static_cast<size_t>(shape_.pages_per_sequence) +
-                                                  key / page_size]) *
-                        page_size +
-                    key % page_size);
-    }
-    key_offsets_.push_back(key_offsets_.back() + static_cast<uint32_t>(key_lens[sequence]));
-    key_lengths_.push_back(static_cast<uint32_t>(key_lens[sequence]));
-  }
-  shape_.num_key_rows = num_rows;
+  place_keys(random);
 
   const size_t query_row = static_cast<size_t>(case_.num_heads) * static_cast<size_t>(case_.head_dim);
   const size_t key_row = static_cast<size_t>(case_.num_kv_heads) * static_cast<size_t>(case_.head_dim);
-  batch_.queries.resize(batch_.query_offsets.back() * query_row);
+  batch_.queries.resize(num_query_rows() * query_row);
   fill(batch_.queries, 0, batch_.queries.size(), random);
-  batch_.keys.assign(num_rows * key_row, kNotANumber);
+  batch_.keys.assign(static_cast<size_t>(shape_.num_key_rows) * key_row, kNotANumber);
   batch_.values = batch_.keys;
   for (int sequence = 0; sequence < batch_.num_sequences(); ++sequence) {
     if (sequence == batch_.sequence_of_nans) continue;
@@ -122,24 +138,25 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.keys, keys_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.values, values_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<bf16>(batch_.queries.size(), kNotANumber), output_));
-  const size_t num_places = batch_.query_offsets.back() * static_cast<size_t>(case_.num_heads);
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<float>(num_places, 1e30f), lse_));
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.query_offsets, query_offsets_on_device_));
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, key_offsets_, key_offsets_on_device_));
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, key_lengths_, key_lengths_on_device_));
+  const size_t num_places = num_query_rows() * static_cast<size_t>(case_.num_heads);
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<float>(num_places, kNotWritten), lse_));
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.query_offsets, query_offsets_));
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, case_.key_offsets(), key_offsets_));
+  const std::vector<int>& num_keys = case_.num_keys();
+  SWITCHYARD_RETURN_IF_ERROR(
+      put(rank_, std::vector<uint32_t>(num_keys.begin(), num_keys.end()), key_lengths_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, page_table_, page_table_on_device_));
   tensors_ = {.queries = queries_.data(),
               .keys = keys_.data(),
               .values = values_.data(),
               .output = output_.data(),
-              .lse = lse_.data()};
-  if (!case_.is_dense) tensors_.query_offsets = query_offsets_on_device_.data();
-  if (case_.page_size > 0) {
-    tensors_.key_lengths = key_lengths_on_device_.data();
-    tensors_.page_table = page_table_on_device_.data();
-  } else if (!case_.is_dense) {
-    tensors_.key_offsets = key_offsets_on_device_.data();
-  }
+              .lse = case_.wants_lse ? lse_.data() : nullptr};
+  if (!case_.is_dense) tensors_.query_offsets = query_offsets_.data();
+  if (case_.page_size > 0) tensors_.page_table = page_table_on_device_.data();
+  if (case_.page_size > 0 || case_.has_key_lengths)
+    tensors_.key_lengths = key_lengths_.data();
+  else if (!case_.is_dense)
+    tensors_.key_offsets = key_offsets_.data();
   return Status();
 }
 
@@ -149,7 +166,13 @@ Result<AttentionDifference> AttentionHarness::compare(int stride) {
   const Result<std::vector<float>> lse = lse_.download();
   if (!output.ok()) return output.status();
   if (!lse.ok()) return lse.status();
-  return compare_attention(batch_, output.value(), lse.value(), stride);
+  const size_t num_used = batch_.query_offsets.back() * static_cast<size_t>(case_.num_heads);
+  for (size_t place = num_used; place < lse.value().size(); ++place)
+    if ((case_.wants_lse && lse.value()[place] != kNotWritten) ||
+        output.value()[place * static_cast<size_t>(case_.head_dim)].bits != kNotANumber.bits)
+      return AttentionDifference{.first_bad = "a row of no sequence was written"};
+  return compare_attention(batch_, output.value(), case_.wants_lse ? lse.value() : std::vector<float>(),
+                           stride);
 }
 
 }  // namespace switchyard::reference

@@ -16,13 +16,31 @@ struct AttentionCase {
   int head_dim = 64;
   bool causal = false;
   int window = 0;
+  float scale = 0;  // 0: one over the square root of head_dim
   int page_size = 0;
-  bool is_dense = false;  // all lengths alike, told without offsets
+  bool is_dense = false;         // all lengths alike, told without offsets
+  bool has_key_lengths = false;  // room for the most keys in every sequence, told by lengths, without pages
+  bool wants_lse = true;
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks = 0;
+  int num_spare_rows = 0;     // of queries, after those of all sequences: nobody may write there
   int sequence_of_nans = -1;  // whose keys and values are NaN: what leaks from it is seen
   uint64_t seed = 1;
+
+  // Keys of each sequence.
+  const std::vector<int>& num_keys() const { return key_lens.empty() ? query_lens : key_lens; }
+  int64_t total_queries() const { return sum_of(query_lens); }
+  int64_t total_keys() const { return sum_of(num_keys()); }
+  // Where sequences begin if they lie one behind the other, and where the last one ends.
+  std::vector<uint32_t> query_offsets() const { return offsets_of(query_lens); }
+  std::vector<uint32_t> key_offsets() const { return offsets_of(num_keys()); }
+  // With pages, num_key_rows and pages_per_sequence are left to who makes the pages.
+  AttentionShape shape() const;
+
+ private:
+  static int64_t sum_of(const std::vector<int>& lengths);
+  static std::vector<uint32_t> offsets_of(const std::vector<int>& lengths);
 };
 
 // One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no
@@ -42,19 +60,20 @@ class AttentionHarness {
  private:
   AttentionHarness(Rank& rank, const AttentionCase& attention_case);
   void make_batch();
+  void place_keys(std::mt19937_64& random);
+  size_t num_query_rows() const { return static_cast<size_t>(shape_.num_query_rows); }
   Status upload();
 
   Rank& rank_;
   const AttentionCase case_;
   AttentionBatch batch_;
   AttentionShape shape_;
-  std::vector<uint32_t> key_offsets_, key_lengths_;
   std::vector<int32_t> page_table_;
   std::unique_ptr<Attention> attention_;
   AttentionTensors tensors_;
   Buffer<bf16> queries_, keys_, values_, output_;
   Buffer<float> lse_;
-  Buffer<uint32_t> query_offsets_on_device_, key_offsets_on_device_, key_lengths_on_device_;
+  Buffer<uint32_t> query_offsets_, key_offsets_, key_lengths_;
   Buffer<int32_t> page_table_on_device_;
 };
 

@@ -303,7 +303,7 @@ Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_exp
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
     // Equal logits weigh the same, infinite ones too.
     const auto weight = [&](int k) {
-      return row[order[k]] == row[order[0]] ? 1.0f : std::exp(row[order[k]] - row[order[0]]);
+      return row[order[k]] == row[order[0]] ? 1.0f : exp_f32(row[order[k]] - row[order[0]]);
     };
     float sum = 0.0f;
     for (int k = 0; k < top_k; ++k) sum += weight(k);

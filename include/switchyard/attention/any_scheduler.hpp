@@ -52,16 +52,20 @@ class AnyScheduler {
   template <MHASchedule kOrder, typename Visit>
   SWITCHYARD_DEVICE void with_order(Visit visit) {
     if (params_.row_offsets == nullptr)
-      with_lengths<kOrder>(
-          MHATileSummary<CommonLength>{
-              params_.batch_size, params_.max_num_prompt_tiles, {}, params_.max_seq_len, params_.plan},
-          visit);
+      with_lengths<kOrder>(MHATileSummary<CommonLength>{params_.batch_size,
+                                                        params_.max_num_prompt_tiles,
+                                                        {},
+                                                        params_.max_seq_len,
+                                                        params_.plan,
+                                                        params_.max_num_keys},
+                           visit);
     else
       with_lengths<kOrder>(MHATileSummary<RowOffsets>{params_.batch_size,
                                                       params_.max_num_prompt_tiles,
                                                       {params_.row_offsets},
                                                       params_.max_seq_len,
-                                                      params_.plan},
+                                                      params_.plan,
+                                                      params_.max_num_keys},
                            visit);
   }
   template <MHASchedule kOrder, typename Summary, typename Visit>

@@ -15,9 +15,12 @@ class CombineSplits {
 
   SWITCHYARD_DEVICE void run() {
     const uint32_t num_warps = static_cast<uint32_t>(target::num_blocks() * target::num_warps());
+    const uint32_t* rows = params_.row_offsets;
+    const uint32_t first = rows == nullptr ? 0 : rows[0] * params_.num_heads;
+    const uint32_t end = rows == nullptr ? params_.num_places : rows[params_.batch_size] * params_.num_heads;
     for (uint32_t place =
-             static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
-         place < params_.num_places; place += num_warps)
+             first + static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
+         place < end; place += num_warps)
       combine(place);
   }
 
@@ -83,12 +86,13 @@ SWITCHYARD_KERNEL void plan_tiles_kernel(PlanTilesParams params) {
   const uint32_t num_threads = static_cast<uint32_t>(target::num_blocks() * target::num_threads());
   for (uint32_t i = static_cast<uint32_t>(target::block_idx() * target::num_threads() + target::thread_idx());
        i < params.batch_size; i += num_threads) {
+    const auto num_keys_of = [&](uint32_t prompt_idx) { return params.keys.num_keys(prompt_idx); };
     if (params.order == MHASchedule::LPT)
-      plan_sequence<MHASchedule::LPT>(params.row_offsets, params.batch_size, params.tile_rows, i,
-                                      params.plan);
+      plan_sequence<MHASchedule::LPT>(params.row_offsets, params.batch_size, params.tile_rows, i, params.plan,
+                                      num_keys_of);
     else
       plan_sequence<MHASchedule::DEFAULT>(params.row_offsets, params.batch_size, params.tile_rows, i,
-                                          params.plan);
+                                          params.plan, num_keys_of);
   }
 }
 

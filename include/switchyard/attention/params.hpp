@@ -21,6 +21,7 @@ struct TileOrderParams {
   uint32_t batch_size = 0;
   uint32_t max_num_prompt_tiles = 0;
   uint32_t max_seq_len = 0;
+  uint32_t max_num_keys = 0;
 };
 
 // Where the keys of a sequence lie. Row offsets; or one length for all; or pages, with lengths of their own.
@@ -32,6 +33,11 @@ struct KeyPlaces {
   uint32_t pages_per_sequence = 0;
   uint32_t page_rows_log2 = 0;
   uint32_t box_rows = 0;  // keys of one load
+
+  SWITCHYARD_HD uint32_t num_keys(uint32_t prompt_idx) const {
+    if (lengths != nullptr) return lengths[prompt_idx];
+    return row_offsets == nullptr ? max_seq_len : row_offsets[prompt_idx + 1] - row_offsets[prompt_idx];
+  }
 };
 
 inline constexpr int kNoWindow = INT32_MAX / 2;
@@ -62,6 +68,10 @@ struct CombineSplitsParams {
   const float* partial_lse;     // [split][place]
   bf16* output;                 // [place][head_dim]
   float* lse;                   // [place], or null
+  const uint32_t*
+      row_offsets;  // [batch_size + 1]: rows outside of them are nobody's; null: all are somebody's
+  uint32_t batch_size;
+  uint32_t num_heads;
   uint32_t num_splits;
   uint32_t num_places;
   uint32_t head_dim;  // a multiple of 64
@@ -74,6 +84,7 @@ struct PlanTilesParams {
   uint32_t tile_rows;
   MHASchedule order;
   MHATilePlan plan;
+  KeyPlaces keys;
 };
 
 }  // namespace switchyard

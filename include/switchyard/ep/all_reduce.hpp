@@ -64,7 +64,8 @@ struct AllReduce {
     if (!shared.is_last_block) return;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads())
       // release: lets the rank read this rank's values; pairs with the acquire in its collect()
-      target::st_release_system(params.cells.of_rank[rank] + params.my_rank, StepCell{step, 0}.pack());
+      target::st_release(params.signal_scope, params.cells.of_rank[rank] + params.my_rank,
+                         StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(blocks_done, 0);
   }
 
@@ -74,9 +75,19 @@ struct AllReduce {
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
       StepCell cell{};
       // acquire: the rank's values; pairs with the release in its show_values()
-      arrived &= wait_for_step(params.fault, Phase::kAllReduce, rank, -1, step, my_cells + rank, cell);
+      arrived &= wait_for_step(params.fault, Phase::kAllReduce, rank, -1, step, my_cells + rank, cell) &&
+                 has_as_many_tokens(rank, cell.value);
     }
     return sync_block_all_well(arrived);
+  }
+
+  // Ranks that differ find out before they take anything of each other.
+  SWITCHYARD_DEVICE bool has_as_many_tokens(int rank, uint32_t num_tokens) const {
+    const uint32_t expected = static_cast<uint32_t>(params.num_tokens);
+    if (!kChecked || num_tokens == expected) return true;
+    raise_fault(params.fault, FaultKind::kOtherTokens, {Phase::kAllReduce, rank, -1, expected}, num_tokens,
+                0);
+    return false;
   }
 
   SWITCHYARD_DEVICE void reduce(int64_t chunk) const {

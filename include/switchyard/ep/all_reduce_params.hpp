@@ -5,8 +5,8 @@
 
 namespace switchyard {
 
-// Values: bf16 [2][max_tokens][hidden], where steps take turns. Cells: uint64 [n_ranks], a StepCell each, and
-// behind them what a rank keeps for itself.
+// Values: bf16 [2][max_tokens][hidden], where steps take turns. Cells: uint64 [n_ranks], a StepCell each with
+// the number of the rank's tokens, and behind them what a rank keeps for itself.
 struct AllReduceLayout {
   int n_ranks;
   int max_tokens;
@@ -31,7 +31,8 @@ struct AllReduceLayout {
 struct AllReduceParams {
   AllReduceLayout layout;
   int32_t my_rank;
-  int32_t num_tokens;  // the same on all ranks
+  Scope signal_scope;  // as in dispatch
+  int32_t num_tokens;  // the same on all ranks: a rank that has another number is a fault
   bf16* values;        // [num_tokens][hidden]: partial sums, and what becomes of them
   RankPointers<bf16> exchanged;
   RankPointers<uint64_t> cells;

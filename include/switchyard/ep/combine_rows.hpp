@@ -23,7 +23,6 @@ struct BF16CombineRows {
   SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
     return target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16));
   }
-  SWITCHYARD_DEVICE static float load_factor(const std::byte*, int, int, float weight) { return weight; }
   SWITCHYARD_DEVICE static void add(float (&sums)[1][kColumnsPerThread], const Chunk& chunk, float factor) {
     accumulate(sums[0], chunk, factor);
   }
@@ -90,44 +89,5 @@ struct FP8CombineRows {
       target::st_16(output + column + i, pack_bf16(values + i));
   }
 };
-
-// Adds rows [first, first + kNumRows) of a token. All loads are under way before the first is used; where a
-// row is not there its memory is, and means nothing.
-template <typename Rows, int kNumRows, typename TokenRows, int kParts>
-SWITCHYARD_DEVICE void add_rows(const TokenRows& rows, int first, int column,
-                                float (&sums)[kParts][kColumnsPerThread]) {
-  const auto factors = rows.template factors<kNumRows>(first, column);
-  typename Rows::Chunk loaded[kNumRows];
-  SWITCHYARD_UNROLL
-  for (int i = 0; i < kNumRows; ++i) loaded[i] = rows.load(first + i, column);
-  SWITCHYARD_UNROLL
-  for (int i = 0; i < kNumRows; ++i)
-    if (rows.is_there(first + i)) Rows::add(sums, loaded[i], factors.of(i));
-}
-
-// The weighted sum of a token's rows in fp32, Rows::kColumns columns of it, for the epilogue. `rows` says
-// what there is: num_rows(), is_there(i), load(i, column), factors(first, column), and add_last(sums,
-// column), what comes behind them; and whether the column is one, or this thread is only needed by its warp.
-template <typename Rows, typename TokenRows, typename Epilogue>
-SWITCHYARD_DEVICE void reduce_rows(const Epilogue& epilogue, const TokenRows& rows, int token_idx,
-                                   int column) {
-  constexpr int kParts = Rows::kColumns / kColumnsPerThread;
-  constexpr int kFirst = TokenRows::kFirstInFlight, kNext = 4;
-  float sums[kParts][kColumnsPerThread] = {};
-  int first = 0;
-  // The first loads have the registers of the sums, too.
-  if (kFirst <= rows.num_rows()) {
-    add_rows<Rows, kFirst>(rows, 0, column, sums);
-    first = kFirst;
-  }
-  for (; first + kNext <= rows.num_rows(); first += kNext) add_rows<Rows, kNext>(rows, first, column, sums);
-  for (; first < rows.num_rows(); ++first) add_rows<Rows, 1>(rows, first, column, sums);
-  if (!rows.has_column(column)) return;
-  SWITCHYARD_UNROLL
-  for (int part = 0; part < kParts; ++part) {
-    rows.add_last(sums[part], column + part * kColumnsPerThread);
-    epilogue(token_idx, column + part * kColumnsPerThread, sums[part]);
-  }
-}
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

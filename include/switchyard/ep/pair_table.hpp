@@ -106,10 +106,11 @@ SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
   uint32_t warps_per_row = num_items == 0 ? 1 : num_warps / num_items;
   if (warps_per_row < 1) warps_per_row = 1;
   if (warps_per_row > kMaxWarpsPerRow) warps_per_row = kMaxWarpsPerRow;
-  for (uint64_t unit = warp; unit < uint64_t{num_items} * warps_per_row; unit += num_warps) {
-    const int part = static_cast<int>(unit / num_items);
-    work(static_cast<uint32_t>(unit % num_items), part * kWarpSize + target::lane_idx(),
+  const uint32_t num_units = num_items * warps_per_row;  // at most num_items or num_warps, whichever is more
+  for (uint32_t unit = warp; unit < num_units; unit += num_warps) {
+    work(unit % num_items, static_cast<int>(unit / num_items) * kWarpSize + target::lane_idx(),
          static_cast<int>(warps_per_row) * kWarpSize);
+    if (num_units - unit <= num_warps) break;  // the next may lie beyond 32 bits
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "switchyard/base/exp.hpp"
 #include "switchyard/ep/params.hpp"
 #include "switchyard/target/target.hpp"
 
@@ -47,7 +48,7 @@ SWITCHYARD_DEVICE void route_token(const TopkSoftmaxParams& params, int token_id
     }
     if (best.expert_idx % kWarpSize == target::lane_idx()) taken |= 1u << (best.expert_idx / kWarpSize);
     if (k == 0) best_logit = best.logit;
-    const float weight = best.logit == best_logit ? 1.0f : expf(best.logit - best_logit);
+    const float weight = best.logit == best_logit ? 1.0f : exp_f32(best.logit - best_logit);
     sum += weight;
     if (target::lane_idx() == k) {
       my_weight = weight;

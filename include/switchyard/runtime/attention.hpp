@@ -65,7 +65,8 @@ struct AttentionChoice {
   MHASchedule order = MHASchedule::DEFAULT;
   uint32_t num_blocks = 0;
   uint32_t num_splits = 1;
-  uint32_t tile_rows = 0;  // tokens of a tile
+  uint32_t num_combine_blocks = 0;  // of the kernel after several splits
+  uint32_t tile_rows = 0;           // tokens of a tile
   std::string reason;
 };
 
@@ -89,6 +90,10 @@ class Attention {
   void choose();
   void choose_splits();
   Status allocate();
+  uint32_t max_num_blocks() const;
+  uint32_t combine_warps(uint32_t num_places) const;
+  MHATilePlan tile_plan() const;
+  KeyPlaces keys_of(const AttentionTensors& tensors) const;
   AttentionNumbers numbers_of(const AttentionTensors& tensors) const;
   Status launch_plan(const AttentionTensors& tensors);
   Status launch_combine(const AttentionTensors& tensors);

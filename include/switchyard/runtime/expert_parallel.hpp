@@ -135,7 +135,8 @@ class ExpertParallel {
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over all ranks, in
-  // fp32 in the order of ranks, rounded once. Every rank calls it, with the same number of tokens.
+  // fp32 in the order of ranks, rounded once. Every rank calls it, with as many tokens as it dispatched; a
+  // rank that has other than this one is a fault, which names it.
   Status all_reduce(int rank, bf16* values, int num_tokens);
 
   // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
@@ -219,6 +220,8 @@ class ExpertParallel {
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
   FaultChannel fault_channel(int rank) const;
+  // For kernels that know only the ranks this one exchanges rows with.
+  FaultChannel step_fault_channel(int rank) const;
   Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                          const DispatchInput* input, const DispatchOutput* output);
   Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,

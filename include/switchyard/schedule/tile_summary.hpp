@@ -24,16 +24,17 @@ concept ValidLength = std::is_same_v<T, CommonLength> || std::is_same_v<T, RowOf
 struct MHATilePlan {
   uint32_t* sequence_order = nullptr;  // [batch_size]: the sequence at each position of the order
   uint32_t* tile_offsets = nullptr;    // [batch_size + 1]: the tiles of one head in the sequences before it
+  uint32_t* num_keys = nullptr;  // [batch_size]: of the sequence at each position; null: as many as queries
 };
 
 // How many heads LPT works on at a time: no more than L2 holds the K/V of (but at least one K/V head), whole
 // groups that share a K/V head, and sections as even as can be: a last one of few heads would end unevenly.
-SWITCHYARD_HD constexpr uint32_t heads_per_section(const MHATileShape& shape, uint32_t seq_len,
+SWITCHYARD_HD constexpr uint32_t heads_per_section(const MHATileShape& shape, uint32_t num_keys,
                                                    uint32_t num_heads) {
-  if (shape.kv_rows_in_l2 == 0 || seq_len == 0) return num_heads;
+  if (shape.kv_rows_in_l2 == 0 || num_keys == 0) return num_heads;
   const uint32_t group = shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head;
   const uint32_t num_kv_heads = num_heads / group + (num_heads % group != 0);
-  const uint32_t num_in_l2 = shape.kv_rows_in_l2 >= seq_len ? shape.kv_rows_in_l2 / seq_len : 1;
+  const uint32_t num_in_l2 = shape.kv_rows_in_l2 >= num_keys ? shape.kv_rows_in_l2 / num_keys : 1;
   const uint32_t num_sections = num_kv_heads / num_in_l2 + (num_kv_heads % num_in_l2 != 0);
   const uint64_t num_in_section =
       static_cast<uint64_t>(num_kv_heads / num_sections + (num_kv_heads % num_sections != 0)) * group;
@@ -47,6 +48,7 @@ struct MHATileSummary {
   Lengths valid_length{};
   uint32_t max_seq_len = 0;
   MHATilePlan plan{};
+  uint32_t max_num_keys = 0;  // of a sequence; 0: as many as queries
 
   SWITCHYARD_HD bool has_plan() const { return plan.tile_offsets != nullptr; }
 
@@ -97,8 +99,9 @@ struct MHATileSummary {
     uint32_t pair, tile;  // pairs of sequence and head, head fastest
     if constexpr (kSchedule == MHASchedule::LPT) {
       const uint32_t num_pairs = batch_size * shape.num_heads;
-      const Place place =
-          place_in_sections(idx, heads_per_section(shape, max_seq_len, num_pairs), num_pairs, num_tiles);
+      const Place place = place_in_sections(
+          idx, heads_per_section(shape, max_num_keys == 0 ? max_seq_len : max_num_keys, num_pairs), num_pairs,
+          num_tiles);
       pair = place.head;
       tile = place.tile;
     } else {
@@ -144,7 +147,8 @@ struct MHATileSummary {
     const uint32_t prompt_idx = plan.sequence_order[position];
     uint32_t head_idx, tile;
     if constexpr (kSchedule == MHASchedule::LPT) {
-      const uint32_t num_in_section = heads_per_section(shape, seq_len(prompt_idx), shape.num_heads);
+      const uint32_t num_keys = plan.num_keys == nullptr ? seq_len(prompt_idx) : plan.num_keys[position];
+      const uint32_t num_in_section = heads_per_section(shape, num_keys, shape.num_heads);
       const Place place = place_in_sections(in_sequence, num_in_section, shape.num_heads, num_tiles);
       head_idx = place.head;
       tile = place.tile;

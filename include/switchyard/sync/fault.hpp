@@ -27,6 +27,7 @@ enum class FaultKind : uint32_t {
   // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks see it and skip the
   // step; none is poisoned, and the next step may come.
   kOverCapacity,
+  kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
 };
 
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait, kAllReduce };
@@ -56,6 +57,10 @@ struct FaultChannel {
   uint32_t* poison[MAX_GPUS_PER_NODE];  // each rank's: 0, or 1 + the rank that found a fault
   int32_t my_rank;
   int32_t n_ranks;
+  // Added to the ranks and experts that a kernel names: a rank that does not exchange tokens is a world of
+  // its own to its kernels, but not to who reads what they report.
+  int32_t first_rank;
+  int32_t first_expert;
   uint64_t timeout_ns;
   TraceBuffer trace;
 };

@@ -15,6 +15,13 @@ struct WaitSite {
   uint64_t expected;
 };
 
+// The same by the numbers that ranks and experts have outside the kernel.
+SWITCHYARD_DEVICE WaitSite in_world(const FaultChannel& channel, WaitSite site) {
+  if (site.late_rank >= 0) site.late_rank += channel.first_rank;
+  if (site.expert >= 0) site.expert += channel.first_expert;
+  return site;
+}
+
 // Fills in the record, if it is clear.
 SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind kind, const WaitSite& site,
                                     uint64_t seen, uint64_t elapsed_ns) {
@@ -38,7 +45,7 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
 SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
-  record_fault(*channel.record, channel.my_rank, kind, site, seen, elapsed_ns);
+  record_fault(*channel.record, channel.my_rank, kind, in_world(channel, site), seen, elapsed_ns);
   SWITCHYARD_ROLLED  // code that never runs is in the way of code that does
       for (int rank = 0; rank < channel.n_ranks; ++rank) target::atomic_cas_acq_rel_system(
           channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
@@ -73,7 +80,8 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   const uint64_t start_ns = target::now_ns();
   // A block that waits for another block of its own rank gives that block's wait for a peer time to expire
   // first: the peer is the one to name.
-  const uint64_t grace_ns = site.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
+  const WaitSite named = in_world(channel, site);
+  const uint64_t grace_ns = named.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
   bool arrived = false;
   uint64_t looked_ns = start_ns;
   uint32_t num_looks = 0;
@@ -98,7 +106,7 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
                            arrived ? TraceName::kWait
                            : ended ? TraceName::kAbandonedWait
                                    : TraceName::kTimedOutWait,
-                           site.phase, site.late_rank, site.expert});
+                           named.phase, named.late_rank, named.expert});
   return arrived;
 }
 

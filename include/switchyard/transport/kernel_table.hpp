@@ -43,11 +43,17 @@ struct CombineKernels {
   Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
+struct AllReduceKernel {
+  LaunchFunction<AllReduceParams> launch;
+  Result<int> (*max_resident_blocks)(const LaunchShape& launch);  // as those of dispatch
+};
+
 // The kernels of one expert-parallel protocol.
 struct EpKernels {
   // Null: there are none of that format.
   const DispatchKernels* (*dispatch)(TokenFormatKind format);
   const CombineKernels* (*combine)(CombineFormat format);
+  AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
 };
 
 struct KernelTable {
@@ -57,7 +63,6 @@ struct KernelTable {
   Status (*load)();
   EpKernels slotted;
   EpKernels direct;
-  LaunchFunction<AllReduceParams> all_reduce;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;

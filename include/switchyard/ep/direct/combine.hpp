@@ -4,11 +4,11 @@
 
 #include <type_traits>
 
-#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/ep/token_sources.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -46,49 +46,8 @@ struct DirectCombineAsync {
 };
 
 struct DirectCombineShared {
-  // A row to add, of the token a warp works on.
-  struct Source {
-    const std::byte* row;
-    float weight;
-  };
-  static constexpr int kMaxWarps = 1024 / kWarpSize;
-
   const std::byte* output_of_rank[kMaxRanks];
-  Source sources[kMaxWarps][kMaxTopK + 1];  // and the shared expert's
-};
-
-// What the rows of a warp count for. bf16: their weights.
-template <typename Rows>
-struct FactorsOf {
-  const DirectCombineShared::Source* sources;
-
-  template <int kNumRows>
-  SWITCHYARD_DEVICE static FactorsOf load(const DirectCombineShared::Source* sources, int, int) {
-    return {sources};
-  }
-  SWITCHYARD_DEVICE float of(int i) const { return sources[i].weight; }
-};
-// fp8: and the scales of their groups. A lane has that of one row and one of the groups the warp works on.
-template <>
-struct FactorsOf<FP8CombineRows> {
-  static constexpr int kLanesPerGroup = FP8CombineRows::kGroupSize / FP8CombineRows::kColumns;
-  static constexpr int kGroups = kWarpSize / kLanesPerGroup;
-
-  float of_lane;
-
-  template <int kNumRows>
-  SWITCHYARD_DEVICE static FactorsOf load(const DirectCombineShared::Source* sources, int hidden,
-                                          int column) {
-    static_assert(kNumRows * kGroups <= kWarpSize);
-    const int lane_idx = target::lane_idx(), i = lane_idx / kGroups;
-    const int group_idx =
-        (column - lane_idx * FP8CombineRows::kColumns) / FP8CombineRows::kGroupSize + lane_idx % kGroups;
-    if (i >= kNumRows || group_idx >= hidden / FP8CombineRows::kGroupSize) return {0.0f};
-    return {FP8CombineRows::load_factor(sources[i].row, hidden, group_idx, sources[i].weight)};
-  }
-  SWITCHYARD_DEVICE float of(int i) const {
-    return target::shuffle(of_lane, i * kGroups + target::lane_idx() / kLanesPerGroup);
-  }
+  TokenSources sources;
 };
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
@@ -159,52 +118,24 @@ struct DirectCombineWait {
     }
   }
 
-  // What reduce_rows() is to know of a token: its rows, in the order of k, without padding. A warp works on
-  // neighbouring columns; lanes past the end read the last ones.
-  struct TokenRows {
-    static constexpr int kFirstInFlight = 8;
-
-    const DirectCombineShared::Source* sources;
-    int num_sources;
-    int hidden;
-
-    SWITCHYARD_DEVICE int num_rows() const { return num_sources; }
-    SWITCHYARD_DEVICE bool is_there(int) const { return true; }
-    SWITCHYARD_DEVICE bool has_column(int column) const { return column < hidden; }
-    SWITCHYARD_DEVICE typename Rows::Chunk load(int i, int column) const {
-      return Rows::load(sources[i].row, has_column(column) ? column : hidden - Rows::kColumns);
-    }
-    template <int kNumRows>
-    SWITCHYARD_DEVICE auto factors(int first, int column) const {
-      return FactorsOf<Rows>::template load<kNumRows>(sources + first, hidden, column);
-    }
-    SWITCHYARD_DEVICE void add_last(float (&)[kColumnsPerThread], int) const {}
-  };
-
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
-    const int num_sources = gather_sources(token_idx);
-    const TokenRows rows{shared.sources[target::warp_idx()], num_sources, shape.hidden()};
-    for (int warp_column = (worker_idx - target::lane_idx()) * Rows::kColumns; warp_column < shape.hidden();
-         warp_column += num_workers * Rows::kColumns)
-      reduce_rows<Rows>(params.epilogue, rows, token_idx, warp_column + target::lane_idx() * Rows::kColumns);
+    const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
+    const RowSum<Rows> sum{shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
+    sum.run(worker_idx, num_workers, [&](int column, const float(&sums)[kColumnsPerThread]) {
+      params.epilogue(token_idx, column, sums);
+    });
   }
 
-  // Puts the token's rows where all lanes of the warp find them, without its padding; says how many.
-  SWITCHYARD_DEVICE int gather_sources(int token_idx) {
-    const int k = target::lane_idx();
-    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
-    const int expert_idx = k < shape.top_k() ? expert_of(id_idx) : -1;
-    const uint32_t present = target::ballot(expert_idx >= 0);
-    target::sync_warp();  // the last token's are no longer needed
-    if (expert_idx >= 0)
-      shared.sources[target::warp_idx()][target::popcount(present & ((1u << k) - 1))] = {
-          row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
-    const int shared_row = params.shared_expert.row_of(token_idx);
-    if (shared_row >= 0 && k == 0)
-      shared.sources[target::warp_idx()][target::popcount(present)] = {
-          shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(shared_row) * row_bytes, 1.0f};
-    target::sync_warp();
-    return target::popcount(present) + (shared_row >= 0 ? 1 : 0);
+  SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+    const int expert_idx = target::lane_idx() < shape.top_k() ? expert_of(id_idx) : -1;
+    if (expert_idx < 0) return {};
+    return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+  }
+  SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
+    const int row = params.shared_expert.row_of(token_idx);
+    if (row < 0) return {};
+    return {shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(row) * row_bytes, 1.0f};
   }
 };
 

@@ -10,8 +10,7 @@ struct RowReadiness {
   const int32_t* num_steps;    // whose dispatch has ended; the one under way is the next
   const int32_t* row_offsets;  // [n_local_experts + 1], known before any row is there
   int32_t n_ranks;
-  int32_t first_expert;  // the global index of local expert 0
-  FaultChannel fault;
+  FaultChannel fault;  // takes experts by their local index
 };
 
 }  // namespace switchyard

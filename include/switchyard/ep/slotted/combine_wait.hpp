@@ -3,9 +3,10 @@
 
 #include <type_traits>
 
-#include "switchyard/ep/combine_rows.hpp"
 #include "switchyard/ep/mutant.hpp"
+#include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/ep/token_sources.hpp"
 #include "switchyard/sync/wait.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -17,6 +18,7 @@ struct CombineWait {
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   SyncCounters counters{params.counters, {shape.n_experts()}};
+  TokenSources& sources = target::shared_storage<TokenSources>();
   CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
 
   SWITCHYARD_DEVICE explicit CombineWait(const Params& params_in) : params(params_in) {}
@@ -25,11 +27,13 @@ struct CombineWait {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     if (target::warp_idx() == 0) reset_cells();
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
-    if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
-      for_each_chunk(shape.top_k(),
-                     [&](int token_idx, int k, int column) { store_unreduced(token_idx, k, column); });
-    else
-      for_each_chunk(1, [&](int token_idx, int, int column) { reduce(token_idx, column); });
+    for_each_row(static_cast<uint32_t>(params.num_tokens),
+                 [&](uint32_t token_idx, int worker_idx, int num_workers) {
+                   if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
+                     store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
+                   else
+                     reduce(static_cast<int>(token_idx), worker_idx, num_workers);
+                 });
   }
 
   // Waits until every expert has sent its rows.
@@ -67,81 +71,54 @@ struct CombineWait {
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
-  // Deals (token, k, a thread's columns) to all threads of the launch.
-  template <typename Work>
-  SWITCHYARD_DEVICE void for_each_chunk(int rows_per_token, Work work) {
-    const int chunks_per_row = shape.hidden() / Rows::kColumns;
-    const int64_t num_chunks = static_cast<int64_t>(params.num_tokens) * rows_per_token * chunks_per_row;
-    const int64_t num_threads = static_cast<int64_t>(target::num_threads()) * target::num_blocks();
-    for (int64_t chunk =
-             static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
-         chunk < num_chunks; chunk += num_threads) {
-      const int64_t row = chunk / chunks_per_row;
-      work(static_cast<int>(row / rows_per_token), static_cast<int>(row % rows_per_token),
-           static_cast<int>(chunk % chunks_per_row) * Rows::kColumns);
-    }
-  }
-
-  SWITCHYARD_DEVICE bool is_padding(int token_idx, int k) const {
-    return shape.expert_of_id(params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k]) < 0 &&
-           !is_mutant<Fixed>(LogicMutant::kPaddingCombined);
+  // Where row k of a token lies; null for padding.
+  SWITCHYARD_DEVICE const std::byte* row_of(int token_idx, int k) const {
+    const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
+    if (shape.expert_of_id(id) < 0 && !is_mutant<Fixed>(LogicMutant::kPaddingCombined)) return nullptr;
+    return recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k);
   }
   SWITCHYARD_DEVICE float weight_of(int token_idx, int k) const {
     if (is_mutant<Fixed>(LogicMutant::kWeightsReversed)) k = shape.top_k() - 1 - k;
     return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + k];
   }
-  SWITCHYARD_DEVICE const std::byte* received(int token_idx, int k) const {
-    return recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k);
+  // Lane k's row.
+  SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
+    const int k = target::lane_idx();
+    if (k >= shape.top_k()) return {};
+    return {row_of(token_idx, k), weight_of(token_idx, k)};
   }
 
-  SWITCHYARD_DEVICE void store_unreduced(int token_idx, int k, int column) {
-    const int64_t row = static_cast<int64_t>(token_idx) * shape.top_k() + k;
-    Rows::store(is_padding(token_idx, k) ? nullptr : received(token_idx, k), shape.hidden(), column,
-                params.epilogue.output + row * shape.hidden());
+  SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {
+    for (int k = 0; k < shape.top_k(); ++k) {
+      const std::byte* row = row_of(token_idx, k);
+      bf16* output =
+          params.epilogue.output + (static_cast<int64_t>(token_idx) * shape.top_k() + k) * shape.hidden();
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row, shape.hidden(), column, output);
+    }
   }
 
-  // What reduce_rows() is to know of a token: its rows, in the order of k.
-  struct TokenRows {
-    static constexpr int kFirstInFlight = 64 / Rows::kColumns;  // what there are registers for
+  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
+    // The shared expert's rows are this rank's own, and bf16: one more row to add, unless rows are not.
+    constexpr bool kRowsAreBf16 = std::is_same_v<Rows, BF16CombineRows>;
+    const TokenSource shared_expert = shared_expert_of(token_idx);
+    const int num_sources =
+        sources.gather(source_of_lane(token_idx), kRowsAreBf16 ? shared_expert : TokenSource{});
+    const RowSum<Rows> sum{sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
+    sum.run(worker_idx, num_workers, [&](int column, float(&sums)[kColumnsPerThread]) {
+      if (!kRowsAreBf16 && shared_expert.row != nullptr)
+        accumulate(sums, BF16CombineRows::load(shared_expert.row, column), shared_expert.weight);
+      params.epilogue(token_idx, column, sums);
+    });
+  }
 
-    const CombineWait& combine;
-    int token_idx;
-
-    SWITCHYARD_DEVICE int num_rows() const { return combine.shape.top_k(); }
-    SWITCHYARD_DEVICE bool is_there(int k) const { return !combine.is_padding(token_idx, k); }
-    SWITCHYARD_DEVICE bool has_column(int) const { return true; }
-    SWITCHYARD_DEVICE typename Rows::Chunk load(int k, int column) const {
-      return Rows::load(combine.received(token_idx, k), column);
-    }
-    template <int kNumRows>
-    struct Factors {
-      float factors[kNumRows];
-
-      SWITCHYARD_DEVICE float of(int i) const { return factors[i]; }
-    };
-    template <int kNumRows>
-    SWITCHYARD_DEVICE Factors<kNumRows> factors(int first, int column) const {
-      Factors<kNumRows> result;
-      SWITCHYARD_UNROLL
-      for (int i = 0; i < kNumRows; ++i)
-        result.factors[i] =
-            Rows::load_factor(combine.received(token_idx, first + i), combine.shape.hidden(),
-                              column / FP8CombineRows::kGroupSize, combine.weight_of(token_idx, first + i));
-      return result;
-    }
-    // The shared expert: its rows are this rank's own, and bf16.
-    SWITCHYARD_DEVICE void add_last(float (&sums)[kColumnsPerThread], int column) const {
-      const int row = combine.params.shared_expert.row_of(token_idx);
-      if (row < 0) return;
-      accumulate(sums,
-                 target::ld_16(static_cast<const bf16*>(combine.params.expert_rows) +
-                               static_cast<int64_t>(row) * combine.shape.hidden() + column),
-                 1.0f);
-    }
-  };
-
-  SWITCHYARD_DEVICE void reduce(int token_idx, int column) const {
-    reduce_rows<Rows>(params.epilogue, TokenRows{*this, token_idx}, token_idx, column);
+  SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
+    const int row = params.shared_expert.row_of(token_idx);
+    if (row < 0) return {};
+    return {static_cast<const std::byte*>(params.expert_rows) +
+                static_cast<uint64_t>(row) * BF16CombineRows::row_bytes(shape.hidden()),
+            1.0f};
   }
 };
 

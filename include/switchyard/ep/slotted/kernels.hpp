@@ -16,7 +16,8 @@ SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {
   const uint64_t async_bytes = DispatchAsyncShared::bytes(msg_bytes);
   return async_bytes > sizeof(DispatchWaitShared) ? async_bytes : sizeof(DispatchWaitShared);
 }
-inline constexpr uint64_t kCombineSharedBytes = sizeof(CombineAsyncShared);
+inline constexpr uint64_t kCombineSharedBytes =
+    sizeof(CombineAsyncShared) > sizeof(TokenSources) ? sizeof(CombineAsyncShared) : sizeof(TokenSources);
 
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
@@ -54,7 +55,7 @@ template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
   CombineAsync<Fixed, Epilogue, Rows>(params).run();
-  target::sync_block();
+  target::sync_block();  // the two halves use the same shared memory
   CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 

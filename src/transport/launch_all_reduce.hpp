@@ -1,0 +1,27 @@
+// The all-reduce of the target this file is compiled for.
+#pragma once
+
+#include "launch_shape.hpp"
+#include "switchyard/ep/all_reduce.hpp"
+#include "switchyard/transport/kernel_table.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+inline Status launch_all_reduce(const LaunchShape& shape, StreamHandle stream,
+                                const AllReduceParams& params) {
+  return target::launch("all_reduce", all_reduce_kernel, with_shared(shape, sizeof(AllReduceShared)), stream,
+                        params);
+}
+
+inline Result<int> max_resident_all_reduce([[maybe_unused]] const LaunchShape& launch) {
+#if defined(__CUDACC__)
+  const target::ResidentKernel kernels[] = {{&all_reduce_kernel, sizeof(AllReduceShared)}};
+  return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
+#else
+  return kMaxResidentOnHost;
+#endif
+}
+
+inline constexpr AllReduceKernel kAllReduce = {&launch_all_reduce, &max_resident_all_reduce};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,166 @@
+// Traces that `switchyard run --trace` writes, read as a viewer reads them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli_fixture.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::JsonReader;
+using testing_support::JsonValue;
+using testing_support::Outcome;
+using testing_support::read_file;
+
+class CliTrace : public testing_support::CliTest {};
+
+struct TraceRow {
+  std::string process;
+  std::string thread;
+  std::vector<JsonValue> slices;
+};
+
+// Reads a trace, by (pid, tid), and checks what every viewer wants of it.
+void read_trace(const std::filesystem::path& path, JsonValue& trace,
+                std::map<std::pair<double, double>, TraceRow>& rows) {
+  const std::optional<JsonValue> read = JsonReader::read(read_file(path));
+  ASSERT_TRUE(read) << "not JSON: " << read_file(path);
+  trace = *read;
+  std::map<double, std::string> processes;
+  for (const JsonValue& event : trace["traceEvents"].items) {
+    ASSERT_GT(event["pid"].number, 0);
+    ASSERT_GT(event["tid"].number, 0);
+    TraceRow& row = rows[{event["pid"].number, event["tid"].number}];
+    if (event["name"].text == "process_name") processes[event["pid"].number] = event["args"]["name"].text;
+    if (event["name"].text == "thread_name") row.thread = event["args"]["name"].text;
+    if (event["ph"].text == "X") row.slices.push_back(event);
+  }
+  for (auto& [place, row] : rows) {
+    row.process = processes[place.first];
+    std::vector<double> open_ends;
+    double last_begin = 0;
+    for (const JsonValue& slice : row.slices) {
+      // Nanoseconds, so that sums are exact.
+      const double begin = std::round(slice["ts"].number * 1e3),
+                   end = begin + std::round(slice["dur"].number * 1e3);
+      EXPECT_GE(begin, last_begin) << row.process << ", " << row.thread;
+      last_begin = begin;
+      while (!open_ends.empty() && open_ends.back() <= begin) open_ends.pop_back();
+      if (!open_ends.empty()) {
+        EXPECT_LE(end, open_ends.back()) << row.process << ", " << row.thread << ", at " << begin << " ns";
+      }
+      open_ends.push_back(end);
+    }
+  }
+}
+
+const std::string kThreeRanks =
+    "run --target host --protocol slotted --ranks 3 --experts 6 --top-k 2 --hidden 32 --expert-width 8 "
+    "--tokens 5 ";
+
+TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
+  for (const std::string mode : {"split", "fused"}) {
+    const std::filesystem::path path = folder / (mode + ".json");
+    const Outcome outcome = run(kThreeRanks + "--n-sms 2 --mode " + mode + " --trace " + path.string());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    JsonValue trace;
+    std::map<std::pair<double, double>, TraceRow> rows;
+    read_trace(path, trace, rows);
+    EXPECT_EQ(trace["displayTimeUnit"].text, "ns");
+    EXPECT_EQ(trace["otherData"]["target"].text, "host");
+    EXPECT_EQ(trace["otherData"]["dropped_events"].kind, JsonValue::Kind::kNumber);
+    EXPECT_EQ(trace["otherData"]["dropped_events"].number, 0);
+    std::map<std::pair<std::string, std::string>, std::string> slices_of;
+    for (const auto& [place, row] : rows)
+      for (const JsonValue& slice : row.slices)
+        slices_of[{row.process, row.thread}] += slice["cat"].text + "/" + slice["name"].text + " ";
+    EXPECT_EQ(slices_of.size(), 7u) << "three ranks of two blocks, and the host";
+    const auto expect_slice = [&](const std::string& process, const std::string& thread,
+                                  const std::string& name) {
+      const std::string slices = slices_of[{process, thread}];
+      EXPECT_NE((" " + slices).find(" " + name + " "), std::string::npos)
+          << name << " of " << process << ", " << thread << ": " << slices;
+    };
+    for (const std::string rank : {"rank 0", "rank 1", "rank 2"}) {
+      expect_slice(rank, "block 0", "dispatch_async/watch");
+      expect_slice(rank, "block 0", "dispatch_wait/publish_offsets");
+      expect_slice(rank, "block 1", "dispatch_async/send");
+      for (const std::string block : {"block 0", "block 1"})
+        for (const char* name : {"dispatch_wait/collect_counts", "dispatch_wait/decode",
+                                 "combine_async/send_rows", "combine_wait/reduce"})
+          expect_slice(rank, block, name);
+    }
+    for (const char* name : {"host/route", "host/gate_up", "host/down"}) expect_slice("host", "phases", name);
+    expect_slice("host", "phases", mode == "fused" ? "host/combine" : "host/combine_wait");
+  }
+}
+
+TEST_F(CliTrace, ATraceShowsWhoWasLate) {
+  const std::filesystem::path path = folder / "trace.json";
+  const auto longest_wait = [&] {
+    JsonValue trace, longest;
+    std::map<std::pair<double, double>, TraceRow> rows;
+    read_trace(path, trace, rows);
+    for (const auto& [place, row] : rows)
+      for (const JsonValue& slice : row.slices)
+        if (slice["name"].text.rfind("wait", 0) == 0 && slice["dur"].number > longest["dur"].number)
+          longest = slice;
+    return longest;
+  };
+  EXPECT_EQ(
+      run(kThreeRanks + "--mode fused --steps 1 --stall 2@dispatch:300 --trace " + path.string()).exit_code,
+      0);
+  const JsonValue stalled = longest_wait();
+  EXPECT_EQ(stalled["name"].text, "wait for rank 2");
+  EXPECT_EQ(stalled["cat"].text, "dispatch_wait");
+  EXPECT_EQ(stalled["args"]["late_rank"].number, 2);
+  EXPECT_EQ(stalled["args"]["outcome"].text, "arrived");
+  EXPECT_GT(stalled["dur"].number, 100e3);
+
+  EXPECT_EQ(run(kThreeRanks + "--deadline-ms 1000 --kill 1@combine_async --trace " + path.string()).exit_code,
+            3);
+  const JsonValue killed = longest_wait();
+  EXPECT_EQ(killed["cat"].text, "combine_wait");
+  EXPECT_EQ(killed["args"]["late_rank"].number, 1);
+  EXPECT_GT(killed["dur"].number, 500e3);
+  EXPECT_NE(read_file(path).find("\"wait for rank 1: timed out\""), std::string::npos);
+}
+
+TEST_F(CliTrace, ATraceSaysHowManyEventsDidNotFit) {
+  const std::filesystem::path path = folder / "trace.json";
+  const Outcome outcome = run(
+      "run --target host --ranks 1 --experts 1 --top-k 1 --hidden 8 --expert-width 8 --tokens 1 --n-sms 1 "
+      "--steps 1100 --trace " +
+      path.string());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  JsonValue trace;
+  std::map<std::pair<double, double>, TraceRow> rows;
+  read_trace(path, trace, rows);
+  const int64_t num_dropped = static_cast<int64_t>(trace["otherData"]["dropped_events"].number);
+  EXPECT_GT(num_dropped, 1000);
+  EXPECT_NE(outcome.err.find("--trace: " + std::to_string(num_dropped) + " events did not fit"),
+            std::string::npos)
+      << outcome.err;
+}
+
+TEST_F(CliTrace, WithoutAllToAllATraceShowsTheAllReduce) {
+  const std::filesystem::path path = folder / "trace.json";
+  ASSERT_EQ(run(kThreeRanks + "--n-sms 2 --steps 1 --skip-a2a --trace " + path.string()).exit_code, 0);
+  JsonValue trace;
+  std::map<std::pair<double, double>, TraceRow> rows;
+  read_trace(path, trace, rows);
+  int num_reducing_blocks = 0;
+  for (const auto& [place, row] : rows)
+    for (const JsonValue& slice : row.slices)
+      num_reducing_blocks += slice["cat"].text == "all_reduce" && slice["name"].text == "reduce";
+  EXPECT_EQ(num_reducing_blocks, 3 * 2);
+}
+
+}  // namespace
+}  // namespace switchyard

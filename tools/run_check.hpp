@@ -1,0 +1,42 @@
+// What `switchyard run` finds out about its steps: each is compared with the plain reference.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "moe_layer.hpp"
+
+namespace switchyard::tools {
+
+// What all steps together came to.
+struct RunReport {
+  bool verified = true;
+  std::string first_difference;
+  double max_abs_error = 0;
+  // What sending expert rows back as fp8 costs, against bf16: the largest difference, and rms by rms.
+  double combine_error = 0;
+  double squared_combine_error = 0, squared_output = 0;
+  double relative_combine_error() const {
+    return squared_output == 0 ? 0 : std::sqrt(squared_combine_error / squared_output);
+  }
+  std::vector<uint64_t> rows_per_rank;  // without those that only align a group
+  uint64_t bytes_moved = 0;             // between ranks, in one step
+  std::vector<TimedPhase> phases;
+  std::string device;
+  Target target = Target::kHost;
+  int n_sms = 0;
+  Protocol protocol = Protocol::kAutomatic;
+  std::string protocol_reason;
+};
+
+// Compares the layer's last step with the reference; fills in what the report says of it. `label` says which
+// step it was.
+Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
+                  const std::string& label, RunReport& report);
+
+// Writes the step's inputs and results as DIR/rank_R/*.npy.
+Status dump_step(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
+                 const reference::MlpExperts& experts);
+
+}  // namespace switchyard::tools
