@@ -173,10 +173,10 @@ Status EpHarness::launch_experts(int rank) {
   if (!has_expert_kernel()) return Status();
   Rank& owner = world_->rank(rank);
   const uint32_t max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2);
-  const uint32_t* num_rows = buffers.row_offsets.data() + ep_->num_groups();
   if (!recodes_rows())
     return reference::launch_identity_experts(
-        owner.stream(), {buffers.rows.data(), buffers.expert_rows.data(), num_rows, max_rows, shape_.hidden});
+        owner.stream(), {buffers.rows.data(), buffers.expert_rows.data(),
+                         buffers.row_offsets.data() + ep_->num_groups(), max_rows, shape_.hidden});
   return owner.device().kernels().recode_rows(
       {.num_threads = 64}, owner.stream(),
       {.format = options_.format,

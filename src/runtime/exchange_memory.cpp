@@ -33,15 +33,18 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
       config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
   const uint32_t output_bytes =
       sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
-  const uint32_t staged_bytes =
-      config.protocol == Protocol::kDirect ? format.staged_scale_bytes(config.hidden) : 0;
+  const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows();
+  const TokenScalesLayout token_scales{
+      config.max_tokens_per_rank, config.top_k, config.dispatch_format == TokenFormatKind::kNVFP4ByExpert,
+      align_up(static_cast<uint32_t>(format.num_scales(config.hidden) * format.scale_bytes), 16u)};
   const CheckedSize parts[] = {
       CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
       format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
-      CheckedSize(sizes.row_capacity) * CheckedSize(staged_bytes),
+      stages_scales ? token_scales.bytes() : CheckedSize(0),
+      CheckedSize(stages_scales ? sizes.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(sizes.row_capacity) * CheckedSize(output_bytes)};
-  uint64_t* ends[] = {&sizes.scales_offset, &sizes.staged_scales_offset, &sizes.expert_outputs_offset,
-                      &sizes.rows};
+  uint64_t* ends[] = {&sizes.scales_offset, &sizes.token_scales_offset, &sizes.scale_sources_offset,
+                      &sizes.expert_outputs_offset, &sizes.rows};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kAlignment);

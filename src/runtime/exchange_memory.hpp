@@ -10,7 +10,7 @@ struct ExchangeSizes {
   uint64_t row_capacity;  // rows
   uint64_t rows, src_info;
   bool has_scales, has_encoded_outputs;
-  uint64_t scales_offset, staged_scales_offset, expert_outputs_offset;  // in `rows`
+  uint64_t scales_offset, token_scales_offset, scale_sources_offset, expert_outputs_offset;  // in `rows`
   uint64_t dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   uint64_t send, reduce_values, reduce_cells;
   uint64_t expert_scales;

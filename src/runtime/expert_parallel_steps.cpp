@@ -78,7 +78,8 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
   arguments.scales_offset = sizes_->scales_offset;
-  arguments.staged_scales_offset = sizes_->staged_scales_offset;
+  arguments.token_scales_offset = sizes_->token_scales_offset;
+  arguments.scale_sources_offset = sizes_->scale_sources_offset;
   arguments.send_buf = own.send.as<std::byte>();
   arguments.fault = step_fault_channel(rank);
   return arguments;

@@ -23,7 +23,6 @@ struct BF16CombineRows {
   SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
     return target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16));
   }
-  SWITCHYARD_DEVICE static float load_factor(const std::byte*, int, int, float weight) { return weight; }
   SWITCHYARD_DEVICE static void add(float (&sums)[1][kColumnsPerThread], const Chunk& chunk, float factor) {
     accumulate(sums[0], chunk, factor);
   }

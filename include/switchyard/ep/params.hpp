@@ -55,9 +55,11 @@ struct DispatchArguments {
   RankPointers<uint64_t> count_tables;  // CountTableLayout
   RankPointers<int32_t> src_infos;      // [max_rows][2]
   uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
-  // Of the scales from a rank's recv_bufs, and of those that dispatch_wait is to bring there.
+  // From a rank's recv_bufs: the scales, those of its own tokens that others' dispatch_wait takes from it
+  // (ScaleSource), and where the scales of each of its rows are.
   uint64_t scales_offset;
-  uint64_t staged_scales_offset;
+  uint64_t token_scales_offset;
+  uint64_t scale_sources_offset;
 };
 
 template <typename Format>

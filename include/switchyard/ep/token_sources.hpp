@@ -32,31 +32,30 @@ struct TokenSources {
   }
 };
 
-// What rows count for in a sum. bf16: their weights.
+// What the rows of a warp count for. bf16: their weights.
 template <typename Rows>
-struct FactorsOf {
+struct RowFactors {
   const TokenSource* sources;
 
   template <int kNumRows>
-  SWITCHYARD_DEVICE static FactorsOf load(const TokenSource* sources, int, int) {
+  SWITCHYARD_DEVICE static RowFactors load(const TokenSource* sources, int, int) {
     return {sources};
   }
   SWITCHYARD_DEVICE float of(int i) const { return sources[i].weight; }
 };
 // fp8: and the scales of their groups. A lane has that of one row and one of the groups the warp works on.
 template <>
-struct FactorsOf<FP8CombineRows> {
+struct RowFactors<FP8CombineRows> {
   static constexpr int kLanesPerGroup = FP8CombineRows::kGroupSize / FP8CombineRows::kColumns;
   static constexpr int kGroups = kWarpSize / kLanesPerGroup;
 
   float of_lane;
 
   template <int kNumRows>
-  SWITCHYARD_DEVICE static FactorsOf load(const TokenSource* sources, int hidden, int column) {
+  SWITCHYARD_DEVICE static RowFactors load(const TokenSource* sources, int hidden, int warp_column) {
     static_assert(kNumRows * kGroups <= kWarpSize);
-    const int lane_idx = target::lane_idx(), i = lane_idx / kGroups;
-    const int group_idx =
-        (column - lane_idx * FP8CombineRows::kColumns) / FP8CombineRows::kGroupSize + lane_idx % kGroups;
+    const int i = target::lane_idx() / kGroups;
+    const int group_idx = warp_column / FP8CombineRows::kGroupSize + target::lane_idx() % kGroups;
     if (i >= kNumRows || group_idx >= hidden / FP8CombineRows::kGroupSize) return {0.0f};
     return {FP8CombineRows::load_factor(sources[i].row, hidden, group_idx, sources[i].weight)};
   }
@@ -65,50 +64,54 @@ struct FactorsOf<FP8CombineRows> {
   }
 };
 
-// The rows a warp adds up, found by gather().
-struct TokenRows {
+// The weighted sum of a token's rows in fp32, for a warp's columns at a time.
+template <typename Rows>
+struct RowSum {
+  static constexpr int kParts = Rows::kColumns / kColumnsPerThread;
+
   const TokenSource* sources;
   int num_sources;
   int hidden;
-};
 
-// Adds kNumRows rows from `first` on, Rows::kColumns columns of them. All loads are under way before the
-// first is used. A warp works on neighbouring columns; lanes past the end read the last ones.
-template <typename Rows, int kNumRows, int kParts>
-SWITCHYARD_DEVICE void add_rows(float (&sums)[kParts][kColumnsPerThread], const TokenRows& rows, int first,
-                                int column) {
-  const TokenSource* sources = rows.sources + first;
-  const auto factors = FactorsOf<Rows>::template load<kNumRows>(sources, rows.hidden, column);
-  const int place = column < rows.hidden ? column : rows.hidden - Rows::kColumns;
-  typename Rows::Chunk loaded[kNumRows];
-  SWITCHYARD_UNROLL
-  for (int i = 0; i < kNumRows; ++i) loaded[i] = Rows::load(sources[i].row, place);
-  SWITCHYARD_UNROLL
-  for (int i = 0; i < kNumRows; ++i) Rows::add(sums, loaded[i], factors.of(i));
-}
+  // By whole warps. Calls finish(column, sums) for eight columns at a time.
+  template <typename Finish>
+  SWITCHYARD_DEVICE void run(int worker_idx, int num_workers, Finish finish) const {
+    for (int warp_column = (worker_idx - target::lane_idx()) * Rows::kColumns; warp_column < hidden;
+         warp_column += num_workers * Rows::kColumns) {
+      float sums[kParts][kColumnsPerThread] = {};
+      add_all(sums, warp_column);
+      const int column = warp_column + target::lane_idx() * Rows::kColumns;
+      SWITCHYARD_UNROLL
+      for (int part = 0; part < kParts; ++part)
+        if (column < hidden) finish(column + part * kColumnsPerThread, sums[part]);
+    }
+  }
 
-// The weighted sum of a token's rows in fp32, by whole warps, for finish(sums, column): kColumnsPerThread
-// columns a call.
-template <typename Rows, typename Finish>
-SWITCHYARD_DEVICE void sum_token(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
-  constexpr int kParts = Rows::kColumns / kColumnsPerThread;
-  constexpr int kFirst = 8, kNext = 4;  // rows in flight: at first they have the registers of the sums, too
-  for (int warp_column = (worker_idx - target::lane_idx()) * Rows::kColumns; warp_column < rows.hidden;
-       warp_column += num_workers * Rows::kColumns) {
-    const int column = warp_column + target::lane_idx() * Rows::kColumns;
-    float sums[kParts][kColumnsPerThread] = {};
+  SWITCHYARD_DEVICE void add_all(float (&sums)[kParts][kColumnsPerThread], int warp_column) const {
+    constexpr int kFirst = 8, kNext = 4;
     int first = 0;
-    if (kFirst <= rows.num_sources) {
-      add_rows<Rows, kFirst>(sums, rows, 0, column);
+    // The first loads have the registers of the sums, too.
+    if (kFirst <= num_sources) {
+      add_rows<kFirst>(sums, 0, warp_column);
       first = kFirst;
     }
-    for (; first + kNext <= rows.num_sources; first += kNext)
-      add_rows<Rows, kNext>(sums, rows, first, column);
-    for (; first < rows.num_sources; ++first) add_rows<Rows, 1>(sums, rows, first, column);
-    if (column >= rows.hidden) continue;
-    SWITCHYARD_UNROLL
-    for (int part = 0; part < kParts; ++part) finish(sums[part], column + part * kColumnsPerThread);
+    for (; first + kNext <= num_sources; first += kNext) add_rows<kNext>(sums, first, warp_column);
+    for (; first < num_sources; ++first) add_rows<1>(sums, first, warp_column);
   }
-}
+
+  // All loads are under way before the first is used. Lanes past the end read the last columns.
+  template <int kNumRows>
+  SWITCHYARD_DEVICE void add_rows(float (&sums)[kParts][kColumnsPerThread], int first,
+                                  int warp_column) const {
+    const auto factors = RowFactors<Rows>::template load<kNumRows>(sources + first, hidden, warp_column);
+    const int column = warp_column + target::lane_idx() * Rows::kColumns;
+    const int column_read = column < hidden ? column : hidden - Rows::kColumns;
+    typename Rows::Chunk loaded[kNumRows];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kNumRows; ++i) loaded[i] = Rows::load(sources[first + i].row, column_read);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kNumRows; ++i) Rows::add(sums, loaded[i], factors.of(i));
+  }
+};
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -72,20 +72,19 @@ struct BlockwiseFP8TokenFormat {
     switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
   }
   // Lane i has rows i and i + 32 of the unit: lanes store side by side.
-  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
-                                      uint32_t first_byte) const {
+  template <typename Staged>
+  SWITCHYARD_DEVICE void place_scales(const Staged& staged, int64_t first_row, uint32_t first_byte) const {
     constexpr int kVectors = kPlacedBytes / sizeof(Vec16);
     const TransposedScaleLayout layout = scale_layout();
     const int first_group = static_cast<int>(first_byte / sizeof(float));
+    const std::byte* rows[2];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 2; ++i) rows[i] = staged.row(first_row + i * kWarpSize + target::lane_idx());
     Vec16 scales[2][kVectors];
     SWITCHYARD_UNROLL
-    for (int i = 0; i < 2 * kVectors; ++i) {
-      const int64_t row = first_row + i / kVectors * kWarpSize + target::lane_idx();
-      const uint32_t byte = first_byte + i % kVectors * sizeof(Vec16);
-      scales[i / kVectors][i % kVectors] = row < staged.num_rows && byte < staged.row_bytes
-                                               ? target::ld_16(staged.rows + row * staged.row_bytes + byte)
-                                               : Vec16{};
-    }
+    for (int i = 0; i < 2 * kVectors; ++i)
+      scales[i / kVectors][i % kVectors] =
+          staged.load(rows[i / kVectors], first_byte + i % kVectors * sizeof(Vec16));
     SWITCHYARD_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int64_t row = first_row + i * kWarpSize + target::lane_idx();

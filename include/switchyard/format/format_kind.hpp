@@ -50,10 +50,9 @@ struct TokenFormatInfo {
     return align_up(row_bytes(hidden), 16u) +
            align_up(static_cast<uint32_t>(num_scales(hidden) * scale_bytes), 16u);
   }
-  // Of a row's scales while they wait for dispatch_wait to bring them to a tensor that interleaves rows.
-  constexpr uint32_t staged_scale_bytes(int hidden) const {
-    const bool interleaves = placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled;
-    return interleaves ? align_up(static_cast<uint32_t>(num_scales(hidden) * scale_bytes), 16u) : 0;
+  // Whether the scales of neighbouring rows lie side by side.
+  constexpr bool interleaves_rows() const {
+    return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled;
   }
   // Of the scales of so many rows.
   constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {

@@ -145,7 +145,7 @@ struct NVBlockScaledTokenFormat {
 
   // Rows written where they belong (InPlaceTokenFormat, BesideTokenFormat).
   static constexpr bool kInterleavesRows = true;
-  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 16;
+  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 32;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -161,26 +161,28 @@ struct NVBlockScaledTokenFormat {
     encode_groups(scheme.quantizer(expert_idx), hidden, reinterpret_cast<const bf16*>(token), codes,
                   reinterpret_cast<typename Quantizer::Scale*>(scales), target::lane_idx(), kWarpSize);
   }
-  // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
-  SWITCHYARD_DEVICE void place_scales(const StagedScales& staged, int64_t first_row,
-                                      uint32_t first_byte) const requires(kPacking == RowPacking::kPadded) {
+  // Eight tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
+  template <typename Staged>
+  SWITCHYARD_DEVICE void place_scales(const Staged& staged, int64_t first_row, uint32_t first_byte) const
+      requires(kPacking == RowPacking::kPadded) {
     const TiledScaleLayout tiles = scale_layout();
-    Vec16 scales[4];
+    const std::byte* rows[4];
     SWITCHYARD_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int64_t row = first_row + i * kWarpSize + target::lane_idx();
-      scales[i] =
-          row < staged.num_rows ? target::ld_16(staged.rows + row * staged.row_bytes + first_byte) : Vec16{};
-    }
+    for (int i = 0; i < 4; ++i) rows[i] = staged.row(first_row + i * kWarpSize + target::lane_idx());
+    Vec16 scales[2][4];
     SWITCHYARD_UNROLL
-    for (int tile = 0; tile < 4; ++tile) {
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half)
+        scales[half][i] = staged.load(rows[i], first_byte + half * sizeof(Vec16));
+    SWITCHYARD_UNROLL
+    for (int tile = 0; tile < 8; ++tile) {
       const int column = static_cast<int>(first_byte) + tile * TiledScaleLayout::kTileColumns;
       if (column >= tiles.num_columns) return;
       const uint32_t mask = column_mask(column);
-      Vec16 rows;
+      Vec16 of_rows;
       SWITCHYARD_UNROLL
-      for (int i = 0; i < 4; ++i) rows.words[i] = scales[i].words[tile] & mask;
-      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), rows);
+      for (int i = 0; i < 4; ++i) of_rows.words[i] = scales[tile / 4][i].words[tile % 4] & mask;
+      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), of_rows);
     }
   }
   // Of four columns, those that are there.

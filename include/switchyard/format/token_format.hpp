@@ -59,8 +59,8 @@ concept EncodesByExpert = ExpertTokenFormat<Format> && !TokenFormat<Format>;
 template <typename Format>
 concept EncodedRowFormat = DispatchFormat<Format> &&
     requires(const Format format, std::byte* rows, std::byte* scales) {
-  // Whether the scales of neighbouring rows lie side by side in their tensor: they are then brought there by
-  // who receives them, with place_scales().
+  // Whether the scales of neighbouring rows lie side by side in their tensor: who receives the rows then
+  // fetches them, and brings them there with place_scales().
   { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
@@ -82,21 +82,13 @@ concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> 
   {format.encode_beside(token, codes, scales, expert_idx)};
 };
 
-// Scales that are not where they belong yet: rows of them, scale_row_bytes() each.
-struct StagedScales {
-  const std::byte* rows;
-  uint32_t row_bytes;
-  uint32_t num_rows;
-};
-
-// What place_scales() needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
-// kPlacedBytes of their scales, for one warp each.
+// What dispatch_wait needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
+// kPlacedBytes of their scales, for one warp each; place_scales(staged, first_row, first_byte) brings a unit
+// of StagedScales (ep/direct/staged_scales.hpp) to its place.
 template <typename Format>
-concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows &&
-    requires(const Format format, StagedScales staged, int64_t first_row, uint32_t first_byte) {
+concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows && requires {
   { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
   { Format::kPlacedBytes } -> std::convertible_to<uint32_t>;
-  {format.place_scales(staged, first_row, first_byte)};
 };
 
 // Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.

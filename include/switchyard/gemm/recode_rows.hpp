@@ -29,7 +29,7 @@ struct TransposedScaleSource {
   const float* scales;
   TransposedScaleLayout layout;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return target::ld(scales + layout.index(group_idx, row));
   }
@@ -41,7 +41,7 @@ struct RowScaleSource {
   const e8m0* scales;
   int num_groups;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(target::ld(scales + row * num_groups + group_idx));
   }
@@ -53,7 +53,7 @@ struct TiledScaleSource {
   const uint8_t* scales;
   TiledScaleLayout layout;
 
-  SWITCHYARD_DEVICE float decode(Element code, float scale) const { return to_float(code) * scale; }
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(e8m0{target::ld(scales + layout.offset(row, group_idx))});
   }
@@ -63,21 +63,15 @@ struct NVFP4ScaleSource {
   static constexpr int kGroupSize = 16;
   const uint8_t* scales;
   TiledScaleLayout layout;
-  float tensor_scale;
-  const float* group_tensor_scales;  // of the groups of rows; null: tensor_scale is all rows'
+  float one_tensor_scale;
+  const float* group_tensor_scales;  // of the groups of rows; null: one for all
   const uint32_t* row_offsets;
 
-  struct Scale {
-    float group, tensor;
-  };
-  SWITCHYARD_DEVICE float decode(Element code, Scale scale) const {
-    return to_float(code) * scale.group * scale.tensor;
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))});
   }
-  SWITCHYARD_DEVICE Scale scale(int64_t row, int group_idx) const {
-    return {to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))}), tensor_scale_of(row)};
-  }
-  SWITCHYARD_DEVICE float tensor_scale_of(int64_t row) const {
-    if (group_tensor_scales == nullptr) return tensor_scale;
+  SWITCHYARD_DEVICE float tensor_scale(int64_t row) const {
+    if (group_tensor_scales == nullptr) return one_tensor_scale;
     int group_idx = 0;
     while (row >= target::ld(row_offsets + group_idx + 1)) ++group_idx;
     return target::ld(group_tensor_scales + group_idx);
@@ -98,7 +92,8 @@ struct EncodedSource {
     const auto* words = reinterpret_cast<const uint32_t*>(rows + row * row_bytes) + chunk_idx * kNumWords;
     uint32_t loaded[kNumWords + 1] = {};
     for (int i = 0; i < kNumWords; ++i) loaded[i] = target::ld(words + i);
-    const auto scale = scales.scale(row, chunk_idx * kElementsPerLane / Scales::kGroupSize);
+    const float scale = scales.scale(row, chunk_idx * kElementsPerLane / Scales::kGroupSize);
+    const float tensor_scale = scales.tensor_scale(row);
     LaneElements elements{};
     SWITCHYARD_UNROLL
     for (int i = 0; i < kElementsPerLane; ++i) {
@@ -107,7 +102,7 @@ struct EncodedSource {
       if (shift + Element::kNumBits > 32) code |= loaded[bit / 32 + 1] << (32 - shift);
       const Element element{static_cast<uint8_t>(code & ((1u << Element::kNumBits) - 1))};
       elements.halves[i / 8].words[i % 8 / 2] |=
-          static_cast<uint32_t>(to_bf16(scales.decode(element, scale)).bits) << (i % 2 * 16);
+          static_cast<uint32_t>(to_bf16(to_float(element) * scale * tensor_scale).bits) << (i % 2 * 16);
     }
     return elements;
   }

@@ -1,7 +1,7 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
-// memory (or, for one expert after the other, beside it), and bulk copies take codes and scales to the
-// token's rows. Scales go row by row: to their tensor, or where that interleaves rows to a place from which
-// dispatch_wait takes them there.
+// memory (or, for one expert after the other, beside it), and bulk copies take the codes to the token's rows.
+// Scales go beside them where their tensor has them by row. Where it interleaves rows they stay with their
+// sender, once for all rows of the token, and the owners' dispatch_wait fetches them.
 #pragma once
 
 #include "switchyard/target/target.hpp"
@@ -15,8 +15,6 @@ struct CarryEncoded {
 
   Dispatch& dispatch;
   const uint32_t scales_stride = scale_row_bytes(dispatch.params.format);
-  const uint64_t scales_offset =
-      Format::kInterleavesRows ? dispatch.params.staged_scales_offset : dispatch.params.scales_offset;
 
   SWITCHYARD_DEVICE explicit CarryEncoded(Dispatch& dispatch_in) : dispatch(dispatch_in) {}
 
@@ -46,7 +44,10 @@ struct CarryEncoded {
     target::fence_proxy_async();  // the copies read what ordinary stores wrote
     target::sync_warp();
     dispatch.carry(turn, owner < 0 ? nullptr : dispatch.row_at(owner, row));
-    carry_scales(dispatch.token_of_turn(turn), scales, owner, row);
+    if constexpr (Format::kInterleavesRows)
+      keep_scales(dispatch.token_of_turn(turn), /*k=*/0, scales);
+    else
+      carry_scales(dispatch.token_of_turn(turn), scales, owner, row);
     target::bulk_commit();
     target::bulk_wait_read<0>();
     target::sync_warp();
@@ -56,7 +57,7 @@ struct CarryEncoded {
   // Every expert has codes of its own: they are made one after the other, and lane k carries those of the
   // token's choice k.
   SWITCHYARD_DEVICE void carry_by_expert(int turn, int expert_idx) {
-    static_assert(Format::kInterleavesRows);  // so that rows of scales are whole 16 bytes
+    static_assert(Format::kInterleavesRows);
     const int token_idx = dispatch.token_of_turn(turn);
     const int shared_row = dispatch.params.shared_expert.row_of(token_idx);
     const int owner = expert_idx >= 0 ? dispatch.shape.owner_rank(expert_idx) : -1;
@@ -65,19 +66,21 @@ struct CarryEncoded {
     for (int k = 0; k < dispatch.shape.top_k(); ++k) {
       const int expert_of_k = target::shuffle(expert_idx, k);
       if (expert_of_k < 0) continue;
-      carry_encoded_for(dispatch.shape.id_of_expert(expert_of_k), turn, target::lane_idx() == k ? owner : -1,
-                        row);
+      carry_encoded_for(dispatch.shape.id_of_expert(expert_of_k), turn, k,
+                        target::lane_idx() == k ? dispatch.row_at(owner, row) : nullptr);
     }
     if (shared_row >= 0) {
       const bool is_first_lane = target::lane_idx() == 0;
-      carry_encoded_for(kSharedExpert, turn, is_first_lane ? dispatch.params.my_rank : -1,
-                        static_cast<uint32_t>(shared_row));
+      carry_encoded_for(kSharedExpert, turn, dispatch.shape.top_k(),
+                        is_first_lane
+                            ? dispatch.row_at(dispatch.params.my_rank, static_cast<uint32_t>(shared_row))
+                            : nullptr);
       if (is_first_lane) dispatch.tell_shared_row(token_idx, shared_row);
     }
     dispatch.start_load(turn + dispatch.carriers.stages_each);
   }
-  // By a whole warp; the lane that has an owner starts the copies.
-  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int owner, uint32_t row) {
+  // By a whole warp; the lane that has a row starts the copy there.
+  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int k, std::byte* row) {
     const int stage_idx = dispatch.stage_of_turn(turn);
     std::byte* codes = dispatch.stages.codes(dispatch.room(), stage_idx);
     std::byte* scales = dispatch.stages.scales(dispatch.room(), stage_idx);
@@ -85,17 +88,24 @@ struct CarryEncoded {
                                          expert);
     target::fence_proxy_async();  // the copies read what ordinary stores wrote
     target::sync_warp();
-    if (owner >= 0) {
-      target::bulk_store(dispatch.row_at(owner, row), codes, dispatch.row_bytes);
-      target::bulk_store(scales_at(owner, row), scales, scales_stride);
-    }
+    if (row != nullptr) target::bulk_store(row, codes, dispatch.row_bytes);
+    keep_scales(dispatch.token_of_turn(turn), k, scales);
     target::bulk_commit();
     target::bulk_wait_read<0>();
     target::sync_warp();
   }
 
+  SWITCHYARD_DEVICE void keep_scales(int token_idx, int k, const std::byte* scales) const {
+    if (target::lane_idx() != 0) return;
+    target::bulk_store(dispatch.params.recv_bufs.of_rank[dispatch.params.my_rank] +
+                           dispatch.params.token_scales_offset +
+                           uint64_t{dispatch.token_scales().entry(token_idx, k)} * scales_stride,
+                       scales, scales_stride);
+  }
+
   SWITCHYARD_DEVICE std::byte* scales_at(int owner, uint32_t row) const {
-    return dispatch.params.recv_bufs.of_rank[owner] + scales_offset + uint64_t{row} * scales_stride;
+    return dispatch.params.recv_bufs.of_rank[owner] + dispatch.params.scales_offset +
+           uint64_t{row} * scales_stride;
   }
 
   SWITCHYARD_DEVICE void carry_scales(int token_idx, const std::byte* scales, int owner, uint32_t row) const {

@@ -120,9 +120,10 @@ struct DirectCombineWait {
 
   SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
     const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
-    sum_token<Rows>(
-        {shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
-        [&](const float(&sums)[kColumnsPerThread], int column) { params.epilogue(token_idx, column, sums); });
+    const RowSum<Rows> sum{shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
+    sum.run(worker_idx, num_workers, [&](int column, const float(&sums)[kColumnsPerThread]) {
+      params.epilogue(token_idx, column, sums);
+    });
   }
 
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "switchyard/ep/direct/carry_encoded.hpp"
+#include "switchyard/ep/direct/staged_scales.hpp"
 #include "switchyard/ep/direct/stages.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
@@ -354,8 +355,10 @@ struct DirectDispatchAsync {
       target::st(&params.row_of[id_idx], row);
       const uint64_t src_info =
           static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
-      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[shape.owner_rank(expert_idx)]) + row,
-                 src_info);
+      const int owner = shape.owner_rank(expert_idx);
+      target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row, src_info);
+      tell_scale_source(owner, row, static_cast<int>(id_idx / shape.top_k()),
+                        static_cast<int>(id_idx % shape.top_k()));
     }
     if (!leaves_out_carriers) target::sync_block();
   }
@@ -430,6 +433,19 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void tell_shared_row(int token_idx, int shared_row) const {
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
                uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
+    tell_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
+  }
+  // k is top_k for the shared expert.
+  SWITCHYARD_DEVICE void tell_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row,
+                                           [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
+    if constexpr (InterleavedTokenFormat<Format>)
+      target::st(
+          reinterpret_cast<uint32_t*>(params.recv_bufs.of_rank[owner] + params.scale_sources_offset) + row,
+          ScaleSource{static_cast<uint32_t>(params.my_rank), token_scales().entry(token_idx, k)}.pack());
+  }
+  SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
+    return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>,
+            scale_row_bytes(params.format)};
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.

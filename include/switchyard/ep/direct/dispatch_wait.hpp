@@ -1,8 +1,9 @@
 // dispatch_wait, direct protocol: rows and src_info are where they belong when all ranks have signalled. So
-// are scales, unless their tensor interleaves rows: then all blocks bring them there, in whole lines of
-// memory.
+// are scales, unless their tensor interleaves rows: then all blocks fetch them and bring them there, in whole
+// lines of memory.
 #pragma once
 
+#include "switchyard/ep/direct/staged_scales.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/params.hpp"
@@ -42,9 +43,12 @@ struct DirectDispatchWait {
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
-    const StagedScales staged{memory + params.staged_scales_offset, scale_row_bytes(format),
-                              static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)))};
-    const uint32_t units_across = ceil_div(staged.row_bytes, uint32_t{Format::kPlacedBytes});
+    const StagedScales staged{
+        params,
+        {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)},
+        static_cast<uint32_t>(shape.n_ranks()),
+        static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)))};
+    const uint32_t units_across = ceil_div(staged.row_bytes(), uint32_t{Format::kPlacedBytes});
     const uint32_t num_units = ceil_div(staged.num_rows, uint32_t{Format::kPlacedRows}) * units_across;
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     for (uint32_t unit =

@@ -87,4 +87,38 @@ struct DirectCounters {
   static constexpr int kRowOffsets = 4;
 };
 
+// Whose scales a row has: a rank, and which of the entries it keeps.
+struct ScaleSource {
+  static constexpr int kEntryBits = 26;
+  static_assert(kMaxRanks <= 1 << (32 - kEntryBits));
+  static_assert(uint64_t{kMaxTokensPerRank} * (kMaxTopK + 1) < uint64_t{1} << kEntryBits);
+
+  uint32_t rank, entry;
+
+  SWITCHYARD_HD constexpr uint32_t pack() const { return rank << kEntryBits | entry; }
+  SWITCHYARD_HD static constexpr ScaleSource unpack(uint32_t bits) {
+    return {bits >> kEntryBits, bits & ((1u << kEntryBits) - 1)};
+  }
+};
+
+// What a rank keeps: an entry per token; where experts have scales of their own one per (token, k), and
+// behind them one per token for the shared expert.
+struct TokenScalesLayout {
+  int max_tokens_per_rank;
+  int top_k;
+  bool is_by_expert;
+  uint32_t entry_bytes;  // a multiple of 16
+
+  SWITCHYARD_HD constexpr uint32_t num_entries() const {
+    return static_cast<uint32_t>(max_tokens_per_rank) * static_cast<uint32_t>(is_by_expert ? top_k + 1 : 1);
+  }
+  // k is top_k for the shared expert.
+  SWITCHYARD_HD constexpr uint32_t entry(int token_idx, int k) const {
+    if (!is_by_expert) return static_cast<uint32_t>(token_idx);
+    return k == top_k ? static_cast<uint32_t>(max_tokens_per_rank * top_k + token_idx)
+                      : static_cast<uint32_t>(token_idx * top_k + k);
+  }
+  constexpr CheckedSize bytes() const { return CheckedSize(num_entries()) * CheckedSize(entry_bytes); }
+};
+
 }  // namespace switchyard

@@ -105,13 +105,12 @@ struct CombineWait {
     const TokenSource shared_expert = shared_expert_of(token_idx);
     const int num_sources =
         sources.gather(source_of_lane(token_idx), kRowsAreBf16 ? shared_expert : TokenSource{});
-    sum_token<Rows>({sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx,
-                    num_workers, [&](float(&sums)[kColumnsPerThread], int column) {
-                      if (!kRowsAreBf16 && shared_expert.row != nullptr)
-                        accumulate(sums, BF16CombineRows::load(shared_expert.row, column),
-                                   shared_expert.weight);
-                      params.epilogue(token_idx, column, sums);
-                    });
+    const RowSum<Rows> sum{sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
+    sum.run(worker_idx, num_workers, [&](int column, float(&sums)[kColumnsPerThread]) {
+      if (!kRowsAreBf16 && shared_expert.row != nullptr)
+        accumulate(sums, BF16CombineRows::load(shared_expert.row, column), shared_expert.weight);
+      params.epilogue(token_idx, column, sums);
+    });
   }
 
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
