@@ -57,5 +57,15 @@ TEST(RowReadiness, IsOfTheDirectProtocol) {
   EXPECT_EQ(harness.ep().row_readiness(0).status().code(), StatusCode::kFailedPrecondition);
 }
 
+TEST(RowReadiness, IsNotOfScalesThatDispatchWaitPlaces) {
+  const auto readiness_of = [](TokenFormatKind format) {
+    EpHarness harness({.hidden = 128}, {.protocol = Protocol::kDirect, .format = format});
+    return harness.ep().row_readiness(0).status();
+  };
+  EXPECT_TRUE(readiness_of(TokenFormatKind::kMXFP8).ok());
+  EXPECT_EQ(readiness_of(TokenFormatKind::kFP8).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(readiness_of(TokenFormatKind::kNVFP4).code(), StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace switchyard

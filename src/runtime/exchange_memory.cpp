@@ -25,7 +25,8 @@ uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
 
 namespace {
 
-// Rows, their scales and expert outputs, one after the other.
+// Rows, their scales, those that wait here for their owners and where rows find them, expert outputs: one after
+// the other.
 Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   constexpr uint64_t kAlignment = 256;
   const TokenFormatInfo format = info_of(config.dispatch_format);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <numeric>
 
 #include "expert_parallel_state.hpp"
 #include "switchyard/ep/direct/layout.hpp"
@@ -160,6 +159,9 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
   if (config_.protocol != Protocol::kDirect)
     return failed_precondition(
         "row_readiness: rows of the slotted protocol are there after dispatch_wait only");
+  if (info_of(config_.dispatch_format).interleaves_rows())
+    return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
+                               to_string(config_.dispatch_format));
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   const DirectCounters counters{memory.counters.as<int32_t>()};
   FaultChannel fault = step_fault_channel(rank);

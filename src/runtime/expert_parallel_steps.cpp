@@ -189,6 +189,8 @@ Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank,
         info_of(config_.dispatch_format).placement != ScalePlacement::kTiled)
       return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
                               to_string(config_.dispatch_format));
+    if (output->scale_row_offsets != nullptr)
+      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scale_row_offsets", output->scale_row_offsets));
     tensors.scale_row_offsets = output->scale_row_offsets;
     tensors.rows = static_cast<std::byte*>(output->rows);
     tensors.scales = static_cast<std::byte*>(output->scales);

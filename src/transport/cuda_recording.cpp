@@ -51,9 +51,9 @@ class StreamGroup {
     for (size_t i = 1; i < streams_.size(); ++i) SWITCHYARD_RETURN_IF_ERROR(wait(streams_[i], 0));
     return Status();
   }
-  // In a capture, after a fork that a join came before: streams need not wait for what the first one has
-  // waited for.
-  Status forget_before_fork() const {
+  // In a capture, after a join: a fork that leaves the streams nothing else to wait for, since the first one
+  // has waited for all of it.
+  Status continue_from_origin() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaGraphNode_t* last_nodes = nullptr;
     const cudaGraphEdgeData* edges = nullptr;
@@ -171,8 +171,7 @@ class CudaRecording : public Recording {
         check_cuda(cudaEventRecordWithFlags(event.value().get(), group_.origin(), cudaEventRecordExternal),
                    "cudaEventRecordWithFlags"));
     marks_.push_back(std::move(event).value());
-    SWITCHYARD_RETURN_IF_ERROR(group_.fork());
-    return group_.forget_before_fork();
+    return group_.continue_from_origin();
   }
 
   Result<std::unique_ptr<RecordedLaunches>> finish() override {

@@ -167,7 +167,8 @@ class ExpertParallel {
   Result<RowBuffers> row_buffers(int rank);
 
   // Direct protocol: what a kernel needs to start with an expert before dispatch_wait
-  // (ep/direct/readiness.hpp).
+  // (ep/direct/readiness.hpp). Not for formats whose scales lie in a tensor that interleaves rows:
+  // dispatch_wait places those.
   Result<RowReadiness> row_readiness(int rank) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason.
