@@ -258,6 +258,18 @@ const NamedMutant kMutants[] = {
      {"AllReduce::show_values(", WordKind::kStore, Order::kRelease, Scope::kDevice},
      run_all_reduce},
     {"Row14CellAcquireIsRelaxed", {"AllReduce::collect(", WordKind::kLoad, kRelaxed}, run_all_reduce},
+    {"Row15ElectionIsRelaxed",
+     {"DirectDispatchWait*::count_step(", WordKind::kAdd, kRelaxed},
+     run_encoded,
+     true},
+    {"Row15ElectionDoesNotAcquire",
+     {"DirectDispatchWait*::count_step(", WordKind::kAdd, Order::kRelease},
+     run_encoded,
+     true},
+    {"Row15ElectionDoesNotRelease",
+     {"DirectDispatchWait*::count_step(", WordKind::kAdd, Order::kAcquire},
+     run_encoded,
+     true},
 };
 
 class OrderMutants : public WeakMemoryProtocol, public testing::WithParamInterface<NamedMutant> {};
