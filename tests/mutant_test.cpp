@@ -1,5 +1,5 @@
 // The logic mutants of ep/mutant.hpp: kernels with one line gone wrong, each of which the checks that the
-// real kernels pass must catch. (Mutants of the memory order are in weak_memory_test.cpp.)
+// real kernels pass must catch. (Mutants of the memory order are in weak_protocol_test.cpp.)
 #include <iostream>
 
 #include "ep_harness.hpp"
