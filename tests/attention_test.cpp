@@ -246,11 +246,13 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   };
   const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
   EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
-  const AttentionChoice uneven = choice({.query_lens = {64, 64}, .key_lens = {64, 900}});
+  const AttentionChoice uneven = choice({.query_lens = {64, 1600}, .key_lens = {64, 900}});
   EXPECT_EQ(uneven.scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(uneven.order, MHASchedule::LPT);
   EXPECT_EQ(choice({.query_lens = {64, 64}, .page_size = 16}).scheduler, TileSchedulerKind::kQueued);
-  const AttentionChoice causal = choice({.query_lens = {64, 64}, .causal = true, .is_dense = true});
+  EXPECT_EQ(choice({.query_lens = {64, 64}, .causal = true, .is_dense = true}).order, MHASchedule::DEFAULT)
+      << "short sequences";
+  const AttentionChoice causal = choice({.query_lens = {2000, 2000}, .causal = true, .is_dense = true});
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(causal.order, MHASchedule::LPT);
   EXPECT_NE(even.reason, causal.reason);

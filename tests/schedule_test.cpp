@@ -217,18 +217,20 @@ std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule, Told 
       for (const auto& [sequence, head] : pairs)
         if (tile < batch.num_tiles(batch.lengths[sequence])) order.push_back({sequence, head, tile});
   };
-  const auto sections = [&](const std::vector<std::array<uint32_t, 2>>& pairs, uint32_t length) {
-    size_t size = pairs.size();
-    if (batch.shape.kv_rows_in_l2 > 0 && length > 0) {
-      // As many as fit; then fewer, as long as there are not more sections.
-      const size_t group = batch.shape.heads_per_kv_head;
-      const auto num_sections = [&](size_t size) { return (pairs.size() + size - 1) / size; };
-      const size_t most = std::max(1u, batch.shape.kv_rows_in_l2 / length) * group;
-      size = most;
-      while (size > group && num_sections(size - group) == num_sections(most)) size -= group;
-    }
-    for (size_t begin = 0; begin < pairs.size(); begin += size)
-      section({pairs.begin() + begin, pairs.begin() + std::min(begin + size, pairs.size())});
+  // K/V heads one by one, and the last ones together: some tiles for each block, as far as L2 holds their
+  // keys.
+  const auto sections = [&](const std::vector<std::array<uint32_t, 2>>& pairs, uint32_t length,
+                            uint32_t num_tiles) {
+    if (pairs.empty() || num_tiles == 0) return;
+    const size_t group = batch.shape.heads_per_kv_head;
+    size_t num_last = kLastTilesPerBlock * (batch.shape.num_ctas / num_tiles + 1) / group + 1;
+    if (batch.shape.kv_rows_in_l2 > 0 && length > 0)
+      num_last = std::min<size_t>(num_last, batch.shape.kv_rows_in_l2 / length);
+    num_last = std::max<size_t>(num_last, 1) * group;
+    size_t begin = 0;
+    for (; begin + group + num_last <= pairs.size(); begin += group)
+      section({pairs.begin() + begin, pairs.begin() + begin + group});
+    section({pairs.begin() + begin, pairs.end()});
   };
   std::vector<uint32_t> sequences(batch.size());
   for (uint32_t i = 0; i < batch.size(); ++i) sequences[i] = i;
@@ -239,10 +241,10 @@ std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule, Told 
   for (const uint32_t sequence : sequences) {
     for (uint32_t head = 0; head < num_heads; ++head) pairs.push_back({sequence, head});
     if (told != Told::kPlan) continue;
-    sections(pairs, batch.lengths[sequence]);
+    sections(pairs, batch.lengths[sequence], batch.num_tiles(batch.lengths[sequence]));
     pairs.clear();
   }
-  sections(pairs, batch.max_len());
+  sections(pairs, batch.max_len(), batch.max_tiles());
   return order;
 }
 
@@ -449,17 +451,13 @@ TEST(Schedule, OrdersOfACommonLength) {
   EXPECT_EQ(blocks_text<Strided<DEFAULT>>(batch, told), "0a0 0a1 0a2 0b0 0b1 0b2 1a0 1a1 1a2 1b0 1b1 1b2");
   EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
             "0a0 0a1 0a2 0b2 0b1 0b0 1a0 1a1 1a2 1b2 1b1 1b0");
-  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, told), "0a2 0b2 1a2 1b2 0a1 0b1 1a1 1b1 0a0 0b0 1a0 1b0");
-  // L2 holds the K/V of three heads of the four (two at a time are more even), then of one and a bit.
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 15}}, told),
-            "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
+  // Head by head, and the last two together.
+  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, told), "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
+  // L2 holds the K/V of one head and a bit.
   EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 9}}, told),
             "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1a1 1a0 1b2 1b1 1b0");
-  // A section may reach into the next sequence.
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3}, {2, 3, 1, 12}}, told),
-            "0a1 0b1 0c1 0a0 0b0 0c0 1a1 1b1 1c1 1a0 1b0 1c0");
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3, 3}, {2, 2, 1, 12}}, told),
-            "0a1 0b1 1a1 0a0 0b0 1a0 1b1 2a1 2b1 1b0 2a0 2b0");
+  // The last section may reach back into the sequence before.
+  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3, 3}, {2, 1, 1}}, told), "0a1 0a0 1a1 2a1 1a0 2a0");
   // Too little for one: still one, and the heads that share it stay together.
   EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 1, 2}}, told),
             "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
@@ -554,8 +552,8 @@ TEST(TilePlan, RanksSequencesAndSizesSectionsByTheirKeys) {
   EXPECT_EQ((std::array<uint32_t, 3>{order[0], order[1], order[2]}), (std::array<uint32_t, 3>{1, 2, 0}));
   EXPECT_EQ((std::array<uint32_t, 4>{tile_offsets[0], tile_offsets[1], tile_offsets[2], tile_offsets[3]}),
             (std::array<uint32_t, 4>{0, 1, 3, 6}));
-  // L2 holds 40 keys: those of two heads of the sequence that has 20.
-  const MHATileShape shape{.tile_shape = 2, .num_heads = 4, .num_ctas = 1, .kv_rows_in_l2 = 40};
+  // L2 holds 20 keys: no two heads of the sequence that has as many are worked on together.
+  const MHATileShape shape{.tile_shape = 2, .num_heads = 4, .num_ctas = 1, .kv_rows_in_l2 = 20};
   const MHATileSummary<RowOffsets> summary{3, 3, {row_offsets}, 6, plan};
   std::vector<std::array<uint32_t, 2>> tiles;
   for (uint32_t idx = 4; idx < 12; ++idx) {
@@ -564,7 +562,7 @@ TEST(TilePlan, RanksSequencesAndSizesSectionsByTheirKeys) {
     tiles.push_back({work.head_idx, work.prompt_offset / 2});
   }
   EXPECT_EQ(tiles, (std::vector<std::array<uint32_t, 2>>{
-                       {0, 1}, {1, 1}, {0, 0}, {1, 0}, {2, 1}, {3, 1}, {2, 0}, {3, 0}}));
+                       {0, 1}, {0, 0}, {1, 1}, {1, 0}, {2, 1}, {2, 0}, {3, 1}, {3, 0}}));
 }
 
 }  // namespace

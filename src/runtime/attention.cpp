@@ -15,6 +15,7 @@ namespace {
 constexpr int kMaxDecodeTokens = 16;
 constexpr uint32_t kUnitsPerBlock = 8;  // decoding: splits are made until each block has so many, on average
 constexpr uint32_t kMinSplitKeys = 512;
+constexpr uint32_t kMinTilesForLpt = 8;  // of a sequence: shorter ones end evenly enough in any order
 constexpr uint32_t kMaxSplits = 128;
 
 TileSchedulerKind kind_of(SchedulerChoice choice) {
@@ -97,7 +98,9 @@ void Attention::choose() {
                          ? "few queries: blocks take parts of the keys from a queue"
                          : "tiles differ in cost: blocks take them from a queue";
   }
-  if (shape_.order == OrderChoice::kAuto && choice_.kind != AttentionKind::kDecode && !is_even) {
+  const bool is_uneven =
+      choice_.kind != AttentionKind::kDecode && !is_even && max_num_tiles_ >= kMinTilesForLpt;
+  if (shape_.order == OrderChoice::kAuto && is_uneven) {
     choice_.order = MHASchedule::LPT;
     if (shape_.scheduler == SchedulerChoice::kAuto) choice_.reason += ", the longest first";
   }

@@ -34,7 +34,7 @@ struct AttentionConfig {
   static constexpr int kNumConsumers = kIsDecode ? 1 : kHeadDim == 64 ? 3 : 2;  // warpgroups
   static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
   static constexpr int kTileKeys = kHeadDim == 256 ? (kIsDecode ? 64 : 80) : 128;
-  // Stages of queries also carry the output out: two of them let the next tile's queries come early.
+  // Two stages let the next tile's queries come early.
   static constexpr int kNumQueryStages = kHeadDim == 256 ? 1 : 2;
   static constexpr int kNumKeyStages = !kIsDecode ? 2 : kHeadDim == 64 ? 6 : 3;
 

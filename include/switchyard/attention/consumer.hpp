@@ -25,13 +25,13 @@ class AttentionConsumer {
         math_(params.numbers.scale_log2) {}
 
   // With two stages of queries a tile's first scores are started before the output of the one before it is
-  // stored, and run meanwhile. With one, the queries are given back before the output is stored, past them.
+  // stored, and run meanwhile.
   SWITCHYARD_DEVICE void run() {
     if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
     bool is_last = !find_next_tile();
     if constexpr (kStartsEarly) start_scores();
     while (!is_last) {
-      tile_idx_ ^= 1;
+      tile_idx_ = next_tile_idx();
       if constexpr (!kStartsEarly) start_scores();
       queries_.advance();
       note_time(0);
@@ -46,7 +46,6 @@ class AttentionConsumer {
       release_values();
       store();
       note_time(1);
-      if constexpr (kStartsEarly) release_queries();
       if constexpr (!kStartsEarly) is_last = !find_next_tile();
     }
     if constexpr (kStartsEarly) math_.template wait_scores<0>();
@@ -56,10 +55,9 @@ class AttentionConsumer {
  private:
   static constexpr bool kStartsEarly = Config::kNumQueryStages > 1;
 
-  // Named barriers: a turn for each consumer, one among the threads of each, one among all.
+  // Named barriers: a turn for each consumer, and one among all.
   static constexpr uint32_t kFirstTurnBarrier = 1;
-  static constexpr uint32_t kFirstOwnBarrier = kFirstTurnBarrier + 3;
-  static constexpr uint32_t kConsumersBarrier = kFirstOwnBarrier + 3;
+  static constexpr uint32_t kConsumersBarrier = kFirstTurnBarrier + 3;
 
   SWITCHYARD_DEVICE void take_turn() {
     if constexpr (Config::kTakesTurns)
@@ -70,9 +68,6 @@ class AttentionConsumer {
       const int next = consumer_idx_ + 1 == Config::kNumConsumers ? 0 : consumer_idx_ + 1;
       target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
     }
-  }
-  SWITCHYARD_DEVICE void sync_own() {
-    target::named_barrier_sync(kFirstOwnBarrier + consumer_idx_, kWarpgroupThreads);
   }
   // release: this warp has read the stage; pairs with the producer's wait before the next load into it
   SWITCHYARD_DEVICE static void release(target::TransferBarrier& empty) {
@@ -102,7 +97,7 @@ class AttentionConsumer {
     const int end_plain_block = tile(&AttentionTile::end_plain_block);
     math_.template wait_scores<0>();
     release_keys();
-    if (!kStartsEarly && block == first_block) release_queries();
+    if (block == first_block) release_queries();
     clear_strangers(block);
     if (block >= end_plain_block) mask_end(block);
     if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
@@ -112,19 +107,20 @@ class AttentionConsumer {
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       take_turn();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
+      math_.shrink_sums();  // while the scores run
       start_sums();
       pass_turn();
       math_.template wait_scores<1>();
       release_keys();
-      if (!kStartsEarly && block == first_block) release_queries();
+      if (block == first_block) release_queries();
       if (Config::kIsBanded && block >= end_plain_block) mask_end(block);
       if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
       math_.exponentiate();
       math_.template wait_sums<0>();
       release_values();
       math_.take_weights();
-      math_.shrink_sums();
     }
+    math_.shrink_sums();
     start_sums();
   }
 
@@ -133,10 +129,11 @@ class AttentionConsumer {
   }
   // Of the queries of the tile at work; queries_ is one ahead.
   SWITCHYARD_DEVICE uint32_t stage_in_use() const { return kStartsEarly ? queries_.stage() ^ 1 : 0; }
+  SWITCHYARD_DEVICE uint32_t next_tile_idx() const { return tile_idx_ == kNumTiles - 1 ? 0 : tile_idx_ + 1; }
   // Waits for a tile and its first keys; false: it is the one that says that no more will come.
   SWITCHYARD_DEVICE bool find_next_tile() {
     wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
-    if (target::ld(&shared_.tiles[tile_idx_ ^ 1].num_tokens) == 0) return false;
+    if (target::ld(&shared_.tiles[next_tile_idx()].num_tokens) == 0) return false;
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
@@ -199,65 +196,49 @@ class AttentionConsumer {
     if constexpr (!Config::kIsDecode) return row_in_tile;
     return row_in_tile / static_cast<int>(numbers_.heads_per_tile);
   }
-  SWITCHYARD_DEVICE uint32_t head_of(int row_in_tile) const {
-    const uint32_t first_head = tile(&AttentionTile::first_head);
-    if constexpr (!Config::kIsDecode) return first_head;
-    return first_head + static_cast<uint32_t>(row_in_tile) % numbers_.heads_per_tile;
+  // Where the rows of the tile at work go, read once: a read of shared memory for each of them is slow.
+  struct OutputRows {
+    int64_t first_place;  // of the tile's first row among all rows and heads
+    int num_tokens;
+  };
+  SWITCHYARD_DEVICE OutputRows output_rows() const {
+    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * numbers_.num_heads +
+                tile(&AttentionTile::first_head),
+            static_cast<int>(tile(&AttentionTile::num_tokens))};
   }
   // The place of a row of the tile among all rows and heads; -1: the row is not there.
-  SWITCHYARD_DEVICE int64_t place_of(int row_in_tile) const {
+  SWITCHYARD_DEVICE int64_t place_of(const OutputRows& rows, int row_in_tile) const {
     const int token = token_of(row_in_tile);
-    if (token >= static_cast<int>(tile(&AttentionTile::num_tokens))) return -1;
-    return (static_cast<int64_t>(tile(&AttentionTile::first_row)) + token) * numbers_.num_heads +
-           head_of(row_in_tile);
+    if (token >= rows.num_tokens) return -1;
+    const int64_t place = rows.first_place + static_cast<int64_t>(token) * numbers_.num_heads;
+    if constexpr (!Config::kIsDecode) return place;
+    return place + row_in_tile % static_cast<int>(numbers_.heads_per_tile);
   }
 
   SWITCHYARD_DEVICE void store() {
+    const OutputRows rows = output_rows();
     const int first_row = consumer_idx_ * kWarpgroupRows;
     const int64_t num_places = static_cast<int64_t>(numbers_.num_rows) * numbers_.num_heads;
-    const uint32_t split = tile(&AttentionTile::split);
+    const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split) : 0;
     const bool is_partial = Config::kIsDecode && numbers_.num_splits > 1;
     float* lse = is_partial ? numbers_.partial_lse + split * num_places : numbers_.lse;
     math_.finish([&](int row, float value) {
-      const int64_t place = place_of(first_row + row);
+      const int64_t place = place_of(rows, first_row + row);
       if (lse != nullptr && place >= 0) target::st(&lse[place], value);
     });
     if constexpr (Config::kIsDecode) {
       if (is_partial)
         return math_.store_floats([&](int row) -> float* {
-          const int64_t place = place_of(first_row + row);
+          const int64_t place = place_of(rows, first_row + row);
           return place < 0 ? nullptr
                            : numbers_.partial_output + (split * num_places + place) * Config::kHeadDim;
         });
     }
-    if constexpr (kStartsEarly)
-      store_output(first_row);
-    else
-      math_.store_rows_of([&](int row) -> bf16* {
-        const int64_t place = place_of(first_row + row);
-        return place < 0 ? nullptr : numbers_.output + place * Config::kHeadDim;
-      });
-  }
-
-  // Through the tile of queries, which nobody needs any more: so that neighbouring lanes store neighbouring
-  // bytes.
-  SWITCHYARD_DEVICE void store_output(int first_row) {
-    unsigned char* rows = queries_at(stage_in_use());
-    sync_own();  // all warps of this consumer are done with the queries
-    math_.store_rows(rows);
-    target::sync_warp();
-    constexpr int kUnitsPerRow = Config::kHeadDim / 8, kRowsPerWarp = 16;
-    const int first_of_warp = target::thread_idx() % kWarpgroupThreads / kWarpSize * kRowsPerWarp;
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < kRowsPerWarp * kUnitsPerRow; i += kWarpSize) {
-      const int row = first_of_warp + (i + target::lane_idx()) / kUnitsPerRow;
-      const int unit = (i + target::lane_idx()) % kUnitsPerRow;
-      const int64_t place = place_of(first_row + row);
-      if (place >= 0)
-        target::st_16(numbers_.output + place * Config::kHeadDim + unit * 8,
-                      math_.load_unit(rows, row, unit));
-    }
-    target::fence_proxy_async_shared();  // before the next queries are loaded there
+    const auto output_of = [&](int row) -> bf16* {
+      const int64_t place = place_of(rows, first_row + row);
+      return place < 0 ? nullptr : numbers_.output + place * Config::kHeadDim;
+    };
+    math_.store_rows_of(output_of);
   }
 
   const AttentionNumbers& numbers_;
@@ -265,7 +246,7 @@ class AttentionConsumer {
   const int consumer_idx_;
   WarpgroupMath<Config> math_;
   StageCursor<Config::kNumQueryStages> queries_;
-  uint32_t tile_idx_ = 1;  // of the tile at work
+  uint32_t tile_idx_ = kNumTiles - 1;  // of the tile at work
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };
 

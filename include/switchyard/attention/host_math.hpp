@@ -67,8 +67,9 @@ class WarpgroupMath {
     if (!has_row()) return;
     float max = row_max_;
     for (const float score : scores_) max = std::max(max, score);
+    if ((max - row_max_) * scale_log2_ <= kLeastGrowth) max = row_max_;
     const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
-    shrink_ = std::exp2(row_max_ * scale_log2_ - scaled_max);
+    shrink_ = max == row_max_ ? 1.0f : std::exp2(row_max_ * scale_log2_ - scaled_max);
     row_max_ = max;
     row_sum_ *= shrink_;
     for (float& score : scores_) row_sum_ += score = std::exp2(score * scale_log2_ - scaled_max);
@@ -88,18 +89,6 @@ class WarpgroupMath {
     store_lse(row(), row_sum_ == 0 ? kMinusInfinity : (row_max_ * scale_log2_ + std::log2(row_sum_)) * kLn2);
     for (float& output : outputs_) output = row_sum_ == 0 ? 0.0f : output / row_sum_;
   }
-  void store_rows(unsigned char* tile) const {
-    if (!has_row()) return;
-    for (int unit = 0; unit < kUnits; ++unit) {
-      Vec16 packed{};
-      for (int i = 0; i < 8; ++i)
-        packed.words[i / 2] |= static_cast<uint32_t>(to_bf16(outputs_[unit * 8 + i]).bits) << (i % 2 * 16);
-      target::st_16(tile + offset<Config::kTileRows>(row(), unit), packed);
-    }
-  }
-  static Vec16 load_unit(const unsigned char* tile, int row_in_tile, int unit) {
-    return target::ld_16(tile + offset<Config::kTileRows>(row_in_tile, unit));
-  }
   template <typename PlaceOf>
   void store_rows_of(PlaceOf place_of) const {
     bf16* place = has_row() ? place_of(row()) : nullptr;
@@ -114,6 +103,7 @@ class WarpgroupMath {
 
  private:
   static constexpr int kUnits = Config::kHeadDim / 8;  // of a row: 8 columns, 16 bytes
+  static constexpr float kLeastGrowth = 8;             // as in warpgroup_math.cuh
   static constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
   static bool has_row() { return target::lane_idx() < 16; }

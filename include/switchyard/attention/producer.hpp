@@ -51,26 +51,29 @@ class AttentionProducer {
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
     wait_together(shared_.plan_full, plan_.parity());
     plan_.advance();
-    const AttentionTile tile = target::ld(&shared_.plan);
-    target::TransferBarrier& full = shared_.queries_full[stage];
     tile_ = &shared_.tiles[tiles_.stage()];
     tiles_.advance();
-    const bool has_queries = tile.num_tokens != 0;
-    const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
+    queries_.advance();
     if (target::lane_idx() == 0) {
-      target::st(tile_, tile);
-      // release: publishes the tile; pairs with the consumers' wait for queries_full
-      full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
+      target::st(tile_, target::ld(&shared_.plan));
+      load_queries(stage);
     }
     target::sync_warp();
-    if (has_queries && target::lane_idx() < Config::kNumPanels) {
-      const int panel = target::lane_idx();
+    return target::ld(&tile_->num_tokens) != 0;
+  }
+  SWITCHYARD_DEVICE void load_queries(uint32_t stage) {
+    const bool has_queries = target::ld(&tile_->num_tokens) != 0;
+    const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
+    target::TransferBarrier& full = shared_.queries_full[stage];
+    // release: publishes the tile; pairs with the consumers' wait for queries_full
+    full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
+    if (!has_queries) return;
+    const int head = static_cast<int>(target::ld(&tile_->first_head));
+    const int row = static_cast<int>(target::ld(&tile_->first_row));
+    SWITCHYARD_UNROLL
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
       target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes),
-                          params_.queries, panel * kPanelColumns, static_cast<int>(tile.first_head),
-                          static_cast<int>(tile.first_row), full, CacheHint::kStream);
-    }
-    queries_.advance();
-    return has_queries;
+                          params_.queries, panel * kPanelColumns, head, row, full, CacheHint::kStream);
   }
 
   SWITCHYARD_DEVICE bool begin_next() {
@@ -90,22 +93,36 @@ class AttentionProducer {
   SWITCHYARD_DEVICE void load(const AttentionTile& tile, int block, const target::TensorMap& map,
                               Tiles& tiles, Barriers& full, Barriers& empty,
                               StageCursor<Config::kNumKeyStages>& cursor) {
-    wait_together(empty[cursor.stage()], cursor.parity() ^ 1);
-    if (target::lane_idx() == 0) full[cursor.stage()].arrive_expect(Config::kKeyBytes);
+    const uint32_t stage = cursor.stage();
+    wait_together(empty[stage], cursor.parity() ^ 1);
+    cursor.advance();
+    if (numbers_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
+    if (target::lane_idx() != 0) return;
+    full[stage].arrive_expect(Config::kKeyBytes);
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
+    const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
+    SWITCHYARD_UNROLL
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
+      target::tensor_load(tiles[stage] + panel * (Config::kTileKeys * kPanelRowBytes), map,
+                          panel * kPanelColumns, kv_head, row, full[stage], CacheHint::kKeep);
+  }
+
+  // A load for as many rows as lie together.
+  SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
+                                    unsigned char* rows, target::TransferBarrier& full) {
+    if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = numbers_.keys.box_rows;
     const uint32_t num_boxes = Config::kTileKeys / box_rows;
-    const uint32_t kv_head = target::ld(&tile.kv_head);
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
     for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
          i += kWarpSize) {
       const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
       const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
-      target::tensor_load(
-          tiles[cursor.stage()] + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-          static_cast<int>(panel * kPanelColumns), static_cast<int>(kv_head), row_of_key(tile, key),
-          full[cursor.stage()], CacheHint::kKeep);
+      target::tensor_load(rows + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
+                          static_cast<int>(panel * kPanelColumns), kv_head, row_of_key(tile, key), full,
+                          CacheHint::kKeep);
     }
-    cursor.advance();
   }
 
   // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked. A

@@ -7,7 +7,9 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-inline constexpr int kNumTiles = 2;  // the one consumers work on, and the next
+// A tile's queries are given back before its output is stored: the one after the next may be written while
+// consumers still read the first.
+inline constexpr int kNumTiles = 3;
 
 // Tiles come first: they want the largest alignment.
 template <typename Config>

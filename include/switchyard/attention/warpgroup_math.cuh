@@ -102,9 +102,12 @@ class WarpgroupMath {
       float max = fmaxf(fmaxf(max_of_chain[0], max_of_chain[1]), fmaxf(max_of_chain[2], max_of_chain[3]));
       max = fmaxf(max, target::shuffle_xor(max, 1));
       max = fmaxf(max, target::shuffle_xor(max, 2));
+      // A little more than the largest so far is as good as it: what was summed stays as it is.
+      if ((max - row_max_[half]) * scale_log2_ <= kLeastGrowth) max = row_max_[half];
       // A row that has seen no key yet: any finite number will do.
       const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
-      shrink_[half] = target::exp2_approx(target::multiply_add(row_max_[half], scale_log2_, -scaled_max));
+      shrink_[half] =
+          max == row_max_[half] ? 1.0f : target::exp2_approx(row_max_[half] * scale_log2_ - scaled_max);
       row_max_[half] = max;
       SWITCHYARD_UNROLL
       for (int i = 0; i < kNumScores / 2; ++i) {
@@ -146,27 +149,7 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= factor[i / 2 % 2];
   }
 
-  // The 16 rows of this warp as bf16 into the warpgroup's rows of a tile of queries.
-  SWITCHYARD_DEVICE void store_rows(unsigned char* tile) const {
-    const int lane = target::lane_idx();
-    const int row_in_tile = row(0) - lane / 4 + lane % 16;
-    SWITCHYARD_UNROLL
-    for (int step = 0; step < Config::kHeadDim / 16; ++step) {
-      const int panel = step / 4;
-      const int unit = (step % 4 * 2 + lane / 16) ^ (row_in_tile % 8);
-      const float* values = outputs_ + step * 8;
-      target::store_matrices(
-          tile + panel * (Config::kTileRows * kPanelRowBytes) + row_in_tile * kPanelRowBytes + unit * 16,
-          target::pack_bf16x2(values[0], values[1]), target::pack_bf16x2(values[2], values[3]),
-          target::pack_bf16x2(values[4], values[5]), target::pack_bf16x2(values[6], values[7]));
-    }
-  }
-  // Unit `unit` (8 columns) of a row that store_rows() wrote.
-  SWITCHYARD_DEVICE static Vec16 load_unit(const unsigned char* tile, int row_in_tile, int unit) {
-    return target::ld_16(tile + unit / 8 * (Config::kTileRows * kPanelRowBytes) +
-                         row_in_tile * kPanelRowBytes + (unit % 8 ^ row_in_tile % 8) * 16);
-  }
-  // The same straight to memory: place_of(row) is where the row goes, or null. Four lanes have a row's
+  // The rows as bf16: place_of(row) is where a row goes, or null. Four lanes have a row's
   // columns pair by pair; they exchange them until each has eight neighbours.
   template <typename PlaceOf>
   SWITCHYARD_DEVICE void store_rows_of(PlaceOf place_of) const {
@@ -204,6 +187,7 @@ class WarpgroupMath {
 
  private:
   static constexpr int kNumChains = 4;
+  static constexpr float kLeastGrowth = 8;  // of the logarithm (base 2) of weights
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
   static constexpr float kLn2 = 0.69314718055994531f;
@@ -220,15 +204,28 @@ class WarpgroupMath {
     }
   }
 
+  // Some columns at a time: most of a block's are seen by all rows of a warp.
   template <typename LimitOf, typename IsMasked>
   SWITCHYARD_DEVICE void mask_if(LimitOf limit_of, IsMasked is_masked) {
+    constexpr int kAtOnce = kKeys % 32 == 0 ? 32 : 40;
+    int limits[kRowsPerThread];
     SWITCHYARD_UNROLL
-    for (int half = 0; half < kRowsPerThread; ++half) {
-      const int limit = limit_of(row(half)) - target::lane_idx() % 4 * 2;  // for this thread's first column
+    for (int half = 0; half < kRowsPerThread; ++half) limits[half] = limit_of(row(half));
+    const int first_of_thread = target::lane_idx() % 4 * 2;
+    SWITCHYARD_UNROLL
+    for (int first = 0; first < kKeys; first += kAtOnce) {
+      bool is_any = false;
       SWITCHYARD_UNROLL
-      for (int i = 0; i < kNumScores / 2; ++i) {
-        float& score = scores_[i / 2 * 4 + half * 2 + i % 2];
-        score = is_masked(i / 2 * 8 + i % 2, limit) ? kMinusInfinity : score;
+      for (int half = 0; half < kRowsPerThread; ++half)
+        is_any |= is_masked(first, limits[half]) || is_masked(first + kAtOnce - 1, limits[half]);
+      if (target::ballot(is_any) == 0) continue;
+      SWITCHYARD_UNROLL
+      for (int half = 0; half < kRowsPerThread; ++half) {
+        SWITCHYARD_UNROLL
+        for (int i = first / 4; i < (first + kAtOnce) / 4; ++i) {
+          float& score = scores_[i / 2 * 4 + half * 2 + i % 2];
+          score = is_masked(i / 2 * 8 + i % 2, limits[half] - first_of_thread) ? kMinusInfinity : score;
+        }
       }
     }
   }

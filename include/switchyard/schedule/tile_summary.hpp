@@ -27,18 +27,21 @@ struct MHATilePlan {
   uint32_t* num_keys = nullptr;  // [batch_size]: of the sequence at each position; null: as many as queries
 };
 
-// How many heads LPT works on at a time: no more than L2 holds the K/V of (but at least one K/V head), whole
-// groups that share a K/V head, and sections as even as can be: a last one of few heads would end unevenly.
-SWITCHYARD_HD constexpr uint32_t heads_per_section(const MHATileShape& shape, uint32_t num_keys,
-                                                   uint32_t num_heads) {
-  if (shape.kv_rows_in_l2 == 0 || num_keys == 0) return num_heads;
+// LPT goes through the heads in sections, each from the longest tiles of all its heads to the shortest. A
+// section is what shares a K/V head: long and short tiles are then mixed, and queries and outputs, which
+// short tiles have more of for their time, move evenly. Only the last section is larger, so that all blocks
+// end together on short tiles: kLastTilesPerBlock for each block, as long as L2 holds the K/V of its heads.
+inline constexpr uint32_t kLastTilesPerBlock = 1;
+
+SWITCHYARD_HD constexpr uint32_t first_head_of_last_section(const MHATileShape& shape, uint32_t num_keys,
+                                                            uint32_t num_tiles, uint32_t num_heads) {
   const uint32_t group = shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head;
-  const uint32_t num_kv_heads = num_heads / group + (num_heads % group != 0);
-  const uint32_t num_in_l2 = shape.kv_rows_in_l2 >= num_keys ? shape.kv_rows_in_l2 / num_keys : 1;
-  const uint32_t num_sections = num_kv_heads / num_in_l2 + (num_kv_heads % num_in_l2 != 0);
-  const uint64_t num_in_section =
-      static_cast<uint64_t>(num_kv_heads / num_sections + (num_kv_heads % num_sections != 0)) * group;
-  return num_in_section < num_heads ? static_cast<uint32_t>(num_in_section) : num_heads;
+  const uint32_t num_groups = num_heads / group;
+  uint32_t num_last = kLastTilesPerBlock * (shape.num_ctas / num_tiles + 1) / group + 1;
+  if (shape.kv_rows_in_l2 != 0 && num_keys != 0 && num_last > shape.kv_rows_in_l2 / num_keys)
+    num_last = shape.kv_rows_in_l2 / num_keys;
+  if (num_last == 0) num_last = 1;
+  return num_last < num_groups ? (num_groups - num_last) * group : 0;
 }
 
 template <ValidLength Lengths>
@@ -98,10 +101,8 @@ struct MHATileSummary {
     const uint32_t num_tiles = max_num_prompt_tiles;
     uint32_t pair, tile;  // pairs of sequence and head, head fastest
     if constexpr (kSchedule == MHASchedule::LPT) {
-      const uint32_t num_pairs = batch_size * shape.num_heads;
-      const Place place = place_in_sections(
-          idx, heads_per_section(shape, max_num_keys == 0 ? max_seq_len : max_num_keys, num_pairs), num_pairs,
-          num_tiles);
+      const Place place = place_in_sections(shape, idx, max_num_keys == 0 ? max_seq_len : max_num_keys,
+                                            num_tiles, batch_size * shape.num_heads);
       pair = place.head;
       tile = place.tile;
     } else {
@@ -126,14 +127,15 @@ struct MHATileSummary {
     uint32_t tile;
   };
 
-  // Sections of `num_in_section` heads, the last perhaps of fewer; in a section the last tiles of all its
-  // heads, then those before them.
-  SWITCHYARD_HD static Place place_in_sections(uint32_t idx, uint32_t num_in_section, uint32_t num_heads,
-                                               uint32_t num_tiles) {
-    const uint32_t first_head = idx / (num_in_section * num_tiles) * num_in_section;
+  SWITCHYARD_HD static Place place_in_sections(const MHATileShape& shape, uint32_t idx, uint32_t num_keys,
+                                               uint32_t num_tiles, uint32_t num_heads) {
+    const uint32_t first_of_last = first_head_of_last_section(shape, num_keys, num_tiles, num_heads);
+    uint32_t first_head = first_of_last, width = num_heads - first_of_last;
+    if (idx < first_of_last * num_tiles) {
+      width = shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head;
+      first_head = idx / (width * num_tiles) * width;
+    }
     const uint32_t in_section = idx - first_head * num_tiles;
-    const uint32_t num_left = num_heads - first_head;
-    const uint32_t width = num_left < num_in_section ? num_left : num_in_section;
     return {first_head + in_section % width, num_tiles - 1 - in_section / width};
   }
 
@@ -148,8 +150,7 @@ struct MHATileSummary {
     uint32_t head_idx, tile;
     if constexpr (kSchedule == MHASchedule::LPT) {
       const uint32_t num_keys = plan.num_keys == nullptr ? seq_len(prompt_idx) : plan.num_keys[position];
-      const uint32_t num_in_section = heads_per_section(shape, num_keys, shape.num_heads);
-      const Place place = place_in_sections(in_sequence, num_in_section, shape.num_heads, num_tiles);
+      const Place place = place_in_sections(shape, in_sequence, num_keys, num_tiles, shape.num_heads);
       head_idx = place.head;
       tile = place.tile;
     } else {

@@ -120,11 +120,5 @@ SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
 }
-// Four 8 x 8 matrices of 16-bit elements; lane i has the address of row i % 8 of matrix i / 8.
-SWITCHYARD_DEVICE void store_matrices(void* row, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-               "r"(m0), "r"(m1), "r"(m2), "r"(m3)
-               : "memory");
-}
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target
