@@ -297,7 +297,7 @@ Status EpHarness::upload_expert_rows(int rank, const std::vector<bf16>& expert_r
         reference::encode_token(TokenFormatKind::kFP8, std::vector<bf16>(row, row + shape_.hidden), 1);
     rows.insert(rows.end(), encoded.codes.begin(), encoded.codes.end());
     rows.insert(rows.end(), encoded.scales.begin(), encoded.scales.end());
-    rows.resize(align_up<size_t>(rows.size(), 16));
+    rows.resize(align_up<size_t>(rows.size(), ep_->combine_message_bytes()));
   }
   return buffers.encoded_outputs.upload(rows);
 }

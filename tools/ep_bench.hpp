@@ -97,9 +97,7 @@ class EpBench {
   bool has_experts() const {
     return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
   }
-  uint64_t expert_row_bytes() const {
-    return info_of(kind_of(expert_format())).encoded_bytes(workload_.hidden);
-  }
+  uint64_t expert_row_bytes() const { return combine_row_bytes(expert_format(), workload_.hidden); }
   Status allocate_rows(int rank, RankBuffers& buffers);
   Status enqueue_experts(int rank, const RankBuffers& buffers);
   Status enqueue_check(int rank, const RankBuffers& buffers);

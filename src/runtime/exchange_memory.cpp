@@ -17,7 +17,7 @@ uint32_t ExchangeSizes::encoded_bytes(const ExpertParallelConfig& config) {
   return info_of(config.dispatch_format).encoded_bytes(config.hidden);
 }
 uint32_t ExchangeSizes::combine_bytes(const ExpertParallelConfig& config) {
-  return info_of(kind_of(config.combine_format)).encoded_bytes(config.hidden);
+  return combine_row_bytes(config.combine_format, config.hidden);
 }
 uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
   return MessageLayout{encoded_bytes(config), config.top_k}.bytes();

@@ -1,9 +1,10 @@
 // What expert rows travel as on their way back: as they are, or as blockwise fp8. A row of fp8 is an encoded
-// token: codes of e4m3, then a float scale per 128 of them.
+// token, codes of e4m3, then a float scale per 128 of them, in whole lines of memory.
 #pragma once
 
 #include "switchyard/ep/epilogue.hpp"
 #include "switchyard/format/blockwise_fp8.hpp"
+#include "switchyard/format/format_kind.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -39,7 +40,7 @@ struct FP8CombineRows {
   static constexpr int kGroupSize = Quantizer::kGroupSize;
 
   SWITCHYARD_HD static constexpr uint32_t row_bytes(int hidden) {
-    return GroupedMessageLayout<Quantizer>{hidden}.bytes();
+    return combine_row_bytes(CombineFormat::kFP8, hidden);
   }
   SWITCHYARD_DEVICE static void encode(const bf16* row, std::byte* message, int hidden, int worker_idx,
                                        int num_workers) {

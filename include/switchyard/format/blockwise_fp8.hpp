@@ -62,7 +62,7 @@ struct BlockwiseFP8TokenFormat {
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
   static constexpr bool kInterleavesRows = true;
-  static constexpr uint32_t kPlacedRows = 2 * kWarpSize, kPlacedBytes = 32;
+  static constexpr uint32_t kPlacedRows = kWarpSize;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr BlockwiseFP8TokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -71,29 +71,19 @@ struct BlockwiseFP8TokenFormat {
   SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
     switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
   }
-  // Lane i has rows i and i + 32 of the unit: lanes store side by side.
-  template <typename Staged>
-  SWITCHYARD_DEVICE void place_scales(const Staged& staged, int64_t first_row, uint32_t first_byte) const {
-    constexpr int kVectors = kPlacedBytes / sizeof(Vec16);
+  // Lane i has row i of the unit: lanes store side by side.
+  template <typename Band>
+  SWITCHYARD_DEVICE void place_scales(const Band& band, int64_t first_row, int64_t num_rows,
+                                      uint32_t first_byte) const {
     const TransposedScaleLayout layout = scale_layout();
+    const int64_t row = first_row + target::lane_idx();
+    if (row >= num_rows) return;
+    const Vec16 scales = band.load(row, first_byte);
     const int first_group = static_cast<int>(first_byte / sizeof(float));
-    const std::byte* rows[2];
     SWITCHYARD_UNROLL
-    for (int i = 0; i < 2; ++i) rows[i] = staged.row(first_row + i * kWarpSize + target::lane_idx());
-    Vec16 scales[2][kVectors];
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < 2 * kVectors; ++i)
-      scales[i / kVectors][i % kVectors] =
-          staged.load(rows[i / kVectors], first_byte + i % kVectors * sizeof(Vec16));
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int64_t row = first_row + i * kWarpSize + target::lane_idx();
-      SWITCHYARD_UNROLL
-      for (int j = 0; j < kVectors * 4; ++j)
-        if (row < staged.num_rows && first_group + j < layout.num_groups)
-          target::st(output_scales + layout.index(first_group + j, row),
-                     std::bit_cast<float>(scales[i][j / 4].words[j % 4]));
-    }
+    for (int i = 0; i < 4; ++i)
+      if (first_group + i < layout.num_groups)
+        target::st(output_scales + layout.index(first_group + i, row), std::bit_cast<float>(scales.words[i]));
   }
   SWITCHYARD_DEVICE void write_scales(const std::byte* scales, int64_t row, int worker_idx,
                                       int num_workers) const {

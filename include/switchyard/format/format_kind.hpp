@@ -115,6 +115,12 @@ constexpr TokenFormatKind kind_of(CombineFormat format) {
   return format == CombineFormat::kBF16 ? TokenFormatKind::kBF16 : TokenFormatKind::kFP8;
 }
 
+// Of an expert row on its way back; fp8 in whole lines of memory.
+constexpr uint32_t combine_row_bytes(CombineFormat format, int hidden) {
+  const uint32_t bytes = info_of(kind_of(format)).encoded_bytes(hidden);
+  return format == CombineFormat::kBF16 ? bytes : align_up(bytes, 128u);
+}
+
 // Where dispatch leaves its rows.
 struct FormatTensors {
   std::byte* rows = nullptr;    // [max_rows][row_bytes]

@@ -145,7 +145,7 @@ struct NVBlockScaledTokenFormat {
 
   // Rows written where they belong (InPlaceTokenFormat, BesideTokenFormat).
   static constexpr bool kInterleavesRows = true;
-  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows, kPlacedBytes = 32;
+  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -161,28 +161,24 @@ struct NVBlockScaledTokenFormat {
     encode_groups(scheme.quantizer(expert_idx), hidden, reinterpret_cast<const bf16*>(token), codes,
                   reinterpret_cast<typename Quantizer::Scale*>(scales), target::lane_idx(), kWarpSize);
   }
-  // Eight tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
-  template <typename Staged>
-  SWITCHYARD_DEVICE void place_scales(const Staged& staged, int64_t first_row, uint32_t first_byte) const
+  // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
+  template <typename Band>
+  SWITCHYARD_DEVICE void place_scales(const Band& band, int64_t first_row, int64_t, uint32_t first_byte) const
       requires(kPacking == RowPacking::kPadded) {
     const TiledScaleLayout tiles = scale_layout();
-    const std::byte* rows[4];
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < 4; ++i) rows[i] = staged.row(first_row + i * kWarpSize + target::lane_idx());
-    Vec16 scales[2][4];
+    Vec16 scales[4];
     SWITCHYARD_UNROLL
     for (int i = 0; i < 4; ++i)
-      for (int half = 0; half < 2; ++half)
-        scales[half][i] = staged.load(rows[i], first_byte + half * sizeof(Vec16));
+      scales[i] = band.load(first_row + i * kWarpSize + target::lane_idx(), first_byte);
     SWITCHYARD_UNROLL
-    for (int tile = 0; tile < 8; ++tile) {
+    for (int tile = 0; tile < 4; ++tile) {
       const int column = static_cast<int>(first_byte) + tile * TiledScaleLayout::kTileColumns;
       if (column >= tiles.num_columns) return;
       const uint32_t mask = column_mask(column);
-      Vec16 of_rows;
+      Vec16 rows;
       SWITCHYARD_UNROLL
-      for (int i = 0; i < 4; ++i) of_rows.words[i] = scales[tile / 4][i].words[tile % 4] & mask;
-      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), of_rows);
+      for (int i = 0; i < 4; ++i) rows.words[i] = scales[i].words[tile] & mask;
+      target::st_16(output_scales + tiles.offset(first_row + target::lane_idx(), column), rows);
     }
   }
   // Of four columns, those that are there.

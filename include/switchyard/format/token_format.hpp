@@ -83,12 +83,11 @@ concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> 
 };
 
 // What dispatch_wait needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
-// kPlacedBytes of their scales, for one warp each; place_scales(staged, first_row, first_byte) brings a unit
-// of StagedScales (ep/direct/staged_scales.hpp) to its place.
+// sixteen bytes of their scales, for one warp each; place_scales(band, first_row, num_rows, first_byte)
+// brings a unit of a ScaleBand (ep/direct/staged_scales.hpp) to its place.
 template <typename Format>
 concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows && requires {
   { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
-  { Format::kPlacedBytes } -> std::convertible_to<uint32_t>;
 };
 
 // Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.

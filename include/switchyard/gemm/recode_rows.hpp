@@ -121,7 +121,8 @@ SWITCHYARD_DEVICE void store_fp8(const RecodeArguments& arguments, const LaneEle
   const auto scale = Quantizer{}.scale_of(group_amax<Quantizer::kGroupSize>(elements));
   if (!has_elements) return;
   const GroupedMessageLayout<Quantizer> layout{arguments.hidden};
-  std::byte* output = static_cast<std::byte*>(arguments.output) + row * layout.bytes();
+  std::byte* output = static_cast<std::byte*>(arguments.output) +
+                      row * combine_row_bytes(CombineFormat::kFP8, arguments.hidden);
   uint32_t words[kElementsPerLane / 4];
   quantize<e4m3>(elements, scale.factor, words);
   store_words(output + chunk_idx * kElementsPerLane, words);

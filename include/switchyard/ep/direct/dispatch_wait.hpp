@@ -3,6 +3,7 @@
 // lines of memory.
 #pragma once
 
+#include "switchyard/ep/direct/dispatch_async.hpp"
 #include "switchyard/ep/direct/staged_scales.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
@@ -48,14 +49,9 @@ struct DirectDispatchWait {
         {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)},
         static_cast<uint32_t>(shape.n_ranks()),
         static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)))};
-    const uint32_t units_across = ceil_div(staged.row_bytes(), uint32_t{Format::kPlacedBytes});
-    const uint32_t num_units = ceil_div(staged.num_rows, uint32_t{Format::kPlacedRows}) * units_across;
-    const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
-    for (uint32_t unit =
-             static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
-         unit < num_units; unit += num_warps)
-      format.place_scales(staged, static_cast<int64_t>(unit / units_across) * Format::kPlacedRows,
-                          unit % units_across * Format::kPlacedBytes);
+    // Stages are free: all copies out of them have ended.
+    auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
+    switchyard::place_scales(format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared));
   }
 
   // The last block that has read the old number of the step writes the new one.
