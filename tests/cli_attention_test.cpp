@@ -17,7 +17,7 @@ TEST_F(CliAttention, AttendVerifiesAndSaysWhatWasChosen) {
   const Outcome outcome = run(kSmall + "--seq-lens 70,0,1 --causal");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("verified   all 142 rows"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("queued, order lpt"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("queued, order default"), std::string::npos) << outcome.out;
 }
 
 TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
