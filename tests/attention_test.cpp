@@ -69,6 +69,16 @@ TEST_P(AttentionTest, RaggedSequencesOfAnyLengthWithNeighboursThatAreNoNumbers) 
           << (causal ? "causal" : "full") << ", NaN in sequence " << sequence_of_nans;
 }
 
+TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
+  const AttentionCase attention_case{
+      .query_lens = {1100, 70}, .num_heads = 1, .causal = true, .num_blocks = 2};
+  const auto harness = must(AttentionHarness::create(rank(), attention_case));
+  EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kBanded);
+  EXPECT_EQ(compare(rank(), attention_case), "");
+  EXPECT_EQ(kind_of_attention(64, 1024, true), AttentionKind::kShortBanded);
+  EXPECT_EQ(kind_of_attention(128, 1024, true), AttentionKind::kBanded);
+}
+
 TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
   for (const bool causal : {false, true})
     EXPECT_EQ(

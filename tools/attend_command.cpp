@@ -37,7 +37,7 @@ struct Report {
 };
 
 const char* name_of(AttentionKind kind) {
-  return kind == AttentionKind::kFull ? "full" : kind == AttentionKind::kBanded ? "banded" : "decode";
+  return kind == AttentionKind::kFull ? "full" : kind == AttentionKind::kDecode ? "decode" : "banded";
 }
 
 // The batch, the reference's copy, and on the host the emulator's too.

@@ -54,11 +54,12 @@ void place_transient_blocks(std::vector<TwinTile>& tiles) {
 Status fit_to_kernel(AttentionWorkload& workload) {
   if (workload.head_dim != 64 && workload.head_dim != 128 && workload.head_dim != 256)
     return invalid_argument("--measure: --head-dim %u must be 64, 128 or 256", workload.head_dim);
-  if (workload.max_seq_len() <= 16)
-    return invalid_argument("--measure: sequences of at most 16 rows are decoded, in tiles of another kind");
-  const AttentionKernel& kernel = attention_kernels(Target::kHost)
-                                      .at(static_cast<int>(workload.head_dim),
-                                          workload.is_causal ? AttentionKind::kBanded : AttentionKind::kFull);
+  const int head_dim = static_cast<int>(workload.head_dim);
+  const AttentionKind kind = kind_of_attention(head_dim, workload.max_seq_len(), workload.is_causal);
+  if (kind == AttentionKind::kDecode)
+    return invalid_argument("--measure: sequences of at most %d rows are decoded, in tiles of another kind",
+                            kMaxDecodeTokens);
+  const AttentionKernel& kernel = attention_kernels(Target::kHost).at(head_dim, kind);
   workload.tile_m = kernel.tile_rows;
   workload.tile_n = kernel.tile_keys;
   return workload.check();

@@ -12,7 +12,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kMaxDecodeTokens = 16;
 constexpr uint32_t kUnitsPerBlock = 8;  // decoding: splits are made until each block has so many, on average
 constexpr uint32_t kMinSplitKeys = 512;
 constexpr uint32_t kMinTilesForLpt = 8;  // of a sequence: shorter ones end evenly enough in any order
@@ -71,9 +70,7 @@ Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const Attention
 void Attention::choose() {
   const bool is_banded = shape_.causal || shape_.window > 0;
   const uint32_t group = static_cast<uint32_t>(shape_.num_heads / shape_.num_kv_heads);
-  choice_.kind = shape_.max_query_len <= kMaxDecodeTokens ? AttentionKind::kDecode
-                 : is_banded                              ? AttentionKind::kBanded
-                                                          : AttentionKind::kFull;
+  choice_.kind = kind_of_attention(shape_.head_dim, shape_.max_query_len, is_banded);
   const AttentionKernel& kernel = kernels_.at(shape_.head_dim, choice_.kind);
   choice_.tile_rows = kernel.tile_rows;
   if (choice_.kind == AttentionKind::kDecode) {

@@ -11,7 +11,20 @@ enum class AttentionKind {
   kBanded,  // causal, sliding window, or both
   kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
             // blocks
+  kShortBanded,  // banded, of short sequences: head dimension 64 only, whose wide tiles see too much in vain
 };
+inline constexpr int kNumAttentionKinds = 4;
+
+inline constexpr int kMaxDecodeTokens = 16;
+inline constexpr int kMaxShortLen = 1024;
+
+// The kind for sequences of up to so many queries.
+constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, bool is_banded) {
+  if (max_query_len <= kMaxDecodeTokens) return AttentionKind::kDecode;
+  if (!is_banded) return AttentionKind::kFull;
+  return head_dim == 64 && max_query_len <= kMaxShortLen ? AttentionKind::kShortBanded
+                                                         : AttentionKind::kBanded;
+}
 
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;  // of a tile, for each consumer
@@ -31,12 +44,15 @@ struct AttentionConfig {
   static constexpr bool kIsDecode = kKind == AttentionKind::kDecode;
   static constexpr bool kIsBanded = kKind != AttentionKind::kFull;
 
-  static constexpr int kNumConsumers = kIsDecode ? 1 : kHeadDim == 64 ? 3 : 2;  // warpgroups
+  static constexpr bool kIsWide = kHeadDim == 64 && kKind != AttentionKind::kShortBanded;
+  static constexpr int kNumConsumers = kIsDecode ? 1 : kIsWide ? 3 : 2;  // warpgroups
   static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
   static constexpr int kTileKeys = kHeadDim == 256 ? (kIsDecode ? 64 : 80) : 128;
   // Two stages let the next tile's queries come early.
   static constexpr int kNumQueryStages = kHeadDim == 256 ? 1 : 2;
-  static constexpr int kNumKeyStages = !kIsDecode ? 2 : kHeadDim == 64 ? 6 : 3;
+  static constexpr int kNumKeyStages = kIsDecode                              ? (kHeadDim == 64 ? 6 : 3)
+                                       : kKind == AttentionKind::kShortBanded ? 4
+                                                                              : 2;
 
   // Consumers take turns at the matrix unit: one multiplies while the others exponentiate.
   static constexpr bool kTakesTurns = kNumConsumers > 2;

@@ -12,7 +12,7 @@ namespace switchyard {
 enum class MHASchedule {
   DEFAULT,        // tile fastest, then head, then sequence
   PROMPT_ROTATE,  // as DEFAULT, the tiles of odd heads from the last to the first
-  LPT,            // the tiles that see most keys first, in as many heads at a time as L2 holds the K/V of
+  LPT,            // the tiles of a head that see most keys first, the last heads together
 };
 
 // Who agrees on a tile inside advance().

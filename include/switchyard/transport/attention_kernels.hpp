@@ -24,7 +24,7 @@ struct AttentionKernel {
 };
 
 struct AttentionKernels {
-  AttentionKernel kernels[3][3];  // [head dimension 64, 128, 256][AttentionKind]
+  AttentionKernel kernels[3][kNumAttentionKinds];  // [head dimension 64, 128, 256][AttentionKind]
   LaunchFunction<CombineSplitsParams> combine_splits;
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last two

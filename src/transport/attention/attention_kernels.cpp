@@ -39,7 +39,8 @@ AttentionKernels make_table() {
                                           SWITCHYARD_ATTENTION_KERNELS(128)(),
                                           SWITCHYARD_ATTENTION_KERNELS(256)()};
   for (int dim = 0; dim < 3; ++dim)
-    for (int kind = 0; kind < 3; ++kind) table.kernels[dim][kind] = by_head_dim[dim].kernels[kind];
+    for (int kind = 0; kind < kNumAttentionKinds; ++kind)
+      table.kernels[dim][kind] = by_head_dim[dim].kernels[kind];
   table.combine_splits = &launch_combine_splits;
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;

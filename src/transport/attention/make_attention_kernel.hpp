@@ -55,14 +55,15 @@ namespace switchyard {
 #endif
 
 struct KernelsOfHeadDim {
-  AttentionKernel kernels[3];
+  AttentionKernel kernels[kNumAttentionKinds];
 };
 
 template <int kHeadDim>
 constexpr KernelsOfHeadDim make_attention_kernels() {
   return {{make_attention_kernel<kHeadDim, AttentionKind::kFull>(),
            make_attention_kernel<kHeadDim, AttentionKind::kBanded>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kDecode>()}};
+           make_attention_kernel<kHeadDim, AttentionKind::kDecode>(), make_attention_kernel < kHeadDim,
+           kHeadDim == 64 ? AttentionKind::kShortBanded : AttentionKind::kBanded > ()}};
 }
 
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)();
