@@ -67,7 +67,6 @@ class WarpgroupMath {
     if (!has_row()) return;
     float max = row_max_;
     for (const float score : scores_) max = std::max(max, score);
-    if ((max - row_max_) * scale_log2_ <= kLeastGrowth) max = row_max_;
     const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
     shrink_ = max == row_max_ ? 1.0f : std::exp2(row_max_ * scale_log2_ - scaled_max);
     row_max_ = max;
@@ -103,7 +102,6 @@ class WarpgroupMath {
 
  private:
   static constexpr int kUnits = Config::kHeadDim / 8;  // of a row: 8 columns, 16 bytes
-  static constexpr float kLeastGrowth = 8;             // as in warpgroup_math.cuh
   static constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
   static bool has_row() { return target::lane_idx() < 16; }

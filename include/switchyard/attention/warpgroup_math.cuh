@@ -102,8 +102,6 @@ class WarpgroupMath {
       float max = fmaxf(fmaxf(max_of_chain[0], max_of_chain[1]), fmaxf(max_of_chain[2], max_of_chain[3]));
       max = fmaxf(max, target::shuffle_xor(max, 1));
       max = fmaxf(max, target::shuffle_xor(max, 2));
-      // A little more than the largest so far is as good as it: what was summed stays as it is.
-      if ((max - row_max_[half]) * scale_log2_ <= kLeastGrowth) max = row_max_[half];
       // A row that has seen no key yet: any finite number will do.
       const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
       shrink_[half] =
@@ -187,7 +185,6 @@ class WarpgroupMath {
 
  private:
   static constexpr int kNumChains = 4;
-  static constexpr float kLeastGrowth = 8;  // of the logarithm (base 2) of weights
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
   static constexpr float kLn2 = 0.69314718055994531f;
