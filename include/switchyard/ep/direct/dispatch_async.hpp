@@ -179,23 +179,28 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
   SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
 
-  // Every block tells some of the ranks.
+  SWITCHYARD_DEVICE CountCell own_cell(int cell_idx) const {
+    const int expert_idx = cell_idx * CountCell::kExperts;
+    const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
+    return {step, {num_rows(expert_idx), next_count}};
+  }
+
+  // Every block tells some of the other ranks. This one's blocks have all counted for themselves.
   SWITCHYARD_DEVICE void send_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
-    for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks())
+    for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks()) {
+      if (rank == params.my_rank) continue;
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
-           cell_idx += target::num_threads()) {
-        const int expert_idx = cell_idx * CountCell::kExperts;
-        const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
+           cell_idx += target::num_threads())
         // release: this rank has done with the step before, so its rows and expert output may be written
         // over; pairs with the acquire in collect_counts() over there
         target::st_release(params.signal_scope,
                            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
-                           CountCell{step, {num_rows(expert_idx), next_count}}.pack());
-      }
+                           own_cell(cell_idx).pack());
+    }
   }
 
-  // Waits for the counts of all ranks and sums them up.
+  // Waits for the counts of the other ranks and sums all of them up.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
@@ -207,7 +212,9 @@ struct DirectDispatchAsync {
       const int expert_idx = idx % cells_per_rank * CountCell::kExperts;
       const uint64_t* address = params.count_tables.of_rank[params.my_rank] + idx;
       CountCell cell{};
-      if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
+      if (src_rank == params.my_rank)
+        cell = own_cell(idx % cells_per_rank);
+      else if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
         cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
