@@ -117,7 +117,7 @@ class WarpgroupMath {
       row_sum_[half] = target::multiply_add(row_sum_[half], shrink_[half], sum);
     }
   }
-  // After wait_sums(): rounds the weights for the next sums, and shrinks the old ones.
+  // After wait_sums(): rounds the weights for the next sums.
   SWITCHYARD_DEVICE void take_weights() {
     SWITCHYARD_UNROLL
     for (int i = 0; i < kNumScores / 2; ++i)

@@ -1,7 +1,7 @@
 // The work grid of a batch, and the way from a place in an order to a tile. Two ways: a regular grid of
 // max_num_prompt_tiles per head and sequence, with tiles past the end of a short sequence left in it for
 // schedulers to skip; or, with a plan (tile_plan.hpp), exactly the tiles there are. Both give valid tiles in
-// the same order, but for LPT, which a plan lets put the longest sequences first.
+// the same order, but for LPT, which a plan lets put the sequences with the most keys first.
 #pragma once
 
 #include <type_traits>
