@@ -75,8 +75,9 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
   const auto harness = must(AttentionHarness::create(rank(), attention_case));
   EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kBanded);
   EXPECT_EQ(compare(rank(), attention_case), "");
-  EXPECT_EQ(kind_of_attention(64, 1024, true), AttentionKind::kShortBanded);
-  EXPECT_EQ(kind_of_attention(128, 1024, true), AttentionKind::kBanded);
+  EXPECT_EQ(kind_of_attention(64, 1024, 1024, true), AttentionKind::kShortBanded);
+  EXPECT_EQ(kind_of_attention(64, 1024, 1025, true), AttentionKind::kBanded);
+  EXPECT_EQ(kind_of_attention(128, 1024, 1024, true), AttentionKind::kBanded);
 }
 
 TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
@@ -262,6 +263,8 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   EXPECT_EQ(choice({.query_lens = {64, 64}, .page_size = 16}).scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(choice({.query_lens = {64, 64}, .causal = true, .is_dense = true}).order, MHASchedule::DEFAULT)
       << "short sequences";
+  EXPECT_EQ(choice({.query_lens = {64, 64}, .key_lens = {64, 4000}, .causal = true}).order, MHASchedule::LPT)
+      << "few queries of many keys";
   const AttentionChoice causal = choice({.query_lens = {2000, 2000}, .causal = true, .is_dense = true});
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(causal.order, MHASchedule::LPT);
@@ -349,7 +352,7 @@ TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
 
 // Other head dimensions have other numbers of stages and consumers.
 TEST(AttentionSeeds, EveryHeadDimension) {
-  for (const int head_dim : {128, 256})
+  for (const int head_dim : {64, 128, 256})
     for (uint64_t seed = 1; seed <= 2; ++seed) {
       const auto world =
           must(World::create({.target = TargetChoice::kHost,

@@ -55,7 +55,8 @@ Status fit_to_kernel(AttentionWorkload& workload) {
   if (workload.head_dim != 64 && workload.head_dim != 128 && workload.head_dim != 256)
     return invalid_argument("--measure: --head-dim %u must be 64, 128 or 256", workload.head_dim);
   const int head_dim = static_cast<int>(workload.head_dim);
-  const AttentionKind kind = kind_of_attention(head_dim, workload.max_seq_len(), workload.is_causal);
+  const AttentionKind kind =
+      kind_of_attention(head_dim, workload.max_seq_len(), workload.max_seq_len(), workload.is_causal);
   if (kind == AttentionKind::kDecode)
     return invalid_argument("--measure: sequences of at most %d rows are decoded, in tiles of another kind",
                             kMaxDecodeTokens);

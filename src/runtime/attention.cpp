@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kUnitsPerBlock = 8;  // decoding: splits are made until each block has so many, on average
 constexpr uint32_t kMinSplitKeys = 512;
-constexpr uint32_t kMinTilesForLpt = 8;  // of a sequence: shorter ones end evenly enough in any order
+constexpr uint32_t kMinTilesForLpt = 8;  // in a sequence's length: shorter ones end evenly in any order
 constexpr uint32_t kMaxSplits = 128;
 
 TileSchedulerKind kind_of(SchedulerChoice choice) {
@@ -70,7 +70,7 @@ Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const Attention
 void Attention::choose() {
   const bool is_banded = shape_.causal || shape_.window > 0;
   const uint32_t group = static_cast<uint32_t>(shape_.num_heads / shape_.num_kv_heads);
-  choice_.kind = kind_of_attention(shape_.head_dim, shape_.max_query_len, is_banded);
+  choice_.kind = kind_of_attention(shape_.head_dim, shape_.max_query_len, shape_.max_key_len, is_banded);
   const AttentionKernel& kernel = kernels_.at(shape_.head_dim, choice_.kind);
   choice_.tile_rows = kernel.tile_rows;
   if (choice_.kind == AttentionKind::kDecode) {
@@ -95,11 +95,12 @@ void Attention::choose() {
                          ? "few queries: blocks take parts of the keys from a queue"
                          : "tiles differ in cost: blocks take them from a queue";
   }
-  const bool is_uneven =
-      choice_.kind != AttentionKind::kDecode && !is_even && max_num_tiles_ >= kMinTilesForLpt;
-  if (shape_.order == OrderChoice::kAuto && is_uneven) {
-    choice_.order = MHASchedule::LPT;
-    if (shape_.scheduler == SchedulerChoice::kAuto) choice_.reason += ", the longest first";
+  if (shape_.order == OrderChoice::kAuto && choice_.kind != AttentionKind::kDecode && !is_even) {
+    const int longest = std::max(shape_.max_query_len, shape_.max_key_len);
+    const bool is_short = ceil_div(static_cast<uint32_t>(longest), choice_.tile_rows) < kMinTilesForLpt;
+    choice_.order = is_short ? MHASchedule::DEFAULT : MHASchedule::LPT;
+    if (shape_.scheduler == SchedulerChoice::kAuto)
+      choice_.reason += is_short ? ", in order: all are short" : ", the longest first";
   }
   const uint64_t kv_row_bytes = static_cast<uint64_t>(shape_.head_dim) * 2 * sizeof(bf16);
   // To the scheduler the heads that share a tile are one, and each split is one: a K/V head is shared by what

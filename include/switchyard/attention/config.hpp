@@ -18,12 +18,13 @@ inline constexpr int kNumAttentionKinds = 4;
 inline constexpr int kMaxDecodeTokens = 16;
 inline constexpr int kMaxShortLen = 1024;
 
-// The kind for sequences of up to so many queries.
-constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, bool is_banded) {
+// The kind for sequences of up to so many queries and keys.
+constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, int64_t max_key_len,
+                                          bool is_banded) {
   if (max_query_len <= kMaxDecodeTokens) return AttentionKind::kDecode;
   if (!is_banded) return AttentionKind::kFull;
-  return head_dim == 64 && max_query_len <= kMaxShortLen ? AttentionKind::kShortBanded
-                                                         : AttentionKind::kBanded;
+  const bool is_short = max_query_len <= kMaxShortLen && max_key_len <= kMaxShortLen;
+  return head_dim == 64 && is_short ? AttentionKind::kShortBanded : AttentionKind::kBanded;
 }
 
 inline constexpr int kWarpgroupThreads = 128;
