@@ -23,8 +23,8 @@ struct DirectDispatchWait {
   SWITCHYARD_DEVICE explicit DirectDispatchWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
     if constexpr (InterleavedTokenFormat<Format>) {
+      const uint32_t step = next_step();
       if (target::block_idx() == 0) publish_offsets();
       if (!collect_rows(step)) return;  // a fault: the host resets everything
       place_scales();
@@ -32,12 +32,17 @@ struct DirectDispatchWait {
     } else {
       // One block is enough: a stream's next launch comes when it has ended.
       if (target::block_idx() != 0) return;
+      const uint32_t step = next_step();
       publish_offsets();
       if (!collect_rows(step)) return;
       // All blocks of this rank have signalled, so none needs the old number any more.
       if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
         target::st(counters.num_steps(), static_cast<int32_t>(step));
     }
+  }
+
+  SWITCHYARD_DEVICE uint32_t next_step() const {
+    return 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   }
 
   SWITCHYARD_DEVICE void place_scales() const {
