@@ -112,7 +112,6 @@ void Attention::choose() {
   if (choice_.scheduler == TileSchedulerKind::kTransient)
     choice_.num_blocks =
         static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));
-  tile_shape_.num_ctas = choice_.num_blocks;
 }
 
 uint32_t Attention::max_num_blocks() const {

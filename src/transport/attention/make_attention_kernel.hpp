@@ -60,10 +60,11 @@ struct KernelsOfHeadDim {
 
 template <int kHeadDim>
 constexpr KernelsOfHeadDim make_attention_kernels() {
+  constexpr AttentionKind kShort = kHeadDim == 64 ? AttentionKind::kShortBanded : AttentionKind::kBanded;
   return {{make_attention_kernel<kHeadDim, AttentionKind::kFull>(),
            make_attention_kernel<kHeadDim, AttentionKind::kBanded>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kDecode>(), make_attention_kernel < kHeadDim,
-           kHeadDim == 64 ? AttentionKind::kShortBanded : AttentionKind::kBanded > ()}};
+           make_attention_kernel<kHeadDim, AttentionKind::kDecode>(),
+           make_attention_kernel<kHeadDim, kShort>()}};
 }
 
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)();
