@@ -46,6 +46,11 @@ struct DirectDispatchAsync {
   using Params = DispatchParams<Format>;
 
   const Params& params;
+  // Loaded first and looked at later: loads take their time, and so does working out all the rest.
+  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.counters}.num_steps()));
+  const bool is_well = finds_no_poison(params.fault);
+  const IdBatch first_ids =
+      IdBatch::load(params.topk_ids, ShapeOf<Fixed>{params.shape}.top_k() * params.num_tokens, 0);
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
@@ -54,7 +59,6 @@ struct DirectDispatchAsync {
   const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
   const DirectStages stages =
       DirectStages::of(params.format, shape.hidden(), target::shared_bytes() - sizeof(DirectDispatchShared));
-  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
   const int token_end = first_token_of(target::block_idx() + 1);
@@ -81,14 +85,10 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE int id_end() const { return token_end * shape.top_k(); }
 
   SWITCHYARD_DEVICE void run() {
-    // Looked at later: loads take their time.
-    const bool is_well = finds_no_poison(params.fault);
-    const IdCounts<Fixed> counts = id_counts();
-    const IdBatch first_ids = counts.load(0);
     const int first_expert = expert_of_turn(0);
     begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    if (!count_rows(counts, first_ids, is_well)) return drain_loads();  // an earlier step broke, not reset
+    if (!count_rows()) return drain_loads();  // an earlier step broke and was not reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
@@ -102,11 +102,6 @@ struct DirectDispatchAsync {
         carry_rows(first_expert);
     }
     finish();
-  }
-
-  SWITCHYARD_DEVICE IdCounts<Fixed> id_counts() const {
-    return {shape,      params.topk_ids,   params.num_tokens * shape.top_k(),
-            first_id(), shared.num_before, shared.num_from_here};
   }
 
   SWITCHYARD_DEVICE void begin() {
@@ -135,8 +130,10 @@ struct DirectDispatchAsync {
   }
 
   // Counts this rank's rows per expert. Says whether all threads of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(const IdCounts<Fixed>& counts, const IdBatch& first_ids, bool is_well) {
+  SWITCHYARD_DEVICE bool count_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
+    const IdCounts<Fixed> counts{shape,      params.topk_ids,   params.num_tokens * shape.top_k(),
+                                 first_id(), shared.num_before, shared.num_from_here};
     const int largest_id = counts.count(first_ids);
     if (kChecked && !shape.is_id(largest_id)) report_bad_id(largest_id);
     return sync_block_all_well(is_well);

@@ -8,10 +8,23 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Ids that a thread has in flight at once, by fours.
+// Ids that a thread has in flight at once, by fours; padding where there is no whole four.
 struct IdBatch {
   static constexpr int kFours = 4;
   Vec16 fours[kFours];
+
+  SWITCHYARD_DEVICE static int first_of_four(int batch_idx, int i) {
+    return 4 * ((batch_idx * kFours + i) * target::num_threads() + target::thread_idx());
+  }
+  SWITCHYARD_DEVICE static IdBatch load(const int32_t* ids, int num_ids, int batch_idx) {
+    IdBatch batch;
+    for (int i = 0; i < kFours; ++i) {
+      const int id_idx = first_of_four(batch_idx, i);
+      batch.fours[i] = id_idx + 4 <= num_ids ? target::ld_16(ids + id_idx)
+                                             : Vec16{{UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    }
+    return batch;
+  }
 };
 
 template <FixedShape Fixed>
@@ -23,28 +36,16 @@ struct IdCounts {
   uint32_t* num_before;     // [expert], the result: ids before first_id
   uint32_t* num_from_here;  // [expert], and the others
 
-  SWITCHYARD_DEVICE int first_of_four(int batch_idx, int i) const {
-    return 4 * ((batch_idx * IdBatch::kFours + i) * target::num_threads() + target::thread_idx());
-  }
-  SWITCHYARD_DEVICE IdBatch load(int batch_idx) const {
-    IdBatch batch;
-    for (int i = 0; i < IdBatch::kFours; ++i) {
-      const int id_idx = first_of_four(batch_idx, i);
-      batch.fours[i] = id_idx + 4 <= num_ids ? target::ld_16(ids + id_idx) : kPadding;
-    }
-    return batch;
-  }
-
   // Counts the batches from `batch`, the first, on. The largest of the thread's ids, negative ones but -1
   // counted as largest: if that is an id, all of them are.
   SWITCHYARD_DEVICE int count(IdBatch batch) const {
     uint32_t largest = 0;  // id + 1
     SWITCHYARD_ROLLED
-    for (int batch_idx = 0; first_of_four(batch_idx, 0) < num_ids; ++batch_idx) {
-      const IdBatch next = load(batch_idx + 1);
+    for (int batch_idx = 0; IdBatch::first_of_four(batch_idx, 0) < num_ids; ++batch_idx) {
+      const IdBatch next = IdBatch::load(ids, num_ids, batch_idx + 1);
       for (int i = 0; i < IdBatch::kFours; ++i)
         for (int j = 0; j < 4; ++j)
-          count_id(batch.fours[i].words[j], first_of_four(batch_idx, i) + j, largest);
+          count_id(batch.fours[i].words[j], IdBatch::first_of_four(batch_idx, i) + j, largest);
       batch = next;
     }
     // Those behind the last four.
@@ -59,8 +60,6 @@ struct IdCounts {
     if (expert_idx >= 0)
       target::atomic_add_relaxed_block((is_before ? num_before : num_from_here) + expert_idx, 1u);
   }
-
-  static constexpr Vec16 kPadding{{UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}};
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
