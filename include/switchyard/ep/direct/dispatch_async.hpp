@@ -441,8 +441,7 @@ struct DirectDispatchAsync {
           ScaleSource{static_cast<uint32_t>(params.my_rank), token_scales().entry(token_idx, k)}.pack());
   }
   SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
-    return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>,
-            scale_row_bytes(params.format)};
+    return token_scales_layout(shape, params.format);
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.
