@@ -104,7 +104,7 @@ def draw_transposed(picture, y):
     for row, expert in enumerate(rows):
         picture.note(left + (row + 0.5) * cell, top - 8, str(row), "middle")
     picture.note(left - 10, top - 8, "row", "end")
-    picture.note(left, top + 136, "scale (group, row) at float group * stride + row; grey: rows that pad an expert, not written")
+    picture.note(left, top + 136, "scale (group, row) at float group * stride + row; grey: rows that pad an expert, whose scales mean nothing")
     picture.arrow(left, top + 106, left + 120, top + 106)
     picture.note(left + 128, top + 110, "memory")
 

@@ -45,8 +45,8 @@ const std::string kQuantised =
 
 TEST_F(Cli, EveryFormatVerifiesInBothProtocols) {
   for (const std::string protocol : {"--protocol slotted ", "--protocol direct "})
-    for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "nvfp4-by-expert",
-                                     "mxfp8-tiled", "mxfp4-tiled"}) {
+    for (const std::string format : {"fp8", "fp8-e5m2", "mxfp8", "mxfp8-e5m2", "mxfp6", "mxfp6-e3m2", "mxfp4",
+                                     "nvfp4", "nvfp4-by-expert", "mxfp8-tiled", "mxfp4-tiled"}) {
       const Outcome outcome = run(kQuantised + protocol + "--format " + format);
       EXPECT_EQ(outcome.exit_code, 0) << format << outcome.err << outcome.out;
       EXPECT_NE(outcome.out.find("rows, scales and output"), std::string::npos);

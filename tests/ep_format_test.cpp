@@ -11,9 +11,10 @@ using testing_support::Shape;
 using testing_support::StepMode;
 
 constexpr TokenFormatKind kEncodedFormats[] = {
-    TokenFormatKind::kFP8,           TokenFormatKind::kFP8E5M2,    TokenFormatKind::kMXFP8,
-    TokenFormatKind::kMXFP6,         TokenFormatKind::kMXFP4,      TokenFormatKind::kNVFP4,
-    TokenFormatKind::kNVFP4ByExpert, TokenFormatKind::kMXFP8Tiled, TokenFormatKind::kMXFP4Tiled};
+    TokenFormatKind::kFP8,        TokenFormatKind::kFP8E5M2,   TokenFormatKind::kMXFP8,
+    TokenFormatKind::kMXFP8E5M2,  TokenFormatKind::kMXFP6,     TokenFormatKind::kMXFP6E3M2,
+    TokenFormatKind::kMXFP4,      TokenFormatKind::kNVFP4,     TokenFormatKind::kNVFP4ByExpert,
+    TokenFormatKind::kMXFP8Tiled, TokenFormatKind::kMXFP4Tiled};
 
 using Variant = std::tuple<TargetChoice, StepMode, Protocol, TokenFormatKind>;
 
@@ -96,12 +97,11 @@ class EpFormatTarget : public testing::TestWithParam<TargetChoice> {
 INSTANTIATE_TEST_SUITE_P(Targets, EpFormatTarget, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
-// More than there are stages.
-TEST_P(EpFormatTarget, ManyTokensToABlock) {
-  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
+// By one block of the direct protocol, in formats whose scales interleave rows.
+void check_one_block(TargetChoice target, const Shape& shape) {
   for (const TokenFormatKind format :
        {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4, TokenFormatKind::kNVFP4ByExpert}) {
-    const RunOptions run{.target = GetParam(),
+    const RunOptions run{.target = target,
                          .mode = StepMode::kFused,
                          .protocol = Protocol::kDirect,
                          .n_sms = 1,
@@ -109,6 +109,16 @@ TEST_P(EpFormatTarget, ManyTokensToABlock) {
                          .format = format};
     EpHarness(shape, run).run_and_check(testing_support::as_run(testing_support::make_step(shape, 7), run));
   }
+}
+// More than there are stages.
+TEST_P(EpFormatTarget, ManyTokensToABlock) {
+  check_one_block(GetParam(),
+                  {.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}});
+}
+// More bands of scales than are on their way at once, so that the room of each is filled several times.
+TEST_P(EpFormatTarget, ManyRowsOfScalesToABlock) {
+  check_one_block(GetParam(),
+                  {.n_ranks = 1, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {650}});
 }
 
 TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
@@ -118,6 +128,8 @@ TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
       {TokenFormatKind::kFP8E5M2, "hidden is 72; format fp8-e5m2 needs a multiple of 128"},
       {TokenFormatKind::kMXFP8, "hidden is 72; format mxfp8 needs a multiple of 32"},
       {TokenFormatKind::kMXFP6, "hidden is 72; format mxfp6 needs a multiple of 64"},
+      {TokenFormatKind::kMXFP8E5M2, "hidden is 72; format mxfp8-e5m2 needs a multiple of 32"},
+      {TokenFormatKind::kMXFP6E3M2, "hidden is 72; format mxfp6-e3m2 needs a multiple of 64"},
       {TokenFormatKind::kMXFP4, "hidden is 72; format mxfp4 needs a multiple of 32"},
       {TokenFormatKind::kNVFP4, "hidden is 72; format nvfp4 needs a multiple of 32"},
       {TokenFormatKind::kNVFP4ByExpert, "hidden is 72; format nvfp4-by-expert needs a multiple of 32"},

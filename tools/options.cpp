@@ -60,8 +60,8 @@ void add_format_option(CLI::App& command, TokenFormatKind& format) {
   command
       .add_option(
           "--format", format,
-          "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp6, mxfp4, nvfp4, nvfp4-by-expert, "
-          "mxfp8-tiled or mxfp4-tiled")
+          "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, mxfp4, nvfp4, "
+          "nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled")
       ->transform(CLI::CheckedTransformer(formats).description(""))
       ->default_str(to_string(format));
 }

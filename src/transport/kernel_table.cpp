@@ -15,7 +15,9 @@ FormatKernels kernels_of(TokenFormatKind format) {
     case TokenFormatKind::kFP8E5M2:
       return blockwise_fp8_kernels(format);
     case TokenFormatKind::kMXFP8:
+    case TokenFormatKind::kMXFP8E5M2:
     case TokenFormatKind::kMXFP6:
+    case TokenFormatKind::kMXFP6E3M2:
     case TokenFormatKind::kMXFP4:
       return mx_kernels(format);
     case TokenFormatKind::kNVFP4:

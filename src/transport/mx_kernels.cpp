@@ -11,9 +11,18 @@ MXTokenFormat<Element> make_format(std::type_identity<MXTokenFormat<Element>>, i
 }
 
 FormatKernels mx_kernels(TokenFormatKind format) {
-  return format == TokenFormatKind::kMXFP8   ? format_kernels<TokenFormatKind::kMXFP8, MXTokenFormat<e4m3>>()
-         : format == TokenFormatKind::kMXFP6 ? format_kernels<TokenFormatKind::kMXFP6, MXTokenFormat<e2m3>>()
-                                             : format_kernels<TokenFormatKind::kMXFP4, MXTokenFormat<e2m1>>();
+  switch (format) {
+    case TokenFormatKind::kMXFP8:
+      return format_kernels<TokenFormatKind::kMXFP8, MXTokenFormat<e4m3>>();
+    case TokenFormatKind::kMXFP8E5M2:
+      return format_kernels<TokenFormatKind::kMXFP8E5M2, MXTokenFormat<e5m2>>();
+    case TokenFormatKind::kMXFP6:
+      return format_kernels<TokenFormatKind::kMXFP6, MXTokenFormat<e2m3>>();
+    case TokenFormatKind::kMXFP6E3M2:
+      return format_kernels<TokenFormatKind::kMXFP6E3M2, MXTokenFormat<e3m2>>();
+    default:
+      return format_kernels<TokenFormatKind::kMXFP4, MXTokenFormat<e2m1>>();
+  }
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

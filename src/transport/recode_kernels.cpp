@@ -38,8 +38,12 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
       return transposed(e5m2{});
     case TokenFormatKind::kMXFP8:
       return by_row(e4m3{});
+    case TokenFormatKind::kMXFP8E5M2:
+      return by_row(e5m2{});
     case TokenFormatKind::kMXFP6:
       return by_row(e2m3{});
+    case TokenFormatKind::kMXFP6E3M2:
+      return by_row(e3m2{});
     case TokenFormatKind::kMXFP4:
       return by_row(e2m1{});
     case TokenFormatKind::kNVFP4:

@@ -86,28 +86,29 @@ std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
 
 namespace {
 
-QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
+const NumberFormat& elements_of(TokenFormatKind format) {
   switch (format) {
-    case TokenFormatKind::kFP8:
-      return blockwise_fp8(kE4M3, token);
     case TokenFormatKind::kFP8E5M2:
-      return blockwise_fp8(kE5M2, token);
-    case TokenFormatKind::kMXFP8:
-    case TokenFormatKind::kMXFP8Tiled:
-      return mx(kE4M3, token);
+    case TokenFormatKind::kMXFP8E5M2:
+      return kE5M2;
     case TokenFormatKind::kMXFP6:
-      return mx(kE2M3, token);
-    case TokenFormatKind::kMXFP4:
-    case TokenFormatKind::kMXFP4Tiled:
-      return mx(kE2M1, token);
+      return kE2M3;
+    case TokenFormatKind::kMXFP6E3M2:
+      return kE3M2;
     default:
-      return nvfp4(token, tensor_scale);
+      return info_of(format).num_bits == 4 ? kE2M1 : kE4M3;
   }
 }
 
-const NumberFormat& elements_of(TokenFormatKind format) {
-  if (info_of(format).num_bits == 4) return kE2M1;
-  return format == TokenFormatKind::kFP8E5M2 ? kE5M2 : format == TokenFormatKind::kMXFP6 ? kE2M3 : kE4M3;
+QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
+  switch (info_of(format).group_size) {
+    case 128:
+      return blockwise_fp8(elements_of(format), token);
+    case 32:
+      return mx(elements_of(format), token);
+    default:
+      return nvfp4(token, tensor_scale);
+  }
 }
 
 }  // namespace
@@ -142,13 +143,10 @@ std::vector<bf16> decoded(const EncodedToken& token) {
 }
 
 uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
-  switch (format) {
-    case TokenFormatKind::kFP8:
-    case TokenFormatKind::kFP8E5M2:
+  switch (info_of(format).placement) {
+    case ScalePlacement::kTransposed:
       return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
-    case TokenFormatKind::kMXFP8:
-    case TokenFormatKind::kMXFP6:
-    case TokenFormatKind::kMXFP4:
+    case ScalePlacement::kByRow:
       return row * (static_cast<uint64_t>(hidden) / 32) + group;
     default:
       return tiled_scale_offset(row, group, static_cast<uint64_t>(info_of(format).num_scales(hidden)));

@@ -67,8 +67,8 @@ struct ShapeOf {
   }
   // -1: padding, or an expert that another rank looks after.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
-    const int expert_idx = id - given.first_expert;  // negative for padding
-    return static_cast<uint32_t>(expert_idx) < static_cast<uint32_t>(n_experts()) ? expert_idx : -1;
+    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(given.first_expert);
+    return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
   }
   // Its number among the model's experts.
   SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + given.first_expert; }

@@ -9,6 +9,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct BF16TokenFormat {
   using Input = bf16;
+  static constexpr bool kSendsTokensAsTheyAre = true;
 
   int32_t hidden;     // a multiple of 8
   bf16* output_rows;  // [rows][hidden]
@@ -25,6 +26,6 @@ struct BF16TokenFormat {
     target::copy_row(output_rows + row * hidden, message, encoded_bytes(), worker_idx, num_workers);
   }
 };
-static_assert(TokenFormat<BF16TokenFormat>);
+static_assert(PlainTokenFormat<BF16TokenFormat>);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -16,14 +16,16 @@ enum class TokenFormatKind {
   kFP8,            // BlockwiseFP8TokenFormat<e4m3>
   kFP8E5M2,        // BlockwiseFP8TokenFormat<e5m2>
   kMXFP8,          // MXTokenFormat<e4m3>
+  kMXFP8E5M2,      // MXTokenFormat<e5m2>
   kMXFP6,          // MXTokenFormat<e2m3>
+  kMXFP6E3M2,      // MXTokenFormat<e3m2>
   kMXFP4,          // MXTokenFormat<e2m1>
   kNVFP4,          // NVBlockScaledTokenFormat<NVFP4<OneInputScale>>
   kNVFP4ByExpert,  // NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>
   kMXFP8Tiled,     // NVBlockScaledTokenFormat<TiledMX<e4m3>>
   kMXFP4Tiled,     // NVBlockScaledTokenFormat<TiledMX<e2m1>>
 };
-inline constexpr int kNumTokenFormats = 10;
+inline constexpr int kNumTokenFormats = 12;
 
 enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled };
 
@@ -82,8 +84,12 @@ constexpr TokenFormatInfo info_of(TokenFormatKind kind) {
       return {"fp8-e5m2", 8, 128, 4, ScalePlacement::kTransposed, TransposedScaleLayout::kRowAlignment};
     case TokenFormatKind::kMXFP8:
       return {"mxfp8", 8, 32, 1, ScalePlacement::kByRow, 1};
+    case TokenFormatKind::kMXFP8E5M2:
+      return {"mxfp8-e5m2", 8, 32, 1, ScalePlacement::kByRow, 1};
     case TokenFormatKind::kMXFP6:
       return {"mxfp6", 6, 32, 1, ScalePlacement::kByRow, 1};
+    case TokenFormatKind::kMXFP6E3M2:
+      return {"mxfp6-e3m2", 6, 32, 1, ScalePlacement::kByRow, 1};
     case TokenFormatKind::kMXFP4:
       return {"mxfp4", 4, 32, 1, ScalePlacement::kByRow, 1};
     case TokenFormatKind::kNVFP4:

@@ -96,6 +96,16 @@ concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleave
   {format.place_scales(band, first_row, num_rows, first_byte)};
 };
 
+// A format whose rows are the tokens as they came.
+template <typename Format>
+concept PlainTokenFormat = TokenFormat<Format> && Format::kSendsTokensAsTheyAre;
+
+// What the direct protocol's kernels take.
+template <typename Format>
+concept DirectFormat = PlainTokenFormat<Format> ||
+    ((InPlaceTokenFormat<Format> || BesideTokenFormat<Format>)&&(!Format::kInterleavesRows ||
+                                                                 InterleavedTokenFormat<Format>));
+
 // Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.
 template <typename Format>
 SWITCHYARD_HD constexpr uint32_t scale_row_bytes(const Format& format) {

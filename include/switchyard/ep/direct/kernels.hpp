@@ -10,19 +10,19 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <FixedShape Fixed, DispatchFormat Format>
+template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_async_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DirectDispatchAsync<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, DispatchFormat Format>
+template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_wait_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DirectDispatchWait<Fixed, Format>(params).run();
 }
 
-template <FixedShape Fixed, DispatchFormat Format>
+template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
   begin_kernel();
   DirectDispatchAsync<Fixed, Format>(params).run();
