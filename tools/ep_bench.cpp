@@ -4,31 +4,13 @@
 #include <future>
 #include <map>
 
+#include "buffers.hpp"
 #include "host_memory.hpp"
 
 namespace switchyard::tools {
 namespace {
 
 constexpr uint8_t kPoison = 0xff;
-
-template <typename T>
-Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
-  Result<Buffer<T>> allocated = rank.allocate<T>(size);
-  if (!allocated.ok()) return allocated.status();
-  buffer = std::move(allocated).value();
-  return Status();
-}
-
-template <typename T>
-Status upload_into(Buffer<T>& buffer, const Rank& rank, const std::vector<T>& values) {
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffer, rank, values.size()));
-  return buffer.upload(values);
-}
-
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
-                                  int expert_idx) {
-  return step.token(rank, token_idx, expert_idx);
-}
 
 // A step with the ids and weights that a router would give it: distinct experts for each token.
 reference::Step make_routed_step(const Workload& workload, int step_idx) {
@@ -101,7 +83,7 @@ Status EpBench::add_set(int set_idx) {
   std::vector<std::future<std::vector<bf16>>> outputs;
   for (int rank = 0; rank < step.n_ranks; ++rank)
     outputs.push_back(std::async(std::launch::async, [&seen, rank] {
-      return reference::combine_weighted(seen, rank, &identity_expert, nullptr);
+      return reference::combine_weighted(seen, rank, &reference::identity_expert, nullptr);
     }));
   std::vector<uint32_t> rows_of_expert(static_cast<size_t>(step.n_experts));
   for (const auto& ids : step.topk_ids)
@@ -120,7 +102,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, group_input_scales(step, r)));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, step.group_input_scales(r)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
