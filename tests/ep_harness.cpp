@@ -13,7 +13,7 @@ constexpr float kInputScale = 2.0f / (6 * 448);  // tokens of make_step() are at
 
 std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
   std::vector<float> scales;
-  for (int i = 0; format == TokenFormatKind::kNVFP4ByExpert && i < n_experts; ++i)
+  for (int i = 0; info_of(format).encodes_by_expert && i < n_experts; ++i)
     scales.push_back(kInputScale * (1 + static_cast<float>(i % 7) / 3));
   return scales;
 }

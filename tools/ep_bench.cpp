@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 #include <map>
+#include <set>
 
 #include "buffers.hpp"
 #include "host_memory.hpp"
@@ -11,6 +12,32 @@ namespace switchyard::tools {
 namespace {
 
 constexpr uint8_t kPoison = 0xff;
+
+// Tokens as experts see them, encoded once for each input scale there is: few, even where every expert has
+// its own.
+class SeenTokens {
+ public:
+  explicit SeenTokens(const reference::Step& step) : step_(step) {
+    for (int expert = 0; expert < step.n_experts; ++expert) {
+      const float scale = step.input_scale_of(expert);
+      if (of_scale_.contains(scale)) continue;
+      reference::Step one_scale = step;
+      one_scale.input_scale = scale;
+      if (step.encodes_by_expert()) one_scale.format = TokenFormatKind::kNVFP4;
+      of_scale_.emplace(scale, reference::as_seen(one_scale));
+    }
+  }
+  // Of an expert that changes nothing.
+  static std::vector<bf16> identity_expert(const void* seen, const reference::Step&, int rank, int token_idx,
+                                           int expert_idx) {
+    const auto& self = *static_cast<const SeenTokens*>(seen);
+    return self.of_scale_.at(self.step_.input_scale_of(expert_idx)).token(rank, token_idx, expert_idx);
+  }
+
+ private:
+  const reference::Step& step_;
+  std::map<float, reference::Step> of_scale_;
+};
 
 // A step with the ids and weights that a router would give it: distinct experts for each token.
 reference::Step make_routed_step(const Workload& workload, int step_idx) {
@@ -36,7 +63,9 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
       static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
       static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
   const int num_sets = num_buffer_sets(world.target(), set_bytes, max_sets);
-  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets)));
+  const std::vector<float> scales = expert_input_scales(launch.format, workload.n_experts);
+  const size_t num_scales = std::max<size_t>(std::set<float>(scales.begin(), scales.end()).size(), 1);
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets, static_cast<int>(num_scales))));
   // The emulator is slow, and a machine that is shared makes it slower.
   const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
   auto ep = ExpertParallel::create(
@@ -54,7 +83,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
        .dispatch_format = launch.format,
        .input_scale = kInputScale,
-       .expert_input_scales = expert_input_scales(launch.format, workload.n_experts),
+       .expert_input_scales = scales,
        .combine_format = launch.combine_format});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
@@ -62,9 +91,9 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   return bench;
 }
 
-double EpBench::host_bytes(int num_sets) const {
+double EpBench::host_bytes(int num_sets, int num_scales) const {
   const WorkloadBytes bytes(workload_);
-  double needed = bytes.tokens * (1 + num_sets) + bytes.logits;
+  double needed = bytes.tokens * (num_scales + num_sets) + bytes.logits;
   // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever
   // touched.
   if (world_.target() == Target::kHost)
@@ -78,12 +107,12 @@ Status EpBench::add_set(int set_idx) {
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
   step.combine_format = ep_->config().combine_format;
-  const reference::Step seen = reference::as_seen(step);
+  const SeenTokens seen(step);
   const int n_local = step.n_local_experts();
   std::vector<std::future<std::vector<bf16>>> outputs;
   for (int rank = 0; rank < step.n_ranks; ++rank)
-    outputs.push_back(std::async(std::launch::async, [&seen, rank] {
-      return reference::combine_weighted(seen, rank, &reference::identity_expert, nullptr);
+    outputs.push_back(std::async(std::launch::async, [&step, &seen, rank] {
+      return reference::combine_weighted(step, rank, &SeenTokens::identity_expert, &seen);
     }));
   std::vector<uint32_t> rows_of_expert(static_cast<size_t>(step.n_experts));
   for (const auto& ids : step.topk_ids)

@@ -85,7 +85,8 @@ class EpBench {
   EpBench(World& world, const Workload& workload, uint64_t lead_us)
       : world_(world), workload_(workload), lead_us_(lead_us) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
-  double host_bytes(int num_sets) const;
+  // num_scales: that tokens are encoded with.
+  double host_bytes(int num_sets, int num_scales) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);

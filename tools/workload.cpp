@@ -171,7 +171,7 @@ void apply_padding(const Workload& workload, int step_idx, reference::Step& step
 
 std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
   std::vector<float> scales;
-  for (int expert = 0; format == TokenFormatKind::kNVFP4ByExpert && expert < n_experts; ++expert)
+  for (int expert = 0; info_of(format).encodes_by_expert && expert < n_experts; ++expert)
     scales.push_back(kInputScale * (1 + 0.25f * static_cast<float>(expert % 4)));
   return scales;
 }

@@ -34,8 +34,7 @@ Status check_input_scales(const ExpertParallelConfig& config) {
   if (!is_input_scale(config.input_scale))
     return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
   const std::vector<float>& scales = config.expert_input_scales;
-  const bool is_by_expert = config.dispatch_format == TokenFormatKind::kNVFP4ByExpert;
-  const int num_wanted = is_by_expert ? config.n_experts : 0;
+  const int num_wanted = info_of(config.dispatch_format).encodes_by_expert ? config.n_experts : 0;
   if (static_cast<int>(scales.size()) != num_wanted)
     return invalid_argument("expert_input_scales has %zu entries; format %s needs %d", scales.size(),
                             to_string(config.dispatch_format), num_wanted);

@@ -36,7 +36,7 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
       sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
   const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows();
   const TokenScalesLayout token_scales{
-      config.max_tokens_per_rank, config.top_k, config.dispatch_format == TokenFormatKind::kNVFP4ByExpert,
+      config.max_tokens_per_rank, config.top_k, format.encodes_by_expert,
       align_up(static_cast<uint32_t>(format.num_scales(config.hidden) * format.scale_bytes), 16u)};
   const CheckedSize parts[] = {
       CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),

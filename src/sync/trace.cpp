@@ -50,6 +50,8 @@ const char* to_string(TraceName name) {
       return "finish";
     case TraceName::kFindOutputs:
       return "find_outputs";
+    case TraceName::kPlaceScales:
+      return "place_scales";
   }
   return "unknown";
 }

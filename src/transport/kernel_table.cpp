@@ -24,7 +24,7 @@ FormatKernels kernels_of(TokenFormatKind format) {
     case TokenFormatKind::kMXFP4Tiled:
       return tiled_kernels(format);
   }
-  return kFormatKernels<BF16TokenFormat>;
+  return format_kernels<TokenFormatKind::kBF16, BF16TokenFormat>();
 }
 
 constexpr KernelTable all_formats(KernelTable table) {

@@ -86,9 +86,13 @@ struct FormatKernels {
   const DispatchKernels* slotted;
   const DispatchKernels* direct;
 };
-template <typename Format>
-inline constexpr FormatKernels kFormatKernels = {&kSlottedDispatch<RunTimeShape, Format>,
-                                                 &kDirectDispatch<RunTimeShape, Format>};
+template <TokenFormatKind kKind, typename Format>
+constexpr FormatKernels format_kernels() {
+  // The runtime lays memory out by what it knows of the kind.
+  static_assert(info_of(kKind).encodes_by_expert == EncodesByExpert<Format>);
+  static_assert(info_of(kKind).interleaves_rows() == InterleavedTokenFormat<Format>);
+  return {&kSlottedDispatch<RunTimeShape, Format>, &kDirectDispatch<RunTimeShape, Format>};
+}
 
 // The formats that have a file of their own, since each takes its time to compile.
 FormatKernels blockwise_fp8_kernels(TokenFormatKind format);

@@ -4,9 +4,9 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 FormatKernels mx_kernels(TokenFormatKind format) {
-  return format == TokenFormatKind::kMXFP8   ? kFormatKernels<MXTokenFormat<e4m3>>
-         : format == TokenFormatKind::kMXFP6 ? kFormatKernels<MXTokenFormat<e2m3>>
-                                             : kFormatKernels<MXTokenFormat<e2m1>>;
+  return format == TokenFormatKind::kMXFP8   ? format_kernels<TokenFormatKind::kMXFP8, MXTokenFormat<e4m3>>()
+         : format == TokenFormatKind::kMXFP6 ? format_kernels<TokenFormatKind::kMXFP6, MXTokenFormat<e2m3>>()
+                                             : format_kernels<TokenFormatKind::kMXFP4, MXTokenFormat<e2m1>>();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -48,7 +48,8 @@ Status choose_source(const RecodeArguments& arguments, WithSource with_source) {
                                                              {arguments.hidden / 16},
                                                              input.tensor_scale,
                                                              arguments.group_tensor_scales,
-                                                             arguments.row_offsets}));
+                                                             arguments.row_offsets,
+                                                             arguments.num_groups}));
     case TokenFormatKind::kMXFP8Tiled:
       return tiled(e4m3{});
     case TokenFormatKind::kMXFP4Tiled:

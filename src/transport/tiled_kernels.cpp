@@ -6,13 +6,14 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 FormatKernels tiled_kernels(TokenFormatKind format) {
   switch (format) {
     case TokenFormatKind::kNVFP4ByExpert:
-      return kFormatKernels<NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>;
+      return format_kernels<TokenFormatKind::kNVFP4ByExpert,
+                            NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>();
     case TokenFormatKind::kMXFP8Tiled:
-      return kFormatKernels<NVBlockScaledTokenFormat<TiledMX<e4m3>>>;
+      return format_kernels<TokenFormatKind::kMXFP8Tiled, NVBlockScaledTokenFormat<TiledMX<e4m3>>>();
     case TokenFormatKind::kMXFP4Tiled:
-      return kFormatKernels<NVBlockScaledTokenFormat<TiledMX<e2m1>>>;
+      return format_kernels<TokenFormatKind::kMXFP4Tiled, NVBlockScaledTokenFormat<TiledMX<e2m1>>>();
     default:
-      return kFormatKernels<NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>;
+      return format_kernels<TokenFormatKind::kNVFP4, NVBlockScaledTokenFormat<NVFP4<OneInputScale>>>();
   }
 }
 

@@ -43,7 +43,7 @@ struct Step {
   }
   // Whether the token is among the rank's rows of the shared expert.
   bool is_shared_row(int rank, int token_idx) const;
-  bool encodes_by_expert() const { return format == TokenFormatKind::kNVFP4ByExpert; }
+  bool encodes_by_expert() const { return info_of(format).encodes_by_expert; }
   // n_experts is the shared one.
   float input_scale_of(int expert_idx) const {
     return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;

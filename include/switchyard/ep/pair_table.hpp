@@ -11,27 +11,12 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 // What threads that scan an array together do with it: each has a run of neighbours.
 struct ScanRun {
-  uint32_t* values;
   int begin, end;
 
-  SWITCHYARD_DEVICE ScanRun(uint32_t* values_in, int count, int thread_idx, int num_threads)
-      : values(values_in) {
+  SWITCHYARD_DEVICE ScanRun(int count, int thread_idx, int num_threads) {
     const int run_length = ceil_div(count, num_threads);
     begin = thread_idx * run_length;
     end = begin + run_length < count ? begin + run_length : count;
-  }
-  SWITCHYARD_DEVICE uint32_t sum() const {
-    uint32_t sum = 0;
-    for (int i = begin; i < end; ++i) sum += values[i];
-    return sum;
-  }
-  // Turns the run into exclusive prefix sums that start with `before`.
-  SWITCHYARD_DEVICE void scan(uint32_t before) {
-    for (int i = begin; i < end; ++i) {
-      const uint32_t value = values[i];
-      values[i] = before;
-      before += value;
-    }
   }
 };
 
@@ -47,27 +32,17 @@ SWITCHYARD_DEVICE uint32_t warp_inclusive_sum(uint32_t value) {
 // Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole
 // warp.
 SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
-  ScanRun run(values, count, target::lane_idx(), kWarpSize);
-  const uint32_t sum = run.sum(), inclusive = warp_inclusive_sum(sum);
-  run.scan(inclusive - sum);
+  const ScanRun run(count, target::lane_idx(), kWarpSize);
+  uint32_t sum = 0;
+  for (int i = run.begin; i < run.end; ++i) sum += values[i];
+  const uint32_t inclusive = warp_inclusive_sum(sum);
+  uint32_t before = inclusive - sum;
+  for (int i = run.begin; i < run.end; ++i) {
+    const uint32_t value = values[i];
+    values[i] = before;
+    before += value;
+  }
   if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
-}
-
-// The same by a whole block, which it leaves synchronised, each value aligned up first. `warp_sums` has room
-// for every warp of the block.
-SWITCHYARD_DEVICE void block_exclusive_scan(uint32_t* values, int count, uint32_t alignment,
-                                            uint32_t* warp_sums) {
-  ScanRun run(values, count, target::thread_idx(), target::num_threads());
-  for (int i = run.begin; i < run.end; ++i) values[i] = align_up(values[i], alignment);
-  const uint32_t sum = run.sum(), inclusive = warp_inclusive_sum(sum);
-  if (target::lane_idx() == kWarpSize - 1) warp_sums[target::warp_idx()] = inclusive;
-  target::sync_block();
-  uint32_t warps_before = target::lane_idx() < target::warp_idx() ? warp_sums[target::lane_idx()] : 0;
-  for (int lane_mask = kWarpSize / 2; lane_mask > 0; lane_mask /= 2)
-    warps_before += target::shuffle_xor(warps_before, lane_mask);
-  run.scan(warps_before + inclusive - sum);
-  if (target::thread_idx() == target::num_threads() - 1) values[count] = warps_before + inclusive;
-  target::sync_block();
 }
 
 // Lives in shared memory. Filled with counts first, then turned into offsets by scan().

@@ -47,6 +47,9 @@ struct ShapeOf {
   static constexpr EpShape kFixed = Fixed::kShape;
 
   EpShape given;  // what kFixed leaves open
+  int local_experts = n_experts() / n_ranks();
+  // Multiplying by 2^20 / local_experts, rounded up, divides: exact for all experts below 2^10.
+  uint32_t owner_factor = (kOwnerUnit - 1) / static_cast<uint32_t>(local_experts) + 1;
 
   SWITCHYARD_HD constexpr int n_ranks() const { return kFixed.n_ranks != 0 ? kFixed.n_ranks : given.n_ranks; }
   SWITCHYARD_HD constexpr int n_experts() const {
@@ -59,17 +62,26 @@ struct ShapeOf {
   }
   SWITCHYARD_HD constexpr int num_ids() const { return given.num_ids != 0 ? given.num_ids : n_experts(); }
   // An id as topk_ids may hold it.
-  SWITCHYARD_HD constexpr bool is_id(int id) const { return id >= -1 && id < num_ids(); }
+  SWITCHYARD_HD constexpr bool is_id(int id) const {
+    return static_cast<uint32_t>(id) + 1 <= static_cast<uint32_t>(num_ids());
+  }
   // -1: padding, or an expert that another rank looks after.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
-    const int expert_idx = id - given.first_expert;
-    return id >= 0 && expert_idx >= 0 && expert_idx < n_experts() ? expert_idx : -1;
+    const int expert_idx = id - given.first_expert;  // negative for padding
+    return static_cast<uint32_t>(expert_idx) < static_cast<uint32_t>(n_experts()) ? expert_idx : -1;
   }
   // Its number among the model's experts.
   SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + given.first_expert; }
-  SWITCHYARD_HD constexpr int n_local_experts() const { return n_experts() / n_ranks(); }
-  SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const { return expert_idx / n_local_experts(); }
-  SWITCHYARD_HD constexpr int local_expert(int expert_idx) const { return expert_idx % n_local_experts(); }
+  SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
+  SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const {
+    return static_cast<int>(static_cast<uint32_t>(expert_idx) * owner_factor / kOwnerUnit);
+  }
+  SWITCHYARD_HD constexpr int local_expert(int expert_idx) const {
+    return expert_idx - owner_rank(expert_idx) * n_local_experts();
+  }
+
+  static constexpr uint32_t kOwnerUnit = 1u << 20;
+  static_assert(uint64_t{kMaxExperts} * kMaxExperts <= kOwnerUnit);
 };
 
 }  // namespace switchyard

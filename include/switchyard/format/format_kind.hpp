@@ -34,6 +34,8 @@ struct TokenFormatInfo {
   int scale_bytes;
   ScalePlacement placement;
   uint32_t row_alignment;  // each expert's rows start at a multiple of it
+  // Whether a token is not the same to all of its experts, so that it is encoded for each.
+  bool encodes_by_expert = false;
 
   // Of what `hidden` must be a multiple: whole groups, and rows of whole 16 bytes.
   constexpr int hidden_multiple() const {
@@ -87,7 +89,7 @@ constexpr TokenFormatInfo info_of(TokenFormatKind kind) {
     case TokenFormatKind::kNVFP4:
       return {"nvfp4", 4, 16, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
     case TokenFormatKind::kNVFP4ByExpert:
-      return {"nvfp4-by-expert", 4, 16, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
+      return {"nvfp4-by-expert", 4, 16, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows, true};
     case TokenFormatKind::kMXFP8Tiled:
       return {"mxfp8-tiled", 8, 32, 1, ScalePlacement::kTiled, TiledScaleLayout::kTileRows};
     case TokenFormatKind::kMXFP4Tiled:

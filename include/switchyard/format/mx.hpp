@@ -55,9 +55,6 @@ struct MXTokenFormat {
   static constexpr bool kInterleavesRows = false;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
-  SWITCHYARD_HD constexpr MXTokenFormat with_output(std::byte* rows, std::byte* scales) const {
-    return {hidden, reinterpret_cast<uint8_t*>(rows), reinterpret_cast<e8m0*>(scales)};
-  }
   SWITCHYARD_DEVICE void encode_in_place(std::byte* token, std::byte* scales) const {
     switchyard::encode_in_place(Quantizer{}, hidden, token, scales);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "switchyard/base/checked.hpp"
+#include "switchyard/target/vocabulary.hpp"
 
 namespace switchyard {
 
@@ -57,16 +58,13 @@ concept EncodesByExpert = ExpertTokenFormat<Format> && !TokenFormat<Format>;
 
 // A format whose rows the direct protocol writes: codes are the row, and scales go beside it, row by row.
 template <typename Format>
-concept EncodedRowFormat = DispatchFormat<Format> &&
-    requires(const Format format, std::byte* rows, std::byte* scales) {
+concept EncodedRowFormat = DispatchFormat<Format> && requires(const Format format) {
   // Whether the scales of neighbouring rows lie side by side in their tensor: who receives the rows then
   // fetches them, and brings them there with place_scales().
   { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
   { format.scales_bytes() } -> std::convertible_to<uint32_t>;
-  // The same format with other tensors.
-  { format.with_output(rows, scales) } -> std::same_as<Format>;
 };
 // A token becomes its codes where it lies in shared memory. By one whole warp.
 template <typename Format>
@@ -82,12 +80,20 @@ concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> 
   {format.encode_beside(token, codes, scales, expert_idx)};
 };
 
+// What place_scales() may ask of the scales it is given: sixteen bytes of a row's.
+struct AnyScaleBand {
+  Vec16 load(int64_t row, uint32_t first_byte) const;  // a ScaleBand's, ep/direct/staged_scales.hpp
+};
 // What dispatch_wait needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
-// sixteen bytes of their scales, for one warp each; place_scales(band, first_row, num_rows, first_byte)
-// brings a unit of a ScaleBand (ep/direct/staged_scales.hpp) to its place.
+// sixteen bytes of their scales, for one warp each, which place_scales() brings to their place.
 template <typename Format>
-concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows && requires {
+concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows &&
+    requires(const Format format, std::byte* rows, std::byte* scales, const AnyScaleBand& band,
+             int64_t first_row, int64_t num_rows, uint32_t first_byte) {
   { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
+  // The same format with other tensors.
+  { format.with_output(rows, scales) } -> std::same_as<Format>;
+  {format.place_scales(band, first_row, num_rows, first_byte)};
 };
 
 // Bytes of a row of scales: as in the tensor, or whole 16 bytes where they are to be brought there.

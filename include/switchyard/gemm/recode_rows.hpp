@@ -66,15 +66,23 @@ struct NVFP4ScaleSource {
   float one_tensor_scale;
   const float* group_tensor_scales;  // of the groups of rows; null: one for all
   const uint32_t* row_offsets;
+  int num_row_groups;
 
   SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
     return to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))});
   }
   SWITCHYARD_DEVICE float tensor_scale(int64_t row) const {
     if (group_tensor_scales == nullptr) return one_tensor_scale;
-    int group_idx = 0;
-    while (row >= target::ld(row_offsets + group_idx + 1)) ++group_idx;
-    return target::ld(group_tensor_scales + group_idx);
+    // The first group that ends behind the row.
+    int first = 0, last = num_row_groups - 1;
+    while (first < last) {
+      const int middle = (first + last) / 2;
+      if (row < target::ld(row_offsets + middle + 1))
+        last = middle;
+      else
+        first = middle + 1;
+    }
+    return target::ld(group_tensor_scales + first);
   }
 };
 

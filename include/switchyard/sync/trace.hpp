@@ -36,6 +36,7 @@ enum class TraceName : uint32_t {
   kCarryRows,
   kFinish,
   kFindOutputs,
+  kPlaceScales,
 };
 
 const char* to_string(TraceName name);

@@ -4,6 +4,9 @@
 // sender, once for all rows of the token, and the owners' dispatch_wait fetches them.
 #pragma once
 
+#include "switchyard/ep/params.hpp"
+#include "switchyard/format/token_format.hpp"
+#include "switchyard/sync/trace_slice.hpp"
 #include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -19,6 +22,7 @@ struct CarryEncoded {
   SWITCHYARD_DEVICE explicit CarryEncoded(Dispatch& dispatch_in) : dispatch(dispatch_in) {}
 
   SWITCHYARD_DEVICE void run(int first_expert) {
+    const TraceSlice slice(dispatch.params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!dispatch.is_carrier()) return;
     target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
     int expert_idx = first_expert;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "switchyard/ep/direct/carry_encoded.hpp"
+#include "switchyard/ep/direct/id_counts.hpp"
 #include "switchyard/ep/direct/staged_scales.hpp"
 #include "switchyard/ep/direct/stages.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
@@ -20,10 +21,10 @@ struct alignas(128) DirectDispatchShared {
   uint32_t num_from_here[kMaxExperts + 1];  // and this one and those behind it; then the shared expert's
   uint32_t next_row[kMaxExperts];           // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];       // where this rank's rows of each expert begin on its owner
-  uint32_t first_row[kMaxExperts + 1];      // all ranks' rows of each expert, then where they begin
+  uint32_t first_row[kMaxExperts];          // other ranks' rows of each expert, then where it begins there
   uint32_t numbers[kMaxNumbers];            // of the block's first ids: see number_of()
-  uint32_t warp_sums[1024 / kWarpSize];
-  uint32_t shared_rows[kMaxRanks];  // of each rank's shared expert, aligned
+  uint32_t shared_rows[kMaxRanks];          // of each rank's shared expert, aligned
+  uint32_t num_own_rows;
   target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;
   // Behind it: DirectStages, as many as the launch gave room for.
@@ -45,6 +46,11 @@ struct DirectDispatchAsync {
   using Params = DispatchParams<Format>;
 
   const Params& params;
+  // Loaded first and looked at later: loads take their time, and so does working out all the rest.
+  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.counters}.num_steps()));
+  const bool is_well = finds_no_poison(params.fault);
+  const IdBatch first_ids =
+      IdBatch::load(params.topk_ids, ShapeOf<Fixed>{params.shape}.top_k() * params.num_tokens, 0);
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
@@ -53,7 +59,6 @@ struct DirectDispatchAsync {
   const uint32_t row_bytes = output_row_bytes(params.format, token_bytes);
   const DirectStages stages =
       DirectStages::of(params.format, shape.hidden(), target::shared_bytes() - sizeof(DirectDispatchShared));
-  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   // The tokens of this block.
   const int token_begin = first_token_of(target::block_idx());
   const int token_end = first_token_of(target::block_idx() + 1);
@@ -71,18 +76,19 @@ struct DirectDispatchAsync {
   // Where the stages are.
   SWITCHYARD_DEVICE std::byte* room() const { return reinterpret_cast<std::byte*>(&shared + 1); }
 
+  // Ids and the product of tokens and blocks stay below 2^32, which divides faster than more would.
   SWITCHYARD_DEVICE int first_token_of(int block_idx) const {
-    return static_cast<int>(static_cast<int64_t>(params.num_tokens) * block_idx / target::num_blocks());
+    return static_cast<int>(static_cast<uint32_t>(params.num_tokens) * static_cast<uint32_t>(block_idx) /
+                            static_cast<uint32_t>(target::num_blocks()));
   }
+  SWITCHYARD_DEVICE int first_id() const { return token_begin * shape.top_k(); }
+  SWITCHYARD_DEVICE int id_end() const { return token_end * shape.top_k(); }
 
   SWITCHYARD_DEVICE void run() {
-    // Looked at later: loads take their time.
-    const bool is_well = finds_no_poison(params.fault);
-    const IdBatch first_ids = load_ids(0);
     const int first_expert = expert_of_turn(0);
     begin();
     start_loads();  // the first tokens are on their way while the ranks agree where they go
-    if (!count_rows(first_ids, is_well)) return drain_loads();  // an earlier step broke and was not reset
+    if (!count_rows()) return drain_loads();  // an earlier step broke and was not reset
     send_counts();
     rank_rows();                                  // while the counts are on their way
     if (!collect_counts()) return drain_loads();  // a fault: the host resets everything
@@ -100,6 +106,7 @@ struct DirectDispatchAsync {
 
   SWITCHYARD_DEVICE void begin() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
+    SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_before[expert_idx] = 0;
@@ -111,57 +118,24 @@ struct DirectDispatchAsync {
       shared.num_before[shape.n_experts()] = 0;
       shared.num_from_here[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
     }
+    SWITCHYARD_ROLLED
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
-      shared.shared_rows[rank] = 0;
+      shared.shared_rows[rank] = rank == params.my_rank
+                                     ? align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
+                                                params.format.row_alignment())
+                                     : 0;
     if (target::thread_idx() < carriers.num_carriers * carriers.stages_each)
       shared.loaded[target::thread_idx()].init(1);
     target::sync_block();
   }
 
-  // Ids of the rank that a thread has in flight at once, by fours.
-  struct IdBatch {
-    static constexpr int kFours = 4;
-    Vec16 fours[kFours];
-  };
-  SWITCHYARD_DEVICE int64_t num_ids() const {
-    return static_cast<int64_t>(params.num_tokens) * shape.top_k();
-  }
-  SWITCHYARD_DEVICE int64_t first_id_of_four(int64_t batch_idx, int i) const {
-    return 4 * ((batch_idx * IdBatch::kFours + i) * target::num_threads() + target::thread_idx());
-  }
-  SWITCHYARD_DEVICE IdBatch load_ids(int64_t batch_idx) const {
-    IdBatch batch;
-    for (int i = 0; i < IdBatch::kFours; ++i) {
-      const int64_t id_idx = first_id_of_four(batch_idx, i);
-      if (id_idx + 4 <= num_ids())
-        batch.fours[i] = target::ld_16(params.topk_ids + id_idx);
-      else
-        for (int j = 0; j < 4; ++j)
-          batch.fours[i].words[j] =
-              static_cast<uint32_t>(id_idx + j < num_ids() ? params.topk_ids[id_idx + j] : -1);
-    }
-    return batch;
-  }
-
-  // Counts this rank's rows per expert, those of the blocks before this one apart. Says whether all threads
-  // of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(IdBatch batch, bool is_well) {
+  // Counts this rank's rows per expert. Says whether all threads of the block are well.
+  SWITCHYARD_DEVICE bool count_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
-    const int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    int bad_id = -1;
-    for (int64_t batch_idx = 0; first_id_of_four(batch_idx, 0) < num_ids(); batch = load_ids(++batch_idx))
-      for (int i = 0; i < IdBatch::kFours; ++i)
-        for (int j = 0; j < 4; ++j) {
-          const int id = static_cast<int>(batch.fours[i].words[j]);
-          if (kChecked && !shape.is_id(id)) bad_id = id;
-          const int expert_idx = shape.expert_of_id(id);
-          if (expert_idx < 0) continue;
-          const bool is_before = first_id_of_four(batch_idx, i) + j < first_id &&
-                                 !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
-          target::atomic_add_relaxed_block(
-              is_before ? &shared.num_before[expert_idx] : &shared.num_from_here[expert_idx], 1u);
-        }
-    if (bad_id != -1) report_bad_id(bad_id);
+    const IdCounts<Fixed> counts{shape,      params.topk_ids,   params.num_tokens * shape.top_k(),
+                                 first_id(), shared.num_before, shared.num_from_here};
+    const int largest_id = counts.count(first_ids);
+    if (kChecked && !shape.is_id(largest_id)) report_bad_id(largest_id);
     return sync_block_all_well(is_well);
   }
   SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
@@ -188,8 +162,10 @@ struct DirectDispatchAsync {
   // Every block tells some of the other ranks. This one's blocks have all counted for themselves.
   SWITCHYARD_DEVICE void send_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
+    SWITCHYARD_ROLLED
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks()) {
       if (rank == params.my_rank) continue;
+      SWITCHYARD_ROLLED
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads())
         // release: this rank has done with the step before, so its rows and expert output may be written
@@ -200,78 +176,96 @@ struct DirectDispatchAsync {
     }
   }
 
-  // Waits for the counts of the other ranks and sums all of them up.
+  // Waits for the counts of the other ranks and sums them up.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
     const int cells_per_rank = count_table().cells_per_rank();
+    SWITCHYARD_ROLLED
     for (int idx = target::thread_idx();
-         target::thread_idx() < num_waiting && idx < shape.n_ranks() * cells_per_rank; idx += num_waiting) {
-      const int src_rank = idx / cells_per_rank;
-      const int expert_idx = idx % cells_per_rank * CountCell::kExperts;
-      const uint64_t* address = params.count_tables.of_rank[params.my_rank] + idx;
+         target::thread_idx() < num_waiting && idx < (shape.n_ranks() - 1) * cells_per_rank;
+         idx += num_waiting) {
+      const int other_rank = idx / cells_per_rank, cell_idx = idx - other_rank * cells_per_rank;
+      const int src_rank = other_rank + (other_rank >= params.my_rank);
+      const int expert_idx = cell_idx * CountCell::kExperts;
+      const uint64_t* address =
+          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx);
       CountCell cell{};
-      if (src_rank == params.my_rank)
-        cell = own_cell(idx % cells_per_rank);
-      else if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
+      if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
         cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
         arrived &=
             wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
-      for (int i = 0; i < CountCell::kExperts; ++i) {
-        if (cell.counts[i] == 0) continue;
-        if (expert_idx + i == shape.n_experts()) {
-          shared.shared_rows[src_rank] = align_up(cell.counts[i], uint32_t{params.format.row_alignment()});
-          continue;
-        }
-        target::atomic_add_relaxed_block(&shared.first_row[expert_idx + i], cell.counts[i]);
-        if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
-          target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx + i], cell.counts[i]);
-      }
+      for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
     }
     return sync_block_all_well(arrived);
+  }
+  SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) {
+    if (count == 0) return;
+    if (expert_idx == shape.n_experts()) {
+      shared.shared_rows[src_rank] = align_up(count, uint32_t{params.format.row_alignment()});
+      return;
+    }
+    target::atomic_add_relaxed_block(&shared.first_row[expert_idx], count);
+    if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+      target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], count);
   }
 
   // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
   // same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool place_experts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
-    const int n_local_experts = shape.n_local_experts();
-    block_exclusive_scan(shared.first_row, shape.n_experts(), params.format.row_alignment(),
-                         shared.warp_sums);
     bool is_too_much = false;
-    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const uint32_t num_rows = shared.shared_rows[rank] + shared.first_row[(rank + 1) * n_local_experts] -
-                                shared.first_row[rank * n_local_experts];
-      if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) continue;
-      if (rank != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) continue;
-      is_too_much = true;
-      if (target::block_idx() == 0)
-        record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
-                     {Phase::kDispatchAsync, rank, -1, params.max_rows}, num_rows, 0);
-    }
-    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads()) {
-      const int owner = shape.owner_rank(expert_idx);
-      shared.my_first_row[expert_idx] += shared.shared_rows[owner] + shared.first_row[expert_idx] -
-                                         shared.first_row[owner * n_local_experts];
-    }
+    for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
+      is_too_much |= !fits(owner, place_experts_of(owner));
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
+  }
+  // Lays an owner's experts end to end behind its shared expert. By a warp; all rows of the owner.
+  SWITCHYARD_DEVICE uint32_t place_experts_of(int owner) {
+    const uint32_t alignment = params.format.row_alignment();
+    const int first_expert = owner * shape.n_local_experts();
+    const ScanRun run(shape.n_local_experts(), target::lane_idx(), kWarpSize);
+    const auto rows_of = [&](int expert_idx) {
+      return align_up(shared.first_row[expert_idx] + num_rows(expert_idx), alignment);
+    };
+    uint32_t num_owned = 0;
+    SWITCHYARD_ROLLED
+    for (int i = run.begin; i < run.end; ++i) num_owned += rows_of(first_expert + i);
+    const uint32_t row_end = shared.shared_rows[owner] + warp_inclusive_sum(num_owned);
+    uint32_t row = row_end - num_owned;
+    SWITCHYARD_ROLLED
+    for (int expert_idx = first_expert + run.begin; expert_idx < first_expert + run.end; ++expert_idx) {
+      const uint32_t next_row = row + rows_of(expert_idx);
+      shared.first_row[expert_idx] = row;
+      shared.my_first_row[expert_idx] += row;
+      row = next_row;
+    }
+    return target::shuffle(row_end, kWarpSize - 1);
+  }
+  // Whether the owner has room. By a warp.
+  SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows) {
+    if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
+    if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) return true;
+    if (owner != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) return true;
+    if (target::block_idx() == 0 && target::lane_idx() == 0)
+      record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
+                   {Phase::kDispatchAsync, owner, -1, params.max_rows}, num_rows, 0);
+    return false;
   }
 
   SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) {
     const uint32_t* first_row = shared.first_row + params.my_rank * shape.n_local_experts();
     const int first_group = params.shared_expert.num_groups;
+    SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
-         expert_idx += target::num_threads())
-      target::st(counters.row_offset(first_group + expert_idx),
-                 is_skipped ? 0
-                            : static_cast<int32_t>(shared.shared_rows[params.my_rank] +
-                                                   first_row[expert_idx] - first_row[0]));
+         expert_idx += target::num_threads()) {
+      const uint32_t row = expert_idx < shape.n_local_experts() ? first_row[expert_idx] : shared.num_own_rows;
+      target::st(counters.row_offset(first_group + expert_idx), is_skipped ? 0 : static_cast<int32_t>(row));
+    }
     if (target::thread_idx() != 0) return;
     if (first_group > 0) target::st(counters.row_offset(0), 0);
     target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
@@ -285,11 +279,11 @@ struct DirectDispatchAsync {
     static constexpr int kWarpfuls = 8;
     int experts[kWarpfuls];
   };
-  SWITCHYARD_DEVICE RankedIds load_ranked(int64_t first_id, int64_t id_end) const {
+  SWITCHYARD_DEVICE RankedIds load_ranked(int first_id) const {
     RankedIds ids;
     for (int i = 0; i < RankedIds::kWarpfuls; ++i) {
-      const int64_t id_idx = first_id + i * kWarpSize + target::lane_idx();
-      ids.experts[i] = id_idx < id_end ? expert_of(id_idx) : -1;
+      const int id_idx = first_id + i * kWarpSize + target::lane_idx();
+      ids.experts[i] = id_idx < id_end() ? expert_of(id_idx) : -1;
     }
     return ids;
   }
@@ -298,27 +292,26 @@ struct DirectDispatchAsync {
   // By one warp. Only next_row ties one warpful of ids to the next: everything else is done ahead.
   SWITCHYARD_DEVICE void rank_rows() {
     if (!is_ranker()) return;
-    const int64_t id_end = static_cast<int64_t>(token_end) * shape.top_k();
-    int64_t first_id = static_cast<int64_t>(token_begin) * shape.top_k();
-    RankedIds ids = load_ranked(first_id, id_end);
+    RankedIds ids = load_ranked(first_id());
+    SWITCHYARD_ROLLED
     for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
       shared.next_row[expert_idx] = shared.num_before[expert_idx];
     target::sync_warp();
-    while (first_id < id_end) {
+    for (int first = first_id(); first < id_end();) {
       uint32_t same[RankedIds::kWarpfuls];
       for (int i = 0; i < RankedIds::kWarpfuls; ++i)
         same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
-      const int64_t next_id = first_id + RankedIds::kWarpfuls * kWarpSize;
-      const RankedIds next_ids = load_ranked(next_id, id_end);
-      for (int i = 0; i < RankedIds::kWarpfuls && first_id + i * kWarpSize < id_end; ++i)
-        rank_warpful(first_id + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
-      first_id = next_id;
+      const int next = first + RankedIds::kWarpfuls * kWarpSize;
+      const RankedIds next_ids = load_ranked(next);
+      for (int i = 0; i < RankedIds::kWarpfuls && first + i * kWarpSize < id_end(); ++i)
+        rank_warpful(first + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
+      first = next;
       ids = next_ids;
     }
   }
 
   // `same`: the lanes that have this expert.
-  SWITCHYARD_DEVICE void rank_warpful(int64_t id_idx, int expert_idx, uint32_t same) {
+  SWITCHYARD_DEVICE void rank_warpful(int id_idx, int expert_idx, uint32_t same) {
     const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
     const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
     target::sync_warp();
@@ -330,18 +323,15 @@ struct DirectDispatchAsync {
     target::sync_warp();
   }
 
-  SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
-    return shape.expert_of_id(params.topk_ids[id_idx]);
-  }
+  SWITCHYARD_DEVICE int expert_of(int id_idx) const { return shape.expert_of_id(params.topk_ids[id_idx]); }
 
   // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
   // fit, else where the row's place will be.
   SWITCHYARD_DEVICE bool has_numbers_here() const {
-    return static_cast<int64_t>(token_end - token_begin) * shape.top_k() <= DirectDispatchShared::kMaxNumbers;
+    return id_end() - first_id() <= DirectDispatchShared::kMaxNumbers;
   }
-  SWITCHYARD_DEVICE uint32_t* number_of(int64_t id_idx) const {
-    return has_numbers_here() ? &shared.numbers[id_idx - static_cast<int64_t>(token_begin) * shape.top_k()]
-                              : &params.row_of[id_idx];
+  SWITCHYARD_DEVICE uint32_t* number_of(int id_idx) const {
+    return has_numbers_here() ? &shared.numbers[id_idx - first_id()] : &params.row_of[id_idx];
   }
 
   // Every (token, k) of this block gets its row on the expert's owner. All at once: src_info is written in
@@ -352,20 +342,18 @@ struct DirectDispatchAsync {
     const bool leaves_out_carriers = finds_rows_itself();
     if (leaves_out_carriers && is_carrier()) return;
     const int num_left_out = leaves_out_carriers ? carriers.num_carriers * kWarpSize : 0;
-    for (int64_t id_idx =
-             static_cast<int64_t>(token_begin) * shape.top_k() + target::thread_idx() - num_left_out;
-         id_idx < static_cast<int64_t>(token_end) * shape.top_k();
+    SWITCHYARD_ROLLED
+    for (int id_idx = first_id() + target::thread_idx() - num_left_out; id_idx < id_end();
          id_idx += target::num_threads() - num_left_out) {
       const int expert_idx = expert_of(id_idx);
       if (expert_idx < 0) continue;
       const uint32_t row = shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
       target::st(&params.row_of[id_idx], row);
-      const uint64_t src_info =
-          static_cast<uint64_t>(id_idx % shape.top_k()) << 32 | static_cast<uint64_t>(id_idx / shape.top_k());
+      const int token_idx = id_idx / shape.top_k(), k = id_idx - token_idx * shape.top_k();
+      const uint64_t src_info = static_cast<uint64_t>(k) << 32 | static_cast<uint64_t>(token_idx);
       const int owner = shape.owner_rank(expert_idx);
       target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row, src_info);
-      tell_scale_source(owner, row, static_cast<int>(id_idx / shape.top_k()),
-                        static_cast<int>(id_idx % shape.top_k()));
+      tell_scale_source(owner, row, token_idx, k);
     }
     if (!leaves_out_carriers) target::sync_block();
   }
@@ -379,7 +367,7 @@ struct DirectDispatchAsync {
     return token_begin + target::warp_idx() + turn * carriers.num_carriers;
   }
   SWITCHYARD_DEVICE int stage_of_turn(int turn) const {
-    return target::warp_idx() * carriers.stages_each + turn % carriers.stages_each;
+    return carriers.stage_of_turn(target::warp_idx(), turn);
   }
 
   SWITCHYARD_DEVICE void start_load(int turn) {
@@ -392,17 +380,19 @@ struct DirectDispatchAsync {
                       token_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) {
-    const uint32_t parity = static_cast<uint32_t>(turn / carriers.stages_each % 2);
-    target::wait_until([&] { return shared.loaded[stage_of_turn(turn)].done(parity); }, kNoDeadline);
+    target::wait_until([&] { return shared.loaded[stage_of_turn(turn)].done(carriers.parity_of_turn(turn)); },
+                       kNoDeadline);
   }
 
   SWITCHYARD_DEVICE void start_loads() {
     if (!is_carrier()) return;
+    SWITCHYARD_ROLLED
     for (int turn = 0; turn < carriers.stages_each; ++turn) start_load(turn);
   }
   // A block must not end while something is being written into its shared memory.
   SWITCHYARD_DEVICE void drain_loads() {
     if (!is_carrier()) return;
+    SWITCHYARD_ROLLED
     for (int turn = 0; turn < carriers.stages_each && token_of_turn(turn) < token_end; ++turn)
       await_load(turn);
   }
@@ -455,15 +445,14 @@ struct DirectDispatchAsync {
               .pack());
   }
   SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
-    return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>,
-            scale_row_bytes(params.format)};
+    return token_scales_layout(shape, params.format);
   }
 
   // Lane k: the expert that the token's choice k names; -1 if there is none.
   SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
     const int token_idx = token_of_turn(turn);
     if (!is_carrier() || target::lane_idx() >= shape.top_k() || token_idx >= token_end) return -1;
-    return expert_of(static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx());
+    return expert_of(token_idx * shape.top_k() + target::lane_idx());
   }
 
   // Lane k: the row of the token's choice k on the expert's owner; null if there is none.
@@ -472,7 +461,7 @@ struct DirectDispatchAsync {
     return row_at(shape.owner_rank(expert_idx), row_idx_of_turn(turn, expert_idx));
   }
   SWITCHYARD_DEVICE uint32_t row_idx_of_turn(int turn, int expert_idx) const {
-    const int64_t id_idx = static_cast<int64_t>(token_of_turn(turn)) * shape.top_k() + target::lane_idx();
+    const int id_idx = token_of_turn(turn) * shape.top_k() + target::lane_idx();
     return finds_rows_itself() ? shared.my_first_row[expert_idx] + target::ld(number_of(id_idx))
                                : target::ld(&params.row_of[id_idx]);
   }
@@ -492,6 +481,7 @@ struct DirectDispatchAsync {
     target::sync_block();
     if (!shared.is_last_block) return;
     const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};
+    SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
       // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait

@@ -46,19 +46,17 @@ struct DirectDispatchWait {
   }
 
   SWITCHYARD_DEVICE void place_scales() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPlaceScales);
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
     uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
     if (is_mutant<Fixed>(LogicMutant::kLastScaleBandForgotten)) num_rows -= num_rows % ScaleBand::kRows;
-    const StagedScales staged{
-        params,
-        {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)},
-        static_cast<uint32_t>(shape.n_ranks()),
-        num_rows};
+    const StagedScales staged{params, token_scales_layout(shape, format),
+                              static_cast<uint32_t>(shape.n_ranks()), num_rows};
     // Stages are free: all copies out of them have ended.
     auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
-    switchyard::place_scales(format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared));
+    PlaceScales<Format>{format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared)}.run();
   }
 
   // The last block that has read the old number of the step writes the new one.

@@ -24,7 +24,8 @@ struct DirectStages {
                                                   uint32_t scales_bytes, uint64_t room) {
     DirectStages stages{align_up(token_bytes, 128u), align_up(codes_bytes, 128u),
                         align_up(scales_bytes, 128u), 0};
-    const uint64_t fitting = room / stages.stage_bytes();
+    // Shared memory is counted in 32 bits, which divide faster.
+    const uint32_t fitting = static_cast<uint32_t>(room) / static_cast<uint32_t>(stages.stage_bytes());
     stages.num_stages = fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
     return stages;
   }
@@ -63,7 +64,7 @@ struct DirectStages {
 // encoded, that takes longest: as many warps as there are stages do it.
 struct Carriers {
   int num_carriers;
-  int stages_each;
+  int stages_each;  // 1 or 2
 
   SWITCHYARD_HD static constexpr Carriers share(int num_tokens, const DirectStages& stages, int num_warps) {
     const int num_stages = stages.num_stages;
@@ -71,6 +72,14 @@ struct Carriers {
     if (stages.scales_bytes > 0) return {num_stages < num_warps ? num_stages : num_warps, 1};
     if (num_stages == 1) return {1, 1};
     return {num_stages / 2 < num_warps ? num_stages / 2 : num_warps, 2};
+  }
+
+  SWITCHYARD_HD constexpr int stage_of_turn(int carrier_idx, int turn) const {
+    return carrier_idx * stages_each + (turn & (stages_each - 1));
+  }
+  // Of the barrier that says that the turn's token is in its stage.
+  SWITCHYARD_HD constexpr uint32_t parity_of_turn(int turn) const {
+    return static_cast<uint32_t>(turn >> (stages_each - 1)) & 1u;
   }
 };
 

@@ -143,11 +143,14 @@ struct DispatchAsync {
   }
   SWITCHYARD_DEVICE bool has_message(int token_idx, int part) const {
     if (!EncodesByExpert<Format>) return true;
-    if (part == shape.top_k()) return params.send_buf != nullptr;
+    if (part == shape.top_k()) return is_for_shared_expert(token_idx);
     const int expert_idx = expert_of(token_idx, part);
     return expert_idx >= 0 && is_first_mention(token_idx, part, expert_idx);
   }
   SWITCHYARD_DEVICE bool is_for(int part, int k) const { return !EncodesByExpert<Format> || part == k; }
+  SWITCHYARD_DEVICE bool is_for_shared_expert(int token_idx) const {
+    return params.send_buf != nullptr && params.shared_expert.row_of(token_idx) >= 0;
+  }
 
   SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int part, std::byte* message) const {
     const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
@@ -184,8 +187,8 @@ struct DispatchAsync {
                                                shape.local_expert(expert_idx), params.my_rank, slot),
                          message, message_layout.bytes());
     }
-    // The shared expert finds the message here, and a transport that cannot store into every rank.
-    if (k == 0 && params.send_buf != nullptr && is_for(part, shape.top_k()))
+    // The shared expert finds the message here.
+    if (k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
       target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
     target::bulk_commit();
   }
