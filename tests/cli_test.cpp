@@ -159,9 +159,13 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --json /no/such/folder/report.json", {"--json", "/no/such/folder"});
   expect_refused("run --trace /no/such/folder/trace.json", {"--trace", "/no/such/folder"});
   expect_refused("run --dump /proc/no/such/folder", {"--dump"});
-  expect_refused("bogus", {"bogus"});
-  expect_refused("run --no-such-flag", {"--no-such-flag"});
-  expect_refused("", {"subcommand"});
+  expect_refused("bogus", {"bogus: no such subcommand", "simulate"});
+  expect_refused("run --no-such-flag 9", {"switchyard run: --no-such-flag: no such option"});
+  expect_refused("", {"subcommand", "simulate"});
+  expect_refused("--fast", {"--fast: no such option"});
+  expect_refused("run --format int8", {"--format: 'int8' must be one of bf16, fp8"});
+  expect_refused("run --format 3", {"--format: '3' must be one of"});
+  expect_refused("run --capacity-factor nan", {"--capacity-factor", "0..64"});
 }
 
 TEST_F(Cli, BadRoutingFilesNameTheLine) {
@@ -244,7 +248,8 @@ TEST_F(Cli, BenchFormatsShowsWhatEachFormatLoses) {
 
 TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench formats --seed x", {"--seed"});
-  expect_refused("bench", {"subcommand"});
+  expect_refused("bench", {"subcommand", "formats"});
+  expect_refused("bench lunch", {"bench: lunch: no such subcommand", "formats"});
   expect_refused("bench ep --tokens 0", {"--tokens", "65535"});
   expect_refused("bench ep --tokens 1,,2", {"--tokens", "1,,2"});
   expect_refused("bench ep --seed -1", {"--seed"});
@@ -263,7 +268,7 @@ TEST_F(Cli, AKilledRankIsNamedAndAStalledOneWaitedFor) {
   for (const char* phase : {"dispatch_async", "dispatch_wait", "gate_up", "combine_async", "combine_wait"}) {
     const Outcome outcome = run(ranks + "--deadline-ms 1500 --kill 1@" + phase);
     EXPECT_EQ(outcome.exit_code, 3) << phase;
-    EXPECT_NE(outcome.err.find("for rank 1 "), std::string::npos) << phase << ": " << outcome.err;
+    EXPECT_NE(outcome.err.find("for rank 1"), std::string::npos) << phase << ": " << outcome.err;
   }
   EXPECT_EQ(run(ranks + "--mode fused --stall 2@combine:50").exit_code, 0);
   EXPECT_EQ(run(ranks + "--steps 1 --kill 1@combine_wait").exit_code, 1) << "the dead rank has no output";
@@ -280,9 +285,20 @@ TEST_F(Cli, SimulatedSeedsAreRightAndReplay) {
   EXPECT_NE(plain.out.find("60 right, 0 wrong"), std::string::npos) << plain.out;
   EXPECT_EQ(run("simulate --seeds 60 --faults all").exit_code, 0);
   EXPECT_EQ(run("simulate --seeds 10 --faults kill,bad-id --ranks 2").exit_code, 0);
+  for (const char* format : {"bf16", "fp8", "nvfp4-by-expert"})
+    for (const char* protocol : {"slotted", "direct"}) {
+      const Outcome one = run(std::string("simulate --seeds 6 --faults all --combine-format fp8 --format ") +
+                              format + " --protocol " + protocol);
+      EXPECT_EQ(one.exit_code, 0) << one.out;
+    }
   const Outcome replay = run("simulate --faults all --replay 28");
   EXPECT_EQ(replay.exit_code, 0) << replay.out;
   EXPECT_NE(replay.out.find("last events of rank 0"), std::string::npos) << replay.out;
+  const Outcome of_format = run("simulate --format mxfp6 --combine-format bf16 --replay 28");
+  EXPECT_NE(of_format.out.find("mxfp6, combine in bf16"), std::string::npos) << of_format.out;
+  EXPECT_NE(of_format.out.find("\nverified\n"), std::string::npos) << of_format.out;
+  expect_refused("simulate --format int8", {"--format", "int8", "nvfp4-by-expert"});
+  expect_refused("simulate --combine-format nvfp4", {"--combine-format", "nvfp4", "fp8"});
   expect_refused("simulate --faults fire", {"--faults", "short-stall"});
   expect_refused("simulate --ranks 9", {"--ranks"});
   expect_refused("simulate --ranks 2,,3", {"--ranks", "2,,3"});

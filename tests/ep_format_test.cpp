@@ -144,6 +144,23 @@ TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
   }
 }
 
+// With nothing but the kernels between a step and the next. (In weak memory: weak_protocol_test.cpp.)
+TEST(EpFormats, StepsMayFollowEachOther) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 3, .hidden = 128, .tokens_per_rank = {9, 14}};
+  for (const TokenFormatKind format : kEncodedFormats)
+    for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
+      const RunOptions run{.mode = StepMode::kFused,
+                           .protocol = protocol,
+                           .format = format,
+                           .shared_expert = SharedExpert::kFused};
+      std::vector<reference::Step> steps;
+      for (uint64_t seed = 0; seed < 4; ++seed)
+        steps.push_back(testing_support::as_run(testing_support::make_step(shape, seed), run));
+      EXPECT_EQ(EpHarness(shape, run).run_back_to_back(steps), "")
+          << to_string(format) << ", " << to_string(protocol);
+    }
+}
+
 // In the emulator's simulated mode the same kernels run in any order the seed draws, in weak memory.
 TEST(EpFormats, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {3, 4}};

@@ -63,11 +63,6 @@ std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int r
   return row;
 }
 
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
-                                  int expert_idx) {
-  return step.token(rank, token_idx, expert_idx);
-}
-
 EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
   world_ = must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host}));
   const int max_tokens = shape.max_tokens_per_rank != 0
@@ -118,7 +113,8 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                       .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
                       .scale_row_offsets = format.placement == ScalePlacement::kTiled
                                                ? must(owner.allocate<uint32_t>(num_groups))
-                                               : owner.view<uint32_t>(nullptr, 0)});
+                                               : owner.view<uint32_t>(nullptr, 0),
+                      .group_input_scales = must(owner.allocate<float>(num_groups))});
   }
 }
 
@@ -129,6 +125,7 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
     ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
     ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
+    ASSERT_TRUE(buffers.group_input_scales.upload(step.group_input_scales(rank)).ok());
     ASSERT_TRUE(buffers.encoded_rows.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.scales.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
@@ -187,7 +184,7 @@ Status EpHarness::launch_experts(int rank) {
                  .tensor_scale = kInputScale},
        .num_groups = ep_->num_groups(),
        .row_offsets = buffers.row_offsets.data(),
-       .group_tensor_scales = nullptr,
+       .group_tensor_scales = buffers.group_input_scales.data(),
        .output_format = buffers.encoded_outputs.size() > 0 ? options_.combine_format : CombineFormat::kBF16,
        .output = expert_outputs(rank)});
 }
@@ -304,8 +301,9 @@ Status EpHarness::upload_expert_rows(int rank, const std::vector<bf16>& expert_r
 
 reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
-  reference::DispatchResult result{
-      must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}, {}, {}, 0, {}};
+  reference::DispatchResult result;
+  result.row_offsets = must(buffers.row_offsets.download());
+  result.expert_ids = must(buffers.expert_ids.download());
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
   if (options_.format == TokenFormatKind::kBF16) {
@@ -407,7 +405,8 @@ std::string EpHarness::run_with_early_experts(const reference::Step& step,
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
   for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-    const std::vector<bf16> expected = reference::combine_weighted(step, rank, &identity_expert, nullptr);
+    const std::vector<bf16> expected =
+        reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
     if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
         !difference.empty())
       return difference;
@@ -421,6 +420,10 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
     Buffer<int32_t> topk_ids;
     Buffer<float> topk_weights;
   };
+  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    if (const Status status = ranks_[rank].group_input_scales.upload(steps.front().group_input_scales(rank));
+        !status.ok())
+      return status.to_string();
   std::vector<std::vector<StepBuffers>> buffers(steps.size());  // [step][rank]
   for (size_t i = 0; i < steps.size(); ++i)
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
@@ -451,7 +454,7 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
   for (size_t i = 0; i < steps.size(); ++i)
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
       const std::vector<bf16> expected =
-          reference::combine_weighted(steps[i], rank, &identity_expert, nullptr);
+          reference::combine_weighted(steps[i], rank, &reference::identity_expert, nullptr);
       if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output);
           !difference.empty())
         return "step " + std::to_string(i) + ": " + difference;

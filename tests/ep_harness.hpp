@@ -101,6 +101,7 @@ class EpHarness {
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
     Buffer<uint32_t> scale_row_offsets;  // of tiled scales, else empty
+    Buffer<float> group_input_scales;
   };
 
   void upload(const reference::Step& step);
@@ -130,10 +131,6 @@ class EpHarness {
 // The experts of these tests: expert e turns x into bf16(x * (1 + e / 8)).
 std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int rank, int token_idx,
                                  int expert_idx);
-
-// Experts that return what they get.
-std::vector<bf16> identity_expert(const void*, const reference::Step& step, int rank, int token_idx,
-                                  int expert_idx);
 
 // Every target there is, for INSTANTIATE_TEST_SUITE_P; call skip_if_absent() first in each test.
 inline auto all_targets() { return ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda); }

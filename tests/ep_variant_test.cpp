@@ -161,6 +161,8 @@ TEST(EpVariants, MisuseIsNamed) {
   const auto ep = must(ExpertParallel::create(*world, good));
   EXPECT_EQ(ep->all_reduce(0, nullptr, 0).message(),
             "all_reduce: outputs are whole unless routing skips the all-to-all");
+  EXPECT_EQ(world->rank(0).allocate<double>(size_t{1} << 61).status().message(),
+            "allocate: 2305843009213693952 elements of 8 bytes exceed 64 bits");
   config = good;
   config.protocol = Protocol::kDirect;
   config.combine_format = CombineFormat::kFP8;

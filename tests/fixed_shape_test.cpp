@@ -98,7 +98,9 @@ class OneRankStep {
 
   // What dispatch left, checked; the experts' work is done on the way.
   void check_dispatch_and_run_experts() {
-    reference::DispatchResult result{must(row_offsets_.download()), must(expert_ids_.download()), {}, {}};
+    reference::DispatchResult result;
+    result.row_offsets = must(row_offsets_.download());
+    result.expert_ids = must(expert_ids_.download());
     const size_t num_rows = result.row_offsets.back();
     ASSERT_LE(num_rows, static_cast<size_t>(kMaxRows));
     result.src_info = must(src_info_.download(2 * num_rows));

@@ -8,6 +8,7 @@
 namespace switchyard {
 namespace {
 
+using testing_support::as_run;
 using testing_support::EpHarness;
 using testing_support::make_step;
 using testing_support::RunOptions;
@@ -24,6 +25,22 @@ template <LogicMutant kOne>
 constexpr KernelTable kMutantSlotted = make_kernel_table<MutantShape<kOne>, RunTimeShape>();
 template <LogicMutant kOne>
 constexpr KernelTable kMutantDirect = make_kernel_table<RunTimeShape, MutantShape<kOne>>();
+
+// A format whose scales are the same for all experts, and one that has them for each.
+template <FixedShape Fixed>
+const DispatchKernels* direct_interleaved(TokenFormatKind format) {
+  return format == TokenFormatKind::kFP8
+             ? &kDirectDispatch<Fixed, BlockwiseFP8TokenFormat<e4m3>>
+             : &kDirectDispatch<Fixed, NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>;
+}
+template <FixedShape Fixed>
+constexpr KernelTable make_interleaved_table() {
+  KernelTable table = make_kernel_table<RunTimeShape, RunTimeShape>();
+  table.direct.dispatch = &direct_interleaved<Fixed>;
+  return table;
+}
+template <LogicMutant kOne>
+constexpr KernelTable kMutantInterleaved = make_interleaved_table<MutantShape<kOne>>();
 
 RunOptions options_of(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   return {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
@@ -48,16 +65,10 @@ using Check = std::string (*)(uint64_t seed, Protocol protocol, const KernelTabl
 
 // Two steps, back to back or one by one, against the reference. In the latter case receive buffers hold
 // nothing useful when a step begins.
-std::string run_steps(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
-  const bool two_ranks = seed % 3 != 2;
-  const Shape shape{.n_ranks = two_ranks ? 2 : 3,
-                    .n_experts = two_ranks ? 4 : 6,
-                    .top_k = 3,
-                    .hidden = 16,
-                    .tokens_per_rank = two_ranks ? std::vector{4, 3} : std::vector{2, 3, 4}};
-  EpHarness harness(shape, options_of(seed, protocol, kernels));
-  const std::vector<reference::Step> steps = {make_padded_step(shape, seed * 2),
-                                              make_padded_step(shape, seed * 2 + 1)};
+std::string run_two_steps(uint64_t seed, const Shape& shape, const RunOptions& options) {
+  EpHarness harness(shape, options);
+  const std::vector<reference::Step> steps = {as_run(make_padded_step(shape, seed * 2), options),
+                                              as_run(make_padded_step(shape, seed * 2 + 1), options)};
   if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
   for (const reference::Step& step : steps) {
     if (const Status status = harness.ep().poison_receive_buffers(0xdd); !status.ok())
@@ -65,6 +76,28 @@ std::string run_steps(uint64_t seed, Protocol protocol, const KernelTable& kerne
     if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
   }
   return "";
+}
+
+std::string run_steps(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const bool two_ranks = seed % 3 != 2;
+  const Shape shape{.n_ranks = two_ranks ? 2 : 3,
+                    .n_experts = two_ranks ? 4 : 6,
+                    .top_k = 3,
+                    .hidden = 16,
+                    .tokens_per_rank = two_ranks ? std::vector{4, 3} : std::vector{2, 3, 4}};
+  return run_two_steps(seed, shape, options_of(seed, protocol, kernels));
+}
+
+// The same where scales lie in between those of other rows, with a shared expert.
+std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.format = seed / 4 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
+  options.shared_expert = SharedExpert::kFused;
+  const Shape shape{.n_experts = 4,
+                    .top_k = 3,
+                    .hidden = info_of(options.format).hidden_multiple(),
+                    .tokens_per_rank = {4, 3}};
+  return run_two_steps(seed, shape, options);
 }
 
 // A good step, a broken one with others behind it, which must name the bad id and do nothing else, and a good
@@ -116,6 +149,8 @@ struct NamedMutant {
   { #name, Protocol::kSlotted, kMutantSlotted < LogicMutant::k##name>, check }
 #define SWITCHYARD_DIRECT_MUTANT(name, check) \
   { #name, Protocol::kDirect, kMutantDirect < LogicMutant::k##name>, check }
+#define SWITCHYARD_INTERLEAVED_MUTANT(name) \
+  { #name, Protocol::kDirect, kMutantInterleaved < LogicMutant::k##name>, run_interleaved }
 const NamedMutant kMutants[] = {
     SWITCHYARD_MUTANT(SlotOffByOne, run_steps),
     SWITCHYARD_MUTANT(PaddingDispatched, run_steps),
@@ -147,9 +182,14 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(SkippedStepCombined, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(OutputNotAwaited, run_steps),
     SWITCHYARD_DIRECT_MUTANT(PaddingPulled, run_steps),
+    SWITCHYARD_INTERLEAVED_MUTANT(ScaleSourceOffByOne),
+    SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
+    SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
+    SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
 };
 #undef SWITCHYARD_MUTANT
 #undef SWITCHYARD_DIRECT_MUTANT
+#undef SWITCHYARD_INTERLEAVED_MUTANT
 
 class LogicMutants : public testing::TestWithParam<NamedMutant> {
  protected:
@@ -181,6 +221,7 @@ struct NoMutantShape {
   static constexpr EpShape kShape{};
 };
 constexpr KernelTable kNoMutantKernels = make_kernel_table<NoMutantShape, NoMutantShape>();
+constexpr KernelTable kNoMutantInterleaved = make_interleaved_table<NoMutantShape>();
 
 TEST(LogicMutantChecks, PassWithATestsOwnKernelsThatAreNoMutant) {
   for (uint64_t seed = 0; seed < 40; ++seed)
@@ -188,6 +229,8 @@ TEST(LogicMutantChecks, PassWithATestsOwnKernelsThatAreNoMutant) {
       for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
         ASSERT_EQ(check(seed, protocol, kNoMutantKernels), "")
             << "seed " << seed << ", " << to_string(protocol);
+  for (uint64_t seed = 0; seed < 40; ++seed)
+    ASSERT_EQ(run_interleaved(seed, Protocol::kDirect, kNoMutantInterleaved), "") << "seed " << seed;
 }
 
 // A device has the library's kernels unless it is given others, and those are no mutants.

@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -196,56 +197,86 @@ void expect_each_tile_once(const Batch& batch, const BlockTiles& blocks) {
     for (const int count : sequence) ASSERT_EQ(count, 1);
 }
 
-// The order in plain loops. {sequence, head, tile}
-using Tile = std::array<uint32_t, 3>;
-std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule, Told told) {
+using Tile = std::array<uint32_t, 3>;  // {sequence, head, tile}
+
+// The other orders in plain loops.
+std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule) {
   std::vector<Tile> order;
-  const uint32_t num_heads = batch.shape.num_heads;
-  if (schedule != LPT) {
-    for (uint32_t sequence = 0; sequence < batch.size(); ++sequence)
-      for (uint32_t head = 0; head < num_heads; ++head) {
-        const uint32_t num_tiles = batch.num_tiles(batch.lengths[sequence]);
-        for (uint32_t i = 0; i < num_tiles; ++i)
-          order.push_back(
-              {sequence, head, schedule == PROMPT_ROTATE && head % 2 == 1 ? num_tiles - 1 - i : i});
-      }
-    return order;
-  }
-  // Sections of pairs of sequence and head, all of one sequence if there is a plan.
-  const auto section = [&](const std::vector<std::array<uint32_t, 2>>& pairs) {
-    for (uint32_t tile = batch.max_tiles(); tile-- > 0;)
-      for (const auto& [sequence, head] : pairs)
-        if (tile < batch.num_tiles(batch.lengths[sequence])) order.push_back({sequence, head, tile});
-  };
-  // K/V heads one by one, and the last ones together: some tiles for each block, as far as L2 holds their
-  // keys.
-  const auto sections = [&](const std::vector<std::array<uint32_t, 2>>& pairs, uint32_t length,
-                            uint32_t num_tiles) {
-    if (pairs.empty() || num_tiles == 0) return;
-    const size_t group = batch.shape.heads_per_kv_head;
-    size_t num_last = kLastTilesPerBlock * (batch.shape.num_ctas / num_tiles + 1) / group + 1;
-    if (batch.shape.kv_rows_in_l2 > 0 && length > 0)
-      num_last = std::min<size_t>(num_last, batch.shape.kv_rows_in_l2 / length);
-    num_last = std::max<size_t>(num_last, 1) * group;
-    size_t begin = 0;
-    for (; begin + group + num_last <= pairs.size(); begin += group)
-      section({pairs.begin() + begin, pairs.begin() + begin + group});
-    section({pairs.begin() + begin, pairs.end()});
-  };
+  for (uint32_t sequence = 0; sequence < batch.size(); ++sequence)
+    for (uint32_t head = 0; head < batch.shape.num_heads; ++head) {
+      const uint32_t num_tiles = batch.num_tiles(batch.lengths[sequence]);
+      for (uint32_t i = 0; i < num_tiles; ++i)
+        order.push_back({sequence, head, schedule == PROMPT_ROTATE && head % 2 == 1 ? num_tiles - 1 - i : i});
+    }
+  return order;
+}
+
+// What LPT divides into sections: the heads of all sequences, or those of each if there is a plan.
+struct LptRun {
+  std::vector<std::array<uint32_t, 2>> heads;  // {sequence, head}
+  uint32_t num_keys, num_tiles;                // of the longest sequence
+};
+std::vector<LptRun> lpt_runs(const Batch& batch, Told told) {
   std::vector<uint32_t> sequences(batch.size());
-  for (uint32_t i = 0; i < batch.size(); ++i) sequences[i] = i;
+  std::iota(sequences.begin(), sequences.end(), 0u);
   if (told == Told::kPlan)
     std::stable_sort(sequences.begin(), sequences.end(),
                      [&](uint32_t a, uint32_t b) { return batch.lengths[a] > batch.lengths[b]; });
-  std::vector<std::array<uint32_t, 2>> pairs;
+  std::vector<LptRun> runs;
   for (const uint32_t sequence : sequences) {
-    for (uint32_t head = 0; head < num_heads; ++head) pairs.push_back({sequence, head});
-    if (told != Told::kPlan) continue;
-    sections(pairs, batch.lengths[sequence], batch.num_tiles(batch.lengths[sequence]));
-    pairs.clear();
+    const uint32_t length = batch.lengths[sequence];
+    if (told == Told::kPlan)
+      runs.push_back({{}, length, batch.num_tiles(length)});
+    else if (runs.empty())
+      runs.push_back({{}, batch.max_len(), batch.max_tiles()});
+    for (uint32_t head = 0; head < batch.shape.num_heads; ++head)
+      runs.back().heads.push_back({sequence, head});
   }
-  sections(pairs, batch.max_len(), batch.max_tiles());
+  return runs;
+}
+
+// The order of a run whose last section has so many K/V heads.
+std::vector<Tile> lpt_order(const Batch& batch, const LptRun& run, size_t num_last) {
+  const size_t group = batch.shape.heads_per_kv_head, num_heads = run.heads.size();
+  std::vector<Tile> order;
+  for (size_t begin = 0, end = 0; begin < num_heads; begin = end) {
+    end = begin + (1 + num_last) * group <= num_heads ? begin + group : num_heads;
+    for (uint32_t tile = run.num_tiles; tile-- > 0;)
+      for (size_t i = begin; i < end; ++i)
+        if (const auto [sequence, head] = run.heads[i]; tile < batch.num_tiles(batch.lengths[sequence]))
+          order.push_back({sequence, head, tile});
+  }
   return order;
+}
+
+// The last section has a tile for every block, if L2 holds the K/V of so many heads, and hardly more.
+bool is_last_section(const Batch& batch, const LptRun& run, size_t num_last) {
+  const size_t group = batch.shape.heads_per_kv_head;
+  const auto fits = [&](size_t num_kv_heads) {
+    return num_kv_heads <= 1 || batch.shape.kv_rows_in_l2 == 0 ||
+           num_kv_heads * run.num_keys <= batch.shape.kv_rows_in_l2;
+  };
+  const size_t num_tiles = num_last * group * run.num_tiles;
+  const bool is_all = num_last * group + group > run.heads.size();
+  const bool is_enough =
+      num_tiles >= kLastTilesPerBlock * batch.shape.num_ctas || is_all || !fits(num_last + 1);
+  return fits(num_last) && is_enough &&
+         num_tiles <= kLastTilesPerBlock * batch.shape.num_ctas + (group + 1) * run.num_tiles;
+}
+
+void expect_lpt_order(const Batch& batch, Told told, const std::vector<Tile>& order) {
+  auto begin = order.begin();
+  for (const LptRun& run : lpt_runs(batch, told)) {
+    const auto num_tiles = static_cast<ptrdiff_t>(lpt_order(batch, run, 1).size());
+    ASSERT_LE(num_tiles, order.end() - begin);
+    const std::vector<Tile> seen(begin, begin + num_tiles);
+    begin += num_tiles;
+    bool is_right = num_tiles == 0;
+    for (size_t num_last = 1; num_last <= run.heads.size() && !is_right; ++num_last)
+      is_right = is_last_section(batch, run, num_last) && seen == lpt_order(batch, run, num_last);
+    ASSERT_TRUE(is_right) << testing::PrintToString(seen);
+  }
+  ASSERT_EQ(begin, order.end());
 }
 
 std::vector<Tile> tiles_of(const Batch& batch, const std::vector<SeqInfo>& infos) {
@@ -271,7 +302,6 @@ void check_batch(const Batch& batch, Told told, std::mt19937& random) {
   SCOPED_TRACE(batch.describe() + ", order " + to_string(kSchedule) + ", told " +
                std::to_string(static_cast<int>(told)));
   with_summary<kSchedule>(batch, told, [&](const auto& summary) {
-    const std::vector<Tile> expected = expected_order(batch, kSchedule, told);
     const auto make_transient = [&](OneThread thread) {
       return TransientScheduler<kSchedule, OneThread>(batch.shape, thread);
     };
@@ -282,7 +312,11 @@ void check_batch(const Batch& batch, Told told, std::mt19937& random) {
       ASSERT_LE(tiles.size(), 1u);
       in_block_order.insert(in_block_order.end(), tiles.begin(), tiles.end());
     }
-    EXPECT_EQ(tiles_of(batch, in_block_order), expected);
+    const std::vector<Tile> order = tiles_of(batch, in_block_order);
+    if constexpr (kSchedule == LPT)
+      expect_lpt_order(batch, told, order);
+    else
+      EXPECT_EQ(order, expected_order(batch, kSchedule));
 
     const auto make_strided = [&](OneThread thread) {
       return TileScheduler<kSchedule, OneThread>(batch.shape, thread);
@@ -293,7 +327,7 @@ void check_batch(const Batch& batch, Told told, std::mt19937& random) {
     if (summary.has_plan())  // no place is empty: every block has its share
       for (uint32_t block = 0; block < strided.size(); ++block) {
         std::vector<Tile> share;
-        for (size_t i = block; i < expected.size(); i += strided.size()) share.push_back(expected[i]);
+        for (size_t i = block; i < order.size(); i += strided.size()) share.push_back(order[i]);
         ASSERT_EQ(tiles_of(batch, strided[block]), share);
       }
 

@@ -63,13 +63,16 @@ TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
 
 // Tokens that are encoded, with scales that lie by row or in between those of other rows.
 std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant) {
-  const Shape shape{.hidden = 128, .tokens_per_rank = {3, 2}};
+  constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kMXFP8, TokenFormatKind::kFP8,
+                                          TokenFormatKind::kNVFP4ByExpert};
+  const TokenFormatKind format = kFormats[seed / 2 % 3];
+  const Shape shape{.hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {3, 2}};
   const RunOptions run{
       .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
       .protocol = Protocol::kDirect,
       .n_sms = 2,
       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .mutant = mutant},
-      .format = seed % 4 < 2 ? TokenFormatKind::kMXFP8 : TokenFormatKind::kFP8};
+      .format = format};
   return EpHarness(shape, run)
       .run_back_to_back(
           {as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)});

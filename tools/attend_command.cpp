@@ -100,7 +100,7 @@ void print_table(const AttentionOptions& options, const Report& report) {
               option_name(report.choice.order), report.choice.num_blocks, report.choice.reason.c_str());
   std::printf("  kernel     %s, tiles of %u queries", name_of(report.choice.kind), report.choice.tile_rows);
   if (report.choice.num_splits > 1) std::printf(", keys in %u parts", report.choice.num_splits);
-  std::printf("\n  time       %.1f us: %.1f TFLOP/s, keys and values at %.2f TB/s\n", report.microseconds,
+  std::printf("\n  time       %.1f us: %.4g TFLOP/s, keys and values at %.4g TB/s\n", report.microseconds,
               report.flops / report.microseconds * 1e-6,
               static_cast<double>(report.kv_bytes) / report.microseconds * 1e-6);
   std::printf("  error      %.2e relative, %.2e at most, log-sum-exp %.2e\n",

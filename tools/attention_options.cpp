@@ -1,7 +1,5 @@
 #include "attention_options.hpp"
 
-#include <map>
-
 #include "options.hpp"
 
 namespace switchyard::tools {
@@ -10,27 +8,21 @@ namespace {
 constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 20;
 
 void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
-  static const std::map<std::string, SchedulerChoice> kSchedulers = {
-      {"auto", SchedulerChoice::kAuto},
-      {"transient", SchedulerChoice::kTransient},
-      {"tile", SchedulerChoice::kTile},
-      {"queued", SchedulerChoice::kQueued}};
-  static const std::map<std::string, OrderChoice> kOrders = {{"auto", OrderChoice::kAuto},
-                                                             {"default", OrderChoice::kDefault},
-                                                             {"rotate", OrderChoice::kRotate},
-                                                             {"lpt", OrderChoice::kLpt}};
-  command
-      .add_option("--scheduler", attention_case.scheduler,
-                  "transient (a block per tile), tile (each block every n-th), queued (the next free one),\n"
-                  "or auto, which chooses and says why")
-      ->transform(CLI::CheckedTransformer(kSchedulers).description(""))
-      ->default_str("auto");
-  command
-      .add_option(
-          "--order", attention_case.order,
-          "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto")
-      ->transform(CLI::CheckedTransformer(kOrders).description(""))
-      ->default_str("auto");
+  add_choice_option<SchedulerChoice>(
+      command, "--scheduler", attention_case.scheduler,
+      {{"auto", SchedulerChoice::kAuto},
+       {"transient", SchedulerChoice::kTransient},
+       {"tile", SchedulerChoice::kTile},
+       {"queued", SchedulerChoice::kQueued}},
+      "transient (a block per tile), tile (each block every n-th), queued (the next free one),\n"
+      "or auto, which chooses and says why");
+  add_choice_option<OrderChoice>(
+      command, "--order", attention_case.order,
+      {{"auto", OrderChoice::kAuto},
+       {"default", OrderChoice::kDefault},
+       {"rotate", OrderChoice::kRotate},
+       {"lpt", OrderChoice::kLpt}},
+      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto");
   command.add_option("--ctas", attention_case.num_blocks, "Blocks at a time; 0: all multiprocessors")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
@@ -40,9 +32,7 @@ void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
 
 void add_attention_options(CLI::App& command, AttentionOptions& options) {
   reference::AttentionCase& attention_case = options.attention_case;
-  command.add_option("--target", options.target, "Where to run: auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+  add_target_option(command, options.target);
   CLI::Option* batch = command.add_option("--batch", options.batch, "Sequences, all of --seq queries")
                            ->check(CLI::Range(0, kMaxBatch))
                            ->capture_default_str();
@@ -92,13 +82,7 @@ Status finish_attention_options(AttentionOptions& options) {
   if (attention_case.num_heads % attention_case.num_kv_heads != 0)
     return invalid_argument("--kv-heads: %d must be a divisor of --heads (%d)", attention_case.num_kv_heads,
                             attention_case.num_heads);
-  if (options.target == "cuda" && num_cuda_devices() == 0)
-    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
-  return Status();
-}
-
-TargetChoice target_choice(const std::string& name) {
-  return name == "host" ? TargetChoice::kHost : name == "cuda" ? TargetChoice::kCuda : TargetChoice::kAuto;
+  return check_target_option(options.target);
 }
 
 double attention_flops(const reference::AttentionCase& attention_case) {

@@ -22,7 +22,6 @@ struct AttentionOptions {
 void add_attention_options(CLI::App& command, AttentionOptions& options);
 // What no flag alone can get wrong; fills in the case.
 Status finish_attention_options(AttentionOptions& options);
-TargetChoice target_choice(const std::string& name);
 
 // Two per product of a query and a key, and two per weighted value; causal and windows count what is seen.
 double attention_flops(const reference::AttentionCase& attention_case);

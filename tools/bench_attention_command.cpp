@@ -40,8 +40,7 @@ struct BenchReport {
 };
 
 Status finish_options(BenchOptions& options) {
-  if (options.target == "cuda" && num_cuda_devices() == 0)
-    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
   if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
   const bool is_host = options.target == "host";
   const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
@@ -153,9 +152,7 @@ void add_bench_attention(CLI::App& bench, std::function<int()>* run) {
   CLI::App* command = bench.add_subcommand(
       "attention", "Attention by graph replay: full, causal, ragged and decoding, with a few rows verified");
   auto options = std::make_shared<BenchOptions>();
-  command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+  add_target_option(*command, options->target);
   add_list_option(*command, "--head-dims", options->head_dims, 64, 256,
                   "Head dimensions [128,64,256; host 64]");
   add_list_option(*command, "--lengths", options->lengths, 1, 1 << 20,

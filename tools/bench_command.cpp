@@ -41,8 +41,7 @@ struct BenchOptions {
 };
 
 Status finish_options(BenchOptions& options) {
-  if (options.target == "cuda" && num_cuda_devices() == 0)
-    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
   if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
   const bool is_host = options.target == "host";
   const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
@@ -134,8 +133,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
   progress.begin("copy bandwidth");
   Result<std::unique_ptr<World>> world =
-      World::create({.target = options.target == "host" ? TargetChoice::kHost : TargetChoice::kCuda,
-                     .n_ranks = options.n_ranks});
+      World::create({.target = target_choice(options.target), .n_ranks = options.n_ranks});
   if (!world.ok()) return world.status();
   report.target = world.value()->target();
   report.device = world.value()->rank(0).device().name();
@@ -186,9 +184,7 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
       "ep",
       "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
   auto options = std::make_shared<BenchOptions>();
-  command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+  add_target_option(*command, options->target);
   command->add_option("--ranks", options->n_ranks, "Ranks in the world")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();

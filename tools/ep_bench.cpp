@@ -5,26 +5,13 @@
 #include <map>
 #include <set>
 
+#include "buffers.hpp"
 #include "host_memory.hpp"
 
 namespace switchyard::tools {
 namespace {
 
 constexpr uint8_t kPoison = 0xff;
-
-template <typename T>
-Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
-  Result<Buffer<T>> allocated = rank.allocate<T>(size);
-  if (!allocated.ok()) return allocated.status();
-  buffer = std::move(allocated).value();
-  return Status();
-}
-
-template <typename T>
-Status upload_into(Buffer<T>& buffer, const Rank& rank, const std::vector<T>& values) {
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffer, rank, values.size()));
-  return buffer.upload(values);
-}
 
 // Tokens as experts see them, encoded once for each input scale there is: few, even where every expert has
 // its own.
@@ -144,7 +131,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, group_input_scales(step, r)));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, step.group_input_scales(r)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));

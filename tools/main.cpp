@@ -4,6 +4,30 @@
 
 #include "commands.hpp"
 
+namespace {
+
+// What is wrong with the words of a command line, and which command they were for.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  std::string choices;
+  for (const CLI::App* choice : command->get_subcommands([](const CLI::App*) { return true; }))
+    choices += (choices.empty() ? "" : ", ") + choice->get_name();
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty())
+    return name + ": " + (choices.empty() ? error.what() : "a subcommand is required: " + choices);
+  const std::string what = unknown.front().starts_with('-') ? "option"
+                           : choices.empty()                ? "argument"
+                                                            : "subcommand; there are " + choices;
+  return name + ": " + unknown.front() + ": no such " + what;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace switchyard::tools;
   CLI::App app{
@@ -37,9 +61,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    const bool has_word = argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty();
-    std::fprintf(stderr, "switchyard: %s%s%s\n", has_word ? argv[1] : "",
-                 has_word ? ": no such command; " : "", error.what());
+    std::fprintf(stderr, "%s\n", describe(app, error).c_str());
     return kBadArgument;
   }
   return run();

@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "buffers.hpp"
+
 namespace switchyard::tools {
 namespace {
-
-// Allocates into `buffer`; the macro's brother for Result<Buffer>.
-template <typename T>
-Status allocate_into(Buffer<T>& buffer, const Rank& rank, uint64_t size) {
-  Result<Buffer<T>> allocated = rank.allocate<T>(size);
-  if (!allocated.ok()) return allocated.status();
-  buffer = std::move(allocated).value();
-  return Status();
-}
 
 uint64_t steady_now_ns() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
@@ -293,7 +286,7 @@ Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, refe
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(group_input_scales(step, rank)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
     uint64_t num_rows = 0;
     for (const auto& rows : reference::dispatched_rows(step, rank))
       num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdio>
 #include <fstream>
-#include <map>
 
 namespace switchyard::tools {
 namespace {
@@ -53,27 +52,60 @@ CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_
   return command.add_option(name, seed, description)->check(CLI::Validator(check, ""))->capture_default_str();
 }
 
-void add_format_option(CLI::App& command, TokenFormatKind& format) {
-  std::map<std::string, TokenFormatKind> formats;
+void add_target_option(CLI::App& command, std::string& target, const std::string& description) {
+  command.add_option("--target", target, description)
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->capture_default_str();
+}
+
+Status check_target_option(const std::string& target) {
+  if (target != "cuda" || num_cuda_devices() > 0) return Status();
+  return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+}
+
+TargetChoice target_choice(const std::string& target) {
+  return target == "host"   ? TargetChoice::kHost
+         : target == "cuda" ? TargetChoice::kCuda
+                            : TargetChoice::kAuto;
+}
+
+namespace {
+
+template <typename T>
+std::vector<std::pair<std::string, T>> format_choices() {
+  std::vector<std::pair<std::string, T>> choices;
   for (int i = 0; i < kNumTokenFormats; ++i)
-    formats[to_string(static_cast<TokenFormatKind>(i))] = static_cast<TokenFormatKind>(i);
-  command
-      .add_option(
-          "--format", format,
-          "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, mxfp4, nvfp4, "
-          "nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled")
-      ->transform(CLI::CheckedTransformer(formats).description(""))
-      ->default_str(to_string(format));
+    choices.emplace_back(to_string(static_cast<TokenFormatKind>(i)), static_cast<TokenFormatKind>(i));
+  return choices;
+}
+template <typename T>
+std::vector<std::pair<std::string, T>> combine_format_choices() {
+  return {{"bf16", CombineFormat::kBF16}, {"fp8", CombineFormat::kFP8}};
+}
+
+}  // namespace
+
+void add_format_option(CLI::App& command, TokenFormatKind& format) {
+  add_choice_option(command, "--format", format, format_choices<TokenFormatKind>(),
+                    "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, "
+                    "mxfp4, nvfp4, nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled");
+}
+void add_format_option(CLI::App& command, std::optional<TokenFormatKind>& format) {
+  auto choices = format_choices<std::optional<TokenFormatKind>>();
+  choices.emplace_back("any", std::nullopt);
+  add_choice_option(command, "--format", format, choices,
+                    "What tokens are sent as: a format of `switchyard run`, or any, which draws one by seed");
 }
 
 void add_combine_format_option(CLI::App& command, CombineFormat& format) {
-  static const std::map<std::string, CombineFormat> kNames = {{"bf16", CombineFormat::kBF16},
-                                                              {"fp8", CombineFormat::kFP8}};
-  command
-      .add_option("--combine-format", format,
-                  "What expert rows are sent back as: bf16, or fp8 with a scale per 128")
-      ->transform(CLI::CheckedTransformer(kNames).description(""))
-      ->default_str(to_string(format));
+  add_choice_option(command, "--combine-format", format, combine_format_choices<CombineFormat>(),
+                    "What expert rows are sent back as: bf16, or fp8 with a scale per 128");
+}
+void add_combine_format_option(CLI::App& command, std::optional<CombineFormat>& format) {
+  auto choices = combine_format_choices<std::optional<CombineFormat>>();
+  choices.emplace_back("any", std::nullopt);
+  add_choice_option(command, "--combine-format", format, choices,
+                    "What expert rows are sent back as: bf16, fp8, or any, which draws one by seed");
 }
 
 Status check_hidden_option(int hidden, TokenFormatKind format) {
@@ -82,13 +114,10 @@ Status check_hidden_option(int hidden, TokenFormatKind format) {
 }
 
 void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic) {
-  static const std::map<std::string, Protocol> kNames = {
-      {"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};
-  command
-      .add_option("--protocol", protocol,
-                  "How rows travel: slotted, direct, or automatic, which " + automatic)
-      ->transform(CLI::CheckedTransformer(kNames).description(""))
-      ->default_str(to_string(protocol));
+  add_choice_option<Protocol>(
+      command, "--protocol", protocol,
+      {{"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}},
+      "How rows travel: slotted, direct, or automatic, which " + automatic);
 }
 
 Status check_output_file(const char* flag, const std::string& path) {

@@ -121,6 +121,8 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
   if (!(workload.padding >= 0 && workload.padding <= 1))
     return invalid_argument("--padding: %g must be 0..1", workload.padding);
+  if (!(options.capacity_factor >= 0 && options.capacity_factor <= kMaxRanks))
+    return invalid_argument("--capacity-factor: %g must be 0..%d", options.capacity_factor, kMaxRanks);
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (has_router(workload) && workload.top_k > workload.n_experts)
@@ -138,9 +140,7 @@ Status finish_options(RunOptions& options) {
     if (error)
       return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
   }
-  if (options.target == "cuda" && num_cuda_devices() == 0)
-    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
-  return Status();
+  return check_target_option(options.target);
 }
 
 // What a step takes at its peak: the reference has everything once, and one rank's results are downloaded at
@@ -204,10 +204,8 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   const int phases_per_step = static_cast<int>(phase_names(options).size()) + 1;  // and the verification
   Progress progress(1 + options.steps * phases_per_step);
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
-  const TargetChoice target = options.target == "host"   ? TargetChoice::kHost
-                              : options.target == "cuda" ? TargetChoice::kCuda
-                                                         : TargetChoice::kAuto;
-  Result<std::unique_ptr<World>> world = World::create({.target = target, .n_ranks = workload.n_ranks});
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks});
   if (!world.ok()) return world.status();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(workload, world.value()->target())));
   const reference::MlpExperts experts = make_experts(workload);
@@ -345,9 +343,7 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
       app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
   auto options = std::make_shared<RunOptions>();
   Workload& workload = options->workload;
-  command->add_option("--target", options->target, "Where to run: auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+  add_target_option(*command, options->target);
   command->add_option("--ranks", workload.n_ranks, "Ranks in the world")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();

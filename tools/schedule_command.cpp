@@ -1,7 +1,6 @@
 // `switchyard schedule`: what a tile scheduler makes of a workload of attention, before a kernel runs.
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
 
 #include "attention_options.hpp"
@@ -47,8 +46,7 @@ Status finish_options(ScheduleOptions& options, bool has_kv_heads) {
   workload.l2_bytes = uint64_t{options.l2_mib} << 20;
   if (options.json == "-" && options.svg == "-")
     return invalid_argument("--svg: stdout is taken by --json; name a file for one of them");
-  if (options.target == "cuda" && num_cuda_devices() == 0)
-    return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
   SWITCHYARD_RETURN_IF_ERROR(options.measures ? fit_to_kernel(workload) : workload.check());
   SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
   return check_output_file("--svg", options.svg);
@@ -250,34 +248,23 @@ void add_schedule_command(CLI::App& app, std::function<int()>* run) {
                               ->add_option("--kv-heads", options->workload.num_kv_heads,
                                            "K/V heads, a divisor of --heads [--heads]")
                               ->check(CLI::Range(1, 1024));
-  static const std::map<std::string, SchedulerKind> kKinds = {{"transient", SchedulerKind::kTransient},
-                                                              {"tile", SchedulerKind::kTile},
-                                                              {"queued", SchedulerKind::kQueued}};
-  static const std::map<std::string, MHASchedule> kOrders = {
-      {"default", MHASchedule::DEFAULT}, {"rotate", MHASchedule::PROMPT_ROTATE}, {"lpt", MHASchedule::LPT}};
-  CLI::Option* scheduler =
-      command
-          ->add_option(
-              "--scheduler", options->kind,
-              "transient (a block per tile), tile (each block every n-th), queued (the next free one)")
-          ->transform(CLI::CheckedTransformer(kKinds).description(""))
-          ->default_str(to_string(options->kind));
-  CLI::Option* order =
-      command
-          ->add_option("--order", options->schedule,
-                       "default (by sequence, head, tile), rotate (odd heads backwards), lpt "
-                       "(longest tiles first)")
-          ->transform(CLI::CheckedTransformer(kOrders).description(""))
-          ->default_str(option_name(options->schedule));
+  CLI::Option* scheduler = add_choice_option<SchedulerKind>(
+      *command, "--scheduler", options->kind,
+      {{"transient", SchedulerKind::kTransient},
+       {"tile", SchedulerKind::kTile},
+       {"queued", SchedulerKind::kQueued}},
+      "transient (a block per tile), tile (each block every n-th), queued (the next free one)");
+  CLI::Option* order = add_choice_option<MHASchedule>(
+      *command, "--order", options->schedule,
+      {{"default", MHASchedule::DEFAULT}, {"rotate", MHASchedule::PROMPT_ROTATE}, {"lpt", MHASchedule::LPT}},
+      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first)");
   command->add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
       ->excludes(scheduler)
       ->excludes(order);
   command->add_flag(
       "--measure", options->measures,
       "Run the attention kernel too, and show beside the prediction when each tile began and ended");
-  command->add_option("--target", options->target, "Where --measure runs: auto takes a GPU if there is one")
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+  add_target_option(*command, options->target, "Where --measure runs: auto takes a GPU if there is one");
   command->add_option("--svg", options->svg,
                       "Draw who works on what when to FILE, or alone to stdout with -");
   add_json_option(*command, options->json);

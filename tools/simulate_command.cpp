@@ -18,8 +18,7 @@ namespace {
 struct SimulateOptions {
   uint64_t num_seeds = 1000;
   uint64_t first_seed = 1;
-  std::vector<int> rank_counts = {2, 3, 4};
-  Protocol protocol = Protocol::kAutomatic;
+  ScenarioSpace space;
   std::string faults = "none";
   uint64_t replay = 0;
   bool has_replay = false;
@@ -56,9 +55,12 @@ Status parse_faults(const std::string& text, std::vector<SimulatedFault>& faults
 
 std::string replay_command(const SimulateOptions& options, uint64_t seed) {
   std::string ranks;
-  for (const int count : options.rank_counts) ranks += (ranks.empty() ? "" : ",") + std::to_string(count);
-  return "switchyard simulate --protocol " + std::string(to_string(options.protocol)) + " --ranks " + ranks +
-         " --faults " + options.faults + " --replay " + std::to_string(seed);
+  for (const int count : options.space.rank_counts)
+    ranks += (ranks.empty() ? "" : ",") + std::to_string(count);
+  return "switchyard simulate --protocol " + std::string(to_string(options.space.protocol)) + " --ranks " +
+         ranks + " --format " + name_of(options.space.format) + " --combine-format " +
+         name_of(options.space.combine_format) + " --faults " + options.faults + " --replay " +
+         std::to_string(seed);
 }
 
 void print_failure(const SimulateOptions& options, const Scenario& scenario, const SimulationResult& result) {
@@ -98,8 +100,8 @@ void print_replay(const Scenario& scenario, const SimulationResult& result, cons
     std::printf("%s\n", result.difference.empty() ? "verified" : ("FAILED: " + result.difference).c_str());
 }
 
-int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
-  const Scenario scenario = draw_scenario(options.replay, options.protocol, options.rank_counts, faults);
+int replay(const SimulateOptions& options) {
+  const Scenario scenario = draw_scenario(options.replay, options.space);
   const SimulationResult result = simulate(scenario);
   const SimulationResult again = simulate(scenario);
   if (options.prints_text()) print_replay(scenario, result, again);
@@ -110,15 +112,14 @@ int replay(const SimulateOptions& options, const std::vector<SimulatedFault>& fa
 }
 
 // All seeds, shared among the cores. Each has a world of its own.
-int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>& faults) {
+int run_seeds(const SimulateOptions& options) {
   Progress progress(static_cast<int>(options.num_seeds));
   std::atomic<uint64_t> next = 0, num_failed = 0;
   std::string failures;  // the first ones, as JSON
   std::mutex mutex;
   const auto worker = [&] {
     for (uint64_t i = next++; i < options.num_seeds; i = next++) {
-      const Scenario scenario =
-          draw_scenario(options.first_seed + i, options.protocol, options.rank_counts, faults);
+      const Scenario scenario = draw_scenario(options.first_seed + i, options.space);
       const SimulationResult result = simulate(scenario);
       std::lock_guard lock(mutex);
       progress.begin("seed " + std::to_string(scenario.seed) + ", " + std::to_string(num_failed) + " failed");
@@ -144,6 +145,8 @@ int run_seeds(const SimulateOptions& options, const std::vector<SimulatedFault>&
   json.boolean("verified", num_failed == 0)
       .raw("seeds", std::to_string(options.num_seeds))
       .raw("first_seed", std::to_string(options.first_seed))
+      .text("format", name_of(options.space.format))
+      .text("combine_format", name_of(options.space.combine_format))
       .text("faults", options.faults)
       .raw("right", std::to_string(options.num_seeds - num_failed))
       .raw("wrong", std::to_string(num_failed))
@@ -161,9 +164,11 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
       ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
   add_seed_option(*command, "--first-seed", options->first_seed, "The first of them");
-  add_list_option(*command, "--ranks", options->rank_counts, 1, 8, "Numbers of ranks to draw from")
+  add_list_option(*command, "--ranks", options->space.rank_counts, 1, 8, "Numbers of ranks to draw from")
       ->default_str("2,3,4");
-  add_protocol_option(*command, options->protocol, "draws one by seed");
+  add_protocol_option(*command, options->space.protocol, "draws one by seed");
+  add_format_option(*command, options->space.format);
+  add_combine_format_option(*command, options->space.combine_format);
   command
       ->add_option(
           "--faults", options->faults,
@@ -176,14 +181,13 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
   command->callback([=] {
     options->has_replay = replay_option->count() > 0;
     *run = [options] {
-      std::vector<SimulatedFault> faults;
-      Status status = parse_faults(options->faults, faults);
+      Status status = parse_faults(options->faults, options->space.faults);
       if (status.ok()) status = check_output_file("--json", options->json);
       if (!status.ok()) {
         std::fprintf(stderr, "switchyard simulate: %s\n", status.message().c_str());
         return static_cast<int>(kBadArgument);
       }
-      return options->has_replay ? replay(*options, faults) : run_seeds(*options, faults);
+      return options->has_replay ? replay(*options) : run_seeds(*options);
     };
   });
 }

@@ -2,6 +2,7 @@
 // the emulator's simulated mode with weak memory and checked against the plain reference.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Scenario {
   int n_sms = 2;
   StepMode mode = StepMode::kSplit;
   Protocol protocol = Protocol::kSlotted;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
   double capacity_factor = 0;
   std::vector<std::vector<int>> tokens_of_step;  // [step][rank]
   SimulatedFault fault = SimulatedFault::kNone;
@@ -43,9 +46,15 @@ struct Scenario {
   std::string describe() const;
 };
 
-// `faults` empty: none. Else one of them, drawn. An automatic protocol is drawn as well.
-Scenario draw_scenario(uint64_t seed, Protocol protocol, const std::vector<int>& rank_counts,
-                       const std::vector<SimulatedFault>& faults);
+// What a seed draws from.
+struct ScenarioSpace {
+  std::vector<int> rank_counts = {2, 3, 4};
+  Protocol protocol = Protocol::kAutomatic;     // automatic: either
+  std::optional<TokenFormatKind> format;        // nothing: any
+  std::optional<CombineFormat> combine_format;  // nothing: either
+  std::vector<SimulatedFault> faults;           // empty: none
+};
+Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space);
 
 struct SimulationResult {
   std::string difference;           // empty: everything was as it must be

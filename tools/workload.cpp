@@ -176,14 +176,6 @@ std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
   return scales;
 }
 
-std::vector<float> group_input_scales(const reference::Step& step, int rank) {
-  std::vector<float> scales;
-  if (step.has_shared_expert) scales.push_back(step.input_scale);
-  for (int i = 0; i < step.n_local_experts(); ++i)
-    scales.push_back(step.input_scale_of(rank * step.n_local_experts() + i));
-  return scales;
-}
-
 reference::MlpExperts make_experts(const Workload& workload) {
   reference::MlpExperts experts{workload.hidden, workload.expert_width, {}, {}};
   const size_t size = static_cast<size_t>(workload.hidden) * static_cast<size_t>(workload.expert_width);

@@ -34,8 +34,6 @@ struct Workload {
 inline constexpr float kInputScale = 8.0f / (6 * 448);
 // Of the formats that have one for each expert: some are as small, others larger.
 std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts);
-// Of each group of the rank's rows.
-std::vector<float> group_input_scales(const reference::Step& step, int rank);
 
 // What is to go wrong, by hand: `rank` does not launch `phase` nor anything after it, or launches it late.
 struct FaultPlan {

@@ -25,8 +25,8 @@ uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
 
 namespace {
 
-// Rows, their scales, those that wait here for their owners and where rows find them, expert outputs: one after
-// the other.
+// Rows, their scales, those that wait here for their owners and where rows find them, expert outputs: one
+// after the other.
 Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   constexpr uint64_t kAlignment = 256;
   const TokenFormatInfo format = info_of(config.dispatch_format);
@@ -50,9 +50,13 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kAlignment);
     if (!end.ok() || sizes.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
-      return invalid_argument("capacity_factor %g makes %llu rows per rank; their bytes must be below %llu",
-                              config.capacity_factor, static_cast<unsigned long long>(sizes.row_capacity),
-                              static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
+      return invalid_argument(
+          "max_tokens_per_rank %d, top_k %d and capacity_factor %g make %llu rows per rank; their bytes "
+          "(hidden "
+          "%d) must be below %llu",
+          config.max_tokens_per_rank, config.top_k, config.capacity_factor,
+          static_cast<unsigned long long>(sizes.row_capacity), config.hidden,
+          static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
     end = CheckedSize(end.value() / kAlignment * kAlignment);
     *ends[i] = end.value();
   }

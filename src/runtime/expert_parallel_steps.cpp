@@ -156,6 +156,17 @@ Status ExpertParallel::check_expert_rows(int rank, const char* call, const void*
   return Status();
 }
 
+namespace {
+
+template <typename... Arguments>
+Status launch_on(const Rank& rank, const LaunchShape& shape, LaunchFunction<Arguments...> launch,
+                 const Arguments&... arguments) {
+  SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
+  return launch(shape, rank.stream(), arguments...);
+}
+
+}  // namespace
+
 Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                                        const DispatchInput* input, const DispatchOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
@@ -200,9 +211,7 @@ Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank,
     arguments.src_info = output->src_info;
   }
   arguments.shared_expert = shared_expert_tokens(rank, arguments.num_tokens);
-  const Rank& owner = member(rank);
-  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, tensors));
+  SWITCHYARD_RETURN_IF_ERROR(launch_on(member(rank), launch_shape(), launch, arguments, tensors));
   if (input != nullptr) state.num_tokens = input->num_tokens;
   state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
   return Status();
@@ -262,9 +271,7 @@ Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, c
     destination = output->destination;
   }
   arguments.shared_expert = shared_expert_tokens(rank, state.num_tokens);
-  const Rank& owner = member(rank);
-  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), owner.stream(), arguments, destination));
+  SWITCHYARD_RETURN_IF_ERROR(launch_on(member(rank), launch_shape(), launch, arguments, destination));
   state.expert_rows = arguments.expert_rows;
   state.step = output != nullptr ? Step::kIdle : Step::kCombineSent;
   return Status();
@@ -301,9 +308,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
     params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
     params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();
   }
-  const Rank& owner = member(rank);
-  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  return kernels_of(owner.device()).all_reduce.launch(launch_shape(), owner.stream(), params);
+  return launch_on(member(rank), launch_shape(), kernels_of(member(rank).device()).all_reduce.launch, params);
 }
 
 }  // namespace switchyard

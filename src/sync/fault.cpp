@@ -31,10 +31,11 @@ std::string describe(const FaultRecord& record) {
     case FaultKind::kTimeout: {
       // A count cell holds all ones until its count comes, whatever the count is.
       const bool is_cell = record.seen == UINT64_MAX;
+      const std::string expert = record.expert < 0 ? "" : " (expert " + std::to_string(record.expert) + ")";
       std::snprintf(text, sizeof(text),
-                    "%s: rank %d waited %.3f ms for rank %d (expert %d): expected %s%s, saw 0x%" PRIx64 "%s",
+                    "%s: rank %d waited %.3f ms for rank %d%s: expected %s%s, saw 0x%" PRIx64 "%s",
                     to_string(record.phase), record.waiting_rank,
-                    static_cast<double>(record.elapsed_ns) * 1e-6, record.late_rank, record.expert,
+                    static_cast<double>(record.elapsed_ns) * 1e-6, record.late_rank, expert.c_str(),
                     is_cell ? "a count" : "", is_cell ? "" : std::to_string(record.expected).c_str(),
                     record.seen, is_cell ? " (nothing arrived)" : "");
       return text;

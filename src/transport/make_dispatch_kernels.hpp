@@ -1,12 +1,10 @@
 // Instantiates the dispatch kernels of one token format for the target this file is compiled for.
 #pragma once
 
-#include <type_traits>
-
 #include "launch_shape.hpp"
+#include "make_format.hpp"
 #include "switchyard/ep/direct/kernels.hpp"
 #include "switchyard/ep/slotted/kernels.hpp"
-#include "switchyard/format/bf16.hpp"
 #include "switchyard/transport/kernel_table.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -14,12 +12,6 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // Kernel names as template arguments: the emulator and launch errors say them.
 inline constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait",
                       kDispatch[] = "dispatch";
-
-// A format over the tensors; those of its own file are overloads.
-inline BF16TokenFormat make_format(std::type_identity<BF16TokenFormat>, int hidden,
-                                   const FormatTensors& tensors) {
-  return {hidden, reinterpret_cast<bf16*>(tensors.rows)};
-}
 
 // The dynamic shared memory of a dispatch.
 template <typename Format>

@@ -1,14 +1,7 @@
 // Dispatch of the MX formats, for the target this file is compiled for.
 #include "make_dispatch_kernels.hpp"
-#include "switchyard/format/mx.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
-
-template <typename Element>
-MXTokenFormat<Element> make_format(std::type_identity<MXTokenFormat<Element>>, int hidden,
-                                   const FormatTensors& tensors) {
-  return {hidden, reinterpret_cast<uint8_t*>(tensors.rows), reinterpret_cast<e8m0*>(tensors.scales)};
-}
 
 FormatKernels mx_kernels(TokenFormatKind format) {
   switch (format) {

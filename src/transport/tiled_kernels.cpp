@@ -1,29 +1,7 @@
 // Dispatch of the formats with tiled scales, for the target this file is compiled for.
 #include "make_dispatch_kernels.hpp"
-#include "switchyard/format/nv_block_scaled.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
-
-inline void make_scheme(const FormatTensors& tensors, NVFP4<OneInputScale>& scheme) {
-  scheme = {{tensors.tensor_scale}};
-}
-inline void make_scheme(const FormatTensors& tensors, NVFP4<ExpertInputScales>& scheme) {
-  scheme = {{tensors.expert_scales, tensors.tensor_scale}};
-}
-template <typename Element>
-void make_scheme(const FormatTensors&, TiledMX<Element>&) {}
-
-template <typename Scheme>
-NVBlockScaledTokenFormat<Scheme> make_format(std::type_identity<NVBlockScaledTokenFormat<Scheme>>, int hidden,
-                                             const FormatTensors& tensors) {
-  NVBlockScaledTokenFormat<Scheme> format{hidden,
-                                          {},
-                                          reinterpret_cast<uint8_t*>(tensors.rows),
-                                          reinterpret_cast<uint8_t*>(tensors.scales),
-                                          tensors.scale_row_offsets};
-  make_scheme(tensors, format.scheme);
-  return format;
-}
 
 FormatKernels tiled_kernels(TokenFormatKind format) {
   switch (format) {

@@ -29,6 +29,17 @@ std::vector<bf16> Step::token(int rank, int token_idx, int expert_idx) const {
                                           : decoded(encode_token(format, token, input_scale_of(expert_idx)));
 }
 
+std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int token_idx, int expert_idx) {
+  return step.token(rank, token_idx, expert_idx);
+}
+
+std::vector<float> Step::group_input_scales(int rank) const {
+  std::vector<float> scales;
+  if (has_shared_expert) scales.push_back(input_scale);
+  for (int i = 0; i < n_local_experts(); ++i) scales.push_back(input_scale_of(rank * n_local_experts() + i));
+  return scales;
+}
+
 bool Step::is_shared_row(int rank, int token_idx) const {
   if (!has_shared_expert) return false;
   if (!skips_all_to_all) return true;

@@ -48,6 +48,8 @@ struct Step {
   float input_scale_of(int expert_idx) const {
     return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;
   }
+  // Of each group of the rank's rows.
+  std::vector<float> group_input_scales(int rank) const;
   // What an expert sees of a token: the token, or what its format leaves of it.
   std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;
 };
@@ -87,6 +89,9 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 // The result of expert `expert_idx` (global) for token `token_idx` of rank `rank`: [hidden].
 using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
                                              int expert_idx);
+
+// Experts that return what they get.
+std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int token_idx, int expert_idx);
 
 // [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
 // shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, the first

@@ -52,7 +52,7 @@ struct ExpertParallelConfig {
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
   // NVFP4 by expert: [n_experts], the tensor scale of what goes to each; input_scale is the shared expert's.
-  std::vector<float> expert_input_scales;
+  std::vector<float> expert_input_scales = {};
   // What expert rows are sent back as. fp8, slotted: rows of bf16 are encoded on their way; direct: experts
   // hand them over encoded (RowBuffers::encoded_outputs).
   CombineFormat combine_format = CombineFormat::kBF16;
@@ -102,7 +102,7 @@ struct CombineOutput {
   const int32_t* topk_ids = nullptr;    // as dispatched
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
   int num_tokens = 0;                   // as dispatched
-  CombineDestination destination;
+  CombineDestination destination = {};
 };
 
 // Memory for the rows of one rank, owned by ExpertParallel.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "switchyard/base/checked.hpp"
 #include "switchyard/transport/device.hpp"
 
 namespace switchyard {
@@ -17,7 +18,7 @@ struct WorldOptions {
   TargetChoice target = TargetChoice::kAuto;
   int n_ranks = 1;
   int n_gpus = 0;  // CUDA: ranks are spread over this many GPUs; 0: all there are, at most one per rank
-  HostDeviceOptions host;
+  HostDeviceOptions host = {};
 };
 
 // A typed array in a rank's memory, its own or somebody else's.
@@ -70,7 +71,10 @@ class Rank {
   // Zeroed; freed with the buffer, which must not outlive the world.
   template <typename T>
   Result<Buffer<T>> allocate(size_t size) const {
-    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, size * sizeof(T));
+    const CheckedSize bytes = CheckedSize(size) * CheckedSize(sizeof(T));
+    if (!bytes.ok())
+      return invalid_argument("allocate: %zu elements of %zu bytes exceed 64 bits", size, sizeof(T));
+    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, bytes.value());
     if (!memory.ok()) return memory.status();
     return Buffer<T>(std::move(memory).value(), device_, stream_, size);
   }

@@ -430,7 +430,8 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void tell_shared_row(int token_idx, int shared_row) const {
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
                uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
-    tell_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
+    if (!is_mutant<Fixed>(LogicMutant::kSharedScalesNotTold))
+      tell_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
   }
   // k is top_k for the shared expert.
   SWITCHYARD_DEVICE void tell_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row,
@@ -438,7 +439,10 @@ struct DirectDispatchAsync {
     if constexpr (InterleavedTokenFormat<Format>)
       target::st(
           reinterpret_cast<uint32_t*>(params.recv_bufs.of_rank[owner] + params.scale_sources_offset) + row,
-          ScaleSource{static_cast<uint32_t>(params.my_rank), token_scales().entry(token_idx, k)}.pack());
+          ScaleSource{
+              static_cast<uint32_t>(params.my_rank),
+              token_scales().entry(token_idx, k) + is_mutant<Fixed>(LogicMutant::kScaleSourceOffByOne)}
+              .pack());
   }
   SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
     return token_scales_layout(shape, params.format);

@@ -50,9 +50,10 @@ struct DirectDispatchWait {
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
+    uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
+    if (is_mutant<Fixed>(LogicMutant::kLastScaleBandForgotten)) num_rows -= num_rows % ScaleBand::kRows;
     const StagedScales staged{params, token_scales_layout(shape, format),
-                              static_cast<uint32_t>(shape.n_ranks()),
-                              static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)))};
+                              static_cast<uint32_t>(shape.n_ranks()), num_rows};
     // Stages are free: all copies out of them have ended.
     auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
     PlaceScales<Format>{format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared)}.run();
@@ -63,7 +64,9 @@ struct DirectDispatchWait {
     target::sync_block();
     if (target::thread_idx() != 0) return;
     // acq_rel: every block's read of the number comes before the last block's write; pairs with itself
-    if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) != target::num_blocks() - 1) return;
+    if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) !=
+        (is_mutant<Fixed>(LogicMutant::kStepCountedByFirstBlock) ? 0 : target::num_blocks() - 1))
+      return;
     target::st(counters.num_steps(), static_cast<int32_t>(step));
     target::st_relaxed_device(counters.blocks_waited(), 0);
   }
