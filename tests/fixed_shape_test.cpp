@@ -145,7 +145,8 @@ class OneRankStep {
     return DirectDispatchShared::bytes(BF16TokenFormat{kS.hidden, nullptr}, kS.hidden, kMaxSharedBytes);
   }
   static uint64_t shared_bytes(const CombineArguments&) {
-    return kProtocol == Protocol::kDirect ? sizeof(DirectCombineShared) : kCombineSharedBytes;
+    return kProtocol == Protocol::kDirect ? DirectCombineShared::bytes<BF16CombineRows>(/*num_warps=*/1)
+                                          : combine_shared_bytes<BF16CombineRows>(/*num_warps=*/1);
   }
 
   template <typename Params>

@@ -14,34 +14,40 @@ inline constexpr char kCombineAsync[] = "combine_async", kCombineWait[] = "combi
 template <typename Epilogue>
 using CombineKernel = void (*)(CombineParams<Epilogue>);
 
+// The dynamic shared memory of a combine.
+using CombineBytes = uint64_t (*)(int num_warps);
+inline int num_warps(const LaunchShape& shape) { return static_cast<int>(shape.num_threads) / kWarpSize; }
+
 template <const char* kName, CombineKernel<StoreWeighted> kWeighted, CombineKernel<StoreUnreduced> kUnreduced,
-          uint64_t kSharedBytes>
+          CombineBytes kSharedBytes>
 Status launch_combine(const LaunchShape& shape, StreamHandle stream, const CombineArguments& arguments,
                       const CombineDestination& destination) {
+  const LaunchShape with_bytes = with_shared(shape, kSharedBytes(num_warps(shape)));
   if (destination.reduction == CombineReduction::kUnreduced)
-    return target::launch(kName, kUnreduced, with_shared(shape, kSharedBytes), stream,
+    return target::launch(kName, kUnreduced, with_bytes, stream,
                           CombineParams<StoreUnreduced>{arguments, StoreUnreduced{destination.output}});
   return target::launch(
-      kName, kWeighted, with_shared(shape, kSharedBytes), stream,
+      kName, kWeighted, with_bytes, stream,
       CombineParams<StoreWeighted>{arguments, StoreWeighted{destination.output, arguments.shape.hidden}});
 }
 
 // The six kernels of a protocol's combine, each with both epilogues.
-template <template <typename> typename Kernels, uint64_t kSharedBytes>
+template <template <typename> typename Kernels, CombineBytes kSharedBytes>
 Result<int> max_resident_combine(const EpShape&, [[maybe_unused]] const LaunchShape& launch) {
 #if defined(__CUDACC__)
   using Weighted = Kernels<StoreWeighted>;
   using Unreduced = Kernels<StoreUnreduced>;
-  const target::ResidentKernel kernels[] = {
-      {Weighted::kAsync, kSharedBytes},  {Weighted::kWait, kSharedBytes},  {Weighted::kFused, kSharedBytes},
-      {Unreduced::kAsync, kSharedBytes}, {Unreduced::kWait, kSharedBytes}, {Unreduced::kFused, kSharedBytes}};
+  const uint64_t bytes = kSharedBytes(num_warps(launch));
+  const target::ResidentKernel kernels[] = {{Weighted::kAsync, bytes}, {Weighted::kWait, bytes},
+                                            {Weighted::kFused, bytes}, {Unreduced::kAsync, bytes},
+                                            {Unreduced::kWait, bytes}, {Unreduced::kFused, bytes}};
   return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
 #else
   return kMaxResidentOnHost;
 #endif
 }
 
-template <template <typename> typename Kernels, uint64_t kSharedBytes>
+template <template <typename> typename Kernels, CombineBytes kSharedBytes>
 inline constexpr CombineKernels kCombineKernels = {
     .async = &launch_combine<kCombineAsync, Kernels<StoreWeighted>::kAsync, Kernels<StoreUnreduced>::kAsync,
                              kSharedBytes>,
@@ -60,7 +66,7 @@ struct SlottedCombine {
     static constexpr CombineKernel<Epilogue> kWait = &combine_wait_kernel<Fixed, Epilogue, Rows>;
     static constexpr CombineKernel<Epilogue> kFused = &combine_kernel<Fixed, Epilogue, Rows>;
   };
-  static constexpr const CombineKernels& kTable = kCombineKernels<Kernels, kCombineSharedBytes>;
+  static constexpr const CombineKernels& kTable = kCombineKernels<Kernels, &combine_shared_bytes<Rows>>;
 };
 template <FixedShape Fixed, typename Rows>
 struct DirectCombine {
@@ -70,7 +76,7 @@ struct DirectCombine {
     static constexpr CombineKernel<Epilogue> kWait = &direct_combine_wait_kernel<Fixed, Epilogue, Rows>;
     static constexpr CombineKernel<Epilogue> kFused = &direct_combine_kernel<Fixed, Epilogue, Rows>;
   };
-  static constexpr const CombineKernels& kTable = kCombineKernels<Kernels, sizeof(DirectCombineShared)>;
+  static constexpr const CombineKernels& kTable = kCombineKernels<Kernels, &DirectCombineShared::bytes<Rows>>;
 };
 
 template <FixedShape Fixed>

@@ -8,9 +8,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A thread takes kColumns columns at a time. What a row counts for in a sum is its factor.
+// A thread takes kColumns columns at a time.
 struct BF16CombineRows {
-  using Chunk = Vec16;
   static constexpr int kColumns = 8;
 
   SWITCHYARD_HD static constexpr uint32_t row_bytes(int hidden) {
@@ -21,21 +20,17 @@ struct BF16CombineRows {
                                        int num_workers) {
     target::copy_row(message, row, row_bytes(hidden), worker_idx, num_workers);
   }
-  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
+  SWITCHYARD_DEVICE static Vec16 load(const std::byte* row, int column) {
     return target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16));
-  }
-  SWITCHYARD_DEVICE static void add(float (&sums)[1][kColumnsPerThread], const Chunk& chunk, float factor) {
-    accumulate(sums[0], chunk, factor);
   }
   // Of a row as it is; null: zeros.
   SWITCHYARD_DEVICE static void store(const std::byte* row, int, int column, bf16* output) {
-    target::st_16(output + column, row != nullptr ? load(row, column) : Chunk{});
+    target::st_16(output + column, row != nullptr ? load(row, column) : Vec16{});
   }
 };
 
 struct FP8CombineRows {
   using Quantizer = BlockwiseFP8Quantizer<e4m3>;
-  using Chunk = Vec16;
   static constexpr int kColumns = 16;
   static constexpr int kGroupSize = Quantizer::kGroupSize;
 
@@ -46,31 +41,26 @@ struct FP8CombineRows {
                                        int num_workers) {
     encode_message(Quantizer{}, hidden, row, message, worker_idx, num_workers);
   }
-  SWITCHYARD_DEVICE static Chunk load(const std::byte* row, int column) {
-    return target::ld_16(row + column);
+  SWITCHYARD_DEVICE static const float* scales(const std::byte* row, int hidden) {
+    return GroupedMessageLayout<Quantizer>{hidden}.scales(row);
   }
-  SWITCHYARD_DEVICE static float load_scale(const std::byte* row, int hidden, int group_idx) {
-    return target::ld(GroupedMessageLayout<Quantizer>{hidden}.scales(row) + group_idx);
-  }
-  SWITCHYARD_DEVICE static float load_factor(const std::byte* row, int hidden, int group_idx, float weight) {
-    return cut(weight * load_scale(row, hidden, group_idx));
-  }
-  // To 20 significant bits: times the four of a code is exact, so that a sum is rounded once, with one
-  // instruction. What could become too small for that counts as 0.
+  // What a row counts for in a sum, its weight times its group's scale, to 20 significant bits: times the
+  // four of a code is exact, so that a sum is rounded once, with one instruction. What could become too small
+  // for that counts as 0.
   SWITCHYARD_HD static constexpr float cut(float factor) {
     constexpr uint32_t kLeast = 0x03800000u;  // 2^-120
     const uint32_t bits = std::bit_cast<uint32_t>(factor);
     return (bits & 0x7fffffffu) < kLeast ? 0.0f : std::bit_cast<float>(bits & 0xfffffff0u);
   }
-  SWITCHYARD_DEVICE static void decode(const Chunk& chunk, float (&values)[kColumns]) {
+  SWITCHYARD_DEVICE static void decode(const Vec16& codes, float (&values)[kColumns]) {
     SWITCHYARD_UNROLL
     for (int i = 0; i < kColumns / 2; ++i)
-      target::from_e4m3x2(static_cast<uint16_t>(chunk.words[i / 2] >> (i % 2 * 16)), values[2 * i],
+      target::from_e4m3x2(static_cast<uint16_t>(codes.words[i / 2] >> (i % 2 * 16)), values[2 * i],
                           values[2 * i + 1]);
   }
-  SWITCHYARD_DEVICE static void add(float (&sums)[2][kColumnsPerThread], const Chunk& chunk, float factor) {
+  SWITCHYARD_DEVICE static void add(float (&sums)[2][kColumnsPerThread], const Vec16& codes, float factor) {
     float values[kColumns];
-    decode(chunk, values);
+    decode(codes, values);
     SWITCHYARD_UNROLL
     for (int i = 0; i < kColumns; ++i) {
       float& sum = sums[i / kColumnsPerThread][i % kColumnsPerThread];
@@ -80,8 +70,8 @@ struct FP8CombineRows {
   SWITCHYARD_DEVICE static void store(const std::byte* row, int hidden, int column, bf16* output) {
     float values[kColumns] = {};
     if (row != nullptr) {
-      decode(load(row, column), values);
-      const float scale = load_scale(row, hidden, column / kGroupSize);
+      decode(target::ld_16(row + column), values);
+      const float scale = target::ld(scales(row, hidden) + column / kGroupSize);
       SWITCHYARD_UNROLL
       for (int i = 0; i < kColumns; ++i) values[i] = values[i] * scale;
     }

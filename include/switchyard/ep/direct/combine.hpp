@@ -8,6 +8,7 @@
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/ep/row_sum.hpp"
 #include "switchyard/ep/token_sources.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -48,6 +49,12 @@ struct DirectCombineAsync {
 struct DirectCombineShared {
   const std::byte* output_of_rank[kMaxRanks];
   TokenSources sources;
+  // Behind it: what a RowSum needs.
+
+  template <typename Rows>
+  SWITCHYARD_HD static constexpr uint64_t bytes(int num_warps) {
+    return sizeof(DirectCombineShared) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
+  }
 };
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
@@ -69,12 +76,13 @@ struct DirectCombineWait {
     if (is_skipped) return;
     if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
+    RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
                    if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
                      store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
                    else
-                     reduce(static_cast<int>(token_idx), worker_idx, num_workers);
+                     reduce(row_sum, static_cast<int>(token_idx), worker_idx, num_workers);
                  });
   }
 
@@ -118,12 +126,11 @@ struct DirectCombineWait {
     }
   }
 
-  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
+  SWITCHYARD_DEVICE void reduce(RowSum<Rows>& row_sum, int token_idx, int worker_idx, int num_workers) {
     const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
-    const RowSum<Rows> sum{shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
-    sum.run(worker_idx, num_workers, [&](int column, const float(&sums)[kColumnsPerThread]) {
-      params.epilogue(token_idx, column, sums);
-    });
+    row_sum.run(
+        {shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
+        [&](int column, const float(&sums)[kColumnsPerThread]) { params.epilogue(token_idx, column, sums); });
   }
 
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {

@@ -6,6 +6,7 @@
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
+#include "switchyard/ep/row_sum.hpp"
 #include "switchyard/ep/token_sources.hpp"
 #include "switchyard/sync/wait.hpp"
 
@@ -27,12 +28,13 @@ struct CombineWait {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     if (target::warp_idx() == 0) reset_cells();
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
+    RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&sources + 1));
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
                    if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
                      store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
                    else
-                     reduce(static_cast<int>(token_idx), worker_idx, num_workers);
+                     reduce(row_sum, static_cast<int>(token_idx), worker_idx, num_workers);
                  });
   }
 
@@ -99,18 +101,19 @@ struct CombineWait {
     }
   }
 
-  SWITCHYARD_DEVICE void reduce(int token_idx, int worker_idx, int num_workers) {
+  SWITCHYARD_DEVICE void reduce(RowSum<Rows>& row_sum, int token_idx, int worker_idx, int num_workers) {
     // The shared expert's rows are this rank's own, and bf16: one more row to add, unless rows are not.
     constexpr bool kRowsAreBf16 = std::is_same_v<Rows, BF16CombineRows>;
     const TokenSource shared_expert = shared_expert_of(token_idx);
     const int num_sources =
         sources.gather(source_of_lane(token_idx), kRowsAreBf16 ? shared_expert : TokenSource{});
-    const RowSum<Rows> sum{sources.of_warp[target::warp_idx()], num_sources, shape.hidden()};
-    sum.run(worker_idx, num_workers, [&](int column, float(&sums)[kColumnsPerThread]) {
+    const auto finish = [&](int column, float(&sums)[kColumnsPerThread]) {
       if (!kRowsAreBf16 && shared_expert.row != nullptr)
         accumulate(sums, BF16CombineRows::load(shared_expert.row, column), shared_expert.weight);
       params.epilogue(token_idx, column, sums);
-    });
+    };
+    row_sum.run({sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
+                finish);
   }
 
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {

@@ -16,8 +16,12 @@ SWITCHYARD_HD constexpr uint64_t dispatch_shared_bytes(uint32_t msg_bytes) {
   const uint64_t async_bytes = DispatchAsyncShared::bytes(msg_bytes);
   return async_bytes > sizeof(DispatchWaitShared) ? async_bytes : sizeof(DispatchWaitShared);
 }
-inline constexpr uint64_t kCombineSharedBytes =
-    sizeof(CombineAsyncShared) > sizeof(TokenSources) ? sizeof(CombineAsyncShared) : sizeof(TokenSources);
+template <typename Rows>
+SWITCHYARD_HD constexpr uint64_t combine_shared_bytes(int num_warps) {
+  const uint64_t wait_bytes =
+      sizeof(TokenSources) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
+  return wait_bytes > sizeof(CombineAsyncShared) ? wait_bytes : sizeof(CombineAsyncShared);
+}
 
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
