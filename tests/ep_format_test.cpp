@@ -97,28 +97,35 @@ class EpFormatTarget : public testing::TestWithParam<TargetChoice> {
 INSTANTIATE_TEST_SUITE_P(Targets, EpFormatTarget, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
-// By one block of the direct protocol, in formats whose scales interleave rows.
-void check_one_block(TargetChoice target, const Shape& shape) {
-  for (const TokenFormatKind format :
-       {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4, TokenFormatKind::kNVFP4ByExpert}) {
-    const RunOptions run{.target = target,
-                         .mode = StepMode::kFused,
-                         .protocol = Protocol::kDirect,
-                         .n_sms = 1,
-                         .num_threads = 96,
-                         .format = format};
-    EpHarness(shape, run).run_and_check(testing_support::as_run(testing_support::make_step(shape, 7), run));
-  }
+void check_by_one_block(const Shape& shape, RunOptions run) {
+  run.mode = StepMode::kFused;
+  run.protocol = Protocol::kDirect;
+  run.n_sms = 1;
+  run.num_threads = 96;
+  EpHarness(shape, run).run_and_check(testing_support::as_run(testing_support::make_step(shape, 7), run));
 }
+
 // More than there are stages.
 TEST_P(EpFormatTarget, ManyTokensToABlock) {
-  check_one_block(GetParam(),
-                  {.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}});
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 6144, .tokens_per_rank = {330, 70}};
+  for (const TokenFormatKind format :
+       {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4, TokenFormatKind::kNVFP4ByExpert})
+    check_by_one_block(shape, {.target = GetParam(), .format = format});
 }
+
+// So that 128 rows of scales do not fit into half of shared memory.
+TEST_P(EpFormatTarget, LongRows) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 1, .hidden = 16384, .tokens_per_rank = {150, 9}};
+  for (const TokenFormatKind format : {TokenFormatKind::kNVFP4, TokenFormatKind::kMXFP8Tiled})
+    check_by_one_block(shape, {.target = GetParam(), .format = format});
+}
+
 // More bands of scales than are on their way at once, so that the room of each is filled several times.
 TEST_P(EpFormatTarget, ManyRowsOfScalesToABlock) {
-  check_one_block(GetParam(),
-                  {.n_ranks = 1, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {650}});
+  const Shape shape{.n_ranks = 1, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {650}};
+  for (const TokenFormatKind format :
+       {TokenFormatKind::kFP8, TokenFormatKind::kNVFP4, TokenFormatKind::kNVFP4ByExpert})
+    check_by_one_block(shape, {.target = GetParam(), .format = format});
 }
 
 TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {

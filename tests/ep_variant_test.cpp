@@ -58,6 +58,8 @@ TEST_P(EpVariant, CombineInFP8) {
   run.combine_format = CombineFormat::kFP8;
   check({.n_ranks = 3, .n_experts = 9, .top_k = 4, .hidden = 384, .tokens_per_rank = {7, 0, 12}}, run);
   check({.n_ranks = 2, .n_experts = 34, .top_k = 32, .hidden = 128, .tokens_per_rank = {3, 2}}, run, 1);
+  // A warp has several turns of columns, the last one not whole, and of rows.
+  check({.n_ranks = 2, .n_experts = 12, .top_k = 9, .hidden = 1664, .tokens_per_rank = {60, 3}}, run, 1);
 }
 
 TEST_P(EpVariant, CombineInFP8Unreduced) {
