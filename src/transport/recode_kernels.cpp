@@ -77,12 +77,14 @@ Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const R
 
 #if defined(__CUDACC__)
 Status load_recode_rows_kernels() {
-  for (int format = 0; format < kNumTokenFormats; ++format)
-    SWITCHYARD_RETURN_IF_ERROR(
-        choose_source({.format = static_cast<TokenFormatKind>(format)}, []<typename Source>(const Source&) {
-          const target::ResidentKernel kernels[] = {{&recode_rows_kernel<Source>, 0}};
-          return target::max_resident_blocks(kernels, kWarpSize).status();
-        }));
+  RecodeArguments arguments{};
+  for (int format = 0; format < kNumTokenFormats; ++format) {
+    arguments.format = static_cast<TokenFormatKind>(format);
+    SWITCHYARD_RETURN_IF_ERROR(choose_source(arguments, []<typename Source>(const Source&) {
+      const target::ResidentKernel kernels[] = {{&recode_rows_kernel<Source>, 0}};
+      return target::max_resident_blocks(kernels, kWarpSize).status();
+    }));
+  }
   return Status();
 }
 #endif
