@@ -80,6 +80,37 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
   EXPECT_EQ(kind_of_attention(128, 1024, 1024, true), AttentionKind::kBanded);
 }
 
+TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
+  for (const int page_size : {0, 16, 256})
+    for (const int window : {0, 40, 500})
+      for (const bool causal : {false, true}) {
+        const AttentionCase attention_case{.query_lens = {1030, 70},
+                                           .num_heads = 1,
+                                           .causal = causal,
+                                           .window = window,
+                                           .page_size = page_size,
+                                           .num_blocks = 2};
+        EXPECT_EQ(compare(rank(), attention_case), "")
+            << "pages of " << page_size << ", window " << window << (causal ? ", causal" : "");
+      }
+}
+
+// Blocks of keys end where a sequence, a window or the diagonal leaves whole parts of them to nobody.
+TEST_P(AttentionTest, LastBlocksOfAnyLength) {
+  for (const int head_dim : {64, 128, 256})
+    for (const int num_keys : {1, 16, 32, 33, 64, 65, 80, 81, 96, 112, 128, 129, 144, 192})
+      for (const bool causal : {false, true})
+        EXPECT_EQ(compare(rank(), {.query_lens = {70, 17, 17},
+                                   .key_lens = {num_keys, 100, num_keys},
+                                   .num_heads = 1,
+                                   .head_dim = head_dim,
+                                   .causal = causal,
+                                   .num_blocks = 1,
+                                   .sequence_of_nans = 1}),
+                  "")
+            << "head_dim " << head_dim << ", keys " << num_keys << (causal ? ", causal" : ", full");
+}
+
 TEST_P(AttentionTest, QueriesShorterThanKeysStandAtTheEnd) {
   for (const bool causal : {false, true})
     EXPECT_EQ(
@@ -140,7 +171,21 @@ TEST_P(AttentionTest, DecodingSplitsTheKeys) {
 }
 
 TEST_P(AttentionTest, RowsOfNoSequenceAreLeftAlone) {
-  EXPECT_EQ(compare(rank(), {.query_lens = {100, 30}, .causal = true, .num_spare_rows = 3}), "");
+  for (const int head_dim : {64, 128, 256})
+    for (const int num_rows_before : {0, 5})
+      for (const bool causal : {false, true}) {
+        AttentionCase attention_case{.query_lens = {100, 30},
+                                     .num_heads = 1,
+                                     .head_dim = head_dim,
+                                     .causal = causal,
+                                     .num_rows_before = num_rows_before,
+                                     .num_spare_rows = 3};
+        EXPECT_EQ(compare(rank(), attention_case), "")
+            << "head_dim " << head_dim << ", rows before " << num_rows_before << (causal ? ", causal" : "");
+        attention_case.query_lens = {1, 2};
+        attention_case.key_lens = {40, 3};
+        EXPECT_EQ(compare(rank(), attention_case), "") << "decoding, head_dim " << head_dim;
+      }
   AttentionCase decoding{.query_lens = {1, 2}, .key_lens = {1300, 40}, .num_blocks = 4, .num_spare_rows = 3};
   const auto harness = must(AttentionHarness::create(rank(), decoding));
   EXPECT_GT(harness->attention().choice().num_splits, 1u);

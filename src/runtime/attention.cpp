@@ -217,6 +217,9 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
                    static_cast<uint32_t>(shape_.max_query_len),
                    static_cast<uint32_t>(shape_.max_key_len)};
   if (tensors.query_offsets != nullptr) numbers.order.plan = tile_plan();
+  // The shape does not tell that sequences have keys of their own number.
+  if (shape_.scheduler == SchedulerChoice::kAuto && tensors.key_lengths != nullptr)
+    numbers.order.kind = TileSchedulerKind::kQueued;
   numbers.keys = keys_of(tensors);
   numbers.num_heads = static_cast<uint32_t>(shape_.num_heads);
   numbers.heads_per_kv_head = static_cast<uint32_t>(shape_.num_heads / shape_.num_kv_heads);

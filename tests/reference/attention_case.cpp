@@ -34,8 +34,8 @@ int64_t AttentionCase::sum_of(const std::vector<int>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
 }
 
-std::vector<uint32_t> AttentionCase::offsets_of(const std::vector<int>& lengths) {
-  std::vector<uint32_t> offsets = {0};
+std::vector<uint32_t> AttentionCase::offsets_of(const std::vector<int>& lengths, int first) {
+  std::vector<uint32_t> offsets = {static_cast<uint32_t>(first)};
   for (const int length : lengths) offsets.push_back(offsets.back() + static_cast<uint32_t>(length));
   return offsets;
 }
@@ -50,7 +50,7 @@ AttentionShape AttentionCase::shape() const {
                        .batch_size = static_cast<int>(query_lens.size()),
                        .max_query_len = longest(query_lens),
                        .max_key_len = longest(num_keys()),
-                       .num_query_rows = total_queries() + num_spare_rows,
+                       .num_query_rows = num_rows_before + total_queries() + num_spare_rows,
                        .num_key_rows = total_keys(),
                        .causal = causal,
                        .window = window,
@@ -166,12 +166,17 @@ Result<AttentionDifference> AttentionHarness::compare(int stride) {
   const Result<std::vector<float>> lse = lse_.download();
   if (!output.ok()) return output.status();
   if (!lse.ok()) return lse.status();
-  const size_t num_used = batch_.query_offsets.back() * static_cast<size_t>(case_.num_heads);
+  const ptrdiff_t begin = ptrdiff_t{batch_.query_offsets.front()} * case_.num_heads,
+                  end = ptrdiff_t{batch_.query_offsets.back()} * case_.num_heads;
+  const auto is_untouched_outside = [&](const auto& values, int width, auto is_untouched) {
+    return std::all_of(values.begin(), values.begin() + begin * width, is_untouched) &&
+           std::all_of(values.begin() + end * width, values.end(), is_untouched);
+  };
   const bool is_left_alone =
-      std::all_of(output.value().begin() + static_cast<ptrdiff_t>(num_used) * case_.head_dim,
-                  output.value().end(), [](bf16 value) { return value.bits == kNotANumber.bits; }) &&
-      (!case_.wants_lse || std::all_of(lse.value().begin() + static_cast<ptrdiff_t>(num_used),
-                                       lse.value().end(), [](float value) { return value == kNotWritten; }));
+      is_untouched_outside(output.value(), case_.head_dim,
+                           [](bf16 value) { return value.bits == kNotANumber.bits; }) &&
+      (!case_.wants_lse ||
+       is_untouched_outside(lse.value(), 1, [](float value) { return value == kNotWritten; }));
   if (!is_left_alone) return AttentionDifference{.first_bad = "a row of no sequence was written"};
   return compare_attention(batch_, output.value(), case_.wants_lse ? lse.value() : std::vector<float>(),
                            stride);

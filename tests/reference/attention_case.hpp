@@ -24,7 +24,8 @@ struct AttentionCase {
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks = 0;
-  int num_spare_rows = 0;     // of queries, after those of all sequences: nobody may write there
+  int num_rows_before = 0;    // of queries, in front of those of all sequences: nobody may write there
+  int num_spare_rows = 0;     // likewise after them
   int sequence_of_nans = -1;  // whose keys and values are NaN: what leaks from it is seen
   uint64_t seed = 1;
 
@@ -33,14 +34,14 @@ struct AttentionCase {
   int64_t total_queries() const { return sum_of(query_lens); }
   int64_t total_keys() const { return sum_of(num_keys()); }
   // Where sequences begin if they lie one behind the other, and where the last one ends.
-  std::vector<uint32_t> query_offsets() const { return offsets_of(query_lens); }
-  std::vector<uint32_t> key_offsets() const { return offsets_of(num_keys()); }
+  std::vector<uint32_t> query_offsets() const { return offsets_of(query_lens, num_rows_before); }
+  std::vector<uint32_t> key_offsets() const { return offsets_of(num_keys(), 0); }
   // With pages, num_key_rows and pages_per_sequence are left to who makes the pages.
   AttentionShape shape() const;
 
  private:
   static int64_t sum_of(const std::vector<int>& lengths);
-  static std::vector<uint32_t> offsets_of(const std::vector<int>& lengths);
+  static std::vector<uint32_t> offsets_of(const std::vector<int>& lengths, int first);
 };
 
 // One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no

@@ -52,6 +52,7 @@ struct AttentionTensors {
   const uint32_t* query_offsets = nullptr;
   const uint32_t* key_offsets = nullptr;
   // How many keys each sequence has, [batch_size]; needed with pages. Null: max_key_len, or by key_offsets.
+  // With them, automatic means the queue.
   const uint32_t* key_lengths = nullptr;
   const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]: with pages
   uint64_t* tile_times =
