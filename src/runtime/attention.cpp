@@ -80,6 +80,7 @@ void Attention::choose() {
   }
   max_num_tiles_ = ceil_div(static_cast<uint32_t>(shape_.max_query_len), choice_.tile_rows);
   choice_.num_blocks = max_num_blocks();
+  if (shape_.num_blocks == 0) choice_.num_blocks *= kernel.blocks_per_multiprocessor;
   choose_splits();
 
   choice_.scheduler = kind_of(shape_.scheduler);

@@ -32,10 +32,13 @@ class AttentionConsumer {
     if constexpr (kStartsEarly) start_scores();
     while (!is_last) {
       tile_idx_ = next_tile_idx();
-      if constexpr (!kStartsEarly) start_scores();
+      if constexpr (!kStartsEarly && Config::kOverlapsBlocks) start_scores();
       queries_.advance();
       note_time(0);
-      attend();
+      if constexpr (Config::kOverlapsBlocks)
+        attend();
+      else
+        attend_in_steps();
       if constexpr (kStartsEarly) {
         is_last = !find_next_tile();
         start_scores();
@@ -53,7 +56,7 @@ class AttentionConsumer {
   }
 
  private:
-  static constexpr bool kStartsEarly = Config::kNumQueryStages > 1;
+  static constexpr bool kStartsEarly = Config::kNumQueryStages > 1 && Config::kOverlapsBlocks;
 
   // Named barriers: a turn for each consumer, and one among all.
   static constexpr uint32_t kFirstTurnBarrier = 1;
@@ -92,15 +95,14 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void attend() {
     math_.begin();
     const int first_block = tile(&AttentionTile::first_block);
-    int block = tile(&AttentionTile::end_block) - 1;
-    const int first_plain_block = tile(&AttentionTile::first_plain_block);
-    const int end_plain_block = tile(&AttentionTile::end_plain_block);
+    const BlocksSeen seen = blocks_seen(tile_idx_);
+    int block = seen.end_block - 1, num_keys = seen.num_last_keys;
     math_.template wait_scores<0>();
     release_keys();
     if (block == first_block) release_queries();
-    clear_strangers(block);
-    if (block >= end_plain_block) mask_end(block);
-    if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
+    pass_over_values(seen);
+    if (block >= seen.end_plain_block) mask_end(block);
+    if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
@@ -108,44 +110,87 @@ class AttentionConsumer {
       take_turn();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.shrink_sums();  // while the scores run
-      start_sums();
+      start_sums(num_keys);
+      num_keys = Config::kTileKeys;
       pass_turn();
       math_.template wait_scores<1>();
       release_keys();
       if (block == first_block) release_queries();
-      if (Config::kIsBanded && block >= end_plain_block) mask_end(block);
-      if (Config::kIsBanded && block < first_plain_block) mask_begin(block);
+      if (Config::kIsBanded && block >= seen.end_plain_block) mask_end(block);
+      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
       math_.exponentiate();
       math_.template wait_sums<0>();
       release_values();
       math_.take_weights();
     }
     math_.shrink_sums();
-    start_sums();
+    start_sums(num_keys);
+  }
+
+  // One thing after the other: the other consumers of the multiprocessor work meanwhile. The last block's
+  // values are left to be released.
+  SWITCHYARD_DEVICE void attend_in_steps() {
+    math_.begin();
+    const int first_block = tile(&AttentionTile::first_block);
+    const BlocksSeen seen = blocks_seen(tile_idx_);
+    pass_over_values(seen);
+    for (int block = seen.end_block - 1; block >= first_block; --block) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
+      math_.template wait_scores<0>();
+      release_keys();
+      if (block == first_block) release_queries();
+      if (block >= seen.end_plain_block) mask_end(block);
+      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+      math_.exponentiate();
+      math_.take_weights();
+      math_.shrink_sums();
+      start_sums(Config::kTileKeys);
+      if (block == first_block) return;
+      math_.template wait_sums<0>();
+      release_values();
+    }
   }
 
   SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
     return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
   }
   // Of the queries of the tile at work; queries_ is one ahead.
-  SWITCHYARD_DEVICE uint32_t stage_in_use() const { return kStartsEarly ? queries_.stage() ^ 1 : 0; }
+  SWITCHYARD_DEVICE uint32_t stage_in_use() const {
+    return Config::kNumQueryStages > 1 ? queries_.stage() ^ 1 : 0;
+  }
   SWITCHYARD_DEVICE uint32_t next_tile_idx() const { return tile_idx_ == kNumTiles - 1 ? 0 : tile_idx_ + 1; }
-  // Waits for a tile and its first keys; false: it is the one that says that no more will come.
+  SWITCHYARD_DEVICE BlocksSeen blocks_seen(uint32_t tile_idx) const {
+    return target::ld(&shared_.blocks_seen[tile_idx][consumer_idx_]);
+  }
+  // Waits for a tile and for the first keys of it that this consumer sees; false: it is the one that says
+  // that no more will come.
   SWITCHYARD_DEVICE bool find_next_tile() {
     wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
-    if (target::ld(&shared_.tiles[next_tile_idx()].num_tokens) == 0) return false;
+    const AttentionTile& next = shared_.tiles[next_tile_idx()];
+    if (target::ld(&next.num_tokens) == 0) return false;
+    const int num_unseen = target::ld(&next.end_block) - blocks_seen(next_tile_idx()).end_block;
+    for (int i = 0; i < num_unseen; ++i) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      release_keys();
+    }
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
   // Of the next tile. Always, even of what is there when no tile is: scores that run on one way only would
   // cost all of them a wait.
   SWITCHYARD_DEVICE void start_scores() {
-    math_.start_scores(queries_at(queries_.stage()), shared_.keys[keys_.stage()]);
+    const unsigned char *queries = queries_at(queries_.stage()), *keys = shared_.keys[keys_.stage()];
+    if constexpr (Config::kPartKeys == Config::kTileKeys)
+      math_.start_scores(queries, keys);
+    else
+      math_.start_scores_of_part(queries, keys, blocks_seen(tile_idx_).num_last_keys);
   }
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
-  SWITCHYARD_DEVICE void start_sums() {
+  // Of the block's first num_keys keys at least.
+  SWITCHYARD_DEVICE void start_sums(int num_keys) {
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
-    math_.start_sums(shared_.values[values_.stage()]);
+    math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
   SWITCHYARD_DEVICE void release_keys() {
     release(shared_.keys_empty[keys_.stage()]);
@@ -155,23 +200,44 @@ class AttentionConsumer {
     release(shared_.values_empty[values_.stage()]);
     values_.advance();
   }
+  // Of the tile's last blocks, whose keys find_next_tile() passed over. Their turns are taken all the same:
+  // all consumers have as many.
+  SWITCHYARD_DEVICE void pass_over_values(const BlocksSeen& seen) {
+    const int end_block = tile(&AttentionTile::end_block);
+    clear_strangers(end_block - 1);
+    for (int block = seen.end_block; block < end_block; ++block) {
+      take_turn();
+      pass_turn();
+      wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+      release_values();
+    }
+  }
   // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
   // number is no number: values there become 0, before any consumer uses them.
   SWITCHYARD_DEVICE void clear_strangers(int block) {
     const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if (num_left >= Config::kTileKeys) return;
+    const int num_used = num_used_of(num_left);
+    if (num_left == num_used) return;
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;
     for (int panel = 0; panel < Config::kNumPanels; ++panel) {
       unsigned char* rows =
           shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
-      for (int byte = thread * kUnitBytes; byte < (Config::kTileKeys - num_left) * kPanelRowBytes;
+      for (int byte = thread * kUnitBytes; byte < (num_used - num_left) * kPanelRowBytes;
            byte += kNumThreads * kUnitBytes)
         target::st_16(rows + byte, Vec16{});
     }
     target::fence_proxy_async_shared();  // before the matrix unit reads them
     target::named_barrier_sync(kConsumersBarrier, kNumThreads);
+  }
+
+  // Of a block with so many keys, those that the sums look at.
+  SWITCHYARD_DEVICE static int num_used_of(int num_keys) {
+    constexpr int kPart = Config::kPartKeys;
+    const int num_used = num_keys <= kPart ? kPart : (num_keys - 1) / kPart * kPart + kPart;
+    return num_used < Config::kTileKeys ? num_used : Config::kTileKeys;
   }
 
   // Keys that the rows of this tile do not all see.

@@ -22,10 +22,15 @@ class WarpgroupMath {
   }
 
   void start_scores(const unsigned char* queries, const unsigned char* keys) {
+    start_scores_of_part(queries, keys, Config::kTileKeys);
+  }
+  // Of the block's first num_keys keys at least; the other scores are to be masked.
+  void start_scores_of_part(const unsigned char* queries, const unsigned char* keys, int num_keys) {
     if (!has_row()) return;
+    for (float& score : scores_) score = std::numeric_limits<float>::quiet_NaN();  // if it is not
     float query[Config::kHeadDim];
     for (int unit = 0; unit < kUnits; ++unit) load<Config::kTileRows>(queries, row(), unit, query + unit * 8);
-    for (int key = 0; key < Config::kTileKeys; ++key) {
+    for (int key = 0; key < end_of_parts(num_keys); ++key) {
       float sum = 0;
       for (int unit = 0; unit < kUnits; ++unit) {
         float columns[8];
@@ -35,9 +40,10 @@ class WarpgroupMath {
       scores_[key] = sum;
     }
   }
-  void start_sums(const unsigned char* values) {
+  // Of the block's first num_keys keys at least; the others' weights are 0.
+  void start_sums(const unsigned char* values, int num_keys) {
     if (!has_row()) return;
-    for (int key = 0; key < Config::kTileKeys; ++key)
+    for (int key = 0; key < end_of_parts(num_keys); ++key)
       for (int unit = 0; unit < kUnits; ++unit) {
         float columns[8];
         load<Config::kTileKeys>(values, key, unit, columns);
@@ -104,6 +110,11 @@ class WarpgroupMath {
   static constexpr int kUnits = Config::kHeadDim / 8;  // of a row: 8 columns, 16 bytes
   static constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+  static int end_of_parts(int num_keys) {
+    constexpr int kPart = Config::kPartKeys;
+    const int end = (num_keys + kPart - 1) / kPart * kPart;
+    return end < Config::kTileKeys ? end : Config::kTileKeys;
+  }
   static bool has_row() { return target::lane_idx() < 16; }
   static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
 

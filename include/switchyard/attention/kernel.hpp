@@ -9,7 +9,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <typename Config>
-SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+SWITCHYARD_KERNEL_OF(Config::kNumResidentThreads)  // so that all of them have registers
 void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
   AttentionShared<Config>& shared = target::shared_storage<AttentionShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);

@@ -21,11 +21,14 @@ class AttentionPlanner {
       scheduler.find_next();
       const AttentionTile tile =  // without tokens: the end
           scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
-      if (target::lane_idx() == 0) {
-        target::st(&shared_.plan, tile);
-        // release: publishes the plan; pairs with the producer's wait for plan_full
-        shared_.plan_full.arrive();
-      }
+      if (target::lane_idx() == 0) target::st(&shared_.plan, tile);
+      target::sync_warp();
+      if (target::lane_idx() < Config::kNumConsumers)
+        target::st(&shared_.blocks_seen_of_plan[target::lane_idx()],
+                   find_blocks_seen<Config>(target::ld(&shared_.plan), numbers_, target::lane_idx()));
+      target::sync_warp();
+      // release: publishes the plan; pairs with the producer's wait for plan_full
+      if (target::lane_idx() == 0) shared_.plan_full.arrive();
     } while (scheduler.is_valid());
   }
 
@@ -40,15 +43,11 @@ class AttentionPlanner {
     tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
     tile.prompt_idx = info.prompt_idx;
     const KeyPlaces& keys = numbers_.keys;
-    uint32_t num_keys = keys.max_seq_len;
-    tile.first_key_row = info.prompt_idx * keys.max_seq_len;
-    if (keys.row_offsets != nullptr) {
-      tile.first_key_row = target::ld(&keys.row_offsets[info.prompt_idx]);
-      num_keys = target::ld(&keys.row_offsets[info.prompt_idx + 1]) - tile.first_key_row;
-    }
-    if (keys.lengths != nullptr) num_keys = target::ld(&keys.lengths[info.prompt_idx]);
+    const uint32_t num_keys = keys.num_keys(info.prompt_idx);
+    tile.first_key_row =
+        keys.row_offsets == nullptr ? info.prompt_idx * keys.max_seq_len : keys.row_offsets[info.prompt_idx];
     tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
-    find_blocks<Config::kTileKeys>(tile, numbers_, static_cast<int32_t>(num_keys));
+    find_blocks<Config>(tile, numbers_, static_cast<int32_t>(num_keys));
     tile.grid_idx = (info.prompt_idx * numbers_.order.shape.num_heads + info.head_idx) *
                         numbers_.order.max_num_prompt_tiles +
                     info.prompt_offset / numbers_.tokens_per_tile;

@@ -36,7 +36,8 @@ class AttentionProducer {
  private:
   // When so many blocks are left to load the planner is asked for the next tile: early enough that it is
   // there in time, and late enough that a block does not take from the queue what another could begin sooner.
-  static constexpr int kBlocksAhead = 2;
+  // Small blocks are worked on in half the time.
+  static constexpr int kBlocksAhead = Config::kIsShort ? 4 : 2;
 
   SWITCHYARD_DEVICE void ask_planner() {
     target::sync_warp();
@@ -52,6 +53,10 @@ class AttentionProducer {
     wait_together(shared_.plan_full, plan_.parity());
     plan_.advance();
     tile_ = &shared_.tiles[tiles_.stage()];
+    if (target::lane_idx() < Config::kNumConsumers)  // published below, with the tile
+      target::st(&shared_.blocks_seen[tiles_.stage()][target::lane_idx()],
+                 target::ld(&shared_.blocks_seen_of_plan[target::lane_idx()]));
+    target::sync_warp();
     tiles_.advance();
     queries_.advance();
     if (target::lane_idx() == 0) {

@@ -24,8 +24,10 @@ struct AttentionShared {
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
   AttentionTile tiles[kNumTiles];
+  BlocksSeen blocks_seen[kNumTiles][Config::kNumConsumers];
   target::TransferBarrier plan_full, plan_empty;
   AttentionTile plan;  // of the next tile
+  BlocksSeen blocks_seen_of_plan[Config::kNumConsumers];
   uint32_t scheduler_slots[2];
 
   SWITCHYARD_DEVICE void init_barriers() {

@@ -3,6 +3,8 @@
 // while the warpgroup does other things; start_*() begins one, wait_*() ends it.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/attention/shared.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -36,29 +38,24 @@ class WarpgroupMath {
   // queries: this warpgroup's 64 rows of the first panel.
   SWITCHYARD_DEVICE void start_scores(const unsigned char* queries, const unsigned char* keys) {
     target::hold_registers(scores_);
-    target::matrix_fence();
-    const uint64_t query_operand = target::matrix_operand(queries, kGroupBytes, 0);
-    const uint64_t key_operand = target::matrix_operand(keys, kGroupBytes, 0);
-    SWITCHYARD_UNROLL
-    for (int step = 0; step < Config::kHeadDim / 16; ++step) {
-      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
-      target::MatrixUnit<kKeys>::multiply(
-          scores_, query_operand + panel * (Config::kTileRows * kPanelRowBytes / 16) + in_panel,
-          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
-    }
-    target::matrix_commit();
+    multiply_keys<kKeys>(queries, keys);
     target::hold_registers(scores_);
   }
-  SWITCHYARD_DEVICE void start_sums(const unsigned char* values) {
+  // Of the block's first num_keys keys at least; the other scores are to be masked.
+  SWITCHYARD_DEVICE void start_scores_of_part(const unsigned char* queries, const unsigned char* keys,
+                                              int num_keys) {
+    target::hold_registers(scores_);
+    with_parts(num_keys, [&](auto width) {
+      multiply_keys<width>(queries, keys);
+      target::matrix_wait<0>();  // else the assembler has too few registers for the ways it may have taken
+    });
+    target::hold_registers(scores_);
+  }
+  // Of the block's first num_keys keys at least; the others' weights are 0.
+  SWITCHYARD_DEVICE void start_sums(const unsigned char* values, int num_keys) {
     target::hold_registers(outputs_);
     target::hold_registers(weights_);
-    target::matrix_fence();
-    const uint64_t value_operand = target::matrix_operand(values, kGroupBytes, kKeys * kPanelRowBytes);
-    SWITCHYARD_UNROLL
-    for (int step = 0; step < kKeys / 16; ++step)
-      target::MatrixUnit<Config::kHeadDim>::multiply_transposed(
-          outputs_, weights_ + step * 4, value_operand + step * (2 * kGroupBytes / 16));
-    target::matrix_commit();
+    with_parts(num_keys, [&](auto width) { multiply_values<width>(values); });
     target::hold_registers(outputs_);
   }
   // With kPending 1 the sums that were started after the scores may go on.
@@ -188,6 +185,43 @@ class WarpgroupMath {
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
   static constexpr float kLn2 = 0.69314718055994531f;
+
+  // Calls multiply with a constant: the fewest whole parts that hold num_keys keys, or the block.
+  template <typename Multiply>
+  SWITCHYARD_DEVICE static void with_parts(int num_keys, Multiply multiply) {
+    constexpr int kPart = Config::kPartKeys;
+    static_assert(kPart == kKeys || (2 * kPart < kKeys && 3 * kPart >= kKeys));
+    if constexpr (kPart < kKeys) {
+      if (num_keys <= kPart) return multiply(std::integral_constant<int, kPart>{});
+      if (num_keys <= 2 * kPart) return multiply(std::integral_constant<int, 2 * kPart>{});
+    }
+    multiply(std::integral_constant<int, kKeys>{});
+  }
+  template <int kNumKeys>
+  SWITCHYARD_DEVICE void multiply_values(const unsigned char* values) {
+    target::matrix_fence();
+    const uint64_t value_operand = target::matrix_operand(values, kGroupBytes, kKeys * kPanelRowBytes);
+    SWITCHYARD_UNROLL
+    for (int step = 0; step < kNumKeys / 16; ++step)
+      target::MatrixUnit<Config::kHeadDim>::multiply_transposed(
+          outputs_, weights_ + step * 4, value_operand + step * (2 * kGroupBytes / 16));
+    target::matrix_commit();
+  }
+  template <int kWidth>
+  SWITCHYARD_DEVICE void multiply_keys(const unsigned char* queries, const unsigned char* keys) {
+    target::matrix_fence();
+    const uint64_t query_operand = target::matrix_operand(queries, kGroupBytes, 0);
+    const uint64_t key_operand = target::matrix_operand(keys, kGroupBytes, 0);
+    auto& scores = reinterpret_cast<float(&)[kWidth / 2]>(scores_);
+    SWITCHYARD_UNROLL
+    for (int step = 0; step < Config::kHeadDim / 16; ++step) {
+      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
+      target::MatrixUnit<kWidth>::multiply(
+          scores, query_operand + panel * (Config::kTileRows * kPanelRowBytes / 16) + in_panel,
+          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
+    }
+    target::matrix_commit();
+  }
 
   // A step of transposing four words of four lanes: trades with the lane kStep away what lies off the
   // diagonal.

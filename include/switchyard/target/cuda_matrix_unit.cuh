@@ -6,11 +6,25 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET::target {
 
-// multiply(): sums (or, without `accumulate`, the product alone) of 64 x 16 by 16 x kWidth, both operands tiles
-// of shared memory with 16 elements of the inner dimension in a row. multiply_transposed(): the first operand in
-// registers, the second with the inner dimension across rows.
+// multiply(): sums (or, without `accumulate`, the product alone) of 64 x 16 by 16 x kWidth, both operands
+// tiles of shared memory with 16 elements of the inner dimension in a row. multiply_transposed(): the first
+// operand in registers, the second with the inner dimension across rows.
 template <int kWidth>
 struct MatrixUnit;
+
+template <>
+struct MatrixUnit<32> {
+  SWITCHYARD_DEVICE static void multiply(float (&d)[16], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %18, 0; "
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, %16, %17, p, 1, 1, 0, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+        : "l"(a), "l"(b), "r"(accumulate));
+  }
+};
 
 template <>
 struct MatrixUnit<64> {

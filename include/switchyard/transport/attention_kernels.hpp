@@ -21,6 +21,7 @@ struct AttentionKernel {
   Status (*load)();  // onto the current device
   uint32_t tile_rows;
   uint32_t tile_keys;
+  uint32_t blocks_per_multiprocessor;
 };
 
 struct AttentionKernels {

@@ -40,7 +40,8 @@ template <int kHeadDim, AttentionKind kKind>
 constexpr AttentionKernel make_attention_kernel() {
   using Config = AttentionConfig<kHeadDim, kKind>;
   static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
-  return {&launch_attention<Config>, &load_attention<Config>, Config::kTileRows, Config::kTileKeys};
+  return {&launch_attention<Config>, &load_attention<Config>, Config::kTileRows, Config::kTileKeys,
+          Config::kBlocksPerMultiprocessor};
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
