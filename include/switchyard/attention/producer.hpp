@@ -53,14 +53,14 @@ class AttentionProducer {
     wait_together(shared_.plan_full, plan_.parity());
     plan_.advance();
     tile_ = &shared_.tiles[tiles_.stage()];
-    auto& blocks_seen = shared_.blocks_seen[tiles_.stage()];
+    if (target::lane_idx() < Config::kNumConsumers)  // published below, with the tile
+      target::st(&shared_.blocks_seen[tiles_.stage()][target::lane_idx()],
+                 target::ld(&shared_.blocks_seen_of_plan[target::lane_idx()]));
+    target::sync_warp();
     tiles_.advance();
     queries_.advance();
     if (target::lane_idx() == 0) {
       target::st(tile_, target::ld(&shared_.plan));
-      SWITCHYARD_UNROLL
-      for (int i = 0; i < Config::kNumConsumers; ++i)
-        target::st(&blocks_seen[i], target::ld(&shared_.blocks_seen_of_plan[i]));
       load_queries(stage);
     }
     target::sync_warp();
