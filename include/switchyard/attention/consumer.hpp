@@ -168,8 +168,8 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE bool find_next_tile() {
     wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
     const AttentionTile& next = shared_.tiles[next_tile_idx()];
+    const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
     if (target::ld(&next.num_tokens) == 0) return false;
-    const int num_unseen = target::ld(&next.end_block) - blocks_seen(next_tile_idx()).end_block;
     for (int i = 0; i < num_unseen; ++i) {
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       release_keys();
@@ -203,9 +203,8 @@ class AttentionConsumer {
   // Of the tile's last blocks, whose keys find_next_tile() passed over. Their turns are taken all the same:
   // all consumers have as many.
   SWITCHYARD_DEVICE void pass_over_values(const BlocksSeen& seen) {
-    const int end_block = tile(&AttentionTile::end_block);
-    clear_strangers(end_block - 1);
-    for (int block = seen.end_block; block < end_block; ++block) {
+    clear_strangers(seen.end_block + seen.num_unseen - 1);
+    for (int i = 0; i < seen.num_unseen; ++i) {
       take_turn();
       pass_turn();
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());

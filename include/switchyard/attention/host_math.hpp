@@ -112,7 +112,7 @@ class WarpgroupMath {
 
   static int end_of_parts(int num_keys) {
     constexpr int kPart = Config::kPartKeys;
-    const int end = (num_keys + kPart - 1) / kPart * kPart;
+    const int end = num_keys <= kPart ? kPart : (num_keys - 1) / kPart * kPart + kPart;
     return end < Config::kTileKeys ? end : Config::kTileKeys;
   }
   static bool has_row() { return target::lane_idx() < 16; }

@@ -21,18 +21,26 @@ class AttentionPlanner {
       scheduler.find_next();
       const AttentionTile tile =  // without tokens: the end
           scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
-      if (target::lane_idx() == 0) target::st(&shared_.plan, tile);
-      target::sync_warp();
-      if (target::lane_idx() < Config::kNumConsumers)
-        target::st(&shared_.blocks_seen_of_plan[target::lane_idx()],
-                   find_blocks_seen<Config>(target::ld(&shared_.plan), numbers_, target::lane_idx()));
-      target::sync_warp();
-      // release: publishes the plan; pairs with the producer's wait for plan_full
-      if (target::lane_idx() == 0) shared_.plan_full.arrive();
+      if (target::lane_idx() == 0) publish(tile);
+      tiles_.advance();
     } while (scheduler.is_valid());
   }
 
  private:
+  SWITCHYARD_DEVICE void publish(const AttentionTile& tile) {
+    AttentionTile* plan = &shared_.tiles[tiles_.stage()];
+    BlocksSeen* blocks_seen = shared_.blocks_seen[tiles_.stage()];
+    target::st(plan, tile);
+    SWITCHYARD_ROLLED
+    for (int consumer_idx = 0; consumer_idx < Config::kNumConsumers; ++consumer_idx) {
+      // The tile is read again for each: registers are scarce.
+      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), numbers_, consumer_idx);
+      target::st(&blocks_seen[consumer_idx], seen);
+    }
+    // release: publishes the plan; pairs with the producer's wait for plan_full
+    shared_.plan_full.arrive();
+  }
+
   SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
     AttentionTile tile{};
     tile.first_row = info.start_of_seq + info.prompt_offset;
@@ -57,6 +65,7 @@ class AttentionPlanner {
   const AttentionNumbers& numbers_;
   AttentionShared<Config>& shared_;
   StageCursor<1> plan_;
+  StageCursor<kNumTiles> tiles_;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

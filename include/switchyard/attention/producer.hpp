@@ -41,8 +41,8 @@ class AttentionProducer {
 
   SWITCHYARD_DEVICE void ask_planner() {
     target::sync_warp();
-    // release: the plan was read; pairs with the planner's wait before it asks for a tile and writes there
-    // again
+    // release: the tile at work is published, so that all consumers have stored the one whose place the next
+    // one takes; pairs with the planner's wait before it asks for a tile and writes there
     if (target::lane_idx() == 0) shared_.plan_empty.arrive();
   }
 
@@ -53,16 +53,9 @@ class AttentionProducer {
     wait_together(shared_.plan_full, plan_.parity());
     plan_.advance();
     tile_ = &shared_.tiles[tiles_.stage()];
-    if (target::lane_idx() < Config::kNumConsumers)  // published below, with the tile
-      target::st(&shared_.blocks_seen[tiles_.stage()][target::lane_idx()],
-                 target::ld(&shared_.blocks_seen_of_plan[target::lane_idx()]));
-    target::sync_warp();
     tiles_.advance();
     queries_.advance();
-    if (target::lane_idx() == 0) {
-      target::st(tile_, target::ld(&shared_.plan));
-      load_queries(stage);
-    }
+    if (target::lane_idx() == 0) load_queries(stage);
     target::sync_warp();
     return target::ld(&tile_->num_tokens) != 0;
   }

@@ -7,9 +7,9 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A tile's queries are given back before its output is stored: the one after the next may be written while
-// consumers still read the first.
-inline constexpr int kNumTiles = 3;
+// A tile's queries are given back before its output is stored: the one after the next may be published while
+// consumers still read the first, and the planner be asked for the one after that.
+inline constexpr int kNumTiles = 4;
 
 // Tiles come first: they want the largest alignment.
 template <typename Config>
@@ -25,9 +25,7 @@ struct AttentionShared {
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
   AttentionTile tiles[kNumTiles];
   BlocksSeen blocks_seen[kNumTiles][Config::kNumConsumers];
-  target::TransferBarrier plan_full, plan_empty;
-  AttentionTile plan;  // of the next tile
-  BlocksSeen blocks_seen_of_plan[Config::kNumConsumers];
+  target::TransferBarrier plan_full, plan_empty;  // of the tile after the last one published
   uint32_t scheduler_slots[2];
 
   SWITCHYARD_DEVICE void init_barriers() {

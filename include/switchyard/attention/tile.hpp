@@ -8,10 +8,12 @@ namespace switchyard {
 
 // Blocks of keys as one consumer sees them: from end_block on none of its rows sees a key, and of blocks
 // first_plain_block .. end_plain_block - 1 every row sees every key.
-struct BlocksSeen {
+// Read at once, with every tile.
+struct alignas(16) BlocksSeen {
   int32_t end_block;
   int32_t first_plain_block;
   int32_t end_plain_block;
+  int32_t num_unseen;     // of the tile's blocks, from end_block on
   int32_t num_last_keys;  // of block end_block - 1: no row sees more
 };
 
@@ -57,6 +59,7 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
   seen.end_block = end_key < 0 ? 0 : (end_key + kTileKeys - 1) / kTileKeys;
   if (seen.end_block < tile.end_block - kMaxUnseen) seen.end_block = tile.end_block - kMaxUnseen;
   if (seen.end_block <= tile.first_block) seen.end_block = tile.first_block + 1;
+  seen.num_unseen = tile.end_block - seen.end_block;
   seen.num_last_keys = end_key - (seen.end_block - 1) * kTileKeys;
   if (seen.num_last_keys < 1) seen.num_last_keys = 1;
   seen.first_plain_block = (first_seen + kTileKeys - 1) / kTileKeys;
