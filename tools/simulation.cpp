@@ -1,7 +1,6 @@
 #include "simulation.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <random>
 
@@ -262,7 +261,8 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
     result.encoded_rows = downloaded(buffers.rows, num_rows * info_of(step.format).row_bytes(step.hidden));
     if (step.format == TokenFormatKind::kBF16) {
       result.rows.resize(num_rows * static_cast<size_t>(step.hidden));
-      std::memcpy(result.rows.data(), result.encoded_rows.data(), result.encoded_rows.size());
+      std::copy(result.encoded_rows.begin(), result.encoded_rows.end(),
+                reinterpret_cast<uint8_t*>(result.rows.data()));  // of no rows, too
     }
     result.scales = downloaded(buffers.scales, buffers.scales.size());
     result.max_rows = buffers.max_rows();
