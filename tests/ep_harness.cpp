@@ -75,7 +75,7 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                 .max_tokens_per_rank = max_tokens,
                 .n_sms = options.n_sms,
                 .num_threads = options.num_threads,
-                .timeout_ns = 20'000'000'000,
+                .timeout_ns = 120'000'000'000,  // sanitizers make the emulator slow
                 .dependent_launch = options.dependent_launch,
                 .protocol = options.protocol,
                 .capacity_factor = options.capacity_factor,
