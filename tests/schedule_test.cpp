@@ -2,25 +2,13 @@
 // order that was asked for, whatever the shape and however the blocks come to the queue.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <functional>
-#include <memory>
 #include <numeric>
-#include <random>
-#include <string>
-#include <vector>
 
-#include "switchyard/schedule/check.hpp"
-#include "switchyard/schedule/one_thread.hpp"
-#include "switchyard/schedule/schedulers.hpp"
-#include "switchyard/schedule/tile_plan.hpp"
+#include "schedule_batch.hpp"
 
-namespace switchyard {
+namespace switchyard::testing_support {
 namespace {
-
-using enum MHASchedule;
-using Sync = MHASchedulerSynchronization;
 
 // A block whose visits to the queue have been laid down: its k-th is the places[k]-th of all blocks.
 struct ReplayedThread : OneThread {
@@ -47,133 +35,6 @@ static_assert(TileScheduler<DEFAULT, OneThread>::may_advance &&
 static_assert(QueuedTileScheduler<LPT, OneThread>::mha_schedule == LPT);
 static_assert(Sync::DEFAULT == Sync::PRODUCER);
 
-// How a batch is told to a scheduler.
-enum class Told { kCommonLength, kRowOffsets, kPlan };
-constexpr Told kAllTold[] = {Told::kCommonLength, Told::kRowOffsets, Told::kPlan};
-
-struct Batch {
-  std::vector<uint32_t> lengths;
-  MHATileShape shape;
-  uint32_t spare_tiles = 0;  // max_num_prompt_tiles may be more than any sequence has
-
-  uint32_t size() const { return static_cast<uint32_t>(lengths.size()); }
-  uint32_t max_len() const { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
-  uint32_t num_tiles(uint32_t length) const { return (length + shape.tile_shape - 1) / shape.tile_shape; }
-  uint32_t max_tiles() const { return num_tiles(max_len()) + spare_tiles; }
-  bool has_common_length() const {
-    return std::all_of(lengths.begin(), lengths.end(), [&](uint32_t length) { return length == lengths[0]; });
-  }
-  std::string describe() const {
-    std::string text = "lengths";
-    for (const uint32_t length : lengths) text.append(" ").append(std::to_string(length));
-    return text + "; tiles of " + std::to_string(shape.tile_shape) + ", " + std::to_string(shape.num_heads) +
-           " heads, " + std::to_string(shape.num_ctas) + " blocks, " + std::to_string(shape.kv_rows_in_l2) +
-           " K/V rows in L2, " + std::to_string(shape.heads_per_kv_head) + " heads per K/V head, " +
-           std::to_string(spare_tiles) + " spare";
-  }
-};
-
-// The memory that a summary points to.
-template <MHASchedule kSchedule>
-class Lengths {
- public:
-  explicit Lengths(const Batch& batch)
-      : batch_(batch), row_offsets_(1), order_(batch.size(), 77), tile_offsets_(batch.size() + 1, 0) {
-    for (const uint32_t length : batch.lengths) row_offsets_.push_back(row_offsets_.back() + length);
-    for (uint32_t i = batch.size(); i > 0; --i)  // in any order
-      plan_sequence<kSchedule>(row_offsets_.data(), batch.size(), batch.shape.tile_shape, i - 1, plan());
-  }
-  MHATileSummary<CommonLength> common() const {
-    return {batch_.size(), batch_.max_tiles(), {}, batch_.max_len()};
-  }
-  MHATileSummary<RowOffsets> ragged() const {
-    return {batch_.size(), batch_.max_tiles(), {row_offsets_.data()}, batch_.max_len()};
-  }
-  MHATileSummary<RowOffsets> planned() {
-    MHATileSummary<RowOffsets> summary = ragged();
-    summary.plan = plan();
-    return summary;
-  }
-
- private:
-  MHATilePlan plan() { return {order_.data(), tile_offsets_.data()}; }
-
-  const Batch& batch_;
-  std::vector<uint32_t> row_offsets_, order_, tile_offsets_;
-};
-
-using BlockTiles = std::vector<std::vector<SeqInfo>>;  // by block
-
-// One block, from its first tile on.
-template <typename Scheduler, typename Lengths>
-class Block {
- public:
-  Block(const Scheduler& scheduler, const MHATileSummary<Lengths>& summary)
-      : scheduler_(scheduler), summary_(summary), state_(scheduler.initial_state(slots_->data(), summary)) {
-    if (scheduler_.get_current_work_info(summary_, state_).is_valid_tile)
-      tiles_.push_back(scheduler_.unsafe_seq_info(summary_, state_));
-  }
-  bool is_done() const { return !state_.is_valid(); }
-  void step() {
-    const OptionalReg<SeqInfo> next =
-        scheduler_.template advance<true, Sync::NONE>(summary_, state_, pipeline_idx_ ^= 1);
-    EXPECT_EQ(next.has_value(), state_.is_valid());
-    if (!next) return;
-    EXPECT_EQ(*next, scheduler_.unsafe_seq_info(summary_, state_));
-    EXPECT_TRUE(scheduler_.get_current_work_info(summary_, state_).is_valid_tile);
-    EXPECT_EQ((*slots_)[pipeline_idx_], Scheduler::may_advance && has_queue() ? state_.idx : 0u);
-    tiles_.push_back(*next);
-  }
-  void finish() {
-    while (!is_done()) step();
-    EXPECT_FALSE(scheduler_.get_current_work_info(summary_, state_).is_valid_tile);
-    EXPECT_FALSE((scheduler_.template advance<true>(summary_, state_, 0))) << "an ended block stays ended";
-    EXPECT_FALSE((scheduler_.template advance<false>(summary_, state_, 1)));
-  }
-  const std::vector<SeqInfo>& tiles() const { return tiles_; }
-
- private:
-  static constexpr bool has_queue() {
-    return requires(const Scheduler& scheduler) { scheduler.gidx_ptr; };
-  }
-
-  Scheduler scheduler_;
-  MHATileSummary<Lengths> summary_;
-  std::shared_ptr<std::array<uint32_t, 2>> slots_ = std::make_shared<std::array<uint32_t, 2>>();
-  MHATileState state_;
-  uint32_t pipeline_idx_ = 0;
-  std::vector<SeqInfo> tiles_;
-};
-
-// All blocks of a grid; a random one of them goes on.
-template <typename MakeScheduler, typename Lengths>
-BlockTiles run_blocks(const MakeScheduler& make, const MHATileSummary<Lengths>& summary,
-                      std::mt19937& random) {
-  using Scheduler = decltype(make(OneThread{}));
-  const GridDim grid = make(OneThread{}).grid_dim(summary.batch_size, summary.max_num_prompt_tiles);
-  std::vector<Block<Scheduler, Lengths>> blocks;
-  std::vector<size_t> running;
-  for (uint32_t idx = 0; idx < grid.num_blocks(); ++idx) {
-    running.push_back(idx);
-    blocks.emplace_back(make(OneThread{idx}), summary);
-  }
-  while (!running.empty()) {
-    size_t& next = running[random() % running.size()];
-    if (!blocks[next].is_done()) {
-      blocks[next].step();
-      continue;
-    }
-    std::swap(next, running.back());
-    running.pop_back();
-  }
-  BlockTiles tiles;
-  for (auto& block : blocks) {
-    block.finish();
-    tiles.push_back(block.tiles());
-  }
-  return tiles;
-}
-
 // Every tile that is there, once, with what its sequence is; nothing else.
 void expect_each_tile_once(const Batch& batch, const BlockTiles& blocks) {
   std::vector<std::vector<int>> num_seen;  // [sequence][head * tiles + tile]
@@ -196,8 +57,6 @@ void expect_each_tile_once(const Batch& batch, const BlockTiles& blocks) {
   for (const auto& sequence : num_seen)
     for (const int count : sequence) ASSERT_EQ(count, 1);
 }
-
-using Tile = std::array<uint32_t, 3>;  // {sequence, head, tile}
 
 // The other orders in plain loops.
 std::vector<Tile> expected_order(const Batch& batch, MHASchedule schedule) {
@@ -277,23 +136,6 @@ void expect_lpt_order(const Batch& batch, Told told, const std::vector<Tile>& or
     ASSERT_TRUE(is_right) << testing::PrintToString(seen);
   }
   ASSERT_EQ(begin, order.end());
-}
-
-std::vector<Tile> tiles_of(const Batch& batch, const std::vector<SeqInfo>& infos) {
-  std::vector<Tile> tiles;
-  for (const SeqInfo& info : infos)
-    tiles.push_back({info.prompt_idx, info.head_idx, info.prompt_offset / batch.shape.tile_shape});
-  return tiles;
-}
-
-// Calls check(summary) as the batch is told.
-template <MHASchedule kSchedule, typename Check>
-void with_summary(const Batch& batch, Told told, const Check& check) {
-  Lengths<kSchedule> lengths(batch);
-  if (told == Told::kCommonLength)
-    check(lengths.common());
-  else
-    check(told == Told::kPlan ? lengths.planned() : lengths.ragged());
 }
 
 template <MHASchedule kSchedule>
@@ -454,150 +296,5 @@ TEST(Schedule, EveryTileOnceInEveryInterleavingOfSmallBatches) {
   EXPECT_GT(num_checked, 50000u);
 }
 
-// The orders, pinned. A tile is written as sequence, head, tile: "0a1".
-template <typename Scheduler>
-std::string blocks_text(const Batch& batch, Told told) {
-  std::string text;
-  with_summary<Scheduler::mha_schedule>(batch, told, [&](const auto& summary) {
-    const Scheduler first(batch.shape, OneThread{0});
-    for (uint32_t idx = 0; idx < first.grid_dim(batch.size(), batch.max_tiles()).num_blocks(); ++idx) {
-      Block block(Scheduler(batch.shape, OneThread{idx}), summary);
-      block.finish();
-      text += text.empty() ? "" : " | ";
-      for (size_t i = 0; i < block.tiles().size(); ++i) {
-        const SeqInfo& info = block.tiles()[i];
-        if (i > 0) text += ' ';
-        text += std::to_string(info.prompt_idx);
-        text += static_cast<char>('a' + info.head_idx);
-        text += std::to_string(info.prompt_offset / batch.shape.tile_shape);
-      }
-    }
-  });
-  return text;
-}
-
-template <MHASchedule kSchedule>
-using Strided = TileScheduler<kSchedule, OneThread>;
-
-TEST(Schedule, OrdersOfACommonLength) {
-  const Batch batch{{5, 5}, {2, 2, 1}};  // two sequences of three tiles, two heads
-  const Told told = Told::kCommonLength;
-  EXPECT_EQ(blocks_text<Strided<DEFAULT>>(batch, told), "0a0 0a1 0a2 0b0 0b1 0b2 1a0 1a1 1a2 1b0 1b1 1b2");
-  EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
-            "0a0 0a1 0a2 0b2 0b1 0b0 1a0 1a1 1a2 1b2 1b1 1b0");
-  // Head by head, and the last two together.
-  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, told), "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
-  // L2 holds the K/V of one head and a bit.
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 9}}, told),
-            "0a2 0a1 0a0 0b2 0b1 0b0 1a2 1a1 1a0 1b2 1b1 1b0");
-  // The last section may reach back into the sequence before.
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{3, 3, 3}, {2, 1, 1}}, told), "0a1 0a0 1a1 2a1 1a0 2a0");
-  // Too little for one: still one, and the heads that share it stay together.
-  EXPECT_EQ(blocks_text<Strided<LPT>>({{5, 5}, {2, 2, 1, 1, 2}}, told),
-            "0a2 0b2 0a1 0b1 0a0 0b0 1a2 1b2 1a1 1b1 1a0 1b0");
-}
-
-TEST(Schedule, OrdersOfARaggedBatch) {
-  const Batch batch{{3, 0, 6, 1}, {2, 2, 1, 6}};
-  for (const Told told : {Told::kRowOffsets, Told::kPlan}) {
-    EXPECT_EQ(blocks_text<Strided<DEFAULT>>(batch, told), "0a0 0a1 0b0 0b1 2a0 2a1 2a2 2b0 2b1 2b2 3a0 3b0");
-    EXPECT_EQ(blocks_text<Strided<PROMPT_ROTATE>>(batch, told),
-              "0a0 0a1 0b1 0b0 2a0 2a1 2a2 2b2 2b1 2b0 3a0 3b0");
-  }
-  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, Told::kPlan), "2a2 2a1 2a0 2b2 2b1 2b0 0a1 0b1 0a0 0b0 3a0 3b0");
-  EXPECT_EQ(blocks_text<Strided<LPT>>(batch, Told::kRowOffsets),
-            "0a1 0a0 0b1 0b0 2a2 2a1 2a0 2b2 2b1 2b0 3a0 3b0");
-}
-
-TEST(Schedule, BlocksGoOnByTheirNumberAndSkipWhatIsNotThere) {
-  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{5, 5}, {2, 2, 5}}, Told::kCommonLength),
-            "0a0 0b2 1b1 | 0a1 1a0 1b2 | 0a2 1a1 | 0b0 1a2 | 0b1 1b0");
-  // Without a plan the places of missing tiles are passed over; with one there are none.
-  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{3, 0, 6}, {2, 1, 2}}, Told::kRowOffsets),
-            "0a0 2a0 2a2 | 0a1 2a1");
-  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{1, 0, 6}, {2, 1, 2}}, Told::kRowOffsets), "0a0 2a0 2a2 | 2a1");
-  EXPECT_EQ(blocks_text<Strided<DEFAULT>>({{1, 0, 6}, {2, 1, 2}}, Told::kPlan), "0a0 2a1 | 2a0 2a2");
-  EXPECT_EQ((blocks_text<TransientScheduler<DEFAULT, OneThread>>({{3, 0, 1}, {2, 1, 9}}, Told::kRowOffsets)),
-            "0a0 | 0a1 |  |  | 2a0 | ");
-  EXPECT_EQ((blocks_text<TransientScheduler<LPT, OneThread>>({{3, 0, 5}, {2, 1, 9}}, Told::kPlan)),
-            "2a2 | 2a1 | 2a0 | 0a1 | 0a0 |  |  |  | ");
-}
-
-TEST(Schedule, NumbersKnownAtCompileTimeOverrideThoseOfTheObject) {
-  constexpr MHATileShape kFixed{.tile_shape = 2, .num_heads = 2};
-  const Batch batch{{5, 5}, {2, 2, 3}};
-  const TileScheduler<DEFAULT, OneThread, kFixed> fixed({.tile_shape = 9, .num_heads = 9, .num_ctas = 3});
-  EXPECT_EQ(fixed.shape(), batch.shape);
-  const MHATileSummary<CommonLength> summary{2, 3, {}, 5};
-  Block block(fixed, summary);
-  block.finish();
-  EXPECT_EQ(tiles_of(batch, block.tiles()), (std::vector<Tile>{{0, 0, 0}, {0, 1, 0}, {1, 0, 0}, {1, 1, 0}}));
-}
-
-TEST(Schedule, NamesAndGrids) {
-  using Transient = TransientScheduler<PROMPT_ROTATE, OneThread>;
-  using Queued = QueuedTileScheduler<LPT, OneThread>;
-  EXPECT_STREQ(Transient::get_type_name(), "TransientScheduler<PROMPT_ROTATE>");
-  EXPECT_STREQ(Strided<DEFAULT>::get_type_name(), "TileScheduler<DEFAULT>");
-  EXPECT_STREQ(Queued::get_type_name(), "QueuedTileScheduler<LPT>");
-  const MHATileShape shape{128, 16, 78};
-  EXPECT_EQ(Transient(shape).grid_dim(4, 9), (GridDim{9, 16, 4}));
-  EXPECT_EQ(Strided<DEFAULT>(shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
-  EXPECT_EQ(Queued(nullptr, shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
-}
-
-TEST(Schedule, TheStepsOfASearchNeverPassItsSequence) {
-  std::mt19937 random(3);
-  for (int i = 0; i < 200; ++i) {
-    Batch batch{{}, {4, 3, 1}};
-    for (size_t sequence = 0; sequence < 100; ++sequence)
-      batch.lengths.push_back(random() % 3 == 0 ? random() % 30 : 0);
-    Lengths<DEFAULT> lengths(batch);
-    const auto summary = lengths.planned();
-    uint32_t idx = 0;
-    for (uint32_t sequence = 0; sequence < batch.size(); ++sequence)
-      for (uint32_t j = 0; j < 3 * batch.num_tiles(batch.lengths[sequence]); ++j, ++idx)
-        for (const uint32_t first : {0u, sequence / 2, sequence})
-          ASSERT_EQ(summary.find_position(idx, 3, first), sequence) << idx << " from " << first;
-    ASSERT_EQ(idx, summary.max_idx(3));
-  }
-}
-
-TEST(Schedule, CountsThatDoNotFitAreRefused) {
-  const MHATileShape shape{128, 16, 132};
-  EXPECT_TRUE(check_tile_counts(shape, 64, 8192, 64 * 8192).ok());
-  EXPECT_TRUE(check_tile_counts(shape, 0, 0, 0).ok());
-  EXPECT_FALSE(check_tile_counts({0, 16, 132}, 1, 1, 1).ok());
-  EXPECT_FALSE(check_tile_counts({128, 0, 132}, 1, 1, 1).ok());
-  EXPECT_FALSE(check_tile_counts({128, 16, 0}, 1, 1, 1).ok());
-  EXPECT_FALSE(check_tile_counts({1, 16, 1}, 1 << 14, 1 << 14, 1 << 28).ok()) << "2^32 tiles";
-  EXPECT_FALSE(check_tile_counts(shape, 1 << 20, 1 << 12, uint64_t{1} << 32).ok()) << "2^32 rows";
-  EXPECT_FALSE(check_tile_counts({3'000'000'000, 1, 1}, 1, 3'000'000'001, 3'000'000'001).ok())
-      << "the last tile begins in 32 bits and ends beyond";
-  EXPECT_NE(check_tile_counts(shape, UINT64_MAX, 2, 2).message().find("32 bits"), std::string::npos);
-}
-
-TEST(TilePlan, RanksSequencesAndSizesSectionsByTheirKeys) {
-  const uint32_t row_offsets[] = {0, 6, 8, 12}, num_keys[] = {4, 40, 20};
-  uint32_t order[3], tile_offsets[4], keys_in_order[3];
-  const MHATilePlan plan{order, tile_offsets, keys_in_order};
-  for (uint32_t i = 0; i < 3; ++i)
-    plan_sequence<LPT>(row_offsets, 3, 2, i, plan, [&](uint32_t sequence) { return num_keys[sequence]; });
-  EXPECT_EQ((std::array<uint32_t, 3>{order[0], order[1], order[2]}), (std::array<uint32_t, 3>{1, 2, 0}));
-  EXPECT_EQ((std::array<uint32_t, 4>{tile_offsets[0], tile_offsets[1], tile_offsets[2], tile_offsets[3]}),
-            (std::array<uint32_t, 4>{0, 1, 3, 6}));
-  // L2 holds 20 keys: no two heads of the sequence that has as many are worked on together.
-  const MHATileShape shape{.tile_shape = 2, .num_heads = 4, .num_ctas = 1, .kv_rows_in_l2 = 20};
-  const MHATileSummary<RowOffsets> summary{3, 3, {row_offsets}, 6, plan};
-  std::vector<std::array<uint32_t, 2>> tiles;
-  for (uint32_t idx = 4; idx < 12; ++idx) {
-    const WorkInfo work = summary.unsafe_get_current_work_info<LPT>(shape, idx);
-    EXPECT_EQ(work.prompt_idx, 2u);
-    tiles.push_back({work.head_idx, work.prompt_offset / 2});
-  }
-  EXPECT_EQ(tiles, (std::vector<std::array<uint32_t, 2>>{
-                       {0, 1}, {0, 0}, {1, 1}, {1, 0}, {2, 1}, {2, 0}, {3, 1}, {3, 0}}));
-}
-
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::testing_support

@@ -72,39 +72,42 @@ TargetChoice target_choice(const std::string& target) {
 namespace {
 
 template <typename T>
-std::vector<std::pair<std::string, T>> format_choices() {
-  std::vector<std::pair<std::string, T>> choices;
+using Choices = std::vector<std::pair<std::string, T>>;
+
+Choices<TokenFormatKind> format_choices() {
+  Choices<TokenFormatKind> choices;
   for (int i = 0; i < kNumTokenFormats; ++i)
     choices.emplace_back(to_string(static_cast<TokenFormatKind>(i)), static_cast<TokenFormatKind>(i));
   return choices;
 }
+const Choices<CombineFormat> kCombineFormats = {{"bf16", CombineFormat::kBF16}, {"fp8", CombineFormat::kFP8}};
+
+// The same, or any of them.
 template <typename T>
-std::vector<std::pair<std::string, T>> combine_format_choices() {
-  return {{"bf16", CombineFormat::kBF16}, {"fp8", CombineFormat::kFP8}};
+Choices<std::optional<T>> or_any(const Choices<T>& choices) {
+  Choices<std::optional<T>> with_any(choices.begin(), choices.end());
+  with_any.emplace_back("any", std::nullopt);
+  return with_any;
 }
 
 }  // namespace
 
 void add_format_option(CLI::App& command, TokenFormatKind& format) {
-  add_choice_option(command, "--format", format, format_choices<TokenFormatKind>(),
+  add_choice_option(command, "--format", format, format_choices(),
                     "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, "
                     "mxfp4, nvfp4, nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled");
 }
 void add_format_option(CLI::App& command, std::optional<TokenFormatKind>& format) {
-  auto choices = format_choices<std::optional<TokenFormatKind>>();
-  choices.emplace_back("any", std::nullopt);
-  add_choice_option(command, "--format", format, choices,
+  add_choice_option(command, "--format", format, or_any(format_choices()),
                     "What tokens are sent as: a format of `switchyard run`, or any, which draws one by seed");
 }
 
 void add_combine_format_option(CLI::App& command, CombineFormat& format) {
-  add_choice_option(command, "--combine-format", format, combine_format_choices<CombineFormat>(),
+  add_choice_option(command, "--combine-format", format, kCombineFormats,
                     "What expert rows are sent back as: bf16, or fp8 with a scale per 128");
 }
 void add_combine_format_option(CLI::App& command, std::optional<CombineFormat>& format) {
-  auto choices = combine_format_choices<std::optional<CombineFormat>>();
-  choices.emplace_back("any", std::nullopt);
-  add_choice_option(command, "--combine-format", format, choices,
+  add_choice_option(command, "--combine-format", format, or_any(kCombineFormats),
                     "What expert rows are sent back as: bf16, fp8, or any, which draws one by seed");
 }
 
