@@ -9,6 +9,10 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+// Of the room behind what a combine_wait has in shared memory; in the slotted one that is TokenSources alone.
+inline constexpr uint64_t kRowSumAlignment = 128;
+static_assert(sizeof(TokenSources) % kRowSumAlignment == 0);
+
 struct TokenRows {
   const TokenSource* sources;
   int num_sources;
@@ -16,7 +20,8 @@ struct TokenRows {
 };
 
 // Made by whole warps, once what the rows are read from has been acquired, with `stages` for all of them:
-// kBytesPerWarp each, at a multiple of 128. run() calls finish(column, sums) for eight columns at a time.
+// kBytesPerWarp each, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns at
+// a time.
 template <typename Rows>
 class RowSum;
 
@@ -68,7 +73,7 @@ class RowSum<FP8CombineRows> {
   using Rows = FP8CombineRows;
   // What a warp adds at a time: sixteen columns to a lane, of up to so many rows. While it comes in, other
   // warps add.
-  struct alignas(128) Stage {
+  struct alignas(kRowSumAlignment) Stage {
     static constexpr int kRows = 8;
     static constexpr int kColumns = kWarpSize * Rows::kColumns;
     static constexpr int kGroups = kColumns / Rows::kGroupSize;

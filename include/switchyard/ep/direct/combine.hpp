@@ -56,6 +56,7 @@ struct DirectCombineShared {
     return sizeof(DirectCombineShared) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
   }
 };
+static_assert(sizeof(DirectCombineShared) % kRowSumAlignment == 0);
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineWait {
