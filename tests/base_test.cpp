@@ -147,5 +147,22 @@ TEST(Layout, ACountIsNeverMistakenForNothing) {
   EXPECT_EQ((ArrivalCount{17, 0}.pack()), 17u) << "without repeats the cell is the plain count";
 }
 
+TEST(Result, TheValueOfAnErrorThrowsItsText) {
+  Result<int> result = invalid_argument("n_ranks is %d; it must be 1..64", 99);
+  const auto text_of = [](const auto& take) {
+    try {
+      take();
+    } catch (const BadResult& error) {
+      EXPECT_EQ(error.status().code(), StatusCode::kInvalidArgument);
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  const std::string expected = "invalid argument: n_ranks is 99; it must be 1..64";
+  EXPECT_EQ(text_of([&] { (void)result.value(); }), expected);
+  EXPECT_EQ(text_of([&] { (void)std::as_const(result).value(); }), expected);
+  EXPECT_EQ(text_of([&] { (void)std::move(result).value(); }), expected);
+}
+
 }  // namespace
 }  // namespace switchyard

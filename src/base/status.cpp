@@ -44,6 +44,8 @@ std::string Status::to_string() const {
   return ok() ? "ok" : std::string(switchyard::to_string(code_)) + ": " + message_;
 }
 
+BadResult::BadResult(Status status) : std::runtime_error(status.to_string()), status_(std::move(status)) {}
+
 #define SWITCHYARD_DEFINE_STATUS(name, code)                        \
   Status name(const char* format, ...) {                            \
     va_list arguments;                                              \

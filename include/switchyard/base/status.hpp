@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cassert>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -43,6 +44,16 @@ class [[nodiscard]] Status {
 [[gnu::format(printf, 1, 2)]] Status unavailable(const char* format, ...);
 [[gnu::format(printf, 1, 2)]] Status internal_error(const char* format, ...);
 
+// What Result::value() throws where there is no value: what() is the text of the Status.
+class BadResult : public std::runtime_error {
+ public:
+  explicit BadResult(Status status);
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -51,11 +62,16 @@ class [[nodiscard]] Result {
 
   bool ok() const { return std::holds_alternative<T>(state_); }
   Status status() const { return ok() ? Status() : std::get<Status>(state_); }
-  T& value() & { return std::get<T>(state_); }
-  const T& value() const& { return std::get<T>(state_); }
-  T&& value() && { return std::get<T>(std::move(state_)); }
+  // Throws BadResult if there is none.
+  T& value() & { return require_value(), std::get<T>(state_); }
+  const T& value() const& { return require_value(), std::get<T>(state_); }
+  T&& value() && { return require_value(), std::get<T>(std::move(state_)); }
 
  private:
+  void require_value() const {
+    if (!ok()) throw BadResult(std::get<Status>(state_));
+  }
+
   std::variant<T, Status> state_;
 };
 
