@@ -94,6 +94,10 @@ class Machine::Impl : public ExecutorHost {
   Status synchronize(Stream* stream) {
     if (is_recording(stream))
       return failed_precondition("a stream that is being recorded cannot be waited for: nothing on it runs");
+    return wait_until_idle(stream);
+  }
+
+  Status wait_until_idle(Stream* stream) {
     if (options_.mode == Mode::kSimulated) return simulate(stream);
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return failure_.ok() ? is_idle(stream) : num_abandoned_ == workers_.size(); });
@@ -266,6 +270,7 @@ Machine::~Machine() = default;
 Stream* Machine::create_stream() { return impl_->create_stream(); }
 Status Machine::synchronize(Stream* stream) { return impl_->synchronize(stream); }
 Status Machine::synchronize() { return impl_->synchronize(nullptr); }
+void Machine::drain(Stream* stream) { (void)impl_->wait_until_idle(stream); }
 void Machine::begin_recording(Stream* stream) { impl_->begin_recording(*stream); }
 std::vector<RecordedLaunch> Machine::end_recording(Stream* stream) { return impl_->end_recording(*stream); }
 Status Machine::enqueue(Stream* stream, const RecordedLaunch& recorded) {

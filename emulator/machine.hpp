@@ -55,6 +55,8 @@ class Machine {
   // Returns when every launch of the stream (of all streams) has ended, or the machine has failed.
   Status synchronize(Stream* stream);
   Status synchronize();
+  // Returns when no launch of the stream runs any more, however they ended; also while it is recorded.
+  void drain(Stream* stream);
 
   // Between these two, launches on the stream are recorded instead of run, and synchronize() is an error.
   void begin_recording(Stream* stream);

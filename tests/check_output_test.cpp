@@ -26,9 +26,8 @@ class OutputChecks : public testing::TestWithParam<TargetChoice> {
 
   Rank& rank() { return world->rank(0); }
   Status enqueue() {
-    SWITCHYARD_RETURN_IF_ERROR(rank().device().activate());
-    return rank().device().kernels().check_output(
-        {.num_blocks = 3, .num_threads = 64}, rank().stream(),
+    return rank().launch(
+        rank().device().kernels().check_output, {.num_blocks = 3, .num_threads = 64},
         {check.data(), reinterpret_cast<std::byte*>(output.data()), kNumValues * sizeof(bf16),
          reinterpret_cast<std::byte*>(scratch.data()), 64 * sizeof(bf16)});
   }

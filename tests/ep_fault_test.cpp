@@ -110,8 +110,17 @@ TEST_P(EpFault, APeerThatNeverComesIsNamedOnEveryRankThatWaits) {
     const DispatchOutput output{.row_offsets = offsets.back().data(), .expert_ids = ids.back().data()};
     ASSERT_TRUE(ep.value()->dispatch(rank, {}, output).ok());
   }
-  for (const int rank : {0, 2})
-    expect_message(ep.value()->synchronize(rank), StatusCode::kDeadlineExceeded, "for rank 1");
+  for (const int rank : {0, 2}) {
+    const Status status = ep.value()->synchronize(rank);
+    expect_message(status, StatusCode::kDeadlineExceeded, "for rank 1");
+    expect_message(status, StatusCode::kDeadlineExceeded,
+                   "rank 1 is dead, stuck, late or has not made the call");
+    EXPECT_EQ(status.message().find("0x"), std::string::npos) << status.message();
+  }
+  // The rank that never came did not give up, and did not stop.
+  const Status of_dead = ep.value()->synchronize(1);
+  expect_message(of_dead, StatusCode::kDeadlineExceeded, "for rank 1");
+  EXPECT_EQ(of_dead.message().find("stopped"), std::string::npos) << of_dead.message();
   expect_message(ep.value()->dispatch(0, {}, {}), StatusCode::kFailedPrecondition, "call reset() first");
   ASSERT_TRUE(ep.value()->reset().ok());
   EXPECT_TRUE(ep.value()->synchronize().ok());
@@ -211,6 +220,56 @@ TEST_P(EpFault, DirectRowsMustBeThoseOfTheWorld) {
   expect_message(harness.ep().combine_async(0, {other.data(), src_info.data()}), StatusCode::kInvalidArgument,
                  "must be the expert_outputs or the rows of row_buffers(0)");
   ASSERT_TRUE(harness.ep().reset().ok());
+}
+
+// src_info has been in the caller's hands. What it says becomes an address only after a look at it.
+TEST_P(EpFault, WildSourceInfoIsNamedAndNothingIsWrittenThere) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  if (protocol() == Protocol::kDirect) GTEST_SKIP() << "the direct protocol does not read it";
+  const Shape shape{.n_ranks = 1, .n_experts = 1, .top_k = 1, .hidden = 64, .tokens_per_rank = {3}};
+  EpHarness harness(shape, options());
+  const reference::Step step = make_step(shape, 5);
+  Rank& rank = harness.world().rank(0);
+  auto rows = rank.allocate<bf16>(3 * 64).value();
+  auto output = rank.allocate<bf16>(3 * 64).value();
+  auto ids = rank.upload(step.topk_ids[0]).value();
+  auto weights = rank.upload(step.topk_weights[0]).value();
+  const struct {
+    std::vector<int32_t> src_info;
+    const char* message;
+  } cases[] = {
+      {{0, 0, 1 << 28, 0, 2, 0}, "back to token 268435456, k 0 of rank 0; valid are tokens 0..2 and k 0..0"},
+      {{0, 0, -1, 0, 2, 0}, "back to token -1, k 0"},
+      {{0, 0, 1, 1, 2, 0}, "back to token 1, k 1"},
+      {{0, 0, 1, 0, 2, -7}, "back to token 2, k -7"}};
+  for (const auto& bad : cases) {
+    auto src_info = rank.upload(bad.src_info).value();
+    ASSERT_TRUE(harness.enqueue_dispatch(step).ok());
+    ASSERT_TRUE(harness.ep()
+                    .combine(0, {rows.data(), src_info.data()},
+                             {ids.data(), weights.data(), 3, {.output = output.data()}})
+                    .ok());
+    expect_message(harness.ep().synchronize(), StatusCode::kInvalidArgument, bad.message);
+    ASSERT_TRUE(harness.ep().reset().ok());
+    harness.run_and_check(step);
+  }
+}
+
+TEST_P(EpFault, ExpertRowsWithoutSourceInfoOrWithoutThemselvesAreRefused) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  if (protocol() == Protocol::kDirect) GTEST_SKIP() << "null stands for row_buffers() there";
+  const Shape shape{.n_ranks = 1, .n_experts = 1, .top_k = 1, .hidden = 64, .tokens_per_rank = {3}};
+  EpHarness harness(shape, options());
+  const reference::Step step = make_step(shape, 5);
+  auto rows = harness.world().rank(0).allocate<bf16>(3 * 64).value();
+  ASSERT_TRUE(harness.enqueue_dispatch(step).ok());
+  expect_message(harness.ep().combine_async(0, {rows.data(), nullptr}), StatusCode::kInvalidArgument,
+                 "combine_async: src_info is null");
+  ASSERT_TRUE(harness.ep().combine_async(0, {}).ok());  // that there are rows is known on the device only
+  expect_message(harness.ep().synchronize(), StatusCode::kInvalidArgument,
+                 "rank 0 received 3 rows, but expert_rows is null");
+  ASSERT_TRUE(harness.ep().reset().ok());
+  harness.run_and_check(step);
 }
 
 TEST_P(EpFault, CallsOutOfOrderAreRefused) {

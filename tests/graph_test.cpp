@@ -1,9 +1,7 @@
 // Captured steps, on every target: replayed without anything in between, each replay reads its inputs anew.
 #include "switchyard/runtime/graph.hpp"
 
-#include <algorithm>
-
-#include "ep_harness.hpp"
+#include "step_runner.hpp"
 
 namespace switchyard {
 namespace {
@@ -12,123 +10,7 @@ using testing_support::make_step;
 using testing_support::must;
 using testing_support::Shape;
 using testing_support::StepMode;
-
-std::vector<bf16> same_row(const void*, const reference::Step& step, int rank, int token_idx, int) {
-  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
-  return {token, token + step.hidden};
-}
-
-// A world, its buffers and a step between them whose experts return what they get.
-class StepRunner {
- public:
-  StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, HostDeviceOptions host = {})
-      : shape_(shape) {
-    const auto [target, protocol] = variant;
-    world = must(World::create({.target = target, .n_ranks = shape.n_ranks, .host = host}));
-    ep = must(ExpertParallel::create(*world, {.n_experts = shape.n_experts,
-                                              .top_k = shape.top_k,
-                                              .hidden = shape.hidden,
-                                              .max_tokens_per_rank = shape.tokens_per_rank.front(),
-                                              .n_sms = 2,
-                                              .num_threads = 64,
-                                              .timeout_ns = 20'000'000'000,
-                                              .protocol = protocol}));
-    const size_t tokens = static_cast<size_t>(shape.tokens_per_rank.front());
-    const size_t top_k = static_cast<size_t>(shape.top_k), hidden = static_cast<size_t>(shape.hidden);
-    const size_t n_local = static_cast<size_t>(ep->n_local_experts());
-    for (int rank = 0; rank < shape.n_ranks; ++rank) {
-      Rank& owner = world->rank(rank);
-      const RowBuffers rows = must(ep->row_buffers(rank));
-      ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                        .rows = owner.view(rows.rows, rows.max_rows * hidden),
-                        .output = must(owner.allocate<bf16>(tokens * hidden)),
-                        .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
-                        .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
-                        .expert_ids = must(owner.allocate<int32_t>(n_local)),
-                        .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                        .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
-    }
-  }
-
-  // Outputs are poisoned, so that what a replay does not write shows.
-  void upload(const reference::Step& step) {
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-      Buffers& buffers = ranks_[rank];
-      ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
-      ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
-      ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
-      ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
-      ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
-      ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
-      ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
-    }
-  }
-
-  // Launches only: what a capture may hold.
-  Status enqueue(StepMode mode) {
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-      const DispatchInput input = dispatch_input(rank);
-      const DispatchOutput output = dispatch_output(rank);
-      if (mode == StepMode::kFused) {
-        SWITCHYARD_RETURN_IF_ERROR(ep->dispatch(rank, input, output));
-      } else {
-        SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_async(rank, input));
-        SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_wait(rank, output));
-      }
-    }
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-      Buffers& buffers = ranks_[rank];
-      const CombineInput input{buffers.rows.data(), buffers.src_info.data()};
-      const CombineOutput output{buffers.topk_ids.data(),
-                                 buffers.topk_weights.data(),
-                                 shape_.tokens_per_rank[rank],
-                                 {CombineReduction::kWeighted, buffers.output.data()}};
-      if (mode == StepMode::kFused) {
-        SWITCHYARD_RETURN_IF_ERROR(ep->combine(rank, input, output));
-      } else {
-        SWITCHYARD_RETURN_IF_ERROR(ep->combine_async(rank, input));
-        SWITCHYARD_RETURN_IF_ERROR(ep->combine_wait(rank, output));
-      }
-    }
-    return Status();
-  }
-
-  void check(const reference::Step& step) {
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
-      Buffers& buffers = ranks_[rank];
-      reference::DispatchResult result{
-          must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
-      const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
-      result.src_info = must(buffers.src_info.download(2 * num_rows));
-      result.rows = must(buffers.rows.download(num_rows * static_cast<size_t>(shape_.hidden)));
-      ASSERT_EQ(reference::check_dispatch(step, rank, result), "");
-      const std::vector<bf16> expected = reference::combine_weighted(step, rank, &same_row, nullptr);
-      ASSERT_EQ(must(buffers.output.download(expected.size())), expected) << "rank " << rank;
-    }
-  }
-
-  DispatchInput dispatch_input(int rank) {
-    return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), shape_.tokens_per_rank[rank]};
-  }
-  DispatchOutput dispatch_output(int rank) {
-    Buffers& buffers = ranks_[rank];
-    return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
-            buffers.row_offsets.data(), buffers.expert_ids.data()};
-  }
-
-  std::unique_ptr<World> world;
-  std::unique_ptr<ExpertParallel> ep;
-
- private:
-  struct Buffers {
-    Buffer<bf16> tokens, rows, output;
-    Buffer<int32_t> topk_ids, src_info, expert_ids;
-    Buffer<float> topk_weights;
-    Buffer<uint32_t> row_offsets;
-  };
-  const Shape shape_;
-  std::vector<Buffers> ranks_;
-};
+using testing_support::StepRunner;
 
 const Shape kShape{.n_ranks = 3, .n_experts = 6, .top_k = 3, .hidden = 64, .tokens_per_rank = {5, 5, 5}};
 constexpr StepMode kModes[] = {StepMode::kSplit, StepMode::kFused};
@@ -136,7 +18,8 @@ constexpr StepMode kModes[] = {StepMode::kSplit, StepMode::kFused};
 // Captures the step in both ways and replays each with inputs that change.
 void replay_with_new_inputs(StepRunner& runner) {
   for (const StepMode mode : kModes) {
-    const std::unique_ptr<Graph> graph = must(runner.world->capture([&] { return runner.enqueue(mode); }));
+    const std::unique_ptr<Graph> graph =
+        must(runner.world->capture([&] { return runner.enqueue_step(mode); }));
     for (uint64_t replay = 0; replay < 5 && !testing::Test::HasFatalFailure(); ++replay) {
       const reference::Step step = make_step(kShape, 300 + replay);
       runner.upload(step);
@@ -170,7 +53,7 @@ TEST_P(GraphReplay, EveryReplayOfATracedStepIsTraced) {
   StepRunner runner(kShape, GetParam());
   runner.upload(make_step(kShape, 6));
   const auto capture = [&] {
-    return must(runner.world->capture([&] { return runner.enqueue(StepMode::kFused); }));
+    return must(runner.world->capture([&] { return runner.enqueue_step(StepMode::kFused); }));
   };
   const std::unique_ptr<Graph> untraced = capture();
   ASSERT_TRUE(runner.ep->enable_trace(1024).ok());
@@ -189,11 +72,11 @@ TEST_P(GraphReplay, NothingRunsWhileItIsCaptured) {
   const reference::Step step = make_step(kShape, 7);
   runner.upload(step);
   const std::unique_ptr<Graph> graph =
-      must(runner.world->capture([&] { return runner.enqueue(StepMode::kFused); }));
+      must(runner.world->capture([&] { return runner.enqueue_step(StepMode::kFused); }));
   // A step without the graph, of other inputs, finds everything as it was.
   const reference::Step other = make_step(kShape, 8);
   runner.upload(other);
-  ASSERT_TRUE(runner.enqueue(StepMode::kSplit).ok());
+  ASSERT_TRUE(runner.enqueue_step(StepMode::kSplit).ok());
   ASSERT_TRUE(runner.ep->synchronize().ok());
   runner.check(other);
 }
@@ -203,7 +86,8 @@ TEST_P(GraphReplay, ReplaysNeedNothingBetweenThem) {
   const reference::Step step = make_step(kShape, 9);
   for (const StepMode mode : kModes) {
     runner.upload(step);
-    const std::unique_ptr<Graph> graph = must(runner.world->capture([&] { return runner.enqueue(mode); }));
+    const std::unique_ptr<Graph> graph =
+        must(runner.world->capture([&] { return runner.enqueue_step(mode); }));
     for (int replay = 0; replay < 4; ++replay) ASSERT_TRUE(graph->launch().ok());
     ASSERT_TRUE(graph->synchronize().ok());
     ASSERT_TRUE(runner.ep->synchronize().ok());
@@ -217,9 +101,9 @@ TEST_P(GraphReplay, MarksGiveTheTimesOfPhases) {
   runner.upload(step);
   const std::unique_ptr<Graph> graph = must(runner.world->capture([&] {
     SWITCHYARD_RETURN_IF_ERROR(runner.world->mark("first"));
-    SWITCHYARD_RETURN_IF_ERROR(runner.enqueue(StepMode::kSplit));
+    SWITCHYARD_RETURN_IF_ERROR(runner.enqueue_step(StepMode::kSplit));
     SWITCHYARD_RETURN_IF_ERROR(runner.world->mark("second"));
-    return runner.enqueue(StepMode::kFused);
+    return runner.enqueue_step(StepMode::kFused);
   }));
   EXPECT_EQ(graph->elapsed().status().code(), StatusCode::kFailedPrecondition) << "before the first launch";
   for (int replay = 0; replay < 2; ++replay) {
@@ -258,7 +142,7 @@ TEST_P(GraphReplay, WaitingInsideACaptureIsAnErrorWithAName) {
              return runner.world->rank(1).upload(std::vector<int>{1, 2, 3}).status();
            }}) {
     const auto failed = runner.world->capture([&] {
-      SWITCHYARD_RETURN_IF_ERROR(runner.enqueue(StepMode::kFused));
+      SWITCHYARD_RETURN_IF_ERROR(runner.enqueue_step(StepMode::kFused));
       return wait();
     });
     ASSERT_FALSE(failed.ok());

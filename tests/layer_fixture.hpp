@@ -22,7 +22,6 @@ class LayerTest : public ::testing::TestWithParam<TargetChoice> {
   void SetUp() override {
     SWITCHYARD_SKIP_IF_ABSENT(GetParam());
     world_ = must(World::create({.target = GetParam()}));
-    ASSERT_TRUE(rank().device().activate().ok());
   }
 
   const Rank& rank() const { return world_->rank(0); }

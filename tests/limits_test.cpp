@@ -22,7 +22,6 @@ class Limits : public testing::TestWithParam<TargetChoice> {
   void SetUp() override {
     SWITCHYARD_SKIP_IF_ABSENT(GetParam());
     world = must(World::create({.target = GetParam(), .n_ranks = 1}));
-    ASSERT_TRUE(rank().device().activate().ok());
   }
   Rank& rank() { return world->rank(0); }
   const benchmarks::LimitKernels& kernels() { return benchmarks::limit_kernels(world->target()); }

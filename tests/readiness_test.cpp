@@ -45,7 +45,7 @@ TEST(RowReadiness, AnExpertMayStartWhenItsRowsAreThere) {
       const RowBuffers rows = must(harness.ep().row_buffers(rank));
       return target::launch("early_experts", early_experts_kernel, {.num_blocks = 2},
                             harness.world().rank(rank).stream(),
-                            EarlyExperts{must(harness.ep().row_readiness(rank)), rows.rows,
+                            EarlyExperts{must(harness.ep().row_readiness(rank, 2)), rows.rows,
                                          rows.expert_outputs, harness.ep().n_local_experts(), shape.hidden});
     };
     ASSERT_EQ(harness.run_with_early_experts(make_step(shape, seed), launch_experts), "") << "seed " << seed;
@@ -54,13 +54,26 @@ TEST(RowReadiness, AnExpertMayStartWhenItsRowsAreThere) {
 
 TEST(RowReadiness, IsOfTheDirectProtocol) {
   EpHarness harness({}, {.protocol = Protocol::kSlotted});
-  EXPECT_EQ(harness.ep().row_readiness(0).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(harness.ep().row_readiness(0, 1).status().code(), StatusCode::kFailedPrecondition);
+}
+
+// The kernel holds its multiprocessors while it waits for ranks whose dispatch needs some of them.
+TEST(RowReadiness, BlocksThatLeaveThePeersNoRoomAreRefused) {
+  SWITCHYARD_SKIP_IF_ABSENT(TargetChoice::kCuda);
+  EpHarness harness({.n_ranks = 2}, {.target = TargetChoice::kCuda, .protocol = Protocol::kDirect});
+  const int most = harness.world().rank(0).device().num_multiprocessors() / 2;
+  EXPECT_TRUE(harness.ep().row_readiness(0, most).ok());
+  for (const int num_blocks : {0, most + 1}) {
+    const Status status = harness.ep().row_readiness(0, num_blocks).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("num_blocks is " + std::to_string(num_blocks)), std::string::npos);
+  }
 }
 
 TEST(RowReadiness, IsNotOfScalesThatDispatchWaitPlaces) {
   const auto readiness_of = [](TokenFormatKind format) {
     EpHarness harness({.hidden = 128}, {.protocol = Protocol::kDirect, .format = format});
-    return harness.ep().row_readiness(0).status();
+    return harness.ep().row_readiness(0, 1).status();
   };
   EXPECT_TRUE(readiness_of(TokenFormatKind::kMXFP8).ok());
   EXPECT_EQ(readiness_of(TokenFormatKind::kFP8).code(), StatusCode::kFailedPrecondition);

@@ -203,7 +203,6 @@ TEST_P(ScheduleKernel, AGraphReplaysTheQueueWithoutAMemset) {
   const auto world = must(
       World::create({.target = testing_support::kTargetUnderTest, .host = {.mode = GetParam(), .seed = 5}}));
   Rank& one = world->rank(0);
-  ASSERT_TRUE(one.device().activate().ok());
   const auto launch = [&](uint32_t num_launches, const auto& enqueue) {
     auto graph = world->capture(enqueue);
     if (!graph.ok()) return graph.status();

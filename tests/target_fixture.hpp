@@ -48,7 +48,6 @@ class OneRankTest : public ::testing::TestWithParam<EmulatorMode> {
   void SetUp() override {
     SWITCHYARD_SKIP_IF_ABSENT(kTargetUnderTest);
     world_ = must(World::create({.target = kTargetUnderTest, .host = {.mode = GetParam(), .seed = 7}}));
-    ASSERT_TRUE(device().activate().ok());
   }
 
   Rank& rank() { return world_->rank(0); }

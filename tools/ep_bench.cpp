@@ -308,33 +308,30 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
 
 Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
-  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  return owner.device().kernels().recode_rows(
-      {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
-       .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
-      owner.stream(),
-      {.format = ep_->config().dispatch_format,
-       .hidden = workload_.hidden,
-       .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
-                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
-                 .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
-                 .tensor_scale = kInputScale},
-       .num_groups = ep_->num_groups(),
-       .row_offsets = buffers.row_offsets.data(),
-       .group_tensor_scales = buffers.group_input_scales.data(),
-       .output_format = expert_format(),
-       .output = buffers.expert_outputs.data()});
+  return owner.launch(owner.device().kernels().recode_rows,
+                      {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
+                       .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
+                      {.format = ep_->config().dispatch_format,
+                       .hidden = workload_.hidden,
+                       .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                                 .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                                 .tensor_scale = kInputScale},
+                       .num_groups = ep_->num_groups(),
+                       .row_offsets = buffers.row_offsets.data(),
+                       .group_tensor_scales = buffers.group_input_scales.data(),
+                       .output_format = expert_format(),
+                       .output = buffers.expert_outputs.data()});
 }
 
 // Behind the rank's combine: stream order is all it needs. Rows of the direct protocol are let be: peers may
 // still read them.
 Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
-  SWITCHYARD_RETURN_IF_ERROR(owner.device().activate());
-  return owner.device().kernels().check_output(
+  return owner.launch(
+      owner.device().kernels().check_output,
       {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
        .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
-      owner.stream(),
       {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),
        buffers.output.size() * sizeof(bf16), reinterpret_cast<std::byte*>(buffers.rows.data()),
        ep_->config().protocol == Protocol::kDirect ? 0 : buffers.rows.size()});

@@ -73,19 +73,17 @@ Status enqueue(World& world, const Workload& workload, uint64_t lead_us, const B
   SWITCHYARD_RETURN_IF_ERROR(enqueue_lead(world, lead_us));
   SWITCHYARD_RETURN_IF_ERROR(world.mark("scatter"));
   for (const DeviceBuffers& buffers : set) {
-    SWITCHYARD_RETURN_IF_ERROR(buffers.rank->device().activate());
     SWITCHYARD_RETURN_IF_ERROR(
-        kernels.scatter(buffers.scatter_shape, buffers.rank->stream(),
-                        {buffers.tokens.data(), buffers.rows.data(), buffers.places.data(),
-                         buffers.num_tokens, workload.top_k, workload.hidden}));
+        buffers.rank->launch(kernels.scatter, buffers.scatter_shape,
+                             {buffers.tokens.data(), buffers.rows.data(), buffers.places.data(),
+                              buffers.num_tokens, workload.top_k, workload.hidden}));
   }
   SWITCHYARD_RETURN_IF_ERROR(world.mark("gather"));
   for (const DeviceBuffers& buffers : set) {
-    SWITCHYARD_RETURN_IF_ERROR(buffers.rank->device().activate());
     SWITCHYARD_RETURN_IF_ERROR(
-        kernels.gather(buffers.gather_shape, buffers.rank->stream(),
-                       {buffers.rows.data(), buffers.output.data(), buffers.places.data(),
-                        buffers.weights.data(), buffers.num_tokens, workload.top_k, workload.hidden}));
+        buffers.rank->launch(kernels.gather, buffers.gather_shape,
+                             {buffers.rows.data(), buffers.output.data(), buffers.places.data(),
+                              buffers.weights.data(), buffers.num_tokens, workload.top_k, workload.hidden}));
   }
   return Status();
 }

@@ -120,7 +120,8 @@ Status MoeLayer::launch_and_wait(const std::string& phase, const std::function<S
   for (int r = 0; r < world_.n_ranks(); ++r) {
     if (!is_alive(r)) continue;
     Rank& rank = world_.rank(r);
-    SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
+    const DeviceScope active = rank.device().activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (faults_.stall.rank == r && faults_.stall.phase == phase)
       SWITCHYARD_RETURN_IF_ERROR(
           rank.device().kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));

@@ -27,8 +27,7 @@ int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets) {
 Status enqueue_lead(World& world, uint64_t microseconds) {
   for (int r = 0; r < world.n_ranks() && microseconds > 0; ++r) {
     const Rank& rank = world.rank(r);
-    SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
-    SWITCHYARD_RETURN_IF_ERROR(rank.device().kernels().stall({}, rank.stream(), {microseconds * 1000}));
+    SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.device().kernels().stall, {}, {microseconds * 1000}));
   }
   return Status();
 }

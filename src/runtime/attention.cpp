@@ -54,7 +54,8 @@ Attention::Attention(Rank& rank, const AttentionShape& shape)
 
 Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const AttentionShape& shape) {
   SWITCHYARD_RETURN_IF_ERROR(check_attention_shape(shape));
-  SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
+  const DeviceScope active = rank.device().activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
   std::unique_ptr<Attention> attention(new Attention(rank, shape));
   attention->choose();
   SWITCHYARD_RETURN_IF_ERROR(check_tile_counts(
@@ -171,7 +172,8 @@ Status Attention::allocate() {
 Status Attention::run(const AttentionTensors& tensors) {
   SWITCHYARD_RETURN_IF_ERROR(check_attention_tensors(shape_, tensors));
   if (num_places() == 0) return Status();
-  SWITCHYARD_RETURN_IF_ERROR(rank_.device().activate());
+  const DeviceScope active = rank_.device().activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
   if (tensors.query_offsets != nullptr) SWITCHYARD_RETURN_IF_ERROR(launch_plan(tensors));
   AttentionTensorShapes shapes;
   shapes.queries =

@@ -1,6 +1,7 @@
 // Making an ExpertParallel, what it owns, and what becomes of it when a step has failed.
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstring>
 
 #include "expert_parallel_state.hpp"
@@ -20,8 +21,9 @@ ExpertParallel::ExpertParallel(World& world, const ExpertParallelConfig& config)
   for (int rank = 0; rank < world.n_ranks(); ++rank) members_.push_back(rank);
 }
 ExpertParallel::~ExpertParallel() {
-  // Kernels may still use the buffers; an error here has no one left to hear it.
-  (void)world_.synchronize();
+  // Kernels of any rank may still use the buffers.
+  for (int rank = 0; rank < world_.n_ranks(); ++rank)
+    world_.rank(rank).device().drain(world_.rank(rank).stream());
 }
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
@@ -61,7 +63,8 @@ Status ExpertParallel::choose_launch() {
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Device& device = member(rank).device();
     const int num_sharing = world_.num_ranks_on_device_of(members_[static_cast<size_t>(rank)]);
-    SWITCHYARD_RETURN_IF_ERROR(device.activate());
+    const DeviceScope active = device.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (config_.n_sms == 0)
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
@@ -153,7 +156,7 @@ Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   return memory.row_buffers(*sizes_);
 }
 
-Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
+Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) const {
   if (rank < 0 || rank >= n_ranks())
     return invalid_argument("row_readiness: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
   if (config_.protocol != Protocol::kDirect)
@@ -162,6 +165,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
   if (info_of(config_.dispatch_format).interleaves_rows())
     return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
                                to_string(config_.dispatch_format));
+  SWITCHYARD_RETURN_IF_ERROR(check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   const DirectCounters counters{memory.counters.as<int32_t>()};
   FaultChannel fault = step_fault_channel(rank);
@@ -169,6 +173,23 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank) const {
   return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
                       counters.row_offset(num_groups() - n_local_experts()),
                       num_exchanging_ranks(config_, n_ranks()), fault};
+}
+
+// A kernel that starts early holds its multiprocessors while it waits for the dispatch of ranks that may not
+// have begun. With one multiprocessor for each block that can be resident at once there is always room for
+// them, whatever else each kernel needs.
+Status ExpertParallel::check_early_blocks(int rank, int num_blocks) const {
+  const Device& device = member(rank).device();
+  const int num_sharing = world_.num_ranks_on_device_of(members_[static_cast<size_t>(rank)]);
+  const int num_before = config_.dependent_launch ? config_.n_sms : 0;  // of the launch in front of it
+  const int limit =
+      world_.target() == Target::kHost ? INT_MAX : device.num_multiprocessors() / num_sharing - num_before;
+  if (num_blocks >= 1 && num_blocks <= limit && config_.n_sms <= limit) return Status();
+  return invalid_argument(
+      "row_readiness: num_blocks is %d and n_sms %d; they must be 1..%d where %d rank(s) share the %d "
+      "multiprocessors of %s: a kernel that waits for peers must leave them room",
+      num_blocks, config_.n_sms, std::max(limit, 0), num_sharing, device.num_multiprocessors(),
+      device.name().c_str());
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
@@ -285,7 +306,12 @@ Status ExpertParallel::check_fault(int rank) {
     const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
                             : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
                                                                       : StatusCode::kInvalidArgument;
-    const std::string prefix = reporter == rank ? "" : "rank " + std::to_string(rank) + " gave up: ";
+    // The rank that the others waited for may never have come, and has itself stopped nothing.
+    const bool is_culprit = record->kind == FaultKind::kTimeout && record->late_rank == rank;
+    const std::string prefix =
+        reporter == rank || is_culprit
+            ? ""
+            : "rank " + std::to_string(rank) + " stopped because of rank " + std::to_string(reporter) + ": ";
     state.failure = Status(code, prefix + describe(*record));
     return state.failure;
   }

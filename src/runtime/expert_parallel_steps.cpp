@@ -156,17 +156,6 @@ Status ExpertParallel::check_expert_rows(int rank, const char* call, const void*
   return Status();
 }
 
-namespace {
-
-template <typename... Arguments>
-Status launch_on(const Rank& rank, const LaunchShape& shape, LaunchFunction<Arguments...> launch,
-                 const Arguments&... arguments) {
-  SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
-  return launch(shape, rank.stream(), arguments...);
-}
-
-}  // namespace
-
 Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                                        const DispatchInput* input, const DispatchOutput* output) {
   SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
@@ -211,7 +200,7 @@ Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank,
     arguments.src_info = output->src_info;
   }
   arguments.shared_expert = shared_expert_tokens(rank, arguments.num_tokens);
-  SWITCHYARD_RETURN_IF_ERROR(launch_on(member(rank), launch_shape(), launch, arguments, tensors));
+  SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), arguments, tensors));
   if (input != nullptr) state.num_tokens = input->num_tokens;
   state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
   return Status();
@@ -241,6 +230,8 @@ Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, c
     const bool has_shared_rows = shared_expert_tokens(rank, state.num_tokens).num_tokens > 0;
     if (input->expert_rows != nullptr || (has_shared_rows && config_.protocol == Protocol::kSlotted))
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
+    if (config_.protocol == Protocol::kSlotted && input->expert_rows != nullptr)
+      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", input->src_info));
     if (config_.protocol == Protocol::kDirect) {
       SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
       if (input->expert_rows == nullptr) {
@@ -271,7 +262,7 @@ Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, c
     destination = output->destination;
   }
   arguments.shared_expert = shared_expert_tokens(rank, state.num_tokens);
-  SWITCHYARD_RETURN_IF_ERROR(launch_on(member(rank), launch_shape(), launch, arguments, destination));
+  SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), arguments, destination));
   state.expert_rows = arguments.expert_rows;
   state.step = output != nullptr ? Step::kIdle : Step::kCombineSent;
   return Status();
@@ -308,7 +299,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
     params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
     params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();
   }
-  return launch_on(member(rank), launch_shape(), kernels_of(member(rank).device()).all_reduce.launch, params);
+  return member(rank).launch(kernels_of(member(rank).device()).all_reduce.launch, launch_shape(), params);
 }
 
 }  // namespace switchyard

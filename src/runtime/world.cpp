@@ -1,6 +1,7 @@
 #include "switchyard/runtime/world.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "switchyard/ep/shape.hpp"
 
@@ -31,6 +32,13 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
     world->ranks_.push_back(std::make_unique<Rank>(rank, device, stream.value()));
   }
   return world;
+}
+
+Rank& World::rank(int index) const {
+  if (index < 0 || index >= n_ranks())
+    throw std::out_of_range("World::rank: index is " + std::to_string(index) + "; it must be 0.." +
+                            std::to_string(n_ranks() - 1));
+  return *ranks_[static_cast<size_t>(index)];
 }
 
 int World::num_ranks_on_device_of(int index) const {

@@ -23,23 +23,58 @@ const char* to_string(Phase phase) {
   return "unknown";
 }
 
+namespace {
+
+int low_half(uint64_t packed) { return static_cast<int32_t>(packed & UINT32_MAX); }
+int high_half(uint64_t packed) { return static_cast<int32_t>(packed >> 32); }
+
+// What the waiting rank wanted of the late one.
+std::string awaited_of(const FaultRecord& record) {
+  const std::string expert = std::to_string(record.expert);
+  switch (record.phase) {
+    case Phase::kDispatchAsync:
+      return "its number of rows for each expert";
+    case Phase::kDispatchWait:
+      return "its rows for expert " + expert;
+    case Phase::kCombineWait:
+      return record.expert >= 0 ? "the output of its expert " + expert : "the output of its experts";
+    case Phase::kAllReduce:
+      return "its partial sums";
+    case Phase::kNone:
+    case Phase::kCombineAsync:
+      break;
+  }
+  return "its signal";
+}
+
+std::string describe_timeout(const FaultRecord& record) {
+  char text[320];
+  const double milliseconds = static_cast<double>(record.elapsed_ns) * 1e-6;
+  if (record.late_rank == record.waiting_rank && record.phase == Phase::kDispatchAsync)
+    std::snprintf(text, sizeof(text),
+                  "%s: rank %d waited %.3f ms for its own blocks to send what it has for expert %d: %" PRIu64
+                  " of %" PRIu64 " messages are out",
+                  to_string(record.phase), record.waiting_rank, milliseconds, record.expert, record.seen,
+                  record.expected);
+  else
+    std::snprintf(
+        text, sizeof(text),
+        "%s: rank %d waited %.3f ms for rank %d, but %s never came; rank %d is dead, stuck, late or "
+        "has not made the call",
+        to_string(record.phase), record.waiting_rank, milliseconds, record.late_rank,
+        awaited_of(record).c_str(), record.late_rank);
+  return text;
+}
+
+}  // namespace
+
 std::string describe(const FaultRecord& record) {
   char text[320];
   switch (record.kind) {
     case FaultKind::kNone:
       return "no fault";
-    case FaultKind::kTimeout: {
-      // A count cell holds all ones until its count comes, whatever the count is.
-      const bool is_cell = record.seen == UINT64_MAX;
-      const std::string expert = record.expert < 0 ? "" : " (expert " + std::to_string(record.expert) + ")";
-      std::snprintf(text, sizeof(text),
-                    "%s: rank %d waited %.3f ms for rank %d%s: expected %s%s, saw 0x%" PRIx64 "%s",
-                    to_string(record.phase), record.waiting_rank,
-                    static_cast<double>(record.elapsed_ns) * 1e-6, record.late_rank, expert.c_str(),
-                    is_cell ? "a count" : "", is_cell ? "" : std::to_string(record.expected).c_str(),
-                    record.seen, is_cell ? " (nothing arrived)" : "");
-      return text;
-    }
+    case FaultKind::kTimeout:
+      return describe_timeout(record);
     case FaultKind::kBadExpertId:
       std::snprintf(text, sizeof(text),
                     "%s: topk_ids of rank %d holds %" PRId64 "; valid ids are -1 (padding) and 0..%" PRIu64,
@@ -62,6 +97,21 @@ std::string describe(const FaultRecord& record) {
                     "; where the all-to-all is skipped all ranks have the same tokens",
                     to_string(record.phase), record.late_rank, record.seen, record.waiting_rank,
                     record.expected);
+      return text;
+    case FaultKind::kBadSourceInfo:
+      std::snprintf(
+          text, sizeof(text),
+          "%s: src_info of rank %d sends a row of expert %d back to token %d, k %d of rank %d; valid "
+          "are tokens 0..%d and k 0..%d",
+          to_string(record.phase), record.waiting_rank, record.expert, low_half(record.seen),
+          high_half(record.seen), record.late_rank, low_half(record.expected) - 1,
+          high_half(record.expected) - 1);
+      return text;
+    case FaultKind::kNoExpertRows:
+      std::snprintf(text, sizeof(text),
+                    "%s: rank %d received %" PRIu64
+                    " rows, but expert_rows is null: they cannot be sent back",
+                    to_string(record.phase), record.waiting_rank, record.seen);
       return text;
   }
   return "unknown fault";

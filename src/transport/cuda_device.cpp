@@ -10,6 +10,10 @@
 namespace switchyard {
 namespace {
 
+constexpr CurrentDeviceCalls kCurrentDevice = {
+    [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
+    [](int ordinal) { return check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, const cudaDeviceProp& properties)
@@ -19,11 +23,12 @@ class CudaDevice : public Device {
   std::string name() const override { return name_; }
   const KernelTable& kernels() const override { return cuda_kernel_table(); }
   TracedKernels traced_kernels() const override { return cuda_traced_kernels(); }
-  Status activate() override { return check_cuda(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+  DeviceScope activate() override { return {kCurrentDevice, ordinal_}; }
   int num_multiprocessors() const override { return num_multiprocessors_; }
 
   Result<void*> allocate(uint64_t bytes) override {
-    SWITCHYARD_RETURN_IF_ERROR(activate());
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     void* memory = nullptr;
     const std::string what = std::to_string(bytes) + " bytes of GPU memory";
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
@@ -34,10 +39,17 @@ class CudaDevice : public Device {
     return memory;
   }
   void deallocate(void* memory) override {
-    if (activate().ok()) cudaFree(memory);
+    const DeviceScope active = activate();
+    if (!active.status().ok()) return;
+    // cudaFree is no part of a recording that this thread may be making, and must not spoil it.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    (void)cudaFree(memory);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
   }
   Result<void*> allocate_host_visible(uint64_t bytes) override {
-    SWITCHYARD_RETURN_IF_ERROR(activate());
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     void* memory = nullptr;
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(
         cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
@@ -47,7 +59,8 @@ class CudaDevice : public Device {
   void deallocate_host_visible(void* memory) override { cudaFreeHost(memory); }
 
   Result<StreamHandle> create_stream() override {
-    SWITCHYARD_RETURN_IF_ERROR(activate());
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     cudaStream_t stream = nullptr;
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
@@ -59,9 +72,14 @@ class CudaDevice : public Device {
     return check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)),
                       "a kernel or copy of the stream");
   }
+  void drain(StreamHandle stream) override {
+    // A stream that is being recorded cannot be waited for; cudaFree waits for the whole device then.
+    if (check_not_recording(stream).ok()) (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
-    SWITCHYARD_RETURN_IF_ERROR(activate());
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
                    "cudaMemcpyAsync"));
@@ -69,7 +87,8 @@ class CudaDevice : public Device {
   }
   Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
-    SWITCHYARD_RETURN_IF_ERROR(activate());
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaMemsetAsync(dst, value, bytes, static_cast<cudaStream_t>(stream)), "cudaMemsetAsync"));
     return synchronize(stream);
@@ -167,7 +186,8 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
     devices.push_back(std::make_unique<CudaDevice>(ordinal, properties));
-    SWITCHYARD_RETURN_IF_ERROR(devices.back()->activate());
+    const DeviceScope active = devices.back()->activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(cuda_kernel_table().load());
     for (int peer = 0; peer < num_devices; ++peer) {
       if (peer == ordinal) continue;

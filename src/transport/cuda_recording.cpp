@@ -13,7 +13,8 @@ namespace {
 class Event {
  public:
   static Result<Event> create(Device& device, unsigned flags) {
-    SWITCHYARD_RETURN_IF_ERROR(device.activate());
+    const DeviceScope active = device.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     Event event;
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaEventCreateWithFlags(&event.event_, flags), "cudaEventCreate"));
     return event;
@@ -101,7 +102,8 @@ class CudaRecordedLaunches : public RecordedLaunches {
   }
 
   Status instantiate(cudaGraph_t graph) {
-    SWITCHYARD_RETURN_IF_ERROR(device_.activate());
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate"));
     // Now rather than in the first launch, whose time it would spoil.
@@ -112,7 +114,8 @@ class CudaRecordedLaunches : public RecordedLaunches {
 
   Status launch() override {
     SWITCHYARD_RETURN_IF_ERROR(streams_.join());
-    SWITCHYARD_RETURN_IF_ERROR(device_.activate());
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGraphLaunch(executable_, streams_.origin()), "cudaGraphLaunch"));
     return streams_.fork();
@@ -154,7 +157,8 @@ class CudaRecording : public Recording {
   }
 
   Status begin() {
-    SWITCHYARD_RETURN_IF_ERROR(streams_.front().device->activate());
+    const DeviceScope active = streams_.front().device->activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     // Thread-local: a call of this thread that cannot be recorded is refused; other threads are none of our
     // business.
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(

@@ -4,11 +4,12 @@ namespace switchyard {
 
 const char* to_string(Target target) { return target == Target::kHost ? "host" : "cuda"; }
 
-Result<DeviceMemory> DeviceMemory::allocate(Device& device, uint64_t bytes) {
+Result<DeviceMemory> DeviceMemory::allocate(Device& device, uint64_t bytes, StreamHandle user) {
   Result<void*> memory = device.allocate(bytes);
   if (!memory.ok()) return memory.status();
   DeviceMemory result;
   result.device_ = &device;
+  result.user_ = user;
   result.memory_ = memory.value();
   result.bytes_ = bytes;
   return result;
@@ -27,6 +28,7 @@ Result<DeviceMemory> DeviceMemory::allocate_host_visible(Device& device, uint64_
 
 DeviceMemory::~DeviceMemory() {
   if (memory_ == nullptr) return;
+  if (user_ != nullptr) device_->drain(user_);
   if (host_visible_)
     device_->deallocate_host_visible(memory_);
   else

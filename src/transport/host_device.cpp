@@ -20,6 +20,9 @@ class HostRecordedLaunches : public RecordedLaunches {
  public:
   HostRecordedLaunches(emulator::Machine& machine, std::vector<Segment> segments)
       : machine_(machine), segments_(std::move(segments)) {}
+  ~HostRecordedLaunches() override {
+    for (const auto& [stream, launches] : segments_.front()) machine_.drain(stream);
+  }
 
   Status launch() override {
     marks_.clear();
@@ -91,6 +94,20 @@ class HostRecording : public Recording {
   bool recording_ = false;
 };
 
+// What is mapped; unmapped with the object.
+struct Allocations {
+  std::unordered_map<void*, uint64_t> bytes_of;
+
+  ~Allocations() {
+    for (const auto& [memory, bytes] : bytes_of) munmap(memory, bytes);
+  }
+  void unmap(void* memory) {
+    const auto allocation = bytes_of.find(memory);
+    munmap(memory, allocation->second);
+    bytes_of.erase(allocation);
+  }
+};
+
 class HostDevice : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options)
@@ -100,16 +117,13 @@ class HostDevice : public Device {
              .weak = options.weak,
              .mutant = options.mutant}),
         kernels_(options.kernels != nullptr ? *options.kernels : host_kernel_table()) {}
-  ~HostDevice() override {
-    for (const auto& [memory, bytes] : allocations_) munmap(memory, bytes);
-  }
 
   Target target() const override { return Target::kHost; }
   std::string name() const override {
     return "SIMT emulator on " + std::to_string(std::thread::hardware_concurrency()) + " cores";
   }
   const KernelTable& kernels() const override { return kernels_; }
-  Status activate() override { return Status(); }
+  DeviceScope activate() override { return {}; }
   uint64_t trace_hash() const override { return machine_.trace_hash(); }
   std::string recent_events(StreamHandle stream) const override {
     return machine_.recent_events(static_cast<emulator::Stream*>(stream));
@@ -124,16 +138,14 @@ class HostDevice : public Device {
     if (memory == MAP_FAILED)
       return resource_exhausted("%llu bytes of memory cannot be had", static_cast<unsigned long long>(bytes));
     std::lock_guard lock(mutex_);
-    allocations_[memory] = mapped;
+    allocations_.bytes_of[memory] = mapped;
     machine_.add_memory(memory, mapped);
     return memory;
   }
   void deallocate(void* memory) override {
     std::lock_guard lock(mutex_);
-    const auto allocation = allocations_.find(memory);
     machine_.remove_memory(memory);
-    munmap(memory, allocation->second);
-    allocations_.erase(allocation);
+    allocations_.unmap(memory);
   }
   Result<void*> allocate_host_visible(uint64_t bytes) override { return allocate(bytes); }
   void deallocate_host_visible(void* memory) override { deallocate(memory); }
@@ -145,6 +157,7 @@ class HostDevice : public Device {
   Status synchronize(StreamHandle stream) override {
     return machine_.synchronize(static_cast<emulator::Stream*>(stream));
   }
+  void drain(StreamHandle stream) override { machine_.drain(static_cast<emulator::Stream*>(stream)); }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(synchronize(stream));
     if (bytes > 0) std::memcpy(dst, src, bytes);
@@ -166,7 +179,7 @@ class HostDevice : public Device {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<void*, uint64_t> allocations_;
+  Allocations allocations_;  // before the machine, whose threads may use them until it is gone
   emulator::Machine machine_;
   const KernelTable& kernels_;
 };

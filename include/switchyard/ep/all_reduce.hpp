@@ -28,6 +28,7 @@ struct AllReduce {
     if (!sync_block_all_well(finds_no_poison(params.fault))) return;
     show_values();
     if (!collect()) return;  // a fault: the host resets everything
+    admit_successor();
     // Its own signal says that all blocks of this rank have read the old number.
     if (target::block_idx() == 0 && target::thread_idx() == 0)
       target::st(params.layout.num_steps(my_cells), static_cast<int32_t>(step));

@@ -1,16 +1,18 @@
-// How every expert-parallel kernel begins.
+// How expert-parallel kernels share a GPU with the launches around them.
 #pragma once
 
 #include "switchyard/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A dependent launch is on its multiprocessors before its predecessor has ended, and waits here for what that
-// wrote. Only then may its own successor come: two launches of a stream at once, never three, or the ranks
-// that share a GPU would wait for each other's room.
-SWITCHYARD_DEVICE void begin_kernel() {
-  target::grid_dependency_wait();
-  target::grid_dependency_launch();
-}
+// A dependent launch may be resident before its predecessor in the stream has ended. It waits here for what
+// that wrote.
+SWITCHYARD_DEVICE void begin_kernel() { target::grid_dependency_wait(); }
+
+// From here on the next launch of the stream may become resident, if it is a dependent one. A block calls it
+// after its last wait for a peer, never before: the successor takes room on the multiprocessors, and the
+// peer's kernel may need that room before it can send what this one waits for. Without the call the successor
+// becomes resident when the blocks end.
+SWITCHYARD_DEVICE void admit_successor() { target::grid_dependency_launch(); }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

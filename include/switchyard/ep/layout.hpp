@@ -76,6 +76,10 @@ struct CombineRecvLayout {
   CheckedSize bytes() const {
     return CheckedSize(max_tokens_per_rank) * CheckedSize(top_k) * CheckedSize(msg_bytes);
   }
+  // Whether there is such a row.
+  SWITCHYARD_HD bool holds(int token_idx, int k) const {
+    return token_idx >= 0 && token_idx < max_tokens_per_rank && k >= 0 && k < top_k;
+  }
   SWITCHYARD_HD std::byte* row(std::byte* base, int token_idx, int k) const {
     return base + (static_cast<uint64_t>(token_idx) * top_k + k) * msg_bytes;
   }

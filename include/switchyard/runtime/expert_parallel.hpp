@@ -95,7 +95,8 @@ struct CombineInput {
   // [rows][hidden] of bf16, row by row the result for DispatchOutput::rows. Direct with combine_format fp8:
   // [rows][combine_message_bytes()], an encoded token each (docs/formats.md).
   const void* expert_rows = nullptr;
-  const int32_t* src_info = nullptr;  // as dispatch wrote it
+  // As dispatch wrote it. The direct protocol has its own and does not need it.
+  const int32_t* src_info = nullptr;
 };
 
 struct CombineOutput {
@@ -166,10 +167,11 @@ class ExpertParallel {
   // one takes any memory, and allocates these when they are asked for.
   Result<RowBuffers> row_buffers(int rank);
 
-  // Direct protocol: what a kernel needs to start with an expert before dispatch_wait
-  // (ep/direct/readiness.hpp). Not for formats whose scales lie in a tensor that interleaves rows:
-  // dispatch_wait places those.
-  Result<RowReadiness> row_readiness(int rank) const;
+  // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
+  // (ep/direct/readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
+  // multiprocessor each. Such a kernel must not let a dependent launch in before its last wait. Not for
+  // formats whose scales lie in a tensor that interleaves rows: dispatch_wait places those.
+  Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason.
   const std::string& protocol_reason() const { return protocol_reason_; }
@@ -206,6 +208,7 @@ class ExpertParallel {
   LaunchShape launch_shape() const;
   Status allocate();
   Status clear_buffers();
+  Status check_early_blocks(int rank, int num_blocks) const;
   Status check_call(int rank, const char* call, Step required) const;
   Status check_fault(int rank);
   Status take_skipped_step(int rank);

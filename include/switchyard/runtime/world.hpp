@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "switchyard/base/checked.hpp"
@@ -21,7 +22,8 @@ struct WorldOptions {
   HostDeviceOptions host = {};
 };
 
-// A typed array in a rank's memory, its own or somebody else's.
+// A typed array in a rank's memory, its own or somebody else's. One that owns its memory waits, before it
+// frees it, for what was launched on the rank's stream.
 template <typename T>
 class Buffer {
  public:
@@ -68,13 +70,22 @@ class Rank {
   StreamHandle stream() const { return stream_; }
   Status synchronize() const { return device_.synchronize(stream_); }
 
+  // Launches a kernel of the device's tables on the rank's stream.
+  template <typename... Arguments>
+  Status launch(LaunchFunction<Arguments...> kernel, const LaunchShape& shape,
+                const std::type_identity_t<Arguments>&... arguments) const {
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    return kernel(shape, stream_, arguments...);
+  }
+
   // Zeroed; freed with the buffer, which must not outlive the world.
   template <typename T>
   Result<Buffer<T>> allocate(size_t size) const {
     const CheckedSize bytes = CheckedSize(size) * CheckedSize(sizeof(T));
     if (!bytes.ok())
       return invalid_argument("allocate: %zu elements of %zu bytes exceed 64 bits", size, sizeof(T));
-    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, bytes.value());
+    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, bytes.value(), stream_);
     if (!memory.ok()) return memory.status();
     return Buffer<T>(std::move(memory).value(), device_, stream_, size);
   }
@@ -106,7 +117,8 @@ class World {
 
   Target target() const { return devices_.front()->target(); }
   int n_ranks() const { return static_cast<int>(ranks_.size()); }
-  Rank& rank(int index) const { return *ranks_[static_cast<size_t>(index)]; }
+  // Throws std::out_of_range unless 0 <= index < n_ranks().
+  Rank& rank(int index) const;
   // How many ranks share the device of this one.
   int num_ranks_on_device_of(int index) const;
   // Waits for all ranks; the first error, if any.

@@ -28,6 +28,10 @@ enum class FaultKind : uint32_t {
   // step; none is poisoned, and the next step may come.
   kOverCapacity,
   kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
+  // src_info sends a row of `expert` back to (k << 32 | token) `seen` of `late_rank`; both halves must be
+  // below those of `expected`. The row was sent nowhere.
+  kBadSourceInfo,
+  kNoExpertRows,  // this rank received `seen` rows, and combine was given none to send back
 };
 
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait, kAllReduce };

@@ -10,6 +10,7 @@
 
 #include "switchyard/base/status.hpp"
 #include "switchyard/target/mutant.hpp"
+#include "switchyard/transport/device_scope.hpp"
 #include "switchyard/transport/kernel_table.hpp"
 #include "switchyard/transport/recording.hpp"
 
@@ -28,8 +29,9 @@ class Device {
   virtual const KernelTable& kernels() const = 0;
   // Those of the protocols, such as can trace: on the host all of them can.
   virtual TracedKernels traced_kernels() const { return {kernels().slotted, kernels().direct}; }
-  // Makes the device current for the calling thread; every launch through kernels() needs it.
-  virtual Status activate() = 0;
+  // Makes the device current for the calling thread while the scope lives; every launch through kernels()
+  // needs it. Rank::launch() does it.
+  virtual DeviceScope activate() = 0;
   virtual int num_multiprocessors() const = 0;
   // The emulator's simulated mode: what tells one run from another, and the last things the stream's threads
   // did, a line each. Nothing elsewhere.
@@ -48,6 +50,9 @@ class Device {
   // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as
   // are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
+  // Returns when nothing that was launched on the stream runs any more, however it ended, and be the stream
+  // recorded meanwhile: what those who own memory wait for before they free it.
+  virtual void drain(StreamHandle stream) = 0;
   // After what is on the stream; done when they return. Either side of a copy may be host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
@@ -93,15 +98,17 @@ std::string why_no_cuda();
 // One device per GPU, each able to reach the others' memory.
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices);
 
-// Memory of a device, freed with the object.
+// Memory of a device, freed with the object. Kernels of `user`, the stream it is allocated for, are waited
+// for first; without one (null) whoever owns the object does that.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  static Result<DeviceMemory> allocate(Device& device, uint64_t bytes);
+  static Result<DeviceMemory> allocate(Device& device, uint64_t bytes, StreamHandle user = nullptr);
   static Result<DeviceMemory> allocate_host_visible(Device& device, uint64_t bytes);
   DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
   DeviceMemory& operator=(DeviceMemory&& other) noexcept {
     std::swap(device_, other.device_);
+    std::swap(user_, other.user_);
     std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);
     std::swap(host_visible_, other.host_visible_);
@@ -117,6 +124,7 @@ class DeviceMemory {
 
  private:
   Device* device_ = nullptr;
+  StreamHandle user_ = nullptr;
   void* memory_ = nullptr;
   uint64_t bytes_ = 0;
   bool host_visible_ = false;

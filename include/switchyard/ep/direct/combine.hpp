@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
@@ -76,6 +77,7 @@ struct DirectCombineWait {
     const bool is_well = finds_no_poison(params.fault);
     if (is_skipped) return;
     if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
+    admit_successor();
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
     for_each_row(static_cast<uint32_t>(params.num_tokens),

@@ -196,8 +196,7 @@ struct DirectDispatchAsync {
         cell = CountCell::unpack(target::ld_acquire_system(address));
       else
         // acquire: the rank has done with the step before; pairs with the release in its send_counts()
-        arrived &=
-            wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, expert_idx, step, address, cell);
+        arrived &= wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
       for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
     }
     return sync_block_all_well(arrived);

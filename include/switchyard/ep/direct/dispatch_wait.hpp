@@ -3,6 +3,7 @@
 // lines of memory.
 #pragma once
 
+#include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/direct/dispatch_async.hpp"
 #include "switchyard/ep/direct/staged_scales.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
@@ -27,6 +28,7 @@ struct DirectDispatchWait {
       const uint32_t step = next_step();
       if (target::block_idx() == 0) publish_offsets();
       if (!collect_rows(step)) return;  // a fault: the host resets everything
+      admit_successor();
       place_scales();
       count_step(step);
     } else {
@@ -35,6 +37,7 @@ struct DirectDispatchWait {
       const uint32_t step = next_step();
       publish_offsets();
       if (!collect_rows(step)) return;
+      admit_successor();
       // All blocks of this rank have signalled, so none needs the old number any more.
       if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
         target::st(counters.num_steps(), static_cast<int32_t>(step));

@@ -33,6 +33,7 @@ SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_async_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
+  admit_successor();  // it waits for no peer
   DirectCombineAsync<Fixed, Epilogue>(params).run();
 }
 

@@ -61,7 +61,16 @@ struct CombineAsync {
     if (!sync_block_all_well(is_well)) return false;
     if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
     target::sync_block();
-    return true;
+    return has_expert_rows();
+  }
+
+  // Only a rank that received nothing may have none.
+  SWITCHYARD_DEVICE bool has_expert_rows() const {
+    const uint32_t num_rows = shared.rows.total(shape.n_experts());
+    if (!kChecked || num_rows == 0 || params.expert_rows != nullptr) return true;
+    if (target::block_idx() == 0 && target::thread_idx() == 0)
+      raise_fault(params.fault, FaultKind::kNoExpertRows, {Phase::kCombineAsync, -1, -1, 0}, num_rows, 0);
+    return false;
   }
 
   SWITCHYARD_DEVICE void send_rows() {
@@ -71,11 +80,31 @@ struct CombineAsync {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
       const int64_t row = int64_t{shared.first_row[pair_idx]} + item_idx - shared.rows.first[pair_idx];
       const int src_rank = pair_idx % shape.n_ranks();
+      const int token_idx = target::ld(&params.src_info[2 * row]);
+      const int k = target::ld(&params.src_info[2 * row + 1]);
+      if (kChecked && !recv_layout.holds(token_idx, k)) {
+        if (worker_idx == 0) report_bad_source(pair_idx, token_idx, k);
+        return;
+      }
       Rows::encode(static_cast<const bf16*>(params.expert_rows) + row * shape.hidden(),
-                   recv_layout.row(params.recv_bufs.of_rank[src_rank], target::ld(&params.src_info[2 * row]),
-                                   target::ld(&params.src_info[2 * row + 1])),
-                   shape.hidden(), worker_idx, num_workers);
+                   recv_layout.row(params.recv_bufs.of_rank[src_rank], token_idx, k), shape.hidden(),
+                   worker_idx, num_workers);
     });
+  }
+
+  SWITCHYARD_DEVICE int expert_of(int pair_idx) const {
+    return params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+  }
+
+  // src_info was in the caller's hands: what it says becomes an address only if that row is there.
+  SWITCHYARD_DEVICE void report_bad_source(int pair_idx, int token_idx, int k) const {
+    const auto pack = [](int token, int choice) {
+      return static_cast<uint64_t>(static_cast<uint32_t>(choice)) << 32 | static_cast<uint32_t>(token);
+    };
+    raise_fault(params.fault, FaultKind::kBadSourceInfo,
+                {Phase::kCombineAsync, pair_idx % shape.n_ranks(), expert_of(pair_idx),
+                 pack(recv_layout.max_tokens_per_rank, recv_layout.top_k)},
+                pack(token_idx, k), 0);
   }
 
   SWITCHYARD_DEVICE void signal() {
@@ -84,9 +113,9 @@ struct CombineAsync {
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
-      const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
-      target::st_release(params.signal_scope, counts.cell(params.recv_counts.of_rank[src_rank], expert_idx),
+      target::st_release(params.signal_scope,
+                         counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx)),
                          uint64_t{shared.rows.count(pair_idx)});
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
@@ -26,6 +27,7 @@ struct CombineWait {
 
   SWITCHYARD_DEVICE void run() {
     if (!collect_rows()) return;  // a fault: the host resets all counters
+    admit_successor();
     if (target::warp_idx() == 0) reset_cells();
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&sources + 1));

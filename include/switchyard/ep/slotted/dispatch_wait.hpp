@@ -2,6 +2,7 @@
 // share of the messages into the ragged output. Block 0 also writes the offsets out.
 #pragma once
 
+#include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/mutant.hpp"
 #include "switchyard/ep/pair_table.hpp"
 #include "switchyard/ep/params.hpp"
@@ -33,6 +34,7 @@ struct DispatchWait {
 
   SWITCHYARD_DEVICE void run() {
     if (!collect_counts()) return;  // a fault: the host resets all counters
+    admit_successor();
     build_tables();
     const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
     if (kChecked && num_rows > params.max_rows) {

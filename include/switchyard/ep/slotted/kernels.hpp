@@ -26,6 +26,7 @@ SWITCHYARD_HD constexpr uint64_t combine_shared_bytes(int num_warps) {
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
   begin_kernel();
+  admit_successor();  // it waits for no peer
   DispatchAsync<Fixed, Format>(params).run();
 }
 
@@ -46,6 +47,7 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<Epilogue> params) {
   begin_kernel();
+  admit_successor();  // it waits for no peer
   CombineAsync<Fixed, Epilogue, Rows>(params).run();
 }
 

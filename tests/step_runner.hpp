@@ -1,0 +1,133 @@
+// A world, its buffers and steps between them whose experts return what they get, one launch at a time: for
+// tests of the order in which things are enqueued.
+#pragma once
+
+#include <algorithm>
+
+#include "ep_harness.hpp"
+
+namespace switchyard::testing_support {
+
+inline std::vector<bf16> same_row(const void*, const reference::Step& step, int rank, int token_idx, int) {
+  const auto token = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * step.hidden;
+  return {token, token + step.hidden};
+}
+
+class StepRunner {
+ public:
+  // Few small blocks, unless `launch` says otherwise; 0 is the library's choice.
+  struct Launch {
+    int n_sms = 2;
+    int num_threads = 64;
+    bool dependent = false;
+  };
+
+  StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, HostDeviceOptions host = {})
+      : StepRunner(shape, variant, Launch{}, host) {}
+  StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, const Launch& launch,
+             HostDeviceOptions host = {})
+      : shape_(shape) {
+    const auto [target, protocol] = variant;
+    world = must(World::create({.target = target, .n_ranks = shape.n_ranks, .host = host}));
+    ep = must(ExpertParallel::create(*world, {.n_experts = shape.n_experts,
+                                              .top_k = shape.top_k,
+                                              .hidden = shape.hidden,
+                                              .max_tokens_per_rank = shape.tokens_per_rank.front(),
+                                              .n_sms = launch.n_sms,
+                                              .num_threads = launch.num_threads,
+                                              .timeout_ns = 20'000'000'000,
+                                              .dependent_launch = launch.dependent,
+                                              .protocol = protocol}));
+    const size_t tokens = static_cast<size_t>(shape.tokens_per_rank.front());
+    const size_t top_k = static_cast<size_t>(shape.top_k), hidden = static_cast<size_t>(shape.hidden);
+    const size_t n_local = static_cast<size_t>(ep->n_local_experts());
+    for (int rank = 0; rank < shape.n_ranks; ++rank) {
+      Rank& owner = world->rank(rank);
+      const RowBuffers rows = must(ep->row_buffers(rank));
+      ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
+                        .rows = owner.view(rows.rows, rows.max_rows * hidden),
+                        .output = must(owner.allocate<bf16>(tokens * hidden)),
+                        .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
+                        .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
+                        .expert_ids = must(owner.allocate<int32_t>(n_local)),
+                        .topk_weights = must(owner.allocate<float>(tokens * top_k)),
+                        .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
+    }
+  }
+
+  // Outputs are poisoned, so that what a replay does not write shows.
+  void upload(const reference::Step& step) {
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      Buffers& buffers = ranks_[rank];
+      ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
+      ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
+      ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
+      ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
+      ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
+      ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
+      ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
+    }
+  }
+
+  // Launches only: what a capture may hold.
+  Status enqueue_step(StepMode mode) {
+    for (int rank = 0; rank < shape_.n_ranks; ++rank)
+      SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(rank, mode));
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(rank, mode));
+    return Status();
+  }
+  Status enqueue_dispatch(int rank, StepMode mode) {
+    if (mode == StepMode::kFused) return ep->dispatch(rank, dispatch_input(rank), dispatch_output(rank));
+    SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_async(rank, dispatch_input(rank)));
+    return ep->dispatch_wait(rank, dispatch_output(rank));
+  }
+  Status enqueue_combine(int rank, StepMode mode) {
+    Buffers& buffers = ranks_[rank];
+    const CombineInput input{buffers.rows.data(), buffers.src_info.data()};
+    const CombineOutput output{buffers.topk_ids.data(),
+                               buffers.topk_weights.data(),
+                               shape_.tokens_per_rank[rank],
+                               {CombineReduction::kWeighted, buffers.output.data()}};
+    if (mode == StepMode::kFused) return ep->combine(rank, input, output);
+    SWITCHYARD_RETURN_IF_ERROR(ep->combine_async(rank, input));
+    return ep->combine_wait(rank, output);
+  }
+
+  void check(const reference::Step& step) {
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      Buffers& buffers = ranks_[rank];
+      reference::DispatchResult result{
+          must(buffers.row_offsets.download()), must(buffers.expert_ids.download()), {}, {}};
+      const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
+      result.src_info = must(buffers.src_info.download(2 * num_rows));
+      result.rows = must(buffers.rows.download(num_rows * static_cast<size_t>(shape_.hidden)));
+      ASSERT_EQ(reference::check_dispatch(step, rank, result), "");
+      const std::vector<bf16> expected = reference::combine_weighted(step, rank, &same_row, nullptr);
+      ASSERT_EQ(must(buffers.output.download(expected.size())), expected) << "rank " << rank;
+    }
+  }
+
+  DispatchInput dispatch_input(int rank) {
+    return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), shape_.tokens_per_rank[rank]};
+  }
+  DispatchOutput dispatch_output(int rank) {
+    Buffers& buffers = ranks_[rank];
+    return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
+            buffers.row_offsets.data(), buffers.expert_ids.data()};
+  }
+
+  std::unique_ptr<World> world;
+  std::unique_ptr<ExpertParallel> ep;
+
+ private:
+  struct Buffers {
+    Buffer<bf16> tokens, rows, output;
+    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<float> topk_weights;
+    Buffer<uint32_t> row_offsets;
+  };
+  const Shape shape_;
+  std::vector<Buffers> ranks_;
+};
+
+}  // namespace switchyard::testing_support
