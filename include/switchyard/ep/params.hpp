@@ -1,4 +1,4 @@
-// The parameters of the expert-parallel kernels, by the seeds' names.
+// The parameters of the expert-parallel kernels.
 #pragma once
 
 #include "switchyard/base/bf16.hpp"

@@ -18,8 +18,8 @@ namespace switchyard {
 
 struct ExchangeSizes;
 
-// How rows travel. Slotted is the seeds' protocol: messages go to receive slots and from there to rows; any
-// buffers will do. Direct exchanges counts first and stores every row where it belongs, in row_buffers().
+// How rows travel. Slotted: messages go to receive slots and from there to rows; any buffers will do. Direct
+// exchanges counts first and stores every row where it belongs, in row_buffers().
 enum class Protocol { kAutomatic, kSlotted, kDirect };
 
 const char* to_string(Protocol protocol);
@@ -149,8 +149,8 @@ class ExpertParallel {
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
   // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
-  // 1, .. and own all experts, n_experts / survivors each. Graphs and row buffers of before are no longer
-  // valid.
+  // 1, .. and own all experts, n_experts / survivors each; n_experts must be a multiple of their number.
+  // Graphs and row buffers of before are no longer valid.
   Status reset(const std::vector<int>& survivors);
   // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
   Status poison_receive_buffers(uint8_t value);

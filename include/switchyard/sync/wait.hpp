@@ -1,4 +1,5 @@
-// Waiting inside a kernel: every wait has a deadline, notices poison, and names who it waited for.
+// Waiting for a peer inside a kernel: every such wait has a deadline, notices poison, and names who it waited
+// for.
 #pragma once
 
 #include "switchyard/sync/fault.hpp"
