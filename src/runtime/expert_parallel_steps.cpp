@@ -230,7 +230,7 @@ Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, c
     const bool has_shared_rows = shared_expert_tokens(rank, state.num_tokens).num_tokens > 0;
     if (input->expert_rows != nullptr || (has_shared_rows && config_.protocol == Protocol::kSlotted))
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
-    if (config_.protocol == Protocol::kSlotted && input->expert_rows != nullptr)
+    if (config_.protocol == Protocol::kSlotted && input->expert_rows != nullptr && max_recv_rows() > 0)
       SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", input->src_info));
     if (config_.protocol == Protocol::kDirect) {
       SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
