@@ -42,7 +42,8 @@ int main() {
       DispatchRecvLayout{kShape.n_experts, 1, kTokens, message_bytes}.bytes().value()));
   auto cells = need(rank.allocate<uint64_t>(kShape.n_experts));
   need(cells.fill_bytes(0xff));
-  const auto counters = need(rank.allocate<int32_t>(SyncCounterLayout{kShape.n_experts}.total_size()));
+  using Counters = EPLocalSyncCounters<kShape.n_experts>;
+  const auto counters = need(rank.allocate<int32_t>(Counters::total_size()));
   const auto fault = need(DeviceMemory::allocate_host_visible(rank.device(), sizeof(FaultRecord)));
   const auto poison = need(rank.allocate<uint32_t>(1));
   // The input and the rest of the output.
@@ -64,7 +65,7 @@ int main() {
   params.max_rows = kRows;
   params.recv_bufs.of_rank[0] = slots.data();
   params.recv_counts.of_rank[0] = cells.data();
-  params.counters = counters.data();
+  params.ep_counters = Counters(counters);
   params.fault.record = fault.as<FaultRecord>();
   params.fault.poison[0] = poison.data();
   params.fault.n_ranks = 1;

@@ -73,7 +73,7 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
   const AttentionCase attention_case{
       .query_lens = {1100, 70}, .num_heads = 1, .causal = true, .num_blocks = 2};
   const auto harness = must(AttentionHarness::create(rank(), attention_case));
-  EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kBanded);
+  EXPECT_EQ(harness->choice().kind, AttentionKind::kBanded);
   EXPECT_EQ(compare(rank(), attention_case), "");
   EXPECT_EQ(kind_of_attention(64, 1024, 1024, true), AttentionKind::kShortBanded);
   EXPECT_EQ(kind_of_attention(64, 1024, 1025, true), AttentionKind::kBanded);
@@ -164,8 +164,8 @@ TEST_P(AttentionTest, DecodingSplitsTheKeys) {
                                    .causal = true,
                                    .num_blocks = 8};
       auto harness = must(AttentionHarness::create(rank(), attention_case));
-      EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kDecode);
-      EXPECT_GT(harness->attention().choice().num_splits, 1u);
+      EXPECT_EQ(harness->choice().kind, AttentionKind::kDecode);
+      EXPECT_GT(harness->choice().num_splits, 1u);
       EXPECT_EQ(compare(rank(), attention_case), "") << "head_dim " << head_dim << ", tokens " << num_tokens;
     }
 }
@@ -188,7 +188,7 @@ TEST_P(AttentionTest, RowsOfNoSequenceAreLeftAlone) {
       }
   AttentionCase decoding{.query_lens = {1, 2}, .key_lens = {1300, 40}, .num_blocks = 4, .num_spare_rows = 3};
   const auto harness = must(AttentionHarness::create(rank(), decoding));
-  EXPECT_GT(harness->attention().choice().num_splits, 1u);
+  EXPECT_GT(harness->choice().num_splits, 1u);
   EXPECT_EQ(compare(rank(), decoding), "");
 }
 
@@ -198,8 +198,8 @@ TEST_P(AttentionTest, TheCombineKeepsToTheBlocksOfTheCaller) {
                                      .num_heads = 16,
                                      .num_blocks = 3};
   const auto harness = must(AttentionHarness::create(rank(), attention_case));
-  EXPECT_GT(harness->attention().choice().num_splits, 1u);
-  EXPECT_LE(harness->attention().choice().num_combine_blocks, 3u);
+  EXPECT_GT(harness->choice().num_splits, 1u);
+  EXPECT_LE(harness->choice().num_combine_blocks, 3u);
   EXPECT_EQ(compare(rank(), attention_case), "");
 }
 
@@ -223,7 +223,7 @@ TEST_P(AttentionTest, AWindowBoundsWhatADecodingQuerySees) {
                                          .window = window,
                                          .num_blocks = 8};
       auto harness = must(AttentionHarness::create(rank(), attention_case));
-      EXPECT_EQ(harness->attention().choice().kind, AttentionKind::kDecode);
+      EXPECT_EQ(harness->choice().kind, AttentionKind::kDecode);
       EXPECT_EQ(compare(rank(), attention_case), "") << "window " << window << (causal ? ", causal" : "");
     }
 }
@@ -242,7 +242,7 @@ TEST_P(AttentionTest, NobodyHasToWantTheLogSumExp) {
   EXPECT_EQ(compare(rank(), {.query_lens = {1, 2}, .key_lens = {40, 3}, .wants_lse = false}), "");
   const AttentionCase in_parts{
       .query_lens = {1, 2}, .key_lens = {1100, 3}, .wants_lse = false, .num_blocks = 4};
-  EXPECT_GT(must(AttentionHarness::create(rank(), in_parts))->attention().choice().num_splits, 1u);
+  EXPECT_GT(must(AttentionHarness::create(rank(), in_parts))->choice().num_splits, 1u);
   EXPECT_EQ(compare(rank(), in_parts), "");
 }
 
@@ -298,7 +298,7 @@ TEST_P(AttentionTest, AGraphReplaysSplitsAndQueue) {
 
 TEST_P(AttentionTest, AutomaticSaysWhy) {
   const auto choice = [&](const AttentionCase& attention_case) {
-    return must(AttentionHarness::create(rank(), attention_case))->attention().choice();
+    return must(AttentionHarness::create(rank(), attention_case))->choice();
   };
   const AttentionChoice even = choice({.query_lens = {64, 64}, .is_dense = true});
   EXPECT_EQ(even.scheduler, TileSchedulerKind::kTile);
@@ -314,6 +314,54 @@ TEST_P(AttentionTest, AutomaticSaysWhy) {
   EXPECT_EQ(causal.scheduler, TileSchedulerKind::kQueued);
   EXPECT_EQ(causal.order, MHASchedule::LPT);
   EXPECT_NE(even.reason, causal.reason);
+}
+
+TEST_P(AttentionTest, TheChoiceIsWhatTheTensorsOfALaunchGet) {
+  // Even by its shape; the lengths that come with the tensors are not.
+  auto harness = must(AttentionHarness::create(
+      rank(), {.query_lens = {64, 64}, .key_lens = {64, 3}, .is_dense = true, .has_key_lengths = true}));
+  const AttentionChoice queued = harness->choice();
+  EXPECT_EQ(queued.scheduler, TileSchedulerKind::kQueued);
+  EXPECT_NE(queued.reason.find("queue"), std::string::npos) << queued.reason;
+  AttentionTensors without_lengths = harness->tensors();
+  without_lengths.key_lengths = nullptr;
+  const AttentionChoice strided = harness->attention().choice(without_lengths);
+  EXPECT_EQ(strided.scheduler, TileSchedulerKind::kTile);
+  EXPECT_NE(strided.reason, queued.reason);
+  EXPECT_EQ(strided.num_blocks, queued.num_blocks);
+  ASSERT_TRUE(harness->launch().ok());
+  EXPECT_EQ(must(harness->compare()).first_bad, "");
+  // What was asked for stays.
+  EXPECT_EQ(must(AttentionHarness::create(rank(), {.query_lens = {64, 64},
+                                                   .key_lens = {64, 3},
+                                                   .is_dense = true,
+                                                   .has_key_lengths = true,
+                                                   .scheduler = SchedulerChoice::kTile}))
+                ->choice()
+                .scheduler,
+            TileSchedulerKind::kTile);
+}
+
+TEST_P(AttentionTest, NoMoreBlocksThanTilesAreLaunched) {
+  const struct {
+    AttentionCase attention_case;
+    uint32_t num_tiles;
+  } cases[] = {{{.query_lens = {64, 64}, .is_dense = true}, 4},
+               {{.query_lens = {64, 300}, .key_lens = {10, 70}}, 8},  // two of them past a sequence's end
+               {{.query_lens = {64, 64}, .causal = true}, 4},
+               {{.query_lens = {1, 1, 1}, .key_lens = {700, 3, 90}}, 6},
+               {{.query_lens = {}}, 0}};
+  for (const auto& [attention_case, num_tiles] : cases)
+    for (const SchedulerChoice scheduler :
+         {SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued}) {
+      AttentionCase with_blocks = attention_case;
+      with_blocks.scheduler = scheduler;
+      with_blocks.num_blocks = 65535;
+      auto harness = must(AttentionHarness::create(rank(), with_blocks));
+      EXPECT_EQ(harness->choice().num_blocks, num_tiles);
+      ASSERT_TRUE(harness->launch().ok());
+      EXPECT_EQ(must(harness->compare()).first_bad, "");
+    }
 }
 
 TEST_P(AttentionTest, NothingToDoIsDone) {

@@ -4,12 +4,15 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/base/checked.hpp"
 #include "switchyard/base/exp.hpp"
 #include "switchyard/base/status.hpp"
+#include "switchyard/ep/direct/layout.hpp"
 #include "switchyard/ep/layout.hpp"
+#include "switchyard/ep/params.hpp"
 #include "switchyard/sync/counters.hpp"
 
 namespace switchyard {
@@ -78,7 +81,7 @@ TEST(Status, SaysWhatAndWhy) {
   EXPECT_EQ(invalid_argument("hidden is %d", 7).to_string(), "invalid argument: hidden is 7");
 }
 
-// Seed 003: sizes in int32 elements, regions, pointers, type name.
+// Sizes in int32 elements, regions, pointers, type name.
 TEST(EPLocalSyncCounters, HasTheDocumentedLayout) {
   using Counters = EPLocalSyncCounters<256>;
   static_assert(MAX_GPUS_PER_NODE == 64);
@@ -98,28 +101,62 @@ TEST(EPLocalSyncCounters, HasTheDocumentedLayout) {
   EXPECT_EQ(counters.get_combine_async_ptr(), counters.get_dispatch_wait_ptr());
   EXPECT_EQ(counters.get_combine_wait_ptr(), memory.data() + 576 + 1028);
 
-  const SyncCounters view = counters.view();
-  EXPECT_EQ(view.reserved(5), counters.get_dispatch_async_ptr() + 5);
-  EXPECT_EQ(view.finished(5), counters.get_dispatch_async_ptr() + 256 + 5);
+  EXPECT_EQ(counters.reserved(5), counters.get_dispatch_async_ptr() + 5);
+  EXPECT_EQ(counters.finished(5), counters.get_dispatch_async_ptr() + 256 + 5);
   int32_t* wait = counters.get_dispatch_wait_ptr();
-  EXPECT_EQ(view.row_end(7), wait + 14);                 // region A
-  EXPECT_EQ(view.row_count(7), wait + 15);               // region A
-  EXPECT_EQ(view.row_count(255), wait + 511);            // the last of region A
-  EXPECT_EQ(view.first_in_expert(0), wait + 512);        // region B
-  EXPECT_EQ(view.extra_rows(0), wait + 768);             // region C
-  EXPECT_EQ(view.blocks_left(), wait + 1024);            // region D
-  EXPECT_EQ(view.offsets_ready(), wait + 1025);          // region E
-  EXPECT_EQ(view.send_buf_ready(), wait + 1026);         // region F
-  EXPECT_EQ(view.shared_expert_started(), wait + 1027);  // region G
-  EXPECT_EQ(view.combine_blocks_left(), counters.get_combine_wait_ptr());
+  EXPECT_EQ(counters.row_end(7), wait + 14);                 // region A
+  EXPECT_EQ(counters.row_count(7), wait + 15);               // region A
+  EXPECT_EQ(counters.row_count(255), wait + 511);            // the last of region A
+  EXPECT_EQ(counters.first_in_expert(0), wait + 512);        // region B
+  EXPECT_EQ(counters.extra_rows(0), wait + 768);             // region C
+  EXPECT_EQ(counters.blocks_left(), wait + 1024);            // region D
+  EXPECT_EQ(counters.offsets_ready(), wait + 1025);          // region E
+  EXPECT_EQ(counters.send_buf_ready(), wait + 1026);         // region F
+  EXPECT_EQ(counters.shared_expert_started(), wait + 1027);  // region G
+  EXPECT_EQ(counters.combine_blocks_left(), counters.get_combine_wait_ptr());
 }
 
 TEST(EPLocalSyncCounters, EvenOneExpertHasRoomForEveryFlag) {
   using Counters = EPLocalSyncCounters<1>;
   std::vector<int32_t> memory(Counters::total_size());
-  const SyncCounters view = Counters{memory.data()}.view();
-  EXPECT_LT(view.combine_blocks_left(), memory.data() + Counters::total_size());
-  EXPECT_GT(view.combine_blocks_left(), view.shared_expert_started());
+  const Counters counters{memory.data()};
+  EXPECT_LT(counters.combine_blocks_left(), memory.data() + Counters::total_size());
+  EXPECT_GT(counters.combine_blocks_left(), counters.shared_expert_started());
+}
+
+TEST(EPLocalSyncCounters, ANumberOfExpertsLeftToRunTimeGivesTheSamePlaces) {
+  using Fixed = EPLocalSyncCounters<24>;
+  std::vector<int32_t> memory(Fixed::total_size());
+  const Fixed fixed(std::span<int32_t>{memory});
+  EXPECT_EQ(fixed.ptr, memory.data());
+  const EPLocalSyncCounters<> given(std::span<int32_t>{memory}, 24), converted = fixed;
+  EXPECT_EQ(Fixed(given).ptr, memory.data());
+  EXPECT_EQ(given.get_type_name(), "EPLocalSyncCounters");
+  for (const EPLocalSyncCounters<>& counters : {given, converted}) {
+    EXPECT_EQ(counters.layout().total_size(), Fixed::total_size());
+    EXPECT_EQ(counters.get_dispatch_async_ptr(), fixed.get_dispatch_async_ptr());
+    EXPECT_EQ(counters.get_dispatch_wait_ptr(), fixed.get_dispatch_wait_ptr());
+    EXPECT_EQ(counters.get_combine_async_ptr(), fixed.get_combine_async_ptr());
+    EXPECT_EQ(counters.get_combine_wait_ptr(), fixed.get_combine_wait_ptr());
+    EXPECT_EQ(counters.finished(7), fixed.finished(7));
+    EXPECT_EQ(counters.extra_rows(7), fixed.extra_rows(7));
+    EXPECT_EQ(counters.shared_expert_started(), fixed.shared_expert_started());
+  }
+  static_assert(!std::is_convertible_v<EPLocalSyncCounters<23>, Fixed>);
+  // What kernels are launched with.
+  static_assert(sizeof(Fixed) == sizeof(int32_t*));
+  static_assert(std::is_trivially_copyable_v<EPLocalSyncCounters<>>);
+  static_assert(std::is_trivially_copyable_v<DispatchArguments>);
+  static_assert(std::is_trivially_copyable_v<CombineArguments>);
+}
+
+TEST(EPLocalSyncCounters, WhatTheDirectProtocolKeepsFitsIntoItsRegion) {
+  for (int n_experts = 1; n_experts <= kMaxExperts; ++n_experts) {
+    std::vector<int32_t> memory(static_cast<size_t>(SyncCounterLayout{n_experts}.total_size()));
+    const EPLocalSyncCounters<> counters(memory.data(), n_experts);
+    const int max_groups = n_experts + 1;  // the shared expert's too
+    ASSERT_LT(DirectCounters(counters).row_offset(max_groups), counters.get_dispatch_wait_ptr());
+  }
 }
 
 TEST(Layout, PartsOfAMessageAreAlignedTo16Bytes) {

@@ -42,6 +42,16 @@ TEST_F(CliAttention, AttendReportsAsJson) {
   EXPECT_LT((*json)["relative_error"].number, 0.01);
 }
 
+TEST_F(CliAttention, AttendLaunchesNoMoreBlocksThanTiles) {
+  for (const char* scheduler : {"auto", "transient", "tile", "queued"}) {
+    const Outcome outcome = run(kSmall + "--batch 1 --seq 40 --ctas 65535 --json --scheduler " + scheduler);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto json = JsonReader::read(outcome.out);
+    ASSERT_TRUE(json.has_value()) << outcome.out;
+    EXPECT_EQ((*json)["ctas"].number, 2);
+  }
+}
+
 TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused(kSmall + "--kv-heads 3", {"--kv-heads", "divisor of --heads (2)"});
   expect_refused("attend --head-dim 96", {"--head-dim", "64", "256"});

@@ -3,7 +3,9 @@
 // through fixed_shape_test.cu, for CUDA.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <span>
 
 #include "ep_harness.hpp"
 #include "switchyard/ep/direct/kernels.hpp"
@@ -28,10 +30,15 @@ struct ExpertsAndRanks {
   static constexpr EpShape kShape{.n_ranks = kTestedShape.n_ranks, .n_experts = kTestedShape.n_experts};
 };
 
+// Experts that are some of the model's: ids 2 to 7 of 10.
+struct SomeOfTheExperts {
+  static constexpr EpShape kShape{.first_expert = 2, .num_ids = 10};
+};
+
 // What a launch gives at run time: only what `Fixed` leaves open. A kernel that reads a fixed field from its
 // arguments finds another number there.
 template <FixedShape Fixed>
-EpShape open_fields() {
+constexpr EpShape open_fields() {
   constexpr EpShape fixed = Fixed::kShape;
   EpShape given = kTestedShape;
   if (fixed.n_ranks != 0) given.n_ranks = 2;
@@ -39,6 +46,8 @@ EpShape open_fields() {
   if (fixed.top_k != 0) given.top_k = 1;
   if (fixed.hidden != 0) given.hidden = 8;
   if (fixed.max_tokens_per_rank != 0) given.max_tokens_per_rank = 1;
+  if (fixed.first_expert != 0) given.first_expert = 1;
+  if (fixed.num_ids != 0) given.num_ids = 3;
   return given;
 }
 
@@ -62,11 +71,13 @@ static_assert(CombineEpilogue<AddResidual>);
 template <Protocol kProtocol>
 class OneRankStep {
  public:
-  OneRankStep(Rank& rank, const reference::Step& step)
+  // The ids it is given are those of the model's experts, of which its own begin at first_expert: where that
+  // is not 0, somebody else's expert stands where padding was.
+  OneRankStep(Rank& rank, const reference::Step& step, int first_expert = 0)
       : rank_(rank),
         step_(step),
         tokens_(must(rank.upload(step.tokens[0]))),
-        topk_ids_(must(rank.upload(step.topk_ids[0]))),
+        topk_ids_(must(rank.upload(ids_from(step.topk_ids[0], first_expert)))),
         topk_weights_(must(rank.upload(step.topk_weights[0]))) {
     // Cells say that nothing has arrived; counters start at 0. Direct, cells of zeros are of no step.
     if (kProtocol == Protocol::kSlotted) {
@@ -134,10 +145,37 @@ class OneRankStep {
     }
   }
 
+  // What a protocol does not use stays 0, and so does what it puts back.
+  void check_counters() const {
+    std::vector<int32_t> words = must(counters_.download());
+    const Counters counters(std::span<int32_t>{words});
+    const auto expect_zeros = [&](const int32_t* begin, const int32_t* end, const char* region) {
+      EXPECT_TRUE(std::all_of(begin, end, [](int32_t word) { return word == 0; })) << region;
+    };
+    const int32_t* end = words.data() + words.size();
+    if constexpr (kProtocol == Protocol::kDirect) {
+      const DirectCounters direct(counters);
+      expect_zeros(direct.row_offset(kS.n_experts + 1), end, "behind what the direct protocol keeps");
+      EXPECT_GT(*direct.num_steps(), 0);
+      EXPECT_EQ(*direct.blocks_done(), 0);
+      EXPECT_EQ(*direct.blocks_waited(), 0);
+    } else {
+      expect_zeros(counters.get_dispatch_async_ptr(), counters.get_dispatch_wait_ptr(), "dispatch_async");
+      expect_zeros(counters.extra_rows(0), end, "regions C to G and combine_wait");
+      int32_t num_rows = 0;
+      for (int pair_idx = 0; pair_idx < kS.n_experts; ++pair_idx) num_rows += *counters.row_count(pair_idx);
+      EXPECT_GT(num_rows, 0) << "region A";
+    }
+  }
+
  private:
   template <typename T>
   static T must(Result<T> result) {
     return testing_support::must(std::move(result));
+  }
+  static std::vector<int32_t> ids_from(std::vector<int32_t> ids, int first_expert) {
+    for (int32_t& id : ids) id = id != -1 ? id + first_expert : first_expert - 1;
+    return ids;
   }
 
   static uint64_t shared_bytes(const DispatchArguments&) {
@@ -182,7 +220,7 @@ class OneRankStep {
     arguments.max_rows = kMaxRows;
     arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : dispatch_recv_.data();
     arguments.recv_counts.of_rank[0] = dispatch_counts_.data();
-    arguments.counters = counters_.data();
+    arguments.ep_counters = Counters(counters_);
     arguments.fault = fault_channel();
     arguments.count_tables.of_rank[0] = count_table_.data();
     arguments.src_infos.of_rank[0] = src_info_.data();
@@ -200,7 +238,7 @@ class OneRankStep {
     arguments.topk_weights = topk_weights_.data();
     arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : combine_recv_.data();
     arguments.recv_counts.of_rank[0] = combine_counts_.data();
-    arguments.counters = counters_.data();
+    arguments.ep_counters = Counters(counters_);
     arguments.fault = fault_channel();
     arguments.row_of = row_of_.data();
     return arguments;
@@ -214,6 +252,7 @@ class OneRankStep {
   }
 
   static constexpr EpShape kS = kTestedShape;
+  using Counters = EPLocalSyncCounters<kS.n_experts>;
   static constexpr uint32_t kMaxRows = static_cast<uint32_t>(kS.max_tokens_per_rank * kS.top_k);
   static constexpr uint32_t kRowBytes = static_cast<uint32_t>(kS.hidden * sizeof(bf16));
   static constexpr uint32_t kMessageBytes = MessageLayout{kRowBytes, kS.top_k}.bytes();
@@ -231,9 +270,7 @@ class OneRankStep {
       zeros<std::byte>(CombineRecvLayout{kS.max_tokens_per_rank, kS.top_k, kRowBytes}.bytes().value());
   Buffer<uint64_t> dispatch_counts_ = zeros<uint64_t>(kS.n_experts),
                    combine_counts_ = zeros<uint64_t>(kS.n_experts);
-  Buffer<int32_t> counters_ =
-      zeros<int32_t>(kProtocol == Protocol::kDirect ? DirectCounters::size(kS.n_experts + 1)
-                                                    : SyncCounterLayout{kS.n_experts}.total_size());
+  Buffer<int32_t> counters_ = zeros<int32_t>(Counters::total_size());
   Buffer<uint32_t> poison_ = zeros<uint32_t>(1);
   DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(rank_.device(), 2 * sizeof(FaultRecord)));
   Buffer<uint32_t> row_offsets_ = zeros<uint32_t>(kS.n_experts + 1);
@@ -264,12 +301,13 @@ class FixedShapeKernels : public testing_support::OneRankTest {
   std::vector<uint16_t> run_second_step(testing_support::StepMode mode) {
     const reference::Step step = make_step(1);
     auto output = zeros<bf16>(step.tokens[0].size());
-    OneRankStep<kProtocol> kernels(rank(), step);
+    OneRankStep<kProtocol> kernels(rank(), step, Fixed::kShape.first_expert);
     for (int i = 0; i < 2; ++i) {
       EXPECT_TRUE(output.fill_bytes(0xee).ok());
       kernels.template dispatch<Fixed>(mode);
       kernels.check_dispatch_and_run_experts();
       kernels.template combine<Fixed>(mode, StoreWeighted{output.data(), kTestedShape.hidden});
+      kernels.check_counters();
     }
     std::vector<uint16_t> output_bits;
     for (const bf16 value : download(output)) output_bits.push_back(value.bits);
@@ -304,6 +342,19 @@ TEST_P(FixedShapeKernels, AShapeFixedInWholeGivesWhatTheRunTimeShapeGives) {
 TEST_P(FixedShapeKernels, AShapeFixedInPartGivesWhatTheRunTimeShapeGives) {
   check_against_run_time_shape<HiddenAndTopK>();
   check_against_run_time_shape<ExpertsAndRanks>();
+}
+
+TEST_P(FixedShapeKernels, IdsFixedAtCompileTimeAreThoseOfTheModel) {
+  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.num_ids() == 10);
+  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.is_id(9));
+  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.expert_of_id(1) == -1);
+  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.expert_of_id(2) == 0);
+  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.id_of_expert(5) == 7);
+  // What is not fixed is read at run time, and by default the ids are the experts.
+  static_assert(ShapeOf<RunTimeShape>{SomeOfTheExperts::kShape, 1}.num_ids() == 10);
+  static_assert(ShapeOf<RunTimeShape>{SomeOfTheExperts::kShape, 1}.id_of_expert(5) == 7);
+  static_assert(ShapeOf<WholeShape>{EpShape{}}.num_ids() == kTestedShape.n_experts);
+  check_against_run_time_shape<SomeOfTheExperts>();
 }
 
 template <Protocol kProtocol>

@@ -121,7 +121,8 @@ template <typename MakeScheduler, typename Lengths>
 BlockTiles run_blocks(const MakeScheduler& make, const MHATileSummary<Lengths>& summary,
                       std::mt19937& random) {
   using Scheduler = decltype(make(OneThread{}));
-  const GridDim grid = make(OneThread{}).grid_dim(summary.batch_size, summary.max_num_prompt_tiles);
+  const GridDim grid =
+      Scheduler::grid_dim(summary.batch_size, summary.max_num_prompt_tiles, make(OneThread{}).shape());
   std::vector<Block<Scheduler, Lengths>> blocks;
   std::vector<size_t> running;
   for (uint32_t idx = 0; idx < grid.num_blocks(); ++idx) {

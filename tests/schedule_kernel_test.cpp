@@ -152,11 +152,13 @@ std::string compare_queue(Rank& rank, const QueueCase& queue_case, const Launch&
   }
   const QueueParams<kSchedule, kSync> params{QueuedIn<kSchedule, kSync>(queue.data(), shape), summary,
                                              num_attended.data()};
-  const LaunchShape launch_shape{.num_blocks = shape.num_ctas,
+  const GridDim grid = QueuedIn<kSchedule, kSync>::grid_dim(batch_size, max_tiles, shape);
+  const LaunchShape launch_shape{.num_blocks = grid.num_blocks(),
                                  .num_threads = static_cast<uint32_t>(kNumThreads),
                                  .shared_bytes = sizeof(QueueShared)};
   constexpr uint32_t kNumLaunches = 3;
   const Status status = launch(kNumLaunches, [&] {
+    if (grid.num_blocks() == 0) return Status();
     return target::launch("queue", run_queue<kSchedule, kSync>, launch_shape, rank.stream(), params);
   });
   if (!status.ok()) return status.to_string();

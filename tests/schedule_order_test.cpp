@@ -12,8 +12,8 @@ template <typename Scheduler>
 std::string blocks_text(const Batch& batch, Told told) {
   std::string text;
   with_summary<Scheduler::mha_schedule>(batch, told, [&](const auto& summary) {
-    const Scheduler first(batch.shape, OneThread{0});
-    for (uint32_t idx = 0; idx < first.grid_dim(batch.size(), batch.max_tiles()).num_blocks(); ++idx) {
+    const GridDim grid = Scheduler::grid_dim(batch.size(), batch.max_tiles(), batch.shape);
+    for (uint32_t idx = 0; idx < grid.num_blocks(); ++idx) {
       Block block(Scheduler(batch.shape, OneThread{idx}), summary);
       block.finish();
       text += text.empty() ? "" : " | ";
@@ -87,16 +87,48 @@ TEST(Schedule, NumbersKnownAtCompileTimeOverrideThoseOfTheObject) {
   EXPECT_EQ(tiles_of(batch, block.tiles()), (std::vector<Tile>{{0, 0, 0}, {0, 1, 0}, {1, 0, 0}, {1, 1, 0}}));
 }
 
-TEST(Schedule, NamesAndGrids) {
+TEST(Schedule, Names) {
   using Transient = TransientScheduler<PROMPT_ROTATE, OneThread>;
   using Queued = QueuedTileScheduler<LPT, OneThread>;
   EXPECT_STREQ(Transient::get_type_name(), "TransientScheduler<PROMPT_ROTATE>");
   EXPECT_STREQ(Strided<DEFAULT>::get_type_name(), "TileScheduler<DEFAULT>");
   EXPECT_STREQ(Queued::get_type_name(), "QueuedTileScheduler<LPT>");
-  const MHATileShape shape{128, 16, 78};
-  EXPECT_EQ(Transient(shape).grid_dim(4, 9), (GridDim{9, 16, 4}));
-  EXPECT_EQ(Strided<DEFAULT>(shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
-  EXPECT_EQ(Queued(nullptr, shape).grid_dim(4, 9), (GridDim{78, 1, 1}));
+}
+
+TEST(Schedule, AGridHasABlockForEveryTileAndAtMostTheBlocksThereAre) {
+  using Transient = TransientScheduler<PROMPT_ROTATE, OneThread>;
+  using Queued = QueuedTileScheduler<LPT, OneThread>;
+  const MHATileShape shape{128, 16, 132};
+  EXPECT_EQ(Transient::grid_dim(4, 9, shape), (GridDim{9 * 16 * 4}));
+  EXPECT_EQ(Strided<DEFAULT>::grid_dim(4, 9, shape), (GridDim{132}));
+  EXPECT_EQ(Queued::grid_dim(4, 9, shape), (GridDim{132}));
+  // Fewer tiles than blocks, and none.
+  const MHATileShape few{128, 2, 132};
+  EXPECT_EQ(Transient::grid_dim(1, 2, few), (GridDim{4}));
+  EXPECT_EQ(Strided<DEFAULT>::grid_dim(1, 2, few), (GridDim{4}));
+  EXPECT_EQ(Queued::grid_dim(2, 1, few), (GridDim{4}));
+  for (const auto& [batch_size, max_tiles] : {std::array{0u, 9u}, {4u, 0u}, {0u, 0u}}) {
+    EXPECT_EQ(Transient::grid_dim(batch_size, max_tiles, shape).num_blocks(), 0u);
+    EXPECT_EQ(Strided<DEFAULT>::grid_dim(batch_size, max_tiles, shape).num_blocks(), 0u);
+    EXPECT_EQ(Queued::grid_dim(batch_size, max_tiles, shape).num_blocks(), 0u);
+  }
+}
+
+template <typename Scheduler>
+concept KnowsItsGrid = requires {
+  Scheduler::grid_dim(4u, 9u);
+};
+
+TEST(Schedule, AGridOfNumbersKnownAtCompileTimeNeedsNoShape) {
+  constexpr MHATileShape kHeads{.num_heads = 16}, kBlocks{.num_heads = 16, .num_ctas = 132};
+  static_assert(TransientScheduler<LPT, OneThread, kHeads>::grid_dim(4, 9) == GridDim{9 * 16 * 4});
+  static_assert(TileScheduler<LPT, OneThread, kBlocks>::grid_dim(4, 9) == GridDim{132});
+  static_assert(QueuedTileScheduler<LPT, OneThread, kBlocks>::grid_dim(4, 2) == GridDim{128});
+  // What is known overrides what is given.
+  static_assert(TileScheduler<LPT, OneThread, kHeads>::grid_dim(4, 2, {1, 1, 200}) == GridDim{128});
+  static_assert(!KnowsItsGrid<TransientScheduler<LPT, OneThread>>);
+  static_assert(!KnowsItsGrid<TileScheduler<LPT, OneThread, kHeads>>);
+  static_assert(!KnowsItsGrid<QueuedTileScheduler<LPT, OneThread, kHeads>>);
 }
 
 TEST(Schedule, TheStepsOfASearchNeverPassItsSequence) {
@@ -124,6 +156,8 @@ TEST(Schedule, CountsThatDoNotFitAreRefused) {
   EXPECT_FALSE(check_tile_counts({128, 0, 132}, 1, 1, 1).ok());
   EXPECT_FALSE(check_tile_counts({128, 16, 0}, 1, 1, 1).ok());
   EXPECT_FALSE(check_tile_counts({1, 16, 1}, 1 << 14, 1 << 14, 1 << 28).ok()) << "2^32 tiles";
+  EXPECT_FALSE(check_tile_counts({1, 8, 1}, 1 << 14, 1 << 14, 1 << 28).ok()) << "more blocks than a grid has";
+  EXPECT_TRUE(check_tile_counts({1, 7, 1}, 1 << 14, 1 << 14, 1 << 28).ok());
   EXPECT_FALSE(check_tile_counts(shape, 1 << 20, 1 << 12, uint64_t{1} << 32).ok()) << "2^32 rows";
   EXPECT_FALSE(check_tile_counts({3'000'000'000, 1, 1}, 1, 3'000'000'001, 3'000'000'001).ok())
       << "the last tile begins in 32 bits and ends beyond";

@@ -164,12 +164,13 @@ void check_batch(const Batch& batch, Told told, std::mt19937& random) {
       return TileScheduler<kSchedule, OneThread>(batch.shape, thread);
     };
     const BlockTiles strided = run_blocks(make_strided, summary, random);
-    EXPECT_EQ(strided.size(), batch.shape.num_ctas);
+    EXPECT_EQ(strided.size(),
+              std::min(batch.shape.num_ctas, batch.size() * batch.shape.num_heads * batch.max_tiles()));
     expect_each_tile_once(batch, strided);
     if (summary.has_plan())  // no place is empty: every block has its share
       for (uint32_t block = 0; block < strided.size(); ++block) {
         std::vector<Tile> share;
-        for (size_t i = block; i < order.size(); i += strided.size()) share.push_back(order[i]);
+        for (size_t i = block; i < order.size(); i += batch.shape.num_ctas) share.push_back(order[i]);
         ASSERT_EQ(tiles_of(batch, strided[block]), share);
       }
 
@@ -246,18 +247,21 @@ uint64_t check_interleavings(const Batch& batch, Told told) {
   uint64_t num_checked = 0;
   with_summary<kSchedule>(batch, told, [&](const auto& summary) {
     const uint32_t num_places = summary.max_idx(batch.shape.num_heads);
+    using Scheduler = QueuedTileScheduler<kSchedule, ReplayedThread>;
+    const uint32_t num_blocks =
+        Scheduler::grid_dim(batch.size(), batch.max_tiles(), batch.shape).num_blocks();
     for_each_interleaving(batch.shape.num_ctas, num_places, [&](const std::vector<uint32_t>& visits) {
       if (testing::Test::HasFailure()) return;
       SCOPED_TRACE(batch.describe() + ", order " + to_string(kSchedule) + ", visits " +
                    testing::PrintToString(visits));
-      std::vector<std::vector<uint32_t>> places(batch.shape.num_ctas);
+      std::vector<std::vector<uint32_t>> places(num_blocks);
       for (uint32_t i = 0; i < visits.size(); ++i) places[visits[i]].push_back(i);
       BlockTiles tiles;
       uint32_t num_all_visits = 0;
-      for (uint32_t idx = 0; idx < batch.shape.num_ctas; ++idx) {
+      for (uint32_t idx = 0; idx < num_blocks; ++idx) {
         uint32_t num_visits = 0;
         const ReplayedThread thread{{idx}, &places[idx], &num_visits, num_places};
-        Block block(QueuedTileScheduler<kSchedule, ReplayedThread>(nullptr, batch.shape, thread), summary);
+        Block block(Scheduler(nullptr, batch.shape, thread), summary);
         block.finish();
         tiles.push_back(block.tiles());
         EXPECT_EQ(num_visits, places[idx].size()) << "block " << idx;

@@ -61,7 +61,7 @@ Status attend(const AttentionOptions& options, Report& report) {
       AttentionHarness::create(world.value()->rank(0), attention_case);
   if (!created.ok()) return created.status();
   AttentionHarness& harness = *created.value();
-  report.choice = harness.attention().choice();
+  report.choice = harness.choice();
   report.flops = attention_flops(attention_case);
   report.kv_bytes = key_value_bytes(attention_case);
   report.num_rows = static_cast<int64_t>(harness.batch().query_offsets.back()) * attention_case.num_heads;

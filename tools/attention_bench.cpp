@@ -123,7 +123,7 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
   if (!samples.ok()) return samples.status();
   for (double& microseconds : samples.value().front().microseconds) microseconds /= num_launches;
   AttentionBenchResult result{.bench_case = bench_case,
-                              .choice = attention.value()->choice(),
+                              .choice = attention.value()->choice(tensors),
                               .timing = samples.value().front().summarize(0),
                               .flops = attention_flops(attention_case),
                               .kv_bytes = key_value_bytes(attention_case)};

@@ -93,16 +93,15 @@ template <typename Scheduler, typename Lengths>
 void simulate(const AttentionWorkload& workload, const MHATileSummary<Lengths>& summary, TwinResult& result) {
   const MHATileShape shape = workload.tile_shape();
   uint32_t queue = 0, next_block = 0;
-  const uint32_t num_blocks = make_scheduler<Scheduler>(shape, 0, &queue)
-                                  .grid_dim(summary.batch_size, summary.max_num_prompt_tiles)
-                                  .num_blocks();
+  const uint32_t num_blocks =
+      Scheduler::grid_dim(summary.batch_size, summary.max_num_prompt_tiles, shape).num_blocks();
   result.type_name = Scheduler::get_type_name();
   result.tiles_per_block.resize(workload.num_ctas);
   result.busy_per_block.resize(workload.num_ctas);
   std::vector<Lane<Scheduler, Lengths>> lanes;
   using Free = std::pair<double, uint32_t>;  // when, and which lane
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
-  for (uint32_t lane_idx = 0; lane_idx < workload.num_ctas; ++lane_idx) {
+  for (uint32_t lane_idx = 0; lane_idx < std::min(workload.num_ctas, num_blocks); ++lane_idx) {
     lanes.emplace_back(lane_idx, shape, summary, &queue);
     free.emplace(0, lane_idx);
   }

@@ -8,6 +8,8 @@
 #include "attention_shape.hpp"
 #include "switchyard/base/checked.hpp"
 #include "switchyard/schedule/check.hpp"
+#include "switchyard/schedule/one_thread.hpp"
+#include "switchyard/schedule/schedulers.hpp"
 
 namespace switchyard {
 namespace {
@@ -27,6 +29,21 @@ MHASchedule order_of(OrderChoice choice) {
   return choice == OrderChoice::kRotate ? MHASchedule::PROMPT_ROTATE
          : choice == OrderChoice::kLpt  ? MHASchedule::LPT
                                         : MHASchedule::DEFAULT;
+}
+
+// The grid of a scheduler. Neither the order nor where it runs makes a difference.
+GridDim grid_of(TileSchedulerKind kind, const MHATileShape& shape, uint32_t batch_size,
+                uint32_t max_num_tiles) {
+  constexpr MHASchedule kAnyOrder = MHASchedule::DEFAULT;
+  switch (kind) {
+    case TileSchedulerKind::kTransient:
+      return TransientScheduler<kAnyOrder, OneThread>::grid_dim(batch_size, max_num_tiles, shape);
+    case TileSchedulerKind::kTile:
+      return TileScheduler<kAnyOrder, OneThread>::grid_dim(batch_size, max_num_tiles, shape);
+    case TileSchedulerKind::kQueued:
+      break;
+  }
+  return QueuedTileScheduler<kAnyOrder, OneThread>::grid_dim(batch_size, max_num_tiles, shape);
 }
 
 // A tensor without gaps. One without rows is told of as one row that nobody reads.
@@ -80,9 +97,9 @@ void Attention::choose() {
     choice_.tile_rows = kernel.tile_rows / heads_per_tile_;
   }
   max_num_tiles_ = ceil_div(static_cast<uint32_t>(shape_.max_query_len), choice_.tile_rows);
-  choice_.num_blocks = max_num_blocks();
-  if (shape_.num_blocks == 0) choice_.num_blocks *= kernel.blocks_per_multiprocessor;
-  choose_splits();
+  uint32_t num_ctas = max_num_blocks();
+  if (shape_.num_blocks == 0) num_ctas *= kernel.blocks_per_multiprocessor;
+  choose_splits(num_ctas);
 
   choice_.scheduler = kind_of(shape_.scheduler);
   choice_.order = order_of(shape_.order);
@@ -109,11 +126,26 @@ void Attention::choose() {
   // is left.
   const uint32_t num_parts = choice_.num_splits;
   tile_shape_ = {choice_.tile_rows, static_cast<uint32_t>(shape_.num_heads) / heads_per_tile_ * num_parts,
-                 choice_.num_blocks, static_cast<uint32_t>(kernels_.l2_bytes() / kv_row_bytes),
+                 num_ctas, static_cast<uint32_t>(kernels_.l2_bytes() / kv_row_bytes),
                  group / heads_per_tile_ * num_parts};
-  if (choice_.scheduler == TileSchedulerKind::kTransient)
-    choice_.num_blocks =
-        static_cast<uint32_t>(std::max<uint64_t>(1, std::min<uint64_t>(num_places(), INT32_MAX)));
+  choice_.num_blocks =
+      grid_of(choice_.scheduler, tile_shape_, static_cast<uint32_t>(shape_.batch_size), max_num_tiles_)
+          .num_blocks();
+}
+
+// The shape does not tell whether sequences have keys of their own number.
+bool Attention::takes_queue_for_keys(const AttentionTensors& tensors) const {
+  return shape_.scheduler == SchedulerChoice::kAuto && tensors.key_lengths != nullptr &&
+         choice_.scheduler != TileSchedulerKind::kQueued;
+}
+
+AttentionChoice Attention::choice(const AttentionTensors& tensors) const {
+  AttentionChoice choice = choice_;
+  if (takes_queue_for_keys(tensors)) {
+    choice.scheduler = TileSchedulerKind::kQueued;
+    choice.reason = "sequences have keys of their own number: blocks take tiles from a queue";
+  }
+  return choice;
 }
 
 uint32_t Attention::max_num_blocks() const {
@@ -122,13 +154,13 @@ uint32_t Attention::max_num_blocks() const {
 }
 
 // Enough parts of the keys that all blocks have work, and about the same.
-void Attention::choose_splits() {
+void Attention::choose_splits(uint32_t num_ctas) {
   const AttentionKernel& kernel = kernels_.at(shape_.head_dim, choice_.kind);
   split_keys_ = static_cast<uint32_t>(shape_.max_key_len);
   const uint64_t num_units = static_cast<uint64_t>(shape_.batch_size) *
                              static_cast<uint64_t>(shape_.num_heads) / heads_per_tile_ * max_num_tiles_;
   if (choice_.kind != AttentionKind::kDecode || num_units == 0) return;
-  const uint64_t num_wanted = ceil_div<uint64_t>(uint64_t{choice_.num_blocks} * kUnitsPerBlock, num_units);
+  const uint64_t num_wanted = ceil_div<uint64_t>(uint64_t{num_ctas} * kUnitsPerBlock, num_units);
   const uint64_t num_useful = ceil_div<uint64_t>(split_keys_, kMinSplitKeys);
   const uint64_t num_splits = std::min({num_wanted, num_useful, uint64_t{kMaxSplits}});
   if (num_splits <= 1) return;
@@ -220,9 +252,7 @@ AttentionNumbers Attention::numbers_of(const AttentionTensors& tensors) const {
                    static_cast<uint32_t>(shape_.max_query_len),
                    static_cast<uint32_t>(shape_.max_key_len)};
   if (tensors.query_offsets != nullptr) numbers.order.plan = tile_plan();
-  // The shape does not tell that sequences have keys of their own number.
-  if (shape_.scheduler == SchedulerChoice::kAuto && tensors.key_lengths != nullptr)
-    numbers.order.kind = TileSchedulerKind::kQueued;
+  if (takes_queue_for_keys(tensors)) numbers.order.kind = TileSchedulerKind::kQueued;
   numbers.keys = keys_of(tensors);
   numbers.num_heads = static_cast<uint32_t>(shape_.num_heads);
   numbers.heads_per_kv_head = static_cast<uint32_t>(shape_.num_heads / shape_.num_kv_heads);

@@ -74,6 +74,7 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
   ExchangeSizes sizes{};
   sizes.row_capacity = switchyard::row_capacity(config, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(place_rows(config, sizes));
+  sizes.counters = static_cast<uint64_t>(SyncCounterLayout{shape.n_experts}.total_size()) * sizeof(int32_t);
   CheckedSize recv(0), combine(0), send(0), reduce(0);
   if (config.protocol == Protocol::kSlotted) {
     recv = DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks, tokens, message_bytes(config)}
@@ -81,10 +82,8 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
     combine = CombineRecvLayout{tokens, config.top_k, combine_bytes(config)}.bytes();
     if (has_shared) send = DispatchSendLayout{tokens, message_bytes(config)}.bytes();
     sizes.combine_counts = CombineCountLayout{shape.n_experts}.bytes().value();
-    sizes.counters = static_cast<uint64_t>(SyncCounterLayout{shape.n_experts}.total_size()) * sizeof(int32_t);
   } else {
     sizes.combine_counts = OutputCellLayout{shape.n_ranks}.bytes().value();
-    sizes.counters = static_cast<uint64_t>(DirectCounters::size(shape.n_experts + 1)) * sizeof(int32_t);
     sizes.count_table =
         CountTableLayout{shape.n_ranks, shape.n_experts + (has_shared ? 1 : 0)}.bytes().value();
     sizes.row_of = (ids * CheckedSize(sizeof(uint32_t))).value();

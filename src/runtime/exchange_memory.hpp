@@ -44,6 +44,10 @@ struct ExchangeMemory {
   RowBuffers row_buffers(const ExchangeSizes& sizes) const;
   uint64_t bytes() const;
 
+  EPLocalSyncCounters<> ep_counters(const EpShape& shape) const {
+    return {counters.as<int32_t>(), shape.n_experts};
+  }
+
   // As nothing had ever arrived. Enqueued on the rank's stream.
   Status clear(const Rank& owner);
   // Overwrites what earlier steps left to receive.

@@ -167,7 +167,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
                                to_string(config_.dispatch_format));
   SWITCHYARD_RETURN_IF_ERROR(check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
-  const DirectCounters counters{memory.counters.as<int32_t>()};
+  const DirectCounters counters{memory.ep_counters(shape_of_rank(rank))};
   FaultChannel fault = step_fault_channel(rank);
   fault.first_expert = rank * n_local_experts();
   return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
@@ -330,9 +330,9 @@ Status ExpertParallel::take_skipped_step(int rank) {
   std::memset(&record, 0, sizeof(record));
   int32_t last_is_skipped = 0;
   const Rank& owner = member(rank);
+  const DirectCounters counters{state.memory.ep_counters(shape_of_rank(rank))};
   SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&last_is_skipped, DirectCounters{state.memory.counters.as<int32_t>()}.is_skipped(),
-                          sizeof(last_is_skipped), owner.stream()));
+      owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
   if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
     state.step = Step::kIdle;
   return Status(StatusCode::kResourceExhausted, describe(*skipped));

@@ -74,7 +74,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.signal_scope = signal_scope();
   for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
-  arguments.counters = own.counters.as<int32_t>();
+  arguments.ep_counters = own.ep_counters(arguments.shape);
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
   arguments.scales_offset = sizes_->scales_offset;
@@ -93,7 +93,7 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   arguments.signal_scope = signal_scope();
   for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
-  arguments.counters = own.counters.as<int32_t>();
+  arguments.ep_counters = own.ep_counters(arguments.shape);
   arguments.row_of = own.row_of.as<uint32_t>();
   arguments.fault = step_fault_channel(rank);
   return arguments;

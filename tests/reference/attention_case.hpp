@@ -55,6 +55,7 @@ class AttentionHarness {
   Result<AttentionDifference> compare(int stride = 1);
 
   Attention& attention() { return *attention_; }
+  AttentionChoice choice() const { return attention_->choice(tensors_); }
   const AttentionBatch& batch() const { return batch_; }
   const AttentionTensors& tensors() const { return tensors_; }
 

@@ -48,7 +48,7 @@ struct DispatchArguments {
 
   RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout; direct: rows
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
-  int32_t* counters;                   // EPLocalSyncCounters::ptr; direct: DirectCounters::ptr
+  EPLocalSyncCounters<> ep_counters;   // of shape.n_experts
   FaultChannel fault;
 
   // Direct protocol only.
@@ -85,7 +85,7 @@ struct CombineArguments {
 
   RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
-  int32_t* counters;                   // as in dispatch
+  EPLocalSyncCounters<> ep_counters;   // as in dispatch
   FaultChannel fault;
 
   const uint32_t* row_of;  // direct protocol only: as dispatch left it

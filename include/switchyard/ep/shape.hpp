@@ -60,18 +60,24 @@ struct ShapeOf {
   SWITCHYARD_HD constexpr int max_tokens_per_rank() const {
     return kFixed.max_tokens_per_rank != 0 ? kFixed.max_tokens_per_rank : given.max_tokens_per_rank;
   }
-  SWITCHYARD_HD constexpr int num_ids() const { return given.num_ids != 0 ? given.num_ids : n_experts(); }
+  SWITCHYARD_HD constexpr int first_expert() const {
+    return kFixed.first_expert != 0 ? kFixed.first_expert : given.first_expert;
+  }
+  SWITCHYARD_HD constexpr int num_ids() const {
+    const int num_ids = kFixed.num_ids != 0 ? kFixed.num_ids : given.num_ids;
+    return num_ids != 0 ? num_ids : n_experts();
+  }
   // An id as topk_ids may hold it.
   SWITCHYARD_HD constexpr bool is_id(int id) const {
     return static_cast<uint32_t>(id) + 1 <= static_cast<uint32_t>(num_ids());
   }
   // -1: padding, or an expert that another rank looks after.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
-    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(given.first_expert);
+    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
     return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
   }
   // Its number among the model's experts.
-  SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + given.first_expert; }
+  SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + first_expert(); }
   SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
   SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const {
     return static_cast<int>(static_cast<uint32_t>(expert_idx) * owner_factor / kOwnerUnit);

@@ -37,7 +37,7 @@ struct AttentionShape {
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks =
-      0;  // a budget; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
+      0;  // at most; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
 };
 
 // All in memory of the rank's device; rows are [row][head][head_dim], without gaps, 16-byte aligned.
@@ -80,16 +80,17 @@ class Attention {
   Status run(const AttentionTensors& tensors);
 
   const AttentionShape& shape() const { return shape_; }
-  const AttentionChoice& choice() const { return choice_; }
-  // Places of the grid of tiles, [sequence][head][tile] with the heads of choice(): how many tile_times there
-  // are.
+  // What run() launches for these tensors: the shape decides, but for key_lengths.
+  AttentionChoice choice(const AttentionTensors& tensors) const;
+  // Places of the grid of tiles, [sequence][head or part of its keys][tile]: how many tile_times there are.
   uint64_t num_places() const;
 
  private:
   Attention(Rank& rank, const AttentionShape& shape);
 
   void choose();
-  void choose_splits();
+  void choose_splits(uint32_t num_ctas);
+  bool takes_queue_for_keys(const AttentionTensors& tensors) const;
   Status allocate();
   uint32_t max_num_blocks() const;
   uint32_t combine_warps(uint32_t num_places) const;
@@ -102,7 +103,7 @@ class Attention {
   Rank& rank_;
   const AttentionShape shape_;
   const AttentionKernels& kernels_;
-  AttentionChoice choice_;
+  AttentionChoice choice_;  // of tensors without key_lengths
   MHATileShape tile_shape_;
   uint32_t heads_per_tile_ = 1;
   uint32_t max_num_tiles_ = 0;  // of one sequence and head

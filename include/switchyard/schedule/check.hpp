@@ -1,4 +1,4 @@
-// On the host, before a launch: can the tiles of a batch be counted in 32 bits?
+// On the host, before a launch: can the tiles of a batch be counted, and have a block each?
 #pragma once
 
 #include "switchyard/base/checked.hpp"
@@ -18,14 +18,15 @@ inline Status check_tile_counts(const MHATileShape& shape, uint64_t batch_size, 
   const CheckedSize places = CheckedSize(batch_size) * CheckedSize(shape.num_heads) * CheckedSize(num_tiles) +
                              CheckedSize(shape.num_ctas);
   const CheckedSize last_row = CheckedSize(num_tiles) * CheckedSize(shape.tile_shape);
-  for (const CheckedSize& count : {CheckedSize(num_rows), places, last_row})
-    if (!count.ok() || count.value() > UINT32_MAX)
-      return invalid_argument(
-          "%llu sequences of up to %llu rows, %llu rows in all, %u heads, tiles of %u rows, %u blocks: more "
-          "rows or tiles than 32 "
-          "bits can count",
-          static_cast<unsigned long long>(batch_size), static_cast<unsigned long long>(max_seq_len),
-          static_cast<unsigned long long>(num_rows), shape.num_heads, shape.tile_shape, shape.num_ctas);
+  constexpr uint64_t kMaxPlaces = INT32_MAX;  // as many blocks as a grid can have
+  const bool fits = places.ok() && places.value() <= kMaxPlaces && last_row.ok() &&
+                    last_row.value() <= UINT32_MAX && num_rows <= UINT32_MAX;
+  if (!fits)
+    return invalid_argument(
+        "%llu sequences of up to %llu rows, %llu rows in all, %u heads, tiles of %u rows, %u blocks: more "
+        "rows than 32 bits or more tiles than 31 bits can count",
+        static_cast<unsigned long long>(batch_size), static_cast<unsigned long long>(max_seq_len),
+        static_cast<unsigned long long>(num_rows), shape.num_heads, shape.tile_shape, shape.num_ctas);
   return Status();
 }
 

@@ -30,8 +30,11 @@ class TileSchedulerBase {
     move_to(summary, state, state.idx);
     return state;
   }
-  SWITCHYARD_HD constexpr MHATileShape shape() const {
-    MHATileShape shape = shape_;
+  SWITCHYARD_HD constexpr MHATileShape shape() const { return with_fixed(shape_); }
+
+ protected:
+  // A shape with the numbers that are known at compile time.
+  SWITCHYARD_HD static constexpr MHATileShape with_fixed(MHATileShape shape) {
     if (kShape.tile_shape != 0) shape.tile_shape = kShape.tile_shape;
     if (kShape.num_heads != 0) shape.num_heads = kShape.num_heads;
     if (kShape.num_ctas != 0) shape.num_ctas = kShape.num_ctas;
@@ -39,8 +42,20 @@ class TileSchedulerBase {
     if (kShape.heads_per_kv_head != 1) shape.heads_per_kv_head = kShape.heads_per_kv_head;
     return shape;
   }
+  // The places of the order, unless a plan leaves some out.
+  SWITCHYARD_HD static constexpr uint32_t num_places(uint32_t batch_size, uint32_t max_num_prompt_tiles,
+                                                     const MHATileShape& shape) {
+    return batch_size * with_fixed(shape).num_heads * max_num_prompt_tiles;
+  }
+  // The grid of blocks that go on from tile to tile: a block that would have no place to begin at is left
+  // out.
+  SWITCHYARD_HD static constexpr GridDim persistent_grid(uint32_t batch_size, uint32_t max_num_prompt_tiles,
+                                                         const MHATileShape& shape) {
+    const uint32_t num_ctas = with_fixed(shape).num_ctas;
+    const uint32_t num_blocks = num_places(batch_size, max_num_prompt_tiles, shape);
+    return {num_blocks < num_ctas ? num_blocks : num_ctas};
+  }
 
- protected:
   SWITCHYARD_HD constexpr TileSchedulerBase(const MHATileShape& shape, Environment environment)
       : environment_(environment), shape_(shape) {}
 
@@ -90,8 +105,14 @@ class TransientScheduler : public TileSchedulerBase<kSchedule, Environment, kSha
     state.idx = state.max_idx;
     return {};
   }
-  SWITCHYARD_HD constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles) const {
-    return {max_num_prompt_tiles, this->shape().num_heads, batch_size};
+  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
+                                                  const MHATileShape& shape) {
+    return {Base::num_places(batch_size, max_num_prompt_tiles, shape)};
+  }
+  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size,
+                                                  uint32_t max_num_prompt_tiles) requires(kShape.num_heads !=
+                                                                                          0) {
+    return grid_dim(batch_size, max_num_prompt_tiles, kShape);
   }
   SWITCHYARD_HD static constexpr const char* get_type_name() {
     return Base::name_of_order("TransientScheduler<DEFAULT>", "TransientScheduler<PROMPT_ROTATE>",
@@ -123,8 +144,14 @@ class TileScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
     }
     return info;
   }
-  SWITCHYARD_HD constexpr GridDim grid_dim(uint32_t /*batch_size*/, uint32_t /*max_num_prompt_tiles*/) const {
-    return {this->shape().num_ctas, 1, 1};
+  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
+                                                  const MHATileShape& shape) {
+    return Base::persistent_grid(batch_size, max_num_prompt_tiles, shape);
+  }
+  SWITCHYARD_HD static constexpr GridDim grid_dim(
+      uint32_t batch_size,
+      uint32_t max_num_prompt_tiles) requires(kShape.num_heads != 0 && kShape.num_ctas != 0) {
+    return grid_dim(batch_size, max_num_prompt_tiles, kShape);
   }
   SWITCHYARD_HD static constexpr const char* get_type_name() {
     return Base::name_of_order("TileScheduler<DEFAULT>", "TileScheduler<PROMPT_ROTATE>",
@@ -175,8 +202,14 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
       this->move_to(summary, state, this->environment_.receive(slot));
     return this->valid_seq_info(summary, state);
   }
-  SWITCHYARD_HD constexpr GridDim grid_dim(uint32_t /*batch_size*/, uint32_t /*max_num_prompt_tiles*/) const {
-    return {this->shape().num_ctas, 1, 1};
+  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
+                                                  const MHATileShape& shape) {
+    return Base::persistent_grid(batch_size, max_num_prompt_tiles, shape);
+  }
+  SWITCHYARD_HD static constexpr GridDim grid_dim(
+      uint32_t batch_size,
+      uint32_t max_num_prompt_tiles) requires(kShape.num_heads != 0 && kShape.num_ctas != 0) {
+    return grid_dim(batch_size, max_num_prompt_tiles, kShape);
   }
   SWITCHYARD_HD static constexpr const char* get_type_name() {
     return Base::name_of_order("QueuedTileScheduler<DEFAULT>", "QueuedTileScheduler<PROMPT_ROTATE>",

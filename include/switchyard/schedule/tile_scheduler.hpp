@@ -18,7 +18,8 @@
 
 namespace switchyard {
 
-// The grid of a launch.
+// The grid of a launch. Schedulers make one-dimensional grids, since an environment knows its block by one
+// index; one without blocks needs no launch.
 struct GridDim {
   uint32_t x = 1, y = 1, z = 1;
 
@@ -30,7 +31,7 @@ struct GridDim {
 template <typename Environment>
 concept TileEnvironment = std::is_trivially_copyable_v<Environment> &&
     requires(const Environment environment, uint32_t* word, uint32_t value) {
-  // This block's place among all blocks of the grid, x fastest, then y, then z.
+  // This block's index in the grid.
   { environment.block_idx() } -> std::convertible_to<uint32_t>;
   // True in the one thread of the producer that takes indices from a queue.
   { environment.is_producer_leader() } -> std::convertible_to<bool>;
@@ -49,7 +50,7 @@ template <typename Scheduler, typename Lengths = RowOffsets>
 concept MHATileScheduler = std::is_trivially_copyable_v<Scheduler> &&
     std::same_as<typename Scheduler::device_type, Scheduler> &&
     requires(const Scheduler scheduler, const MHATileSummary<Lengths> summary, MHATileState state,
-             uint32_t* slots, uint32_t number) {
+             uint32_t* slots, uint32_t number, const MHATileShape shape) {
   // False: a block has one tile, and advance() always ends it.
   requires std::same_as<decltype(Scheduler::may_advance), const bool>;
   requires std::same_as<decltype(Scheduler::mha_schedule), const MHASchedule>;
@@ -62,8 +63,9 @@ concept MHATileScheduler = std::is_trivially_copyable_v<Scheduler> &&
     scheduler.template advance<true, MHASchedulerSynchronization::NONE>(summary, state, number)
     } -> std::same_as<OptionalReg<SeqInfo>>;
   { scheduler.template advance<false>(summary, state, number) } -> std::same_as<OptionalReg<SeqInfo>>;
-  // The grid to launch, for batch_size sequences of at most max_num_prompt_tiles tiles.
-  { scheduler.grid_dim(number, number) } -> std::same_as<GridDim>;
+  // The grid to launch, for batch_size sequences of at most max_num_prompt_tiles tiles. Where the scheduler's
+  // numbers are known at compile time, Scheduler::grid_dim(number, number) is enough.
+  { Scheduler::grid_dim(number, number, shape) } -> std::same_as<GridDim>;
   // The block's first tile. `slots` are at least two words of shared memory.
   { scheduler.initial_state(slots, summary) } -> std::same_as<MHATileState>;
   // The sequence of the tile the block stands on, which must lie before the end of the order.

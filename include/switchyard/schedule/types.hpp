@@ -83,7 +83,7 @@ struct MHATileState {
 struct MHATileShape {
   uint32_t tile_shape = 0;  // rows of a tile
   uint32_t num_heads = 0;   // query heads; K/V heads where each tile holds all queries of one (decoding)
-  uint32_t num_ctas = 0;    // blocks of a persistent launch
+  uint32_t num_ctas = 0;    // blocks of a persistent launch, at most
   // LPT only. How many rows of one K/V head fit in L2, keys and values together; 0: any number.
   uint32_t kv_rows_in_l2 = 0;
   uint32_t heads_per_kv_head = 1;

@@ -26,7 +26,7 @@ struct DirectCombineAsync {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  DirectCounters counters{params.counters};
+  DirectCounters counters{params.ep_counters};
 
   SWITCHYARD_DEVICE explicit DirectCombineAsync(const Params& params_in) : params(params_in) {}
 
@@ -65,7 +65,7 @@ struct DirectCombineWait {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  DirectCounters counters{params.counters};
+  DirectCounters counters{params.ep_counters};
   DirectCombineShared& shared = target::shared_storage<DirectCombineShared>();
   const uint32_t row_bytes = Rows::row_bytes(shape.hidden());
 

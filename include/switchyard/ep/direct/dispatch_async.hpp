@@ -47,12 +47,12 @@ struct DirectDispatchAsync {
 
   const Params& params;
   // Loaded first and looked at later: loads take their time, and so does working out all the rest.
-  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.counters}.num_steps()));
+  const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps()));
   const bool is_well = finds_no_poison(params.fault);
   const IdBatch first_ids =
       IdBatch::load(params.topk_ids, ShapeOf<Fixed>{params.shape}.top_k() * params.num_tokens, 0);
   ShapeOf<Fixed> shape{params.shape};
-  DirectCounters counters{params.counters};
+  DirectCounters counters{params.ep_counters};
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
   const uint32_t token_bytes =
       static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));

@@ -19,7 +19,7 @@ struct DirectDispatchWait {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  DirectCounters counters{params.counters};
+  DirectCounters counters{params.ep_counters};
 
   SWITCHYARD_DEVICE explicit DirectDispatchWait(const Params& params_in) : params(params_in) {}
 

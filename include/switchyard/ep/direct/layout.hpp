@@ -66,11 +66,14 @@ struct OutputCellLayout {
   CheckedSize bytes() const { return CheckedSize(n_ranks) * CheckedSize(sizeof(uint64_t)); }
 };
 
-// What a rank keeps for itself from one kernel to the next, in int32.
+// The counters of the direct protocol by name, in the region of EPLocalSyncCounters that is dispatch_async's.
+// All but the two numbers of blocks last from one kernel to the next.
 struct DirectCounters {
   int32_t* ptr;
 
-  static constexpr int size(int num_groups) { return kRowOffsets + num_groups + 1; }
+  template <int n_experts>
+  SWITCHYARD_HD constexpr explicit DirectCounters(const EPLocalSyncCounters<n_experts>& counters)
+      : ptr(counters.get_dispatch_async_ptr()) {}
 
   // Steps whose dispatch has ended.
   SWITCHYARD_HD int32_t* num_steps() const { return ptr; }
@@ -85,6 +88,8 @@ struct DirectCounters {
 
  private:
   static constexpr int kRowOffsets = 4;
+  // A shared expert, the experts (all are local to a single rank) and the total; the region grows faster.
+  static_assert(kRowOffsets + 1 + 1 + 1 <= SyncCounterLayout{1}.dispatch_async_size());
 };
 
 // Whose scales a row has: a rank, and which of the entries it keeps.

@@ -22,7 +22,7 @@ struct CombineAsync {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  SyncCounters counters{params.counters, {shape.n_experts()}};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
   CombineAsyncShared& shared = target::shared_storage<CombineAsyncShared>();
 

@@ -19,7 +19,7 @@ struct CombineWait {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  SyncCounters counters{params.counters, {shape.n_experts()}};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   TokenSources& sources = target::shared_storage<TokenSources>();
   CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
 

@@ -35,7 +35,7 @@ struct DispatchAsync {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  SyncCounters counters{params.counters, {shape.n_experts()}};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
   DispatchAsyncShared& shared = target::shared_storage<DispatchAsyncShared>();
 

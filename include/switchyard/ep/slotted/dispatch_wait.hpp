@@ -24,7 +24,7 @@ struct DispatchWait {
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
-  SyncCounters counters{params.counters, {shape.n_experts()}};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
   DispatchRecvLayout recv_layout{shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(),
                                  message_layout.bytes()};
