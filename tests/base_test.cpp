@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/base/checked.hpp"
