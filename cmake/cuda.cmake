@@ -1,6 +1,13 @@
-# Decides whether the CUDA target is built, and for which GPU.
+# Decides whether the CUDA target is built, and for which GPU. Where it is left out, SWITCHYARD_LEFT_OUT says why and
+# what to do about it, in one sentence that `make run` shows.
 set(SWITCHYARD_HAS_CUDA OFF)
-if(NOT SWITCHYARD_CUDA STREQUAL "OFF" AND NOT SWITCHYARD_SANITIZER)
+set(left_out "")
+file(GLOB gpus /dev/nvidia[0-9]* /dev/dxg)
+if(SWITCHYARD_CUDA STREQUAL "OFF" OR SWITCHYARD_SANITIZER)
+  # That was asked for.
+elseif(SWITCHYARD_CUDA STREQUAL "IF_GPU" AND NOT gpus)
+  set(left_out "this machine has no GPU; `make test` and `cmake --preset release` build it wherever nvcc is")
+else()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -18,9 +25,12 @@ if(NOT SWITCHYARD_CUDA STREQUAL "OFF" AND NOT SWITCHYARD_SANITIZER)
     set(SWITCHYARD_HAS_CUDA ON)
   elseif(SWITCHYARD_CUDA STREQUAL "ON")
     message(FATAL_ERROR "SWITCHYARD_CUDA=ON, but there is no nvcc; put it on the PATH or set CUDACXX")
+  else()
+    set(left_out "there is no nvcc; put it on the PATH or set CUDACXX, then run `cmake --preset release`")
   endif()
 endif()
 message(STATUS "Switchyard: CUDA target ${SWITCHYARD_HAS_CUDA}")
+set(SWITCHYARD_LEFT_OUT "${left_out}" CACHE INTERNAL "Why there is no CUDA target, unless that was asked for")
 
 # How every .cu of ours is compiled. No contraction to fma: host and device agree bit for bit.
 if(SWITCHYARD_HAS_CUDA)

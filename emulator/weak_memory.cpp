@@ -171,6 +171,9 @@ struct WeakMemory::Line {
   }
 };
 
+// By address / kLineBytes; never iterated, so that addresses decide nothing.
+struct WeakMemory::Lines : std::unordered_map<uintptr_t, Line> {};
+
 // Where an access goes.
 struct WeakMemory::Place {
   Line& line;
@@ -180,7 +183,7 @@ struct WeakMemory::Place {
 };
 
 WeakMemory::WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant)
-    : random_{seed ^ 0x7765616bull}, mutant_(std::move(mutant)) {}
+    : random_{seed ^ 0x7765616bull}, mutant_(std::move(mutant)), lines_(std::make_unique<Lines>()) {}
 WeakMemory::~WeakMemory() = default;
 
 // Streams, launches and blocks.
@@ -259,11 +262,11 @@ void WeakMemory::forget(const void* memory, uint64_t bytes) {
   if (!is_touched_) return;
   const uintptr_t first = reinterpret_cast<uintptr_t>(memory) / kLineBytes;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes + kLineBytes - 1) / kLineBytes;
-  if (last - first > lines_.size()) {
-    std::erase_if(lines_, [&](const auto& entry) { return entry.first >= first && entry.first < last; });
+  if (last - first > lines_->size()) {
+    std::erase_if(*lines_, [&](const auto& entry) { return entry.first >= first && entry.first < last; });
     return;
   }
-  for (uintptr_t key = first; key < last; ++key) lines_.erase(key);
+  for (uintptr_t key = first; key < last; ++key) lines_->erase(key);
 }
 
 void WeakMemory::add_range(const void* memory, uint64_t bytes) {
@@ -328,7 +331,7 @@ WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
   check_range(self, access);
   is_touched_ = true;
   const uintptr_t address = reinterpret_cast<uintptr_t>(access.address);
-  Place place{.line = lines_[address / kLineBytes],
+  Place place{.line = (*lines_)[address / kLineBytes],
               .offset = static_cast<uint32_t>(address % kLineBytes),
               .mask = static_cast<uint16_t>(((1u << access.bytes) - 1) << address % kLineBytes)};
   std::memcpy(place.memory.at(place.offset), access.address, access.bytes);

@@ -65,6 +65,7 @@ class WeakMemory {
   struct Actor;
   struct StreamState;
   struct Line;
+  struct Lines;
   struct Write;
   struct Read;
   struct Published;
@@ -100,8 +101,7 @@ class WeakMemory {
   std::vector<std::unique_ptr<Actor>> actors_;
   std::unordered_map<const Stream*, std::unique_ptr<StreamState>> streams_;
   Knowledge host_;
-  std::unordered_map<uintptr_t, Line>
-      lines_;                // by address / 16; never iterated, so that addresses decide nothing
+  const std::unique_ptr<Lines> lines_;
   uint64_t generation_ = 1;  // lines of earlier ones are empty
   bool is_touched_ = false;  // in this generation
   std::unordered_map<const uint64_t*, Transfer> transfers_;

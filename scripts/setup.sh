@@ -1,20 +1,109 @@
 #!/usr/bin/env bash
-# Installs what the build needs on Debian and Ubuntu, if it is not there. The README says what each is for.
-set -euo pipefail
+# Looks for what the build needs, wherever it comes from, and installs with apt what is not there.
+#   scripts/setup.sh             for the command
+#   scripts/setup.sh tests       and for the tests
+#   scripts/setup.sh compilers   and for scripts/compile_with.sh
+# The README says what each is for.
+set -uo pipefail
+scope=${1:-command}
 
-packages=(g++ make cmake ninja-build libboost-context-dev libcli11-dev libgtest-dev)
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+missing=() packages=()  # what was looked for in vain, and Debian's names for it
+lack() { missing+=("$1") packages+=("${@:2}"); }
+has() { command -v "$1" >/dev/null; }
+is_older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+look_for_tools() {
+  local compiler=${CXX:-c++}
+  has "${compiler%% *}" || lack "no C++ compiler on the PATH" g++
+  has make || lack "no make on the PATH" make
+  has ninja || lack "no ninja on the PATH" ninja-build
+  if ! has cmake; then
+    lack "no cmake on the PATH" cmake
+  else
+    local version=$(cmake --version | grep -oE -m 1 '[0-9]+\.[0-9.]+')
+    ! is_older "$version" 3.22 || lack "$(command -v cmake) is $version, older than 3.22" cmake
+  fi
+  [ "$scope" = compilers ] || return 0
+  has g++-11 || lack "no g++-11 on the PATH" g++-11
+  has clang++-16 || lack "no clang++-16 on the PATH" clang-16
+  echo '#include <version>' | clang++-16 -stdlib=libc++ -E -x c++ - >/dev/null 2>&1 ||
+    lack "clang++-16 finds no libc++" libc++-16-dev libc++abi-16-dev
+}
+
+# What CMake finds is what counts, so CMake is asked, the way the build asks it.
+look_for_libraries() {
+  local probe=$(mktemp -d)
+  cat >"$probe/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.22)
+project(probe LANGUAGES CXX)
+function(lack)
+  string(REPLACE ";" "|" line "${ARGV}")
+  file(APPEND ${CMAKE_SOURCE_DIR}/missing "${line}\n")
+endfunction()
+file(WRITE ${CMAKE_SOURCE_DIR}/missing "")
+set(oldest_GNU 11)
+set(oldest_Clang 16)
+if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS "${oldest_${CMAKE_CXX_COMPILER_ID}}")
+  lack("${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_VERSION}, older than ${oldest_${CMAKE_CXX_COMPILER_ID}}" g++)
+endif()
+set(Boost_USE_STATIC_LIBS ON)
+find_package(Boost 1.74 CONFIG QUIET COMPONENTS context)
+if(NOT TARGET Boost::context)
+  lack("CMake finds no static Boost.Context of 1.74 or later" libboost-context-dev)
+endif()
+find_package(CLI11 QUIET)
+if(NOT CLI11_FOUND)
+  lack("CMake finds no CLI11" libcli11-dev)
+endif()
+if(NOT SCOPE STREQUAL "command")
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    lack("CMake finds no GoogleTest" libgtest-dev)
+  endif()
+endif()
+END
+  local log what names
+  if log=$(cmake -S "$probe" -B "$probe/build" -G Ninja -DSCOPE="$scope" 2>&1); then
+    while IFS='|' read -r what names; do lack "$what" "$names"; done <"$probe/missing"
+  else
+    lack "CMake cannot use the compiler ($(grep -m 1 -A 2 'CMake Error' <<<"$log" | tr -s '\n ' ' '))" g++
+  fi
+  rm -rf "$probe"
+}
+
+look() {
+  missing=() packages=()
+  look_for_tools
+  [ ${#missing[@]} -gt 0 ] || look_for_libraries
+}
+
+failure=""
+install() {
+  local as_root=() log
+  if ! has apt-get; then
+    failure="there is no apt-get here"
+  elif [ "$(id -u)" -ne 0 ] && ! has sudo; then
+    failure="you are not root, and there is no sudo"
+  else
+    echo "setup: installing $*"
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+    # An update that fails may be that of another package's source: what counts is whether the installation does.
+    "${as_root[@]}" apt-get update -qq >/dev/null 2>&1
+    log=$("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq --no-install-recommends "$@" 2>&1) ||
+      failure="apt-get failed: $(grep -m 1 '^E:' <<<"$log" || tail -n 1 <<<"$log")"
+  fi
+  [ -z "$failure" ]
+}
+
+# Twice, since libraries are looked for once there is a CMake to look for them.
+for attempt in 1 2; do
+  look
+  [ ${#missing[@]} -gt 0 ] || exit 0
+  install "${packages[@]}" || break
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
-
-if ! command -v apt-get >/dev/null; then
-  echo "setup: no apt-get here; please install: ${missing[*]}" >&2
-  exit 1
-fi
-echo "setup: installing ${missing[*]}"
-as_root=()
-[ "$(id -u)" -eq 0 ] || as_root=(sudo)
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+look
+[ ${#missing[@]} -gt 0 ] || exit 0
+printf -v list '%s; ' "${missing[@]}"
+echo "setup: ${list%; }. Please install ${packages[*]}, as Debian names them${failure:+ ($failure)}." >&2
+exit 1

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "switchyard/base/bf16.hpp"
 #include "switchyard/base/checked.hpp"

@@ -1,5 +1,7 @@
 // Bad input, misuse and absent peers end in a Status that says what happened; after reset() the world works
 // again.
+#include <algorithm>
+
 #include "ep_harness.hpp"
 
 namespace switchyard {

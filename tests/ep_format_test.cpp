@@ -1,5 +1,8 @@
 // Dispatch in every token format, on every target and in both protocols: encoded rows and scales bit for bit
 // against the plain-loop reference, and what combine makes of experts that saw the quantised tokens.
+#include <algorithm>
+#include <limits>
+
 #include "ep_harness.hpp"
 
 namespace switchyard {

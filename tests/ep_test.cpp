@@ -1,4 +1,7 @@
 // Dispatch and combine, on every target: each step is checked bit for bit against the plain-loop reference.
+#include <algorithm>
+#include <limits>
+
 #include "step_test.hpp"
 
 namespace switchyard {

@@ -1,5 +1,7 @@
 // What a step may be besides all-to-all in bf16: a fused shared expert, a combine in fp8, no all-to-all but
 // an all-reduce; and all of them together, with tokens quantised. On every target and in both protocols.
+#include <algorithm>
+
 #include "step_test.hpp"
 
 namespace switchyard {

@@ -1,6 +1,7 @@
 // SiLU-and-multiply to every output, on every target, bit for bit against the plain-loop reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,7 @@
 // The expert-parallel protocols in weak memory, and a mutant for every release and acquire of
 // docs/memory-model.md, each of which must be caught.
+#include <iostream>
+
 #include "ep_harness.hpp"
 #include "switchyard/sync/wait.hpp"
 #include "switchyard/target/target.hpp"

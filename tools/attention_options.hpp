@@ -1,9 +1,14 @@
 // The options that describe a batch of attention and how it is to run, for the commands that run one.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 #include "reference/attention_case.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace switchyard::tools {
 

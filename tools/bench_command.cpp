@@ -1,6 +1,7 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
 #include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 
 #include "bench_report.hpp"
 #include "commands.hpp"

@@ -1,6 +1,8 @@
 // `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
 // do.
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "commands.hpp"
 

@@ -1,11 +1,11 @@
 // Making an ExpertParallel, what it owns, and what becomes of it when a step has failed.
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cstring>
 
 #include "expert_parallel_state.hpp"
 #include "switchyard/ep/direct/layout.hpp"
+#include "switchyard/target/target.hpp"
 
 namespace switchyard {
 namespace {
@@ -280,8 +280,7 @@ namespace {
 
 std::optional<FaultRecord> read_record(FaultRecord& record) {
   // acquire: the record; pairs with the release in record_fault()
-  if (std::atomic_ref<uint32_t>(record.state).load(std::memory_order_acquire) != FaultRecord::kWritten)
-    return {};
+  if (target::ld_acquire_system(&record.state) != FaultRecord::kWritten) return {};
   return record;
 }
 

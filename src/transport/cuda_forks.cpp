@@ -1,5 +1,7 @@
 #include "cuda_forks.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>

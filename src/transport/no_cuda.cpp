@@ -1,4 +1,4 @@
-// Builds without the CUDA toolkit: there are no GPUs, and that is no error until one is asked for.
+// Builds without the CUDA target: there are no GPUs, and that is no error until one is asked for.
 #include "switchyard/transport/device.hpp"
 
 namespace switchyard {
@@ -6,7 +6,8 @@ namespace switchyard {
 CudaReport report_cuda() { return {}; }
 int num_cuda_devices() { return 0; }
 std::string why_no_cuda() {
-  return "this build has no CUDA target (it was configured without nvcc, or with SWITCHYARD_CUDA off)";
+  return "this build has no CUDA target (it was configured without nvcc, where no GPU was, or with "
+         "SWITCHYARD_CUDA off)";
 }
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {
   return unavailable("%d GPU(s) asked for: %s", num_devices, why_no_cuda().c_str());

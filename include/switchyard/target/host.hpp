@@ -3,8 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <source_location>
 #include <type_traits>
@@ -206,20 +207,20 @@ inline uint16_t to_e5m2x2(float first, float second) {
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 
 // Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU, but not in a
-// weak memory.
+// weak memory. The compiler's builtins stand where std::atomic_ref could: libc++ has none before version 19.
 namespace detail {
-constexpr std::memory_order memory_order(Order order) {
+constexpr int memory_order(Order order) {
   switch (order) {
     case Order::kRelaxed:
-      return std::memory_order_relaxed;
+      return __ATOMIC_RELAXED;
     case Order::kAcquire:
-      return std::memory_order_acquire;
+      return __ATOMIC_ACQUIRE;
     case Order::kRelease:
-      return std::memory_order_release;
+      return __ATOMIC_RELEASE;
     case Order::kAcqRel:
-      return std::memory_order_acq_rel;
+      return __ATOMIC_ACQ_REL;
   }
-  return std::memory_order_seq_cst;
+  return __ATOMIC_SEQ_CST;
 }
 inline void preemption_point(Where where) {
   if (emulator::current_thread != nullptr && emulator::current_thread->preemptible) emulator::preempt(where);
@@ -235,14 +236,14 @@ T load(const T* p, Where where = Where::current()) {
     emulator::weak_load({p, sizeof(T), WordKind::kLoad, kOrder, kScope, true, where}, &value);
     return value;
   }
-  return std::atomic_ref<T>(*const_cast<T*>(p)).load(detail::memory_order(kOrder));
+  return __atomic_load_n(p, detail::memory_order(kOrder));
 }
 template <Order kOrder, Scope kScope, typename T>
 void store(T* p, T value, Where where = Where::current()) {
   detail::preemption_point(where);
   if (detail::is_weak()) [[unlikely]]
     return emulator::weak_store({p, sizeof(T), WordKind::kStore, kOrder, kScope, true, where}, &value);
-  std::atomic_ref<T>(*p).store(value, detail::memory_order(kOrder));
+  __atomic_store_n(p, value, detail::memory_order(kOrder));
 }
 template <Order kOrder, Scope kScope, typename T>
 T fetch_add(T* p, T value, Where where = Where::current()) {
@@ -256,7 +257,7 @@ T fetch_add(T* p, T value, Where where = Where::current()) {
     emulator::weak_modify({p, sizeof(T), WordKind::kAdd, kOrder, kScope, true, where}, &old, add, &value);
     return old;
   }
-  return std::atomic_ref<T>(*p).fetch_add(value, detail::memory_order(kOrder));
+  return __atomic_fetch_add(p, value, detail::memory_order(kOrder));
 }
 template <Order kOrder, Scope kScope, typename T>
 bool compare_exchange(T* p, T expected, T desired, Where where = Where::current()) {
@@ -272,8 +273,8 @@ bool compare_exchange(T* p, T expected, T desired, Where where = Where::current(
                           exchange, operands);
     return old == expected;
   }
-  return std::atomic_ref<T>(*p).compare_exchange_strong(expected, desired, detail::memory_order(kOrder),
-                                                        std::memory_order_acquire);
+  return __atomic_compare_exchange_n(p, &expected, desired, /*weak=*/false, detail::memory_order(kOrder),
+                                     __ATOMIC_ACQUIRE);
 }
 // Adds one, but makes 0 of `last` and of what lies beyond it; returns the value before.
 template <Order kOrder, Scope kScope>
@@ -290,10 +291,9 @@ uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last, Where where = Where::current
                           &last);
     return old;
   }
-  std::atomic_ref<uint32_t> word(*p);
-  uint32_t old = word.load(std::memory_order_relaxed);
-  while (!word.compare_exchange_weak(old, old >= last ? 0 : old + 1, detail::memory_order(kOrder),
-                                     std::memory_order_relaxed)) {
+  uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(p, &old, old >= last ? 0 : old + 1, /*weak=*/true,
+                                      detail::memory_order(kOrder), __ATOMIC_RELAXED)) {
   }
   return old;
 }
