@@ -46,10 +46,14 @@ CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_
                              const std::string& description) {
   const auto check = [](std::string& text) {
     uint64_t value = 0;
-    return is_whole_number(text, value) ? ""
-                                        : text + " must be a whole number 0.." + std::to_string(UINT64_MAX);
+    if (!is_whole_number(text, value))
+      return text + " must be a whole number 0.." + std::to_string(UINT64_MAX);
+    text = std::to_string(value);  // CLI11 would take 010 for an octal number
+    return std::string();
   };
-  return command.add_option(name, seed, description)->check(CLI::Validator(check, ""))->capture_default_str();
+  return command.add_option(name, seed, description)
+      ->transform(CLI::Validator(check, ""))
+      ->capture_default_str();
 }
 
 void add_target_option(CLI::App& command, std::string& target, const std::string& description) {

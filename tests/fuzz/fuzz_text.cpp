@@ -38,6 +38,12 @@ void expect(bool holds, const std::string& what) {
 
 bool is_one_line(std::string_view text) { return !text.empty() && text.find('\n') == std::string_view::npos; }
 
+// Whether a text that was read as this number says so in decimal digits.
+bool is_decimal(std::string_view text, uint64_t number) {
+  while (text.size() > 1 && text.front() == '0') text.remove_prefix(1);
+  return text == std::to_string(number);
+}
+
 // A file that holds `text`, in memory.
 std::string file_with(const std::string& text) {
   static const int file = memfd_create("routing.csv", 0);
@@ -124,6 +130,7 @@ Outcome fuzz_seed(const std::string& text) {
   };
   uint64_t seed = 7, again = 8;
   if (!parse(text, seed)) return Outcome::kRefused;
+  expect(is_decimal(text, seed), "a seed is read as " + std::to_string(seed));
   expect(parse(std::to_string(seed), again) && again == seed, "a seed is not what it says");
   return Outcome::kRead;
 }
@@ -137,10 +144,9 @@ Outcome fuzz_attention(const std::string& text) {
   CLI::App app;
   tools::AttentionOptions options;
   tools::add_attention_options(app, options);
-  std::vector<std::string> words = words_of(text);
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  const std::vector<std::string> words = words_of(text);
   try {
-    app.parse(words);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 wants them
   } catch (const CLI::ParseError&) {
     return Outcome::kRefused;
   }
