@@ -35,10 +35,13 @@ class CliTest : public ::testing::Test {
   }
   ~CliTest() override { std::filesystem::remove_all(folder); }
 
-  Outcome run(const std::string& arguments) {
+  // `before` is for the shell, in front of the command; `out_to` is where stdout goes, instead of
+  // Outcome::out.
+  Outcome run(const std::string& arguments, const std::string& out_to = "", const std::string& before = "") {
     const std::string err_path = folder / "err", out_path = folder / "out";
-    const std::string command =
-        std::string(SWITCHYARD_TOOL) + " " + arguments + " >'" + out_path + "' 2>'" + err_path + "'";
+    std::ofstream(out_path, std::ios::trunc).close();
+    const std::string command = before + std::string(SWITCHYARD_TOOL) + " " + arguments + " 2>'" + err_path +
+                                "' " + (out_to.empty() ? ">'" + out_path + "'" : out_to);
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out_path), read_file(err_path)};
   }

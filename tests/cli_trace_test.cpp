@@ -81,7 +81,7 @@ TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
     for (const auto& [place, row] : rows)
       for (const JsonValue& slice : row.slices)
         slices_of[{row.process, row.thread}] += slice["cat"].text + "/" + slice["name"].text + " ";
-    EXPECT_EQ(slices_of.size(), 7u) << "three ranks of two blocks, and the host";
+    EXPECT_EQ(slices_of.size(), 9u) << "three ranks, each of two blocks and a row of phases";
     const auto expect_slice = [&](const std::string& process, const std::string& thread,
                                   const std::string& name) {
       const std::string slices = slices_of[{process, thread}];
@@ -96,9 +96,10 @@ TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
         for (const char* name : {"dispatch_wait/collect_counts", "dispatch_wait/decode",
                                  "combine_async/send_rows", "combine_wait/reduce"})
           expect_slice(rank, block, name);
+      for (const char* name : {"phase/route", "phase/gate_up", "phase/down"})
+        expect_slice(rank, "phases", name);
+      expect_slice(rank, "phases", mode == "fused" ? "phase/combine" : "phase/combine_wait");
     }
-    for (const char* name : {"host/route", "host/gate_up", "host/down"}) expect_slice("host", "phases", name);
-    expect_slice("host", "phases", mode == "fused" ? "host/combine" : "host/combine_wait");
   }
 }
 

@@ -144,6 +144,19 @@ TEST_P(Ep, SixtyFourRanks) {
 }
 
 // What dispatch and combine give on the GPU is what they give on the host, bit for bit.
+TEST(Buffer, ThatIsMadeByDefaultHoldsNothing) {
+  Buffer<float> buffer;
+  EXPECT_EQ(buffer.size(), 0u);
+  EXPECT_TRUE(buffer.upload({}).ok());
+  EXPECT_EQ(buffer.upload({1}).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(buffer.fill_bytes(0xff).ok());
+  EXPECT_EQ(buffer.fill_bytes(0xff, 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(buffer.download(1).status().code(), StatusCode::kInvalidArgument);
+  const Result<std::vector<float>> values = buffer.download();
+  ASSERT_TRUE(values.ok());
+  EXPECT_TRUE(values.value().empty());
+}
+
 TEST(EpTargets, GpuEqualsHost) {
   SWITCHYARD_SKIP_IF_ABSENT(TargetChoice::kCuda);
   for (const int n_ranks : {1, 2, 4, 8}) {

@@ -8,6 +8,7 @@
 #include "host_memory.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 #include "replay.hpp"
 #include "tile_twin.hpp"
@@ -148,25 +149,19 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
   return json.str() + "\n";
 }
 
-int attend_and_report(AttentionOptions& options, const std::string& json) {
-  Status status = finish_attention_options(options);
-  if (status.ok()) status = check_output_file("--json", json);
+Result<ExitCode> attend_and_report(AttentionOptions& options, const std::string& json) {
+  SWITCHYARD_RETURN_IF_ERROR(finish_attention_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", json}}));
   Report report;
-  if (status.ok()) status = attend(options, report);
-  if (status.ok() && json != "-") print_table(options, report);
-  if (status.ok() && !json.empty()) status = write_output_file("--json", json, to_json(options, report));
-  if (!status.ok()) {
-    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
-    std::fprintf(stderr, "switchyard attend: %s\n",
-                 is_argument ? status.message().c_str() : status.to_string().c_str());
-    return is_argument ? kBadArgument : kFault;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(attend(options, report));
+  if (json != "-") print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", json}, to_json(options, report)));
   return report.verified() ? kVerified : kNotVerified;
 }
 
 }  // namespace
 
-void add_attend_command(CLI::App& app, std::function<int()>* run) {
+void add_attend_command(CLI::App& app, Command* run) {
   CLI::App* command = app.add_subcommand("attend", "Run attention over a batch and verify it");
   auto options = std::make_shared<AttentionOptions>();
   auto json = std::make_shared<std::string>();

@@ -7,6 +7,13 @@ namespace {
 
 constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 20;
 
+// Numbers as choices, each by its name.
+std::vector<std::pair<std::string, int>> numbers(std::initializer_list<int> values) {
+  std::vector<std::pair<std::string, int>> choices;
+  for (const int value : values) choices.emplace_back(std::to_string(value), value);
+  return choices;
+}
+
 void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
   add_choice_option<SchedulerChoice>(
       command, "--scheduler", attention_case.scheduler,
@@ -23,9 +30,8 @@ void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
        {"rotate", OrderChoice::kRotate},
        {"lpt", OrderChoice::kLpt}},
       "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto");
-  command.add_option("--ctas", attention_case.num_blocks, "Blocks at a time; 0: all multiprocessors")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
+  add_number_option(command, "--ctas", attention_case.num_blocks, 0, 65535,
+                    "Blocks at a time; 0: all multiprocessors");
 }
 
 }  // namespace
@@ -33,35 +39,27 @@ void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
 void add_attention_options(CLI::App& command, AttentionOptions& options) {
   reference::AttentionCase& attention_case = options.attention_case;
   add_target_option(command, options.target);
-  CLI::Option* batch = command.add_option("--batch", options.batch, "Sequences, all of --seq queries")
-                           ->check(CLI::Range(0, kMaxBatch))
-                           ->capture_default_str();
-  CLI::Option* seq = command.add_option("--seq", options.seq_len, "Queries of each sequence")
-                         ->check(CLI::Range(0, kMaxSeqLen))
-                         ->capture_default_str();
+  CLI::Option* batch =
+      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq queries");
+  CLI::Option* seq =
+      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Queries of each sequence");
   add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
                   "Queries of each sequence, as 512,0,17,..")
       ->excludes(batch)
       ->excludes(seq);
   add_list_option(command, "--kv-lens", options.kv_lens, 0, kMaxSeqLen,
                   "Keys of each sequence, or one number for all [as the queries]");
-  command.add_option("--heads", attention_case.num_heads, "Query heads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command.add_option("--kv-heads", options.num_kv_heads, "K/V heads, a divisor of --heads [--heads]")
-      ->check(CLI::Range(1, 1024));
-  command.add_option("--head-dim", attention_case.head_dim, "Elements of a row of a head")
-      ->check(CLI::IsMember({64, 128, 256}))
-      ->capture_default_str();
+  add_number_option(command, "--heads", attention_case.num_heads, 1, 1024, "Query heads");
+  add_number_option(command, "--kv-heads", options.num_kv_heads, 1, 1024,
+                    "K/V heads, a divisor of --heads [--heads]")
+      ->default_str("");
+  add_choice_option<int>(command, "--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
+                         "Elements of a row of a head: 64, 128 or 256");
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
-  command.add_option("--window", attention_case.window, "A query sees keys less than so far away; 0: all")
-      ->check(CLI::Range(0, kMaxSeqLen))
-      ->capture_default_str();
-  command
-      .add_option("--page-size", attention_case.page_size,
-                  "Keys and values in pages of so many rows; 0: none")
-      ->check(CLI::IsMember({0, 16, 32, 64, 128, 256}))
-      ->capture_default_str();
+  add_number_option(command, "--window", attention_case.window, 0, kMaxSeqLen,
+                    "A query sees keys less than so far away; 0: all");
+  add_choice_option<int>(command, "--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),
+                         "Keys and values in pages of so many rows, 16, 32, 64, 128 or 256; 0: none");
   add_choices(command, attention_case);
   add_seed_option(command, "--seed", attention_case.seed, "All numbers follow from it");
 }

@@ -10,6 +10,7 @@
 #include "json.hpp"
 #include "npy.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -53,8 +54,7 @@ Status finish_options(BenchOptions& options) {
   for (const int head_dim : options.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
-  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--inputs", options.inputs));
-  return check_output_file("--json", options.json);
+  return check_outputs({{"--json", options.json}, {"--inputs", options.inputs}});
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
@@ -70,7 +70,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   Result<std::unique_ptr<AttentionBench>> bench = AttentionBench::create(*world.value(), cases, options.seed);
   if (!bench.ok()) return bench.status();
   const std::vector<bf16>& period = bench.value()->period();
-  if (!options.inputs.empty()) SWITCHYARD_RETURN_IF_ERROR(write_npy(options.inputs, {period.size()}, period));
+  if (!options.inputs.empty())
+    SWITCHYARD_RETURN_IF_ERROR(write_npy({"--inputs", options.inputs}, {period.size()}, period));
   for (const AttentionBenchCase& bench_case : cases) {
     progress.begin(bench_case.group + ", " + bench_case.label);
     Result<AttentionBenchResult> result = bench.value()->time(bench_case, options.num_replays);
@@ -130,25 +131,18 @@ std::string to_json(const BenchReport& report) {
   return json.str() + "\n";
 }
 
-int bench_and_report(BenchOptions& options) {
+Result<ExitCode> bench_and_report(BenchOptions& options) {
   BenchReport report;
-  Status status = finish_options(options);
-  if (status.ok()) status = measure(options, report);
-  if (status.ok() && options.json != "-") print_table(report);
-  if (status.ok() && !options.json.empty())
-    status = write_output_file("--json", options.json, to_json(report));
-  if (!status.ok()) {
-    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
-    std::fprintf(stderr, "switchyard bench attention: %s\n",
-                 is_argument ? status.message().c_str() : status.to_string().c_str());
-    return is_argument ? kBadArgument : kFault;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
+  if (options.json != "-" && options.inputs != "-") print_table(report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
   return report.verified() ? kVerified : kNotVerified;
 }
 
 }  // namespace
 
-void add_bench_attention(CLI::App& bench, std::function<int()>* run) {
+void add_bench_attention(CLI::App& bench, Command* run) {
   CLI::App* command = bench.add_subcommand(
       "attention", "Attention by graph replay: full, causal, ragged and decoding, with a few rows verified");
   auto options = std::make_shared<BenchOptions>();
@@ -157,12 +151,12 @@ void add_bench_attention(CLI::App& bench, std::function<int()>* run) {
                   "Head dimensions [128,64,256; host 64]");
   add_list_option(*command, "--lengths", options->lengths, 1, 1 << 20,
                   "Queries of a sequence, a sweep [512,1024,..,16384; host 64,256]");
-  command->add_option("--tokens", options->num_tokens, "Queries of all sequences together [16384; host 256]")
-      ->check(CLI::Range(1, 1 << 24));
-  command
-      ->add_option("--replays", options->num_replays,
-                   "Replays of each graph; their median counts [10; host 2]")
-      ->check(CLI::Range(1, 100000));
+  add_number_option(*command, "--tokens", options->num_tokens, 1, 1 << 24,
+                    "Queries of all sequences together [16384; host 256]")
+      ->default_str("");
+  add_number_option(*command, "--replays", options->num_replays, 1, 100000,
+                    "Replays of each graph; their median counts [10; host 2]")
+      ->default_str("");
   add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
   command->add_option("--inputs", options->inputs,
                       "Write the numbers that queries, keys and values repeat, each from its own of\n"

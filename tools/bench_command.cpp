@@ -1,11 +1,11 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
 #include <cstdio>
-#include <cstdlib>
 #include <type_traits>
 
 #include "bench_report.hpp"
 #include "commands.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -62,8 +62,7 @@ Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
-  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
-  return check_output_file("--svg", options.svg);
+  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
 }
 
 Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
@@ -157,64 +156,46 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return Status();
 }
 
-int bench_and_report(BenchOptions& options) {
-  // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
-  // default.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+Result<ExitCode> bench_and_report(BenchOptions& options) {
   BenchReport report;
-  Status status = finish_options(options);
-  if (status.ok()) status = measure(options, report);
-  if (!status.ok()) {
-    const bool is_bad_argument = status.code() == StatusCode::kInvalidArgument;
-    std::fprintf(stderr, "switchyard bench ep: %s\n",
-                 is_bad_argument ? status.message().c_str() : status.to_string().c_str());
-    return is_bad_argument ? kBadArgument : kFault;
-  }
-  if (options.json != "-") print_table(report);
-  if (!options.json.empty()) status = write_output_file("--json", options.json, to_json(report));
-  if (status.ok() && !options.svg.empty()) status = write_output_file("--svg", options.svg, to_svg(report));
-  if (!status.ok()) {
-    std::fprintf(stderr, "switchyard bench ep: %s\n", status.message().c_str());
-    return kBadArgument;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, report)));
+  if (options.json != "-" && options.svg != "-") print_table(report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
+  if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
   return report.verified() ? kVerified : kNotVerified;
 }
 
-void add_ep(CLI::App& bench, std::function<int()>* run) {
+void add_ep(CLI::App& bench, Command* run) {
   CLI::App* command = bench.add_subcommand(
       "ep",
       "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
   auto options = std::make_shared<BenchOptions>();
   add_target_option(*command, options->target);
-  command->add_option("--ranks", options->n_ranks, "Ranks in the world")
-      ->check(CLI::Range(1, kMaxRanks))
-      ->capture_default_str();
-  command->add_option("--n-sms", options->launch.n_sms, "Blocks of each launch, per rank [16; host 4]")
-      ->check(CLI::Range(1, 65535));
-  command
-      ->add_option("--num-threads", options->launch.num_threads,
-                   "Threads of a block, a multiple of 32; 0 chooses")
-      ->check(CLI::Range(0, 1024));
+  add_number_option(*command, "--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
+  add_number_option(*command, "--n-sms", options->launch.n_sms, 1, 65535,
+                    "Blocks of each launch, per rank [16; host 4]")
+      ->default_str("");
+  add_number_option(*command, "--num-threads", options->launch.num_threads, 0, 1024,
+                    "Threads of a block, a multiple of 32; 0 chooses")
+      ->default_str("");
   command
       ->add_option("--protocol", options->protocol,
                    "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape")
       ->check(CLI::IsMember({"automatic", "slotted", "direct", "both"}))
       ->capture_default_str();
-  command
-      ->add_option(
-          "--lead-us", options->launch.lead_us,
-          "A pause of so many us in front of what is timed, while the graph is still being submitted")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
+  add_number_option(
+      *command, "--lead-us", options->launch.lead_us, 0, 1000000,
+      "A pause of so many us in front of what is timed, while the graph is still being submitted");
   command->add_flag("--dependent-launch", options->launch.dependent,
                     "CUDA: launches may take their places before their predecessors have ended");
-  command->add_option("--hidden", options->hidden, "Elements of a token, a multiple of 8 [7168; host 512]")
-      ->check(CLI::Range(kHiddenMultiple, kMaxHidden));
-  command->add_option("--top-k", options->top_k, "Experts of each token")
-      ->check(CLI::Range(1, kMaxTopK))
-      ->capture_default_str();
-  command->add_option("--experts", options->n_experts, "Experts, a multiple of --ranks [256; host 32]")
-      ->check(CLI::Range(1, kMaxExperts));
+  add_number_option(*command, "--hidden", options->hidden, kHiddenMultiple, kMaxHidden,
+                    "Elements of a token, a multiple of 8 [7168; host 512]")
+      ->default_str("");
+  add_number_option(*command, "--top-k", options->top_k, 1, kMaxTopK, "Experts of each token");
+  add_number_option(*command, "--experts", options->n_experts, 1, kMaxExperts,
+                    "Experts, a multiple of --ranks [256; host 32]")
+      ->default_str("");
   add_format_option(*command, options->launch.format);
   add_combine_format_option(*command, options->launch.combine_format);
   add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
@@ -224,26 +205,27 @@ void add_ep(CLI::App& bench, std::function<int()>* run) {
                    "Two kernels for dispatch and two for combine, one each, or both ways")
       ->check(CLI::IsMember({"split", "fused", "both"}))
       ->capture_default_str();
-  command
-      ->add_option("--replays", options->num_replays,
-                   "Replays of each graph; their median counts [100; host 3]")
-      ->check(CLI::Range(2, 1000000));
+  add_number_option(*command, "--replays", options->num_replays, 2, 1000000,
+                    "Replays of each graph; their median counts [100; host 3]")
+      ->default_str("");
   command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
       ->check(CLI::IsMember({"uniform", "zipf"}))
       ->capture_default_str();
   add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
-  command
-      ->add_option("--repeat-check", options->repeat_check,
-                   "Instead of timing, replay each step so often and compare the hash of every output")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
+  add_number_option(*command, "--repeat-check", options->repeat_check, 1, 1'000'000'000,
+                    "Instead of timing, replay each step so often and compare the hash of every output")
+      ->default_str("");
   add_json_option(*command, options->json);
-  command->add_option("--svg", options->svg, "Plot time and bandwidth against tokens per rank to FILE");
+  command
+      ->add_option("--svg", options->svg,
+                   "Plot time and bandwidth against tokens per rank to FILE, or alone to stdout with -")
+      ->type_name("FILE");
   command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
 }
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, std::function<int()>* run) {
+void add_bench_command(CLI::App& app, Command* run) {
   CLI::App* command = app.add_subcommand("bench", "Measure this machine");
   command->require_subcommand(1);
   add_ep(*command, run);

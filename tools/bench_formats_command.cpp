@@ -6,6 +6,7 @@
 #include "format_accuracy.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "output.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -55,21 +56,17 @@ std::string to_json(const FormatsOptions& options, const std::vector<FormatAccur
          "\n";
 }
 
-int report_accuracy(const FormatsOptions& options) {
-  Status status = check_output_file("--json", options.json);
-  if (status.ok()) {
-    const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed);
-    if (options.json != "-") print_accuracy(options, formats);
-    if (!options.json.empty()) status = write_output_file("--json", options.json, to_json(options, formats));
-  }
-  if (status.ok()) return kVerified;
-  std::fprintf(stderr, "switchyard bench formats: %s\n", status.message().c_str());
-  return kBadArgument;
+Result<ExitCode> report_accuracy(const FormatsOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}}));
+  const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed);
+  if (options.json != "-") print_accuracy(options, formats);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, formats)));
+  return kVerified;
 }
 
 }  // namespace
 
-void add_bench_formats_command(CLI::App& bench, std::function<int()>* run) {
+void add_bench_formats_command(CLI::App& bench, Command* run) {
   CLI::App* command = bench.add_subcommand(
       "formats", "Number formats: bits per element, and errors on normal, heavy-tailed and outlier values");
   auto options = std::make_shared<FormatsOptions>();

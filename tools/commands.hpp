@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "switchyard/base/status.hpp"
+
 namespace switchyard::tools {
 
 // Exit codes, the same for every command.
@@ -11,18 +13,21 @@ enum ExitCode : int {
   kVerified = 0,     // done, and right
   kNotVerified = 1,  // done, and wrong
   kBadArgument = 2,  // one line on stderr names the flag and its limit
-  kFault = 3,        // something failed while running
+  kFault = 3,        // something failed while running, or what it found could not be written
 };
 
-// Adds the command; `*run` does its work and returns the exit code.
-void add_run_command(CLI::App& app, std::function<int()>* run);
-void add_attend_command(CLI::App& app, std::function<int()>* run);
-void add_simulate_command(CLI::App& app, std::function<int()>* run);
-void add_bench_command(CLI::App& app, std::function<int()>* run);
-void add_bench_attention(CLI::App& bench, std::function<int()>* run);
-void add_schedule_command(CLI::App& app, std::function<int()>* run);
+// The work of a command. main() prints its error as one line; a bad argument is exit code 2, any other is 3.
+using Command = std::function<Result<ExitCode>()>;
+
+// Adds the command; `*run` becomes its work.
+void add_run_command(CLI::App& app, Command* run);
+void add_attend_command(CLI::App& app, Command* run);
+void add_simulate_command(CLI::App& app, Command* run);
+void add_bench_command(CLI::App& app, Command* run);
+void add_bench_attention(CLI::App& bench, Command* run);
+void add_schedule_command(CLI::App& app, Command* run);
 // Below `bench`.
-void add_bench_formats_command(CLI::App& bench, std::function<int()>* run);
-void add_doctor_command(CLI::App& app, std::function<int()>* run);
+void add_bench_formats_command(CLI::App& bench, Command* run);
+void add_doctor_command(CLI::App& app, Command* run);
 
 }  // namespace switchyard::tools

@@ -8,6 +8,7 @@
 #include "host_memory.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "switchyard/runtime/expert_parallel.hpp"
 #include "switchyard/transport/device.hpp"
 
@@ -113,18 +114,17 @@ std::string to_json(const CudaReport& cuda) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app, std::function<int()>* run) {
+void add_doctor_command(CLI::App& app, Command* run) {
   CLI::App* command = app.add_subcommand("doctor", "Say what this machine has and what will run here");
   auto json = std::make_shared<std::string>();
   add_json_option(*command, *json);
   command->callback([=] {
-    *run = [=] {
+    *run = [=]() -> Result<ExitCode> {
+      SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", *json}}));
       const CudaReport cuda = report_cuda();
-      Status status = check_output_file("--json", *json);
-      if (status.ok() && *json != "-") print_text(cuda);
-      if (status.ok() && !json->empty()) status = write_output_file("--json", *json, to_json(cuda));
-      if (!status.ok()) std::fprintf(stderr, "switchyard doctor: %s\n", status.message().c_str());
-      return status.ok() ? kVerified : kBadArgument;
+      if (*json != "-") print_text(cuda);
+      SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", *json}, to_json(cuda)));
+      return kVerified;
     };
   });
 }

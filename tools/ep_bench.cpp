@@ -66,8 +66,6 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   const std::vector<float> scales = expert_input_scales(launch.format, workload.n_experts);
   const size_t num_scales = std::max<size_t>(std::set<float>(scales.begin(), scales.end()).size(), 1);
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets, static_cast<int>(num_scales))));
-  // The emulator is slow, and a machine that is shared makes it slower.
-  const uint64_t timeout_ns = world.target() == Target::kHost ? 60'000'000'000 : 5'000'000'000;
   auto ep = ExpertParallel::create(
       world,
       {.n_experts = workload.n_experts,
@@ -76,7 +74,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        .max_tokens_per_rank = bench->num_tokens(),
        .n_sms = launch.n_sms,
        .num_threads = launch.num_threads,
-       .timeout_ns = timeout_ns,
+       .timeout_ns = default_timeout_ns(world.target()),
        .dependent_launch = launch.dependent,
        .protocol = launch.protocol,
        // Where tokens crowd, a rank may get nearly all of them.

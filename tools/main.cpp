@@ -1,37 +1,82 @@
 // `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
 // do.
 #include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "commands.hpp"
+#include "output.hpp"
+#include "switchyard/base/version.hpp"
 
+namespace switchyard::tools {
 namespace {
 
-// What is wrong with the words of a command line, and which command they were for.
-std::string describe(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App* command = &app;
+// The command that was named, as the user named it.
+std::string name_of(const CLI::App& app) {
   std::string name = app.get_name();
-  while (!command->get_subcommands().empty()) {
+  for (const CLI::App* command = &app; !command->get_subcommands().empty();) {
     command = command->get_subcommands().front();
     name += " " + command->get_name();
   }
+  return name;
+}
+
+// What is wrong with the words of a command line.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   std::string choices;
   for (const CLI::App* choice : command->get_subcommands([](const CLI::App*) { return true; }))
     choices += (choices.empty() ? "" : ", ") + choice->get_name();
   const std::vector<std::string> unknown = app.remaining(true);
-  if (unknown.empty())
-    return name + ": " + (choices.empty() ? error.what() : "a subcommand is required: " + choices);
+  if (unknown.empty()) return choices.empty() ? error.what() : "a subcommand is required: " + choices;
   const std::string what = unknown.front().starts_with('-') ? "option"
                            : choices.empty()                ? "argument"
                                                             : "subcommand; there are " + choices;
-  return name + ": " + unknown.front() + ": no such " + what;
+  return unknown.front() + ": no such " + what;
+}
+
+// The exit code of a command, and its error as one line on stderr. What was lost on stdout is an error too.
+int finish(const std::string& name, const Result<ExitCode>& result) {
+  const Status status = result.ok() ? flush_stdout() : result.status();
+  if (status.ok()) return result.value();
+  const bool is_argument = status.code() == StatusCode::kInvalidArgument;
+  // What an argument or a file is wrong with needs no word for the kind of error.
+  const bool says_all = is_argument || status.code() == StatusCode::kUnavailable;
+  std::fprintf(stderr, "%s: %s\n", name.c_str(),
+               says_all ? status.message().c_str() : status.to_string().c_str());
+  return is_argument ? kBadArgument : kFault;
+}
+
+Result<ExitCode> run_and_catch(const Command& run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("the memory of this process does not suffice");
+  } catch (const std::exception& error) {
+    return internal_error("%s", error.what());
+  }
+}
+
+Result<ExitCode> print_help(const CLI::App& app, const CLI::Success& request) {
+  std::ostringstream text;
+  app.exit(request, text, text);
+  std::fputs(text.str().c_str(), stdout);
+  return kVerified;
 }
 
 }  // namespace
+}  // namespace switchyard::tools
 
 int main(int argc, char** argv) {
   using namespace switchyard::tools;
+  keep_standard_streams();
+  // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
+  // default.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   CLI::App app{
       "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
       "The same kernels run on GPUs and, thread by thread, on this CPU."};
@@ -44,14 +89,16 @@ int main(int argc, char** argv) {
       "  switchyard run --json - | python3 -m json.tool  the same for machines\n"
       "  switchyard bench ep --svg ep.svg                times and bandwidth of dispatch and combine\n"
       "  switchyard bench formats                        what number formats cost and lose\n"
-      "  switchyard run --kill 3@combine_async --deadline-ms 500    what a dead peer looks like\n"
+      "  switchyard run --kill 3@combine_async --deadline-ms 2000   what a dead peer looks like\n"
       "  switchyard simulate --faults all                random interleavings, weak memory, dead and late "
       "ranks\n"
       "  switchyard attend --causal --seq-lens 700,0,33  attention over a ragged batch, verified\n"
       "  switchyard schedule --causal --compare          tile schedulers of attention, side by side\n"
       "  switchyard doctor                               what will run here, and why\n"
-      "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time.");
-  std::function<int()> run;
+      "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time, or output that cannot "
+      "be\nwritten.");
+  app.set_version_flag("--version", std::string("switchyard ") + switchyard::kVersion);
+  Command run;
   add_run_command(app, &run);
   add_attend_command(app, &run);
   add_simulate_command(app, &run);
@@ -60,11 +107,10 @@ int main(int argc, char** argv) {
   add_doctor_command(app, &run);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help
-    return app.exit(request);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return finish(name_of(app), print_help(app, request));
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "%s\n", describe(app, error).c_str());
-    return kBadArgument;
+    return finish(name_of(app), switchyard::invalid_argument("%s", describe(app, error).c_str()));
   }
-  return run();
+  return finish(name_of(app), run_and_catch(run));
 }

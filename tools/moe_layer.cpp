@@ -1,17 +1,14 @@
 #include "moe_layer.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "buffers.hpp"
 
 namespace switchyard::tools {
 namespace {
 
-uint64_t steady_now_ns() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                               std::chrono::nanoseconds(1));
-}
+// A step has fewer.
+constexpr size_t kMaxPhases = 16;
 
 // The matrices of one rank's groups of rows, end to end: the shared expert's, which is the last, comes first.
 std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int n_local,
@@ -25,8 +22,14 @@ std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, in
 
 }  // namespace
 
+double TimedPhase::microseconds() const {
+  uint64_t longest_ns = 0;
+  for (const Interval& interval : of_rank)
+    longest_ns = std::max(longest_ns, interval.end_ns - interval.begin_ns);
+  return static_cast<double>(longest_ns) * 1e-3;
+}
+
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
-                                                   const reference::MlpExperts& experts,
                                                    ExpertParallelConfig config, const FaultPlan& faults) {
   auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults));
   config.n_experts = workload.n_experts;
@@ -36,7 +39,9 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
   auto ep = ExpertParallel::create(world, config);
   if (!ep.ok()) return ep.status();
   layer->ep_ = std::move(ep).value();
-  SWITCHYARD_RETURN_IF_ERROR(layer->allocate(experts));
+  const Result<RowBuffers> rows = layer->ep_->row_buffers(0);
+  if (!rows.ok()) return rows.status();
+  layer->max_rows_ = rows.value().max_rows;
   return layer;
 }
 
@@ -73,6 +78,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, rank, num_tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, num_tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.routed_ids, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.stamps, rank, kMaxPhases + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
@@ -103,20 +110,62 @@ Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
 LaunchShape MoeLayer::layer_launch(int rank) const {
   const bool is_host = world_.target() == Target::kHost;
   const int num_blocks = is_host ? ep_->n_sms() : 4 * world_.rank(rank).device().num_multiprocessors();
-  return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? 64u : 256u};
+  return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? kHostThreads : 256u};
 }
 
-Status MoeLayer::timed(const std::string& phase, const OnPhase& on_phase,
-                       const std::function<Status(int rank)>& launch) {
-  on_phase(phase);
+// Everything that the host has to do with the step before it is enqueued.
+Status MoeLayer::prepare(int step_idx, reference::Step& step) {
+  describe(step);
+  if (has_router(workload_)) {
+    const std::vector<std::vector<float>> logits = make_logits(workload_, step_idx);
+    for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+      SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
+      reference::Routing routing =
+          reference::topk_softmax(logits[rank], step.num_tokens(rank), workload_.n_experts, workload_.top_k);
+      step.topk_ids[rank] = std::move(routing.topk_ids);
+      step.topk_weights[rank] = std::move(routing.topk_weights);
+    }
+  }
+  apply_padding(workload_, step_idx, step);
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    if (has_router(workload_))
+      SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.fill_bytes(0xff));
+    else
+      SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
+    uint64_t num_rows = 0;
+    for (const auto& rows : reference::dispatched_rows(step, rank))
+      num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
+    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
+    // What a step does not write must not look as if it had. Rows that it should not write are left alone:
+    // most of their memory is never touched.
+    const uint64_t num_filled = std::min<uint64_t>(num_rows, buffers.src_info.size() / 2);
+    SWITCHYARD_RETURN_IF_ERROR(
+        buffers.rows.fill_bytes(0xff, num_filled * info_of(step.format).row_bytes(workload_.hidden)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff, 2 * num_filled));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.routed_ids.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.stamps.fill_bytes(0));
+  }
+  return Status();
+}
+
+// The next stamp of the rank says when its stream has come so far.
+Status MoeLayer::stamp(int r) {
+  const Rank& rank = world_.rank(r);
+  return rank.device().kernels().time_stamp({}, rank.stream(),
+                                            {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
+}
+
+// Phase after phase over all ranks, not rank after rank: streams of more ranks than the GPU has queues share
+// queues, and what waits for a peer must not be queued in front of what it waits for.
+Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(int rank)>& launch) {
   if (faults_.kill.phase == phase) killed_ = true;
-  const uint64_t begin_ns = steady_now_ns();
-  const Status status = launch_and_wait(phase, launch);
-  phases_.push_back({phase, begin_ns, steady_now_ns()});
-  return status;
-}
-
-Status MoeLayer::launch_and_wait(const std::string& phase, const std::function<Status(int rank)>& launch) {
+  phases_.push_back({phase, {}});
   for (int r = 0; r < world_.n_ranks(); ++r) {
     if (!is_alive(r)) continue;
     Rank& rank = world_.rank(r);
@@ -126,40 +175,45 @@ Status MoeLayer::launch_and_wait(const std::string& phase, const std::function<S
       SWITCHYARD_RETURN_IF_ERROR(
           rank.device().kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
-  }
-  return ep_->synchronize();
-}
-
-Status MoeLayer::route(const Workload& workload, int step_idx, reference::Step& step,
-                       const OnPhase& on_phase) {
-  const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
-  for (int rank = 0; rank < world_.n_ranks(); ++rank)
-    SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
-  SWITCHYARD_RETURN_IF_ERROR(timed("route", on_phase, [&](int rank) {
-    RankBuffers& buffers = ranks_[rank];
-    const TopkSoftmaxParams params{step.num_tokens(rank),   workload.n_experts,
-                                   workload.top_k,          buffers.logits.data(),
-                                   buffers.topk_ids.data(), buffers.topk_weights.data()};
-    return world_.rank(rank).device().kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(),
-                                                             params);
-  }));
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-    Result<std::vector<int32_t>> ids = ranks_[rank].topk_ids.download();
-    Result<std::vector<float>> weights = ranks_[rank].topk_weights.download();
-    if (!ids.ok() || !weights.ok()) return ids.ok() ? weights.status() : ids.status();
-    const reference::Routing expected =
-        reference::topk_softmax(logits[rank], step.num_tokens(rank), workload.n_experts, workload.top_k);
-    if (is_alive(rank) && (ids.value() != expected.topk_ids || weights.value() != expected.topk_weights))
-      return internal_error("the router's ids or weights of rank %d differ from the reference", rank);
-    step.topk_ids[rank] = std::move(ids).value();
-    step.topk_weights[rank] = std::move(weights).value();
+    SWITCHYARD_RETURN_IF_ERROR(stamp(r));
   }
   return Status();
 }
 
-Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPhase& on_phase) {
+// After the step has ended, be it well or not.
+Status MoeLayer::take_times() {
+  for (const RankBuffers& buffers : ranks_) {
+    const Result<std::vector<uint64_t>> stamps = buffers.stamps.download();
+    if (!stamps.ok()) return stamps.status();
+    for (size_t i = 0; i < phases_.size(); ++i) {
+      const uint64_t begin_ns = stamps.value()[i], end_ns = stamps.value()[i + 1];
+      phases_[i].of_rank.push_back(end_ns == 0 ? TimedPhase::Interval{}
+                                               : TimedPhase::Interval{begin_ns, end_ns});
+    }
+  }
+  return Status();
+}
+
+Status MoeLayer::enqueue_router(const reference::Step& step) {
+  return enqueue("route", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const TopkSoftmaxParams params{step.num_tokens(rank),     workload_.n_experts,
+                                   workload_.top_k,           buffers.logits.data(),
+                                   buffers.routed_ids.data(), buffers.topk_weights.data()};
+    return world_.rank(rank).device().kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(),
+                                                             params);
+  });
+}
+
+const int32_t* MoeLayer::topk_ids(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return has_router(workload_) && workload_.padding == 0 ? buffers.routed_ids.data()
+                                                         : buffers.topk_ids.data();
+}
+
+Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
   const auto input = [&](int rank) {
-    return DispatchInput{ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank)};
+    return DispatchInput{ranks_[rank].tokens.data(), topk_ids(rank), step.num_tokens(rank)};
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -172,11 +226,10 @@ Status MoeLayer::dispatch(const reference::Step& step, StepMode mode, const OnPh
                           buffers.scale_row_offsets.data()};
   };
   if (mode == StepMode::kFused)
-    return timed("dispatch", on_phase,
-                 [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
+    return enqueue("dispatch", [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
   SWITCHYARD_RETURN_IF_ERROR(
-      timed("dispatch_async", on_phase, [&](int rank) { return ep_->dispatch_async(rank, input(rank)); }));
-  return timed("dispatch_wait", on_phase, [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
+      enqueue("dispatch_async", [&](int rank) { return ep_->dispatch_async(rank, input(rank)); }));
+  return enqueue("dispatch_wait", [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
 }
 
 const bf16* MoeLayer::expert_input(int rank) const {
@@ -185,8 +238,8 @@ const bf16* MoeLayer::expert_input(int rank) const {
 }
 
 // The matmuls here know bf16 only.
-Status MoeLayer::decode_rows(const OnPhase& on_phase) {
-  return timed("decode", on_phase, [&](int rank) {
+Status MoeLayer::decode_rows() {
+  return enqueue("decode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return world_.rank(rank).device().kernels().recode_rows(
         layer_launch(rank), world_.rank(rank).stream(),
@@ -210,8 +263,8 @@ bf16* MoeLayer::expert_output(int rank) const {
 }
 
 // What the epilogue of a matmul that knows fp8 would do.
-Status MoeLayer::encode_outputs(const OnPhase& on_phase) {
-  return timed("encode", on_phase, [&](int rank) {
+Status MoeLayer::encode_outputs() {
+  return enqueue("encode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return world_.rank(rank).device().kernels().recode_rows(
         layer_launch(rank), world_.rank(rank).stream(),
@@ -225,8 +278,8 @@ Status MoeLayer::encode_outputs(const OnPhase& on_phase) {
   });
 }
 
-Status MoeLayer::run_experts(const OnPhase& on_phase) {
-  if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows(on_phase));
+Status MoeLayer::enqueue_experts() {
+  if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
   const int num_groups = ep_->num_groups();
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
@@ -237,74 +290,66 @@ Status MoeLayer::run_experts(const OnPhase& on_phase) {
     return world_.rank(rank).device().kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(),
                                                                params);
   };
-  SWITCHYARD_RETURN_IF_ERROR(timed("gate_up", on_phase, [&](int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return matmul(rank, expert_input(rank), workload_.hidden, buffers.gate_up_weights.data(),
                   2 * workload_.expert_width, buffers.gate_up.data());
   }));
-  SWITCHYARD_RETURN_IF_ERROR(timed("silu_mul", on_phase, [&](int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("silu_mul", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     const SiluMulArguments arguments{num_groups, workload_.expert_width, buffers.gate_up.data(),
                                      buffers.row_offsets.data()};
     return world_.rank(rank).device().kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(),
                                                          arguments, {.rows = buffers.activated.data()});
   }));
-  SWITCHYARD_RETURN_IF_ERROR(timed("down", on_phase, [&](int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
                   workload_.hidden, expert_output(rank));
   }));
-  return encodes_outputs() ? encode_outputs(on_phase) : Status();
+  return encodes_outputs() ? encode_outputs() : Status();
 }
 
-Status MoeLayer::combine(const reference::Step& step, StepMode mode, const OnPhase& on_phase) {
+Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
   const auto input = [&](int rank) {
     return CombineInput{ranks_[rank].expert_outputs.data(), ranks_[rank].src_info.data()};
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return CombineOutput{buffers.topk_ids.data(),
+    return CombineOutput{topk_ids(rank),
                          buffers.topk_weights.data(),
                          step.num_tokens(rank),
                          {CombineReduction::kWeighted, buffers.output.data()}};
   };
   if (mode == StepMode::kFused)
-    return timed("combine", on_phase,
-                 [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
+    return enqueue("combine", [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
   SWITCHYARD_RETURN_IF_ERROR(
-      timed("combine_async", on_phase, [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
-  return timed("combine_wait", on_phase, [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
+      enqueue("combine_async", [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
+  return enqueue("combine_wait", [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
 }
 
-Status MoeLayer::run(const Workload& workload, int step_idx, StepMode mode, reference::Step& step,
-                     const OnPhase& on_phase) {
-  phases_.clear();
-  describe(step);
-  if (has_router(workload)) SWITCHYARD_RETURN_IF_ERROR(route(workload, step_idx, step, on_phase));
-  apply_padding(workload, step_idx, step);
+Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
   for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-    RankBuffers& buffers = ranks_[rank];
-    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
-    uint64_t num_rows = 0;
-    for (const auto& rows : reference::dispatched_rows(step, rank))
-      num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
-    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
-    // What a step does not write must not look as if it had.
-    SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xff));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(world_.rank(rank).device().activate());
+    SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
   }
-  SWITCHYARD_RETURN_IF_ERROR(dispatch(step, mode, on_phase));
-  SWITCHYARD_RETURN_IF_ERROR(run_experts(on_phase));
-  SWITCHYARD_RETURN_IF_ERROR(combine(step, mode, on_phase));
+  if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(step, mode));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_experts());
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step, mode));
   if (ep_->config().routing == Routing::kAllToAll) return Status();
-  return timed("all_reduce", on_phase, [&](int rank) {
+  return enqueue("all_reduce", [&](int rank) {
     return ep_->all_reduce(rank, ranks_[rank].output.data(), step.num_tokens(rank));
   });
+}
+
+Status MoeLayer::run(int step_idx, StepMode mode, reference::Step& step) {
+  phases_.clear();
+  SWITCHYARD_RETURN_IF_ERROR(prepare(step_idx, step));
+  Status status = enqueue_step(step, mode);
+  if (status.ok()) status = ep_->synchronize();
+  const Status timed = take_times();
+  return status.ok() ? timed : status;
 }
 
 void MoeLayer::describe(reference::Step& step) const {
@@ -318,6 +363,23 @@ void MoeLayer::describe(reference::Step& step) const {
   step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;
 }
 
+Result<std::vector<int32_t>> MoeLayer::source_ranks(int rank,
+                                                    const reference::DispatchResult& dispatch) const {
+  const Result<std::vector<uint32_t>> offsets = ep_->source_row_offsets(rank);
+  if (!offsets.ok()) return offsets.status();
+  const size_t num_rows = dispatch.src_info.size() / 2, n_ranks = static_cast<size_t>(world_.n_ranks());
+  std::vector<int32_t> source(num_rows, rank);  // a shared expert's rows are the rank's own
+  for (size_t i = 0; i < offsets.value().size(); ++i) {
+    // To the end of the expert's rows; the next source rank takes its own of them.
+    const size_t group = static_cast<size_t>(ep_->num_groups() - ep_->n_local_experts()) + i / n_ranks;
+    const size_t end = std::min<size_t>(dispatch.row_offsets[group + 1], num_rows);
+    for (size_t row = offsets.value()[i]; row < end; ++row) source[row] = static_cast<int32_t>(i % n_ranks);
+  }
+  for (size_t row = 0; row < num_rows; ++row)
+    if (dispatch.src_info[2 * row] < 0) source[row] = -1;
+  return source;
+}
+
 Result<MoeLayer::Results> MoeLayer::download(int rank) const {
   const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   Results results;
@@ -326,12 +388,20 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
     into = std::move(result).value();
     return Status();
   };
+  if (has_router(workload_)) {
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.routed_ids.download(), results.routing.topk_ids));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.topk_weights.download(), results.routing.topk_weights));
+  }
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
   const uint64_t num_rows =
       std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
+  SWITCHYARD_RETURN_IF_ERROR(take(source_ranks(rank, results.dispatch), results.src_rank));
+  if (encodes_outputs())
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_outputs.download(num_rows * ep_->combine_message_bytes()),
+                                    results.encoded_outputs));
   if (is_encoded()) {
     const uint64_t row_bytes = info_of(ep_->config().dispatch_format).row_bytes(workload_.hidden);
     SWITCHYARD_RETURN_IF_ERROR(

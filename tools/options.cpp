@@ -1,19 +1,10 @@
 #include "options.hpp"
 
-#include <charconv>
-#include <cstdio>
-#include <fstream>
+#include <cctype>
+#include <cstdlib>
+#include <string_view>
 
 namespace switchyard::tools {
-namespace {
-
-template <typename T>
-bool is_whole_number(const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-}  // namespace
 
 void add_json_option(CLI::App& command, std::string& path) {
   command.add_option("--json", path, "Write the report as JSON to FILE, or alone to stdout with -")
@@ -42,18 +33,25 @@ CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::ve
       ->type_name("INT,INT,..");
 }
 
+CLI::Option* add_fraction_option(CLI::App& command, const std::string& name, double& value, double low,
+                                 double high, const std::string& description) {
+  const auto name_of = [](double number) { return CLI::detail::to_string(number); };
+  const std::string range = name_of(low) + ".." + name_of(high);
+  const auto parse = [=, &value](const std::string& text) {
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !(number >= low && number <= high))  // NaN is in no range
+      throw CLI::ValidationError(name, "'" + text + "' must be a number " + range);
+    value = number;
+  };
+  return command.add_option_function<std::string>(name, parse, description)
+      ->default_str(name_of(value))
+      ->type_name(range);
+}
+
 CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_t& seed,
                              const std::string& description) {
-  const auto check = [](std::string& text) {
-    uint64_t value = 0;
-    if (!is_whole_number(text, value))
-      return text + " must be a whole number 0.." + std::to_string(UINT64_MAX);
-    text = std::to_string(value);  // CLI11 would take 010 for an octal number
-    return std::string();
-  };
-  return command.add_option(name, seed, description)
-      ->transform(CLI::Validator(check, ""))
-      ->capture_default_str();
+  return add_number_option(command, name, seed, 0, UINT64_MAX, description)->type_name("SEED");
 }
 
 void add_target_option(CLI::App& command, std::string& target, const std::string& description) {
@@ -115,6 +113,29 @@ void add_combine_format_option(CLI::App& command, std::optional<CombineFormat>& 
                     "What expert rows are sent back as: bf16, fp8, or any, which draws one by seed");
 }
 
+Status with_flags(const Status& status) {
+  if (status.ok()) return status;
+  std::string message = status.message();
+  for (const auto& [field, flag] :
+       {std::pair("n_sms", "--n-sms"), std::pair("max_tokens_per_rank", "--tokens"),
+        std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
+        std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
+        std::pair("enable_trace", "--trace")}) {
+    const auto is_letter = [&](size_t place) {
+      return place < message.size() &&
+             (std::isalnum(static_cast<unsigned char>(message[place])) != 0 || message[place] == '_');
+    };
+    for (size_t place = message.find(field); place != std::string::npos;) {
+      const size_t end = place + std::string_view(field).size();
+      const bool is_word =
+          !(place > 0 && (is_letter(place - 1) || message[place - 1] == '-')) && !is_letter(end);
+      if (is_word) message.replace(place, end - place, flag);
+      place = message.find(field, place + std::string_view(is_word ? flag : field).size());
+    }
+  }
+  return Status(status.code(), message);
+}
+
 Status check_hidden_option(int hidden, TokenFormatKind format) {
   const Status status = check_hidden(format, hidden);
   return status.ok() ? Status() : invalid_argument("--hidden: %s", status.message().c_str());
@@ -125,22 +146,6 @@ void add_protocol_option(CLI::App& command, Protocol& protocol, const std::strin
       command, "--protocol", protocol,
       {{"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}},
       "How rows travel: slotted, direct, or automatic, which " + automatic);
-}
-
-Status check_output_file(const char* flag, const std::string& path) {
-  if (path.empty() || path == "-" || std::ofstream(path, std::ios::app)) return Status();
-  return invalid_argument("%s: cannot write %s", flag, path.c_str());
-}
-
-Status write_output_file(const char* flag, const std::string& path, const std::string& text) {
-  if (path == "-") {
-    std::fputs(text.c_str(), stdout);
-    return Status();
-  }
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return file ? Status() : invalid_argument("%s: cannot write %s", flag, path.c_str());
 }
 
 }  // namespace switchyard::tools

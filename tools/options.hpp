@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "switchyard/runtime/expert_parallel.hpp"
@@ -13,6 +15,31 @@ namespace switchyard::tools {
 
 // --json [FILE]: a report for machines; to stdout, alone, where FILE is - or not given.
 void add_json_option(CLI::App& command, std::string& path);
+// The whole of the text, as a decimal number: 010 is ten.
+template <typename T>
+bool is_whole_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+// A whole number low..high.
+template <typename T>
+CLI::Option* add_number_option(CLI::App& command, const std::string& name, T& value,
+                               std::type_identity_t<T> low, std::type_identity_t<T> high,
+                               const std::string& description) {
+  const std::string range = std::to_string(low) + ".." + std::to_string(high);
+  const auto parse = [=, &value](const std::string& text) {
+    T number{};
+    if (!is_whole_number(text, number) || number < low || number > high)
+      throw CLI::ValidationError(name, "'" + text + "' must be a whole number " + range);
+    value = number;
+  };
+  return command.add_option_function<std::string>(name, parse, description)
+      ->default_str(std::to_string(value))
+      ->type_name(range);
+}
+// A number low..high, with a fraction or without.
+CLI::Option* add_fraction_option(CLI::App& command, const std::string& name, double& value, double low,
+                                 double high, const std::string& description);
 // A list of whole numbers, each low..high, with commas between them.
 CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int>& values, int low,
                              int high, const std::string& description);
@@ -63,12 +90,9 @@ template <typename Format>
 std::string name_of(const std::optional<Format>& format) {
   return format ? to_string(*format) : "any";
 }
+// What the library says of a configuration, with the flags of its fields.
+Status with_flags(const Status& status);
 // Whether --hidden suits the format.
 Status check_hidden_option(int hidden, TokenFormatKind format);
-
-// Before the work: can what `flag` names be written? Nothing is written yet.
-Status check_output_file(const char* flag, const std::string& path);
-// To stdout where the path is -.
-Status write_output_file(const char* flag, const std::string& path, const std::string& text);
 
 }  // namespace switchyard::tools

@@ -1,6 +1,5 @@
 // `switchyard run`: steps of a MoE layer over all ranks, each verified against the plain reference.
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
@@ -8,6 +7,7 @@
 #include "host_memory.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 #include "run_check.hpp"
 #include "trace_file.hpp"
@@ -27,9 +27,9 @@ struct RunOptions {
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
-  uint64_t deadline_ms = 5000;
-  std::string kill;   // RANK@PHASE
-  std::string stall;  // RANK@PHASE:MS
+  uint64_t deadline_ms = 0;  // 0: as the target suggests
+  std::string kill;          // RANK@PHASE
+  std::string stall;         // RANK@PHASE:MS
   std::string dump;
   std::string json;
   std::string trace;
@@ -37,6 +37,9 @@ struct RunOptions {
   FaultPlan faults;
   bool tokens_given = false;
   bool top_k_given = false;
+
+  // Whatever goes to stdout is alone there.
+  bool prints_text() const { return json != "-" && trace != "-"; }
 };
 
 std::vector<std::string> phase_names(const RunOptions& options) {
@@ -66,16 +69,13 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
   if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds ||
       (wants_milliseconds && colon < at))
     return invalid_argument("%s: %s is not of the form %s", flag, text.c_str(), form);
-  const auto number = [](const std::string& digits, auto& value) {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size();
-  };
-  if (!number(text.substr(0, at), event.rank) || event.rank < 0 || event.rank >= options.workload.n_ranks)
+  if (!is_whole_number(text.substr(0, at), event.rank) || event.rank < 0 ||
+      event.rank >= options.workload.n_ranks)
     return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(),
                             options.workload.n_ranks - 1);
   event.phase = text.substr(at + 1, wants_milliseconds ? colon - at - 1 : std::string::npos);
   if (wants_milliseconds &&
-      (!number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
+      (!is_whole_number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
     return invalid_argument("%s: the milliseconds in %s must be 0..3600000", flag, text.c_str());
   const std::vector<std::string> names = phase_names(options);
   if (std::find(names.begin(), names.end(), event.phase) != names.end()) return Status();
@@ -119,10 +119,8 @@ Status finish_options(RunOptions& options) {
   if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
                                              workload.tokens_per_rank.front()) != workload.n_ranks)
     return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
-  if (!(workload.padding >= 0 && workload.padding <= 1))
-    return invalid_argument("--padding: %g must be 0..1", workload.padding);
-  if (!(options.capacity_factor >= 0 && options.capacity_factor <= kMaxRanks))
-    return invalid_argument("--capacity-factor: %g must be 0..%d", options.capacity_factor, kMaxRanks);
+  if (options.skips_all_to_all && options.capacity_factor != 0)
+    return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (has_router(workload) && workload.top_k > workload.n_experts)
@@ -132,8 +130,9 @@ Status finish_options(RunOptions& options) {
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
     return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
   // Where the results are to go is tried before there are any.
-  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
-  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--trace", options.trace));
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}, {"--trace", options.trace}}));
+  if (options.dump == "-")
+    return invalid_argument("--dump: a dump is a folder with many files; it cannot go to stdout");
   if (!options.dump.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.dump, error);
@@ -141,20 +140,6 @@ Status finish_options(RunOptions& options) {
       return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
   }
   return check_target_option(options.target);
-}
-
-// What a step takes at its peak: the reference has everything once, and one rank's results are downloaded at
-// a time. On the emulator the ranks' buffers are host memory too.
-double host_bytes(const Workload& workload, Target target) {
-  const WorkloadBytes bytes(workload);
-  const double experts =
-      3.0 * workload.n_experts * workload.hidden * workload.expert_width * static_cast<double>(sizeof(bf16));
-  const double activations = 3 * bytes.rows / workload.hidden * workload.expert_width;
-  double needed = experts * (1 + 1.0 / workload.n_ranks) + 2 * bytes.tokens + bytes.logits +
-                  2 * bytes.rows / workload.n_ranks;
-  if (target == Target::kHost)
-    needed += experts + 2 * bytes.tokens + bytes.logits + 4 * bytes.rows + activations;
-  return needed;
 }
 
 // Of each block; the first ones are kept. Also of the host's phases.
@@ -168,14 +153,14 @@ void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
       ++trace.num_dropped_phases;
 }
 
-Status finish_trace(const std::string& path, MoeLayer& layer, RunTrace& trace) {
+Status finish_trace(const OutputName& output, MoeLayer& layer, RunTrace& trace) {
   Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
   if (!ranks.ok()) return ranks.status();
   trace.ranks = std::move(ranks).value();
   if (trace.num_dropped() > 0)
     std::fprintf(stderr, "switchyard run: --trace: %llu events did not fit; each row has its first %u\n",
                  static_cast<unsigned long long>(trace.num_dropped()), kMaxTraceEvents);
-  return write_trace(path, trace);
+  return write_output(output, to_json(trace));
 }
 
 Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, MoeLayer& layer,
@@ -186,8 +171,8 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
     const std::string label =
         "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
     reference::Step step = make_step(workload, step_idx);
-    const Status status = layer.run(workload, step_idx, mode, step,
-                                    [&](const std::string& phase) { progress.begin(label + phase); });
+    progress.begin(label + "running");
+    const Status status = layer.run(step_idx, mode, step);
     if (!options.trace.empty()) add_phases(layer, step_idx, trace);
     SWITCHYARD_RETURN_IF_ERROR(status);
     progress.begin(label + "verifying");
@@ -201,18 +186,16 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
 
 Status run_steps(const RunOptions& options, RunReport& report) {
   const Workload& workload = options.workload;
-  const int phases_per_step = static_cast<int>(phase_names(options).size()) + 1;  // and the verification
-  Progress progress(1 + options.steps * phases_per_step);
+  Progress progress(1 + options.steps * 2);  // each is run and verified
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
   Result<std::unique_ptr<World>> world =
       World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks});
   if (!world.ok()) return world.status();
-  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(workload, world.value()->target())));
-  const reference::MlpExperts experts = make_experts(workload);
   Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
-      *world.value(), workload, experts,
+      *world.value(), workload,
       {.n_sms = options.n_sms,
-       .timeout_ns = options.deadline_ms * 1'000'000,
+       .timeout_ns = options.deadline_ms == 0 ? default_timeout_ns(world.value()->target())
+                                              : options.deadline_ms * 1'000'000,
        .protocol = options.protocol,
        .capacity_factor = options.capacity_factor,
        .dispatch_format = options.format,
@@ -224,6 +207,9 @@ Status run_steps(const RunOptions& options, RunReport& report) {
       options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes()));
+  const reference::MlpExperts experts = make_experts(workload);
+  SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
   report.target = world.value()->target();
   report.device = world.value()->rank(0).device().name();
   report.n_sms = layer.ep().n_sms();
@@ -234,7 +220,7 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   RunTrace trace{.target = report.target, .device = report.device};
   const Status status = run_each_step(options, experts, layer, progress, report, trace);
   // A run that failed is traced as well: there it is wanted most.
-  const Status traced = is_traced ? finish_trace(options.trace, layer, trace) : Status();
+  const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
   return status.ok() ? traced : status;
 }
 
@@ -313,59 +299,37 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
   return json.str() + "\n";
 }
 
-int run_and_report(RunOptions& options) {
-  if (Status status = finish_options(options); !status.ok()) {
-    std::fprintf(stderr, "switchyard run: %s\n", status.message().c_str());
-    return kBadArgument;
-  }
+Result<ExitCode> run_and_report(RunOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
   RunReport report;
-  if (Status status = run_steps(options, report); !status.ok()) {
-    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
-    // What the library calls n_sms is --n-sms here; everything else was checked above.
-    const std::string flag = is_argument && status.message().rfind("n_sms", 0) == 0 ? "--n-sms: " : "";
-    std::fprintf(stderr, "switchyard run: %s%s\n", flag.c_str(), status.to_string().c_str());
-    return is_argument ? kBadArgument : kFault;
-  }
-  if (options.json != "-") print_table(options, report);
-  Status written;
-  if (!options.json.empty()) written = write_output_file("--json", options.json, to_json(options, report));
-  if (!written.ok()) {
-    std::fprintf(stderr, "switchyard run: %s\n", written.message().c_str());
-    return kBadArgument;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, report)));
+  if (options.prints_text()) print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
   return report.verified ? kVerified : kNotVerified;
 }
 
 }  // namespace
 
-void add_run_command(CLI::App& app, std::function<int()>* run) {
+void add_run_command(CLI::App& app, Command* run) {
   CLI::App* command =
       app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
   auto options = std::make_shared<RunOptions>();
   Workload& workload = options->workload;
   add_target_option(*command, options->target);
-  command->add_option("--ranks", workload.n_ranks, "Ranks in the world")
-      ->check(CLI::Range(1, kMaxRanks))
-      ->capture_default_str();
-  CLI::Option* tokens = command->add_option("--tokens", options->tokens, "Tokens of every rank")
-                            ->check(CLI::Range(0, kMaxTokensPerRank))
-                            ->capture_default_str();
+  add_number_option(*command, "--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
+  CLI::Option* tokens =
+      add_number_option(*command, "--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
   CLI::Option* tokens_per_rank = add_list_option(*command, "--tokens-per-rank", workload.tokens_per_rank, 0,
                                                  kMaxTokensPerRank, "Tokens of each rank, as 5,0,7,..")
                                      ->excludes(tokens);
-  command->add_option("--hidden", workload.hidden, "Elements of a token, a multiple of 8")
-      ->check(CLI::Range(kHiddenMultiple, kMaxHidden))
-      ->capture_default_str();
-  CLI::Option* top_k = command->add_option("--top-k", workload.top_k, "Experts of each token")
-                           ->check(CLI::Range(1, kMaxTopK))
-                           ->capture_default_str();
-  command->add_option("--experts", workload.n_experts, "Experts of the model, a multiple of --ranks")
-      ->check(CLI::Range(1, kMaxExperts))
-      ->capture_default_str();
-  command
-      ->add_option("--expert-width", workload.expert_width, "Inner width of an expert's MLP, a multiple of 8")
-      ->check(CLI::Range(8, 65536))
-      ->capture_default_str();
+  add_number_option(*command, "--hidden", workload.hidden, kHiddenMultiple, kMaxHidden,
+                    "Elements of a token, a multiple of 8");
+  CLI::Option* top_k =
+      add_number_option(*command, "--top-k", workload.top_k, 1, kMaxTopK, "Experts of each token");
+  add_number_option(*command, "--experts", workload.n_experts, 1, kMaxExperts,
+                    "Experts of the model, a multiple of --ranks");
+  add_number_option(*command, "--expert-width", workload.expert_width, 8, 65536,
+                    "Inner width of an expert's MLP, a multiple of 8");
   add_format_option(*command, options->format);
   add_combine_format_option(*command, options->combine_format);
   command->add_flag("--shared-expert", workload.has_shared_expert,
@@ -375,40 +339,35 @@ void add_run_command(CLI::App& app, std::function<int()>* run) {
   command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
       ->check(CLI::IsMember({"split", "fused"}))
       ->capture_default_str();
-  command->add_option("--n-sms", options->n_sms, "Blocks of each launch, per rank; 0 chooses")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
+  add_number_option(*command, "--n-sms", options->n_sms, 0, 65535,
+                    "Blocks of each launch, per rank; 0 chooses");
   add_protocol_option(*command, options->protocol, "chooses by shape and says why");
-  command
-      ->add_option("--capacity-factor", options->capacity_factor,
-                   "Room for rows, as a multiple of a rank's even share; 0 chooses")
-      ->check(CLI::Range(0.0, static_cast<double>(kMaxRanks)))
-      ->capture_default_str();
+  add_fraction_option(*command, "--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
+                      "Room for rows, as a multiple of a rank's even share; 0 chooses");
   command
       ->add_option("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
       ->capture_default_str();
-  command->add_option("--padding", workload.padding, "Share of the ids that become -1")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps to run, each with new tokens")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
+  add_fraction_option(*command, "--padding", workload.padding, 0.0, 1.0, "Share of the ids that become -1");
+  add_number_option(*command, "--steps", options->steps, 1, 1000000, "Steps to run, each with new tokens");
   add_seed_option(*command, "--seed", workload.seed, "All numbers follow from it");
-  command
-      ->add_option("--deadline-ms", options->deadline_ms,
-                   "How long a wait for a peer may take before it is a fault")
-      ->check(CLI::Range(1, 3600000))
-      ->capture_default_str();
+  add_number_option(*command, "--deadline-ms", options->deadline_ms, 1, 3600000,
+                    "How long a wait for a peer may take before it is a fault [5000; host 60000]")
+      ->default_str("");
   command->add_option("--kill", options->kill,
                       "RANK@PHASE: the rank does not come to that phase, nor to a later one");
   command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
-  command->add_option("--dump", options->dump,
-                      "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)");
+  command
+      ->add_option("--dump", options->dump,
+                   "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)")
+      ->type_name("DIR");
   add_json_option(*command, options->json);
-  command->add_option("--trace", options->trace,
-                      "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing");
+  command
+      ->add_option("--trace", options->trace,
+                   "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing,\nor "
+                   "alone to stdout with -")
+      ->type_name("FILE");
   command->callback([=] {
     options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
     options->top_k_given = top_k->count() > 0;

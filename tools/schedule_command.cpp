@@ -8,6 +8,7 @@
 #include "json.hpp"
 #include "measured_schedule.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "tile_twin.hpp"
 
 namespace switchyard::tools {
@@ -44,12 +45,9 @@ Status finish_options(ScheduleOptions& options, bool has_kv_heads) {
     workload.seq_lens.assign(static_cast<size_t>(options.batch), static_cast<uint32_t>(options.seq_len));
   if (!has_kv_heads) workload.num_kv_heads = workload.num_heads;
   workload.l2_bytes = uint64_t{options.l2_mib} << 20;
-  if (options.json == "-" && options.svg == "-")
-    return invalid_argument("--svg: stdout is taken by --json; name a file for one of them");
   SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
   SWITCHYARD_RETURN_IF_ERROR(options.measures ? fit_to_kernel(workload) : workload.check());
-  SWITCHYARD_RETURN_IF_ERROR(check_output_file("--json", options.json));
-  return check_output_file("--svg", options.svg);
+  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
 }
 
 struct Spread {
@@ -168,86 +166,60 @@ Status measure_all(const ScheduleOptions& options, std::vector<TwinResult>& resu
   return Status();
 }
 
-int schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
-  Status status = finish_options(options, has_kv_heads);
+Result<ExitCode> schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options, has_kv_heads));
   std::vector<TwinResult> results;
-  if (status.ok()) {
-    for (const SchedulerKind kind : kAllKinds)
-      for (const MHASchedule schedule : kAllOrders)
-        if (options.compares || (kind == options.kind && schedule == options.schedule))
-          results.push_back(run_twin(options.workload, kind, schedule));
-    if (options.prints_text())
-      options.compares ? print_comparison(options.workload, results)
-                       : print_one(options.workload, results.front());
-    if (options.measures) status = measure_all(options, results);
-  }
+  for (const SchedulerKind kind : kAllKinds)
+    for (const MHASchedule schedule : kAllOrders)
+      if (options.compares || (kind == options.kind && schedule == options.schedule))
+        results.push_back(run_twin(options.workload, kind, schedule));
+  if (options.prints_text())
+    options.compares ? print_comparison(options.workload, results)
+                     : print_one(options.workload, results.front());
+  if (options.measures) SWITCHYARD_RETURN_IF_ERROR(measure_all(options, results));
   const bool verified = std::all_of(results.begin(), results.end(),
                                     [](const TwinResult& result) { return result.is_verified; });
-  if (status.ok() && !options.json.empty())
-    status = write_output_file("--json", options.json, to_json(options.workload, results, verified));
-  if (status.ok() && !options.svg.empty())
-    status = write_output_file("--svg", options.svg, to_svg(options.workload, results));
-  if (!status.ok()) {
-    const bool is_argument = status.code() == StatusCode::kInvalidArgument;
-    std::fprintf(stderr, "switchyard schedule: %s\n",
-                 is_argument ? status.message().c_str() : status.to_string().c_str());
-    return is_argument ? kBadArgument : kFault;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(
+      write_output({"--json", options.json}, to_json(options.workload, results, verified)));
+  if (!options.svg.empty())
+    SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(options.workload, results)));
   if (!verified) std::fprintf(stderr, "switchyard schedule: NOT VERIFIED: a tile was lost or given twice\n");
   return verified ? kVerified : kNotVerified;
 }
 
 void add_workload_options(CLI::App& command, ScheduleOptions& options) {
   AttentionWorkload& workload = options.workload;
-  CLI::Option* batch = command.add_option("--batch", options.batch, "Sequences, all of --seq rows")
-                           ->check(CLI::Range(0, kMaxBatch))
-                           ->capture_default_str();
-  CLI::Option* seq = command.add_option("--seq", options.seq_len, "Rows of each sequence")
-                         ->check(CLI::Range(0, kMaxSeqLen))
-                         ->capture_default_str();
+  CLI::Option* batch =
+      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq rows");
+  CLI::Option* seq =
+      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Rows of each sequence");
   add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
                   "Rows of each sequence, as 4096,0,17,..")
       ->excludes(batch)
       ->excludes(seq);
   command.add_flag("--causal", workload.is_causal, "A row sees the rows up to itself only");
-  command.add_option("--heads", workload.num_heads, "Query heads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command.add_option("--head-dim", workload.head_dim, "Elements of a row of a head, in bf16")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command.add_option("--tile-m", workload.tile_m, "Query rows of a tile")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command.add_option("--tile-n", workload.tile_n, "K/V rows that cost one unit")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command
-      .add_option("--tile-overhead", workload.tile_overhead,
-                  "Units that every tile costs beyond its K/V tiles")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command.add_option("--ctas", workload.num_ctas, "Blocks that run at a time")
-      ->check(CLI::Range(1, 65535))
-      ->capture_default_str();
-  command
-      .add_option("--l2-mib", options.l2_mib,
-                  "L2 cache, which lpt wants to hold the K/V of the heads at work")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  add_number_option(command, "--heads", workload.num_heads, 1, 1024, "Query heads");
+  add_number_option(command, "--head-dim", workload.head_dim, 1, 1024,
+                    "Elements of a row of a head, in bf16");
+  add_number_option(command, "--tile-m", workload.tile_m, 1, 65536, "Query rows of a tile");
+  add_number_option(command, "--tile-n", workload.tile_n, 1, 65536, "K/V rows that cost one unit");
+  add_fraction_option(command, "--tile-overhead", workload.tile_overhead, 0.0, 1e6,
+                      "Units that every tile costs beyond its K/V tiles");
+  add_number_option(command, "--ctas", workload.num_ctas, 1, 65535, "Blocks that run at a time");
+  add_number_option(command, "--l2-mib", options.l2_mib, 1, 65536,
+                    "L2 cache, which lpt wants to hold the K/V of the heads at work");
 }
 
 }  // namespace
 
-void add_schedule_command(CLI::App& app, std::function<int()>* run) {
+void add_schedule_command(CLI::App& app, Command* run) {
   CLI::App* command =
       app.add_subcommand("schedule", "Predict how a tile scheduler of attention shares work among blocks");
   auto options = std::make_shared<ScheduleOptions>();
   add_workload_options(*command, *options);
-  CLI::Option* kv_heads = command
-                              ->add_option("--kv-heads", options->workload.num_kv_heads,
-                                           "K/V heads, a divisor of --heads [--heads]")
-                              ->check(CLI::Range(1, 1024));
+  CLI::Option* kv_heads = add_number_option(*command, "--kv-heads", options->workload.num_kv_heads, 1, 1024,
+                                            "K/V heads, a divisor of --heads [--heads]")
+                              ->default_str("");
   CLI::Option* scheduler = add_choice_option<SchedulerKind>(
       *command, "--scheduler", options->kind,
       {{"transient", SchedulerKind::kTransient},
@@ -265,8 +237,8 @@ void add_schedule_command(CLI::App& app, std::function<int()>* run) {
       "--measure", options->measures,
       "Run the attention kernel too, and show beside the prediction when each tile began and ended");
   add_target_option(*command, options->target, "Where --measure runs: auto takes a GPU if there is one");
-  command->add_option("--svg", options->svg,
-                      "Draw who works on what when to FILE, or alone to stdout with -");
+  command->add_option("--svg", options->svg, "Draw who works on what when to FILE, or alone to stdout with -")
+      ->type_name("FILE");
   add_json_option(*command, options->json);
   command->callback([=] {
     const bool has_kv_heads = kv_heads->count() > 0;

@@ -3,12 +3,13 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
-#include <thread>
 
 #include "commands.hpp"
 #include "json.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
+#include "reference/all_cores.hpp"
 #include "simulation.hpp"
 #include "switchyard/sync/fault.hpp"
 
@@ -80,12 +81,9 @@ JsonObject& add_seed(JsonObject& json, const Scenario& scenario, const Simulatio
       .text("trace_hash", std::to_string(result.trace_hash));
 }
 
-ExitCode write_json(const SimulateOptions& options, const JsonObject& json, ExitCode code) {
-  if (options.json.empty()) return code;
-  const Status written = write_output_file("--json", options.json, json.str() + "\n");
-  if (written.ok()) return code;
-  std::fprintf(stderr, "switchyard simulate: %s\n", written.message().c_str());
-  return kBadArgument;
+Result<ExitCode> write_json(const SimulateOptions& options, const JsonObject& json, ExitCode code) {
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, json.str() + "\n"));
+  return code;
 }
 
 void print_replay(const Scenario& scenario, const SimulationResult& result, const SimulationResult& again) {
@@ -100,7 +98,7 @@ void print_replay(const Scenario& scenario, const SimulationResult& result, cons
     std::printf("%s\n", result.difference.empty() ? "verified" : ("FAILED: " + result.difference).c_str());
 }
 
-int replay(const SimulateOptions& options) {
+Result<ExitCode> replay(const SimulateOptions& options) {
   const Scenario scenario = draw_scenario(options.replay, options.space);
   const SimulationResult result = simulate(scenario);
   const SimulationResult again = simulate(scenario);
@@ -112,7 +110,7 @@ int replay(const SimulateOptions& options) {
 }
 
 // All seeds, shared among the cores. Each has a world of its own.
-int run_seeds(const SimulateOptions& options) {
+Result<ExitCode> run_seeds(const SimulateOptions& options) {
   Progress progress(static_cast<int>(options.num_seeds));
   std::atomic<uint64_t> next = 0, num_failed = 0;
   std::string failures;  // the first ones, as JSON
@@ -131,10 +129,7 @@ int run_seeds(const SimulateOptions& options) {
       failures += (failures.empty() ? "" : ", ") + add_seed(failure, scenario, result).str();
     }
   };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(worker);
-  for (std::thread& thread : threads) thread.join();
+  reference::on_all_cores(worker);
   progress.clear();
   if (options.prints_text())
     std::printf("%llu seeds, faults %s: %llu right, %llu wrong\n",
@@ -156,13 +151,11 @@ int run_seeds(const SimulateOptions& options) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, std::function<int()>* run) {
+void add_simulate_command(CLI::App& app, Command* run) {
   CLI::App* command = app.add_subcommand(
       "simulate", "Run steps in random interleavings on a weak memory, with faults, and verify each");
   auto options = std::make_shared<SimulateOptions>();
-  command->add_option("--seeds", options->num_seeds, "How many seeds")
-      ->check(CLI::Range(1, 1000000000))
-      ->capture_default_str();
+  add_number_option(*command, "--seeds", options->num_seeds, 1, 1000000000, "How many seeds");
   add_seed_option(*command, "--first-seed", options->first_seed, "The first of them");
   add_list_option(*command, "--ranks", options->space.rank_counts, 1, 8, "Numbers of ranks to draw from")
       ->default_str("2,3,4");
@@ -180,13 +173,9 @@ void add_simulate_command(CLI::App& app, std::function<int()>* run) {
   add_json_option(*command, options->json);
   command->callback([=] {
     options->has_replay = replay_option->count() > 0;
-    *run = [options] {
-      Status status = parse_faults(options->faults, options->space.faults);
-      if (status.ok()) status = check_output_file("--json", options->json);
-      if (!status.ok()) {
-        std::fprintf(stderr, "switchyard simulate: %s\n", status.message().c_str());
-        return static_cast<int>(kBadArgument);
-      }
+    *run = [options]() -> Result<ExitCode> {
+      SWITCHYARD_RETURN_IF_ERROR(parse_faults(options->faults, options->space.faults));
+      SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options->json}}));
       return options->has_replay ? replay(*options) : run_seeds(*options);
     };
   });

@@ -1,7 +1,7 @@
 #include "trace_file.hpp"
 
 #include <algorithm>
-#include <fstream>
+#include <sstream>
 
 #include "json.hpp"
 
@@ -158,32 +158,26 @@ std::string complete_event(const Row& row, const Slice& slice, uint64_t origin_n
          ",\"dur\":" + microseconds(slice.end_ns - slice.begin_ns) + ",\"args\":{" + slice.args + "}}";
 }
 
-// The clock of a GPU need not be the host's: the first dispatch is taken to begin there when the host begins
-// it, which is early by the time of a launch.
-uint64_t host_clock_lag_ns(const RunTrace& trace) {
-  if (trace.target == Target::kHost) return 0;
-  const auto first_dispatch = std::find_if(trace.phases.begin(), trace.phases.end(), [](const auto& phase) {
-    return phase.time.name.rfind("dispatch", 0) == 0;
-  });
-  uint64_t first_event_ns = UINT64_MAX;
-  for (const RankTrace& rank : trace.ranks)
-    for (const BlockTrace& block : rank.blocks)
-      for (const TraceEvent& event : block.events) first_event_ns = std::min(first_event_ns, event.begin_ns);
-  if (first_dispatch == trace.phases.end() || first_event_ns == UINT64_MAX) return 0;
-  return first_event_ns - first_dispatch->time.begin_ns;  // modulo 2^64, as is the sum it goes into
+// The phases of one rank; those it did not come to are not there.
+Row phases_of(const RunTrace& trace, int rank) {
+  Row row{rank, 0, "phases", {}};
+  for (const auto& [step_idx, phase] : trace.phases) {
+    const auto& [begin_ns, end_ns] = phase.of_rank[static_cast<size_t>(rank)];
+    if (end_ns != 0)
+      row.slices.push_back({begin_ns, end_ns, phase.name, "phase", "\"step\":" + std::to_string(step_idx)});
+  }
+  return row;
 }
 
 std::vector<Row> make_rows(const RunTrace& trace) {
   std::vector<Row> rows;
-  const uint64_t lag_ns = host_clock_lag_ns(trace);
-  Row& host = rows.emplace_back(Row{static_cast<int>(trace.ranks.size()), 0, "phases", {}});
-  for (const auto& [step_idx, time] : trace.phases)
-    host.slices.push_back({time.begin_ns + lag_ns, time.end_ns + lag_ns, time.name, "host",
-                           "\"step\":" + std::to_string(step_idx)});
-  for (size_t rank = 0; rank < trace.ranks.size(); ++rank)
-    for (size_t block = 0; block < trace.ranks[rank].blocks.size(); ++block)
-      rows.push_back({static_cast<int>(rank), static_cast<int>(block), "block " + std::to_string(block),
-                      arrange(trace.ranks[rank].blocks[block], static_cast<int>(rank))});
+  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank) {
+    rows.push_back(phases_of(trace, rank));
+    const std::vector<BlockTrace>& blocks = trace.ranks[static_cast<size_t>(rank)].blocks;
+    for (size_t block = 0; block < blocks.size(); ++block)
+      rows.push_back({rank, static_cast<int>(block) + 1, "block " + std::to_string(block),
+                      arrange(blocks[block], rank)});
+  }
   for (Row& row : rows) nest(row.slices);
   return rows;
 }
@@ -197,30 +191,22 @@ uint64_t RunTrace::num_dropped() const {
   return num_dropped;
 }
 
-Status write_trace(const std::string& path, const RunTrace& trace) {
+std::string to_json(const RunTrace& trace) {
   const std::vector<Row> rows = make_rows(trace);
   uint64_t origin_ns = UINT64_MAX;
   for (const Row& row : rows)
     for (const Slice& slice : row.slices) origin_ns = std::min(origin_ns, slice.begin_ns);
 
-  std::ofstream file(path);
+  std::ostringstream file;
   file << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"target\":" << json_text(to_string(trace.target))
        << ",\"device\":" << json_text(trace.device) << ",\"dropped_events\":" << trace.num_dropped()
        << ",\"clock\":"
-       << json_text(trace.target == Target::kHost
-                        ? "one for all rows"
-                        : "of the GPU; the host's row is set so that the first dispatch begins on both at "
-                          "once")
+       << json_text(trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank")
        << "},\n\"traceEvents\":[\n";
-  const int host_idx = static_cast<int>(trace.ranks.size());
-  for (int process_idx = 0; process_idx <= host_idx; ++process_idx) {
-    const std::string name = process_idx == host_idx ? "host" : "rank " + std::to_string(process_idx);
-    const int sort_idx = process_idx == host_idx ? -1 : process_idx;  // the host comes first
-    file << metadata("process_name", place(process_idx, 0), "\"name\":" + json_text(name)) << ",\n"
-         << metadata("process_sort_index", place(process_idx, 0),
-                     "\"sort_index\":" + std::to_string(sort_idx))
-         << ",\n";
-  }
+  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank)
+    file << metadata("process_name", place(rank, 0), "\"name\":" + json_text("rank " + std::to_string(rank)))
+         << ",\n"
+         << metadata("process_sort_index", place(rank, 0), "\"sort_index\":" + std::to_string(rank)) << ",\n";
   bool is_first = true;
   for (const Row& row : rows) {
     const std::string where = place(row.process_idx, row.thread_idx);
@@ -231,8 +217,7 @@ Status write_trace(const std::string& path, const RunTrace& trace) {
     for (const Slice& slice : row.slices) file << ",\n" << complete_event(row, slice, origin_ns);
   }
   file << "\n]}\n";
-  file.close();
-  return file ? Status() : invalid_argument("--trace: cannot write %s", path.c_str());
+  return file.str();
 }
 
 }  // namespace switchyard::tools

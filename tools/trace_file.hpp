@@ -1,5 +1,5 @@
 // What `switchyard run --trace` writes: the run as a trace in Chrome's JSON format, for Perfetto and
-// chrome://tracing. A row per rank and block, and one for what the host did.
+// chrome://tracing. A process per rank, in it a row per block and one for the rank's phases.
 #pragma once
 
 #include <string>
@@ -10,16 +10,14 @@
 namespace switchyard::tools {
 
 struct RunTrace {
-  // A phase of a step, as the host saw it. Times are of std::chrono::steady_clock, which is the emulator's
-  // clock too.
-  struct HostPhase {
+  struct Phase {
     int step_idx;
     TimedPhase time;
   };
 
   Target target = Target::kHost;
   std::string device;
-  std::vector<HostPhase> phases;
+  std::vector<Phase> phases;
   std::vector<RankTrace> ranks;
   uint64_t num_dropped_phases = 0;
 
@@ -27,6 +25,6 @@ struct RunTrace {
   uint64_t num_dropped() const;
 };
 
-Status write_trace(const std::string& path, const RunTrace& trace);
+std::string to_json(const RunTrace& trace);
 
 }  // namespace switchyard::tools

@@ -1,8 +1,11 @@
 #include "workload.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "switchyard/ep/shape.hpp"
@@ -55,10 +58,12 @@ int Workload::max_tokens_per_rank() const {
 }
 
 Status read_routing_file(const std::string& path, int top_k, Workload& workload) {
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    return invalid_argument("--routing: %s is a directory; it must be a file", path.c_str());
   std::ifstream file(path);
   if (!file)
-    return invalid_argument("--routing: %s is not uniform, zipf or one-expert, and no file to read",
-                            path.c_str());
+    return invalid_argument("--routing: %s is not uniform, zipf or one-expert, and no file to read: %s",
+                            path.c_str(), std::strerror(errno));
   workload.file_ids.assign(static_cast<size_t>(workload.n_ranks), {});
   std::string line;
   bool has_tokens = false;
@@ -73,8 +78,10 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
       int32_t value = 0;
       const auto [after, error] = std::from_chars(position, end, value);
       if (error != std::errc())
-        return invalid_argument("--routing: %s line %d, column %td: not a whole number", path.c_str(),
-                                line_number, position - line.data() + 1);
+        return invalid_argument("--routing: %s line %d, column %td: %s", path.c_str(), line_number,
+                                position - line.data() + 1,
+                                error == std::errc::result_out_of_range ? "the number does not fit 32 bits"
+                                                                        : "not a whole number");
       fields.push_back(value);
       position = after;
       while (position < end && *position == ' ') ++position;
@@ -84,10 +91,14 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
                                 line_number);
     }
     const int num_ids = static_cast<int>(fields.size()) - 1;
+    if (num_ids < 1 || num_ids > kMaxTopK)
+      return invalid_argument("--routing: %s line %d has %d ids; it must have 1..%d", path.c_str(),
+                              line_number, num_ids, kMaxTopK);
     if (top_k == 0) top_k = num_ids;
-    if (num_ids != top_k || num_ids < 1 || num_ids > kMaxTopK)
-      return invalid_argument("--routing: %s line %d has %d ids; every line must have %d (1..%d)",
-                              path.c_str(), line_number, num_ids, top_k, kMaxTopK);
+    if (num_ids != top_k)
+      return invalid_argument("--routing: %s line %d has %d id%s; it must have %d, as %s", path.c_str(),
+                              line_number, num_ids, num_ids == 1 ? "" : "s", top_k,
+                              has_tokens ? "the lines before it" : "--top-k says");
     if (fields[0] < 0 || fields[0] >= workload.n_ranks)
       return invalid_argument("--routing: %s line %d: rank %d must be 0..%d (--ranks)", path.c_str(),
                               line_number, fields[0], workload.n_ranks - 1);
@@ -102,6 +113,7 @@ Status read_routing_file(const std::string& path, int top_k, Workload& workload)
                               line_number, fields[0], kMaxTokensPerRank);
     has_tokens = true;
   }
+  if (file.bad()) return invalid_argument("--routing: %s cannot be read to its end", path.c_str());
   if (!has_tokens) return invalid_argument("--routing: %s has no line with ids", path.c_str());
   workload.top_k = top_k;
   workload.tokens_per_rank.clear();

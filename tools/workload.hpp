@@ -7,6 +7,7 @@
 
 #include "reference/reference.hpp"
 #include "switchyard/base/status.hpp"
+#include "switchyard/transport/device.hpp"
 
 namespace switchyard::tools {
 
@@ -29,6 +30,11 @@ struct Workload {
 
   int max_tokens_per_rank() const;
 };
+
+// How long a wait for a peer may take. The emulator is slow, and a machine that is shared makes it slower.
+constexpr uint64_t default_timeout_ns(Target target) {
+  return target == Target::kHost ? 60'000'000'000 : 5'000'000'000;
+}
 
 // NVFP4's tensor scale: all tokens of a workload are well within -8..8.
 inline constexpr float kInputScale = 8.0f / (6 * 448);

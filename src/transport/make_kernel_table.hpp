@@ -15,7 +15,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul";
-inline constexpr char kStall[] = "stall", kCheckOutput[] = "check_output";
+inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
 template <const char* kName, typename Params, void (*kKernel)(Params)>
 Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params& params) {
@@ -25,8 +25,11 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
 // The others are loaded when max_resident_blocks looks at them.
 inline Status load_plain_kernels() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {
-      {&topk_softmax_kernel, 0}, {&grouped_matmul_kernel, 0}, {&stall_kernel, 0}, {&check_output_kernel, 0}};
+  const target::ResidentKernel kernels[] = {{&topk_softmax_kernel, 0},
+                                            {&grouped_matmul_kernel, 0},
+                                            {&stall_kernel, 0},
+                                            {&time_stamp_kernel, 0},
+                                            {&check_output_kernel, 0}};
   SWITCHYARD_RETURN_IF_ERROR(load_silu_mul_kernels());
   SWITCHYARD_RETURN_IF_ERROR(load_recode_rows_kernels());
   return target::max_resident_blocks(kernels, kWarpSize).status();
@@ -47,6 +50,7 @@ constexpr KernelTable make_kernel_table() {
       .silu_mul = &launch_silu_mul,
       .recode_rows = &launch_recode_rows,
       .stall = &launch_plain<kStall, StallParams, stall_kernel>,
+      .time_stamp = &launch_plain<kTimeStamp, TimeStampParams, time_stamp_kernel>,
       .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
   };
 }

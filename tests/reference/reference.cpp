@@ -6,9 +6,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <thread>
 #include <tuple>
 
+#include "reference/all_cores.hpp"
 #include "reference/token_format.hpp"
 #include "switchyard/base/exp.hpp"
 
@@ -59,10 +59,7 @@ void for_each_token(const Step& step, Work work) {
   const auto worker = [&] {
     for (size_t i = next++; i < tokens.size(); i = next++) work(tokens[i].first, tokens[i].second);
   };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(worker);
-  for (std::thread& thread : threads) thread.join();
+  on_all_cores(worker);
 }
 
 void put_row(std::vector<bf16>& rows, int row_idx, const std::vector<bf16>& row) {

@@ -173,6 +173,11 @@ class ExpertParallel {
   // formats whose scales lie in a tensor that interleaves rows: dispatch_wait places those.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
 
+  // [n_local_experts()][n_ranks()]: the row at which those of each source rank begin, among the rows of the
+  // rank's last dispatch, as its kernels left it. They end where the next rank's begin; behind the last
+  // rank's may come rows that only fill up the expert's. Waits for the rank's stream.
+  Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
+
   // config().protocol is never automatic: it has been chosen, for this reason.
   const std::string& protocol_reason() const { return protocol_reason_; }
   const ExpertParallelConfig& config() const { return config_; }

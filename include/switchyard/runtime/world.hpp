@@ -23,7 +23,8 @@ struct WorldOptions {
 };
 
 // A typed array in a rank's memory, its own or somebody else's. One that owns its memory waits, before it
-// frees it, for what was launched on the rank's stream.
+// frees it, for what was launched on the rank's stream. One that is made by default has no elements and no
+// device: there is nothing to copy or to fill.
 template <typename T>
 class Buffer {
  public:
@@ -39,16 +40,24 @@ class Buffer {
   Status upload(const std::vector<T>& values) {
     if (values.size() > size_)
       return invalid_argument("upload of %zu values into a buffer of %zu", values.size(), size_);
+    if (device_ == nullptr) return Status();
     return device_->copy(data(), values.data(), values.size() * sizeof(T), stream_);
   }
   Result<std::vector<T>> download() const { return download(size_); }
   Result<std::vector<T>> download(size_t count) const {
     if (count > size_) return invalid_argument("download of %zu values from a buffer of %zu", count, size_);
     std::vector<T> values(count);
+    if (device_ == nullptr) return values;
     SWITCHYARD_RETURN_IF_ERROR(device_->copy(values.data(), data(), count * sizeof(T), stream_));
     return values;
   }
-  Status fill_bytes(uint8_t value) { return device_->fill(data(), value, size_ * sizeof(T), stream_); }
+  Status fill_bytes(uint8_t value) { return fill_bytes(value, size_); }
+  // The first `count` elements.
+  Status fill_bytes(uint8_t value, size_t count) {
+    if (count > size_) return invalid_argument("fill of %zu values in a buffer of %zu", count, size_);
+    if (device_ == nullptr) return Status();
+    return device_->fill(data(), value, count * sizeof(T), stream_);
+  }
 
  private:
   DeviceMemory memory_;

@@ -74,4 +74,9 @@ struct StallParams {
   uint64_t duration_ns;
 };
 
+// When a rank's stream has come so far, by the clock of its target.
+struct TimeStampParams {
+  uint64_t* reached_ns;
+};
+
 }  // namespace switchyard

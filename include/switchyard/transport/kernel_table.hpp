@@ -68,6 +68,7 @@ struct KernelTable {
   LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
   LaunchFunction<RecodeArguments> recode_rows;
   LaunchFunction<StallParams> stall;
+  LaunchFunction<TimeStampParams> time_stamp;
   LaunchFunction<CheckOutputParams> check_output;
 };
 

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Draws configurations of `switchyard run` and `switchyard attend` at random and runs each.
+
+    scripts/draw_configurations.py build/switchyard --seconds 60 --seed 1 [--target cuda]
+
+Each must verify (exit code 0), or be refused with one line on stderr: as a bad argument (2) where the draw breaks a
+documented rule, as a step over capacity (3) where it asked for too little room. Anything else, a crash, a hang or a
+wrong result, ends the draw with the command line to repeat it. The same seed draws the same configurations.
+"""
+import argparse
+import random
+import subprocess
+import sys
+import time
+
+FORMATS = {  # what hidden must be a multiple of
+    "bf16": 8, "fp8": 128, "fp8-e5m2": 128, "mxfp8": 32, "mxfp8-e5m2": 32, "mxfp6": 64, "mxfp6-e3m2": 64,
+    "mxfp4": 32, "nvfp4": 32, "nvfp4-by-expert": 32, "mxfp8-tiled": 32, "mxfp4-tiled": 32,
+}
+MAX_ELEMENTS = {"host": 1 << 16, "cuda": 1 << 22}  # of all expert rows of a step; the emulator is slow
+
+
+def often_small(draw, low, high):
+    """A number whose logarithm is evenly spread, so that small ones are not rare."""
+    return min(high, max(low, round(low - 1 + (high - low + 2) ** draw.random())))
+
+
+def draw_run(draw, target):
+    ranks = draw.choice([1, 2, 2, 3, 4, 5, 8, draw.randint(1, 16), draw.randint(1, 64)])
+    experts = ranks * often_small(draw, 1, max(1, min(16, 1024 // ranks)))
+    routing = draw.choice(["uniform", "uniform", "zipf", "one-expert"])
+    top_k = often_small(draw, 1, 32)
+    if routing != "one-expert":
+        top_k = min(top_k, experts)
+    token_format = draw.choice(["bf16"] + list(FORMATS))
+    combine_format = draw.choice(["bf16", "bf16", "fp8"])
+    multiple = max(FORMATS[token_format], 128 if combine_format == "fp8" else 8)
+    hidden = multiple * often_small(draw, 1, 1024 // multiple)
+    skips = draw.random() < 0.2
+    max_tokens = max(1, min(300, MAX_ELEMENTS[target] // (hidden * top_k * ranks)))
+    words = ["run", "--target", target, "--ranks", ranks, "--experts", experts, "--top-k", top_k, "--hidden", hidden,
+             "--expert-width", 8 * often_small(draw, 1, 8), "--format", token_format,
+             "--combine-format", combine_format, "--routing", routing, "--steps", draw.randint(1, 3),
+             "--mode", draw.choice(["split", "fused"]), "--seed", draw.randint(0, 2**64 - 1),
+             "--protocol", draw.choice(["automatic", "slotted", "direct"])]
+    allowed = {0}
+    if skips or draw.random() < 0.4:
+        words += ["--tokens", draw.choice([0, often_small(draw, 1, max_tokens)])]
+    else:
+        tokens = [draw.choice([0, 1, often_small(draw, 1, max_tokens)]) for _ in range(ranks)]
+        words += ["--tokens-per-rank", ",".join(map(str, tokens))]
+    if skips:
+        words += ["--skip-a2a"]
+    elif draw.random() < 0.2:
+        words += ["--capacity-factor", draw.choice([0.25, 1, 1.5, ranks])]
+        allowed.add("over capacity")
+    if draw.random() < 0.3:
+        words += ["--shared-expert"]
+    if draw.random() < 0.3:
+        words += ["--padding", draw.choice([0.1, 0.5, 1])]
+    if draw.random() < 0.3:
+        words += ["--n-sms", draw.choice([1, 2, 3, 7])]
+    if draw.random() < 0.1:
+        words += ["--trace", "/dev/null"]
+        if target == "cuda" and (token_format, combine_format) != ("bf16", "bf16"):
+            allowed.add("refused")
+    if draw.random() < 0.05:  # one rule broken
+        flag, value = draw.choice([("--hidden", hidden + 4), ("--experts", 1025), ("--top-k", 33), ("--ranks", 65),
+                                   ("--expert-width", 12), ("--steps", 0)])
+        words[words.index(flag) + 1] = value
+        allowed = {"refused"}
+    return words, allowed
+
+
+def draw_attend(draw, target):
+    kv_heads = draw.choice([1, 1, 2, 3, 4])
+    head_dim = draw.choice([64, 128, 256])
+    batch = draw.choice([0, 1, 2, 3, often_small(draw, 1, 20)])
+    budget = MAX_ELEMENTS[target] * 8 // (head_dim * kv_heads * max(1, batch))
+    longest = max(1, min(700 if target == "host" else 5000, round(budget ** 0.5)))
+    length = lambda: draw.choice([0, 1, draw.randint(1, 16), often_small(draw, 1, longest), longest])
+    words = ["attend", "--target", target, "--heads", kv_heads * draw.choice([1, 1, 2, 4]), "--kv-heads", kv_heads,
+             "--head-dim", head_dim, "--seed", draw.randint(0, 2**64 - 1),
+             "--scheduler", draw.choice(["auto", "auto", "transient", "tile", "queued"]),
+             "--order", draw.choice(["auto", "auto", "default", "rotate", "lpt"])]
+    if batch > 0 and draw.random() < 0.5:
+        words += ["--seq-lens", ",".join(str(length()) for _ in range(batch))]
+        if draw.random() < 0.5:
+            words += ["--kv-lens", ",".join(str(length()) for _ in range(batch))]
+    else:
+        words += ["--batch", batch, "--seq", length()]
+        if draw.random() < 0.5:
+            words += ["--kv-lens", length()]
+    if draw.random() < 0.5:
+        words += ["--causal"]
+    if draw.random() < 0.3:
+        words += ["--window", often_small(draw, 1, longest)]
+    if draw.random() < 0.3:
+        words += ["--page-size", draw.choice([16, 32, 64, 128, 256])]
+    if draw.random() < 0.3:
+        words += ["--ctas", draw.choice([1, 2, 3, 7, 132])]
+    # Which options go together is told by Attention::create(); a refusal must say why.
+    return words, {0, "refused"}
+
+
+def outcome_of(result):
+    """0, or what kind of error it is, if it is one of those that are documented; else None."""
+    if result.returncode == 0:
+        return 0
+    has_one_line = result.stderr.count("\n") == 1 and result.stderr.startswith("switchyard ")
+    if result.returncode == 2 and has_one_line:
+        return "refused"
+    if result.returncode == 3 and has_one_line and "capacity" in result.stderr:
+        return "over capacity"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("switchyard")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=["host", "cuda"], default="host")
+    parser.add_argument("--hang-seconds", type=float, default=180, help="a command that takes longer hangs")
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    counts = {}
+    end = time.monotonic() + options.seconds
+    while time.monotonic() < end:
+        words, allowed = draw.choice([draw_run, draw_run, draw_attend])(draw, options.target)
+        command = [options.switchyard] + [str(word) for word in words]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=options.hang_seconds)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"seed {options.seed}: does not end within {options.hang_seconds:g} s:\n{' '.join(command)}")
+        outcome = outcome_of(result)
+        if outcome not in allowed:
+            sys.exit(f"seed {options.seed}: exit code {result.returncode}, allowed {sorted(map(str, allowed))}:\n"
+                     f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+        kind = f"{words[0]} {'verified' if outcome == 0 else outcome}"
+        counts[kind] = counts.get(kind, 0) + 1
+    print(f"seed {options.seed}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    main()

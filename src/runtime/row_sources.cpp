@@ -1,0 +1,84 @@
+// Which rank each row of a dispatch came from, told from what its kernels left behind.
+#include "expert_parallel_state.hpp"
+#include "switchyard/ep/direct/layout.hpp"
+#include "switchyard/sync/counters.hpp"
+
+namespace switchyard {
+namespace {
+
+// The rank that asks, and the ranks whose rows it has: all of them, or where the all-to-all is skipped its
+// own.
+struct Receiver {
+  int rank;
+  int n_ranks;
+  int n_local_experts;
+  EpShape shape;
+
+  bool is_alone() const { return shape.n_ranks == 1; }
+};
+
+// dispatch_wait leaves for combine_async which rows came from whom.
+std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int32_t>& counters) {
+  const SyncCounters view{counters.data(), {receiver.shape.n_experts}};
+  std::vector<uint32_t> offsets;
+  for (int local = 0; local < receiver.n_local_experts; ++local)
+    for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
+      const int pair_idx = receiver.is_alone() ? local : local * receiver.n_ranks + src_rank;
+      const int32_t row_end = *view.row_end(pair_idx);
+      const bool is_behind_all = receiver.is_alone() && src_rank > receiver.rank;
+      offsets.push_back(static_cast<uint32_t>(is_behind_all ? row_end : row_end - *view.row_count(pair_idx)));
+    }
+  return offsets;
+}
+
+// Ranks have told each other their counts: [source rank][cell].
+std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32_t>& counters,
+                                     int first_group, const std::vector<std::vector<uint64_t>>& cells) {
+  const DirectCounters view{counters.data()};
+  std::vector<uint32_t> offsets;
+  for (int local = 0; local < receiver.n_local_experts; ++local) {
+    const int expert_idx = receiver.rank * receiver.n_local_experts + local;
+    uint32_t row = static_cast<uint32_t>(*view.row_offset(first_group + local));
+    for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
+      offsets.push_back(row);
+      if (!receiver.is_alone())
+        row +=
+            CountCell::unpack(
+                cells[static_cast<size_t>(src_rank)][static_cast<size_t>(expert_idx / CountCell::kExperts)])
+                .counts[expert_idx % CountCell::kExperts];
+      else if (src_rank == receiver.rank)
+        row = static_cast<uint32_t>(*view.row_offset(first_group + local + 1));
+    }
+  }
+  return offsets;
+}
+
+}  // namespace
+
+Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const {
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("source_row_offsets: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
+  const Receiver receiver{rank, n_ranks(), n_local_experts(), shape_of_rank(rank)};
+  const auto download = [&](auto& values, const void* from) {
+    return member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
+                                      member(rank).stream());
+  };
+  const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
+  std::vector<int32_t> counters(memory.counters.bytes() / sizeof(int32_t));
+  SWITCHYARD_RETURN_IF_ERROR(download(counters, memory.counters.as<void>()));
+  if (config_.protocol == Protocol::kSlotted) return slotted_offsets(receiver, counters);
+
+  const int first_group = num_groups() - n_local_experts();
+  const CountTableLayout table{receiver.shape.n_ranks, receiver.shape.n_experts + first_group};
+  std::vector<std::vector<uint64_t>> cells;
+  for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
+    // A rank tells all others, not itself.
+    const int told_rank = src_rank != rank ? rank : (rank + 1) % n_ranks();
+    uint64_t* told = ranks_[static_cast<size_t>(told_rank)]->memory.count_table.as<uint64_t>();
+    cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));
+    SWITCHYARD_RETURN_IF_ERROR(download(cells.back(), table.cell(told, src_rank, 0)));
+  }
+  return direct_offsets(receiver, counters, first_group, cells);
+}
+
+}  // namespace switchyard

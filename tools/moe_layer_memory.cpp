@@ -1,0 +1,77 @@
+// How much memory a layer will touch: asked before it does.
+#include <algorithm>
+#include <numeric>
+
+#include "moe_layer.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// Of one thread of the emulator: what kernels touch of its stack, and what keeps it.
+constexpr double kThreadBytes = 12 << 10;
+constexpr double kPageBytes = 4096;
+// The process itself, with counters and cells of all ranks.
+constexpr double kOtherBytes = 32 << 20;
+
+double num_tokens(const Workload& workload) {
+  return std::accumulate(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(), 0.0);
+}
+
+}  // namespace
+
+double MoeLayer::host_bytes() const {
+  const bool is_host = world_.target() == Target::kHost;
+  const double n_ranks = world_.n_ranks(), num_groups = ep_->num_groups();
+  const double token_bytes = workload_.hidden * sizeof(bf16);
+  const double expert_bytes = 3.0 * workload_.expert_width * token_bytes;
+  const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
+  const double tokens = num_tokens(workload_);
+  // Where every rank has the same tokens, each row is one rank's all the same.
+  const double copies_per_token = workload_.top_k + (workload_.has_shared_expert ? 1 : 0);
+  const double num_rows = tokens / (workload_.is_replicated ? n_ranks : 1) * copies_per_token +
+                          n_ranks * num_groups * (format.row_alignment - 1);
+  // Results are looked at rank by rank; one may have all rows.
+  const double largest_share =
+      std::min(1.0, workload_.routing == RoutingKind::kUniform ? 1.5 / n_ranks : 1.0) * num_rows;
+  // The reference's experts, those of a rank on their way to it, the step's tokens and what they should
+  // become.
+  const double id_bytes = workload_.top_k * (sizeof(int32_t) + sizeof(float));
+  const double logit_bytes = workload_.n_experts * static_cast<double>(sizeof(float));
+  const double needed = kOtherBytes +
+                        expert_bytes * (workload_.n_experts + (workload_.has_shared_expert ? 1 : 0)) +
+                        expert_bytes * num_groups + tokens * (4 * token_bytes + id_bytes + logit_bytes) +
+                        largest_share * (2 * token_bytes + format.row_bytes(workload_.hidden));
+  return needed + (is_host ? rank_bytes(num_rows) : 0);
+}
+
+// Of all ranks together, which have so many rows.
+double MoeLayer::rank_bytes(double num_rows) const {
+  const double n_ranks = world_.n_ranks();
+  const double token_bytes = workload_.hidden * sizeof(bf16),
+               width_bytes = workload_.expert_width * sizeof(bf16);
+  const ExpertParallelConfig& config = ep_->config();
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const double tokens = num_tokens(workload_);
+  double bytes = n_ranks * ep_->num_groups() * 3 * workload_.hidden * width_bytes +
+                 tokens * (2 * token_bytes + workload_.n_experts * sizeof(float) +
+                           workload_.top_k * (2 * sizeof(int32_t) + sizeof(float)));
+  const double output_bytes = encodes_outputs() ? ep_->combine_message_bytes() : token_bytes;
+  bytes +=
+      num_rows * (format.row_bytes(workload_.hidden) + output_bytes + 3 * width_bytes + 2 * sizeof(int32_t) +
+                  (is_encoded() ? token_bytes : 0) + (encodes_outputs() ? token_bytes : 0));
+  // Scales are filled for all rows that there is room for.
+  bytes += n_ranks * static_cast<double>(format.scale_tensor_bytes(max_rows_, workload_.hidden).value());
+  if (config.protocol == Protocol::kSlotted)
+    // Slots of messages, each expert's of each rank on pages of their own, and of rows that come back.
+    bytes += num_rows * ep_->dispatch_message_bytes() + n_ranks * workload_.n_experts * kPageBytes +
+             tokens * (workload_.top_k * ep_->combine_message_bytes() +
+                       (workload_.has_shared_expert ? ep_->dispatch_message_bytes() : 0));
+  else if (is_encoded())
+    bytes += tokens * (format.encodes_by_expert ? workload_.top_k + 1 : 1) *
+             format.num_scales(workload_.hidden) * format.scale_bytes;
+  if (workload_.is_replicated) bytes += 2 * tokens * token_bytes;
+  const double num_threads = std::max<double>(config.num_threads, kHostThreads);
+  return bytes + n_ranks * ep_->n_sms() * num_threads * kThreadBytes;
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,91 @@
+#include "output.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace switchyard::tools {
+namespace {
+
+Status write_error(StatusCode code, const OutputName& name, int error) {
+  return Status(code, std::string(name.flag) + ": cannot write " + (name.path == "-" ? "stdout" : name.path) +
+                          ": " + std::strerror(error));
+}
+
+// Devices such as /dev/null may be named as often as one likes.
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(a, error) && std::filesystem::equivalent(a, b, error);
+}
+
+}  // namespace
+
+Status check_outputs(std::initializer_list<OutputName> outputs) {
+  std::vector<OutputName> seen;
+  for (const OutputName& name : outputs) {
+    if (name.path.empty()) continue;
+    if (name.path != "-") {
+      std::FILE* file = std::fopen(name.path.c_str(), "ab");
+      if (file == nullptr) return write_error(StatusCode::kInvalidArgument, name, errno);
+      std::fclose(file);
+    }
+    for (const OutputName& other : seen) {
+      if (name.path == "-" && other.path == "-")
+        return invalid_argument("%s: stdout is taken by %s; name a file for one of them", name.flag,
+                                other.flag);
+      if (name.path != "-" && other.path != "-" && is_same_file(name.path, other.path))
+        return invalid_argument("%s: %s is the file of %s; name another", name.flag, name.path.c_str(),
+                                other.flag);
+    }
+    seen.push_back(name);
+  }
+  return Status();
+}
+
+OutputFile::OutputFile(const OutputName& name)
+    : name_(name), file_(name.path == "-" ? stdout : std::fopen(name.path.c_str(), "wb")) {
+  if (file_ == nullptr) error_ = errno;
+}
+
+OutputFile::~OutputFile() {
+  if (file_ != nullptr && !is_stdout()) std::fclose(file_);
+}
+
+void OutputFile::write(std::string_view bytes) {
+  if (error_ == 0 && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) error_ = errno;
+}
+
+Status OutputFile::close() {
+  if (error_ == 0 && std::fflush(file_) != 0) error_ = errno;
+  if (file_ != nullptr && !is_stdout()) {
+    if (std::fclose(file_) != 0 && error_ == 0) error_ = errno;
+    file_ = nullptr;
+  }
+  return error_ == 0 ? Status() : write_error(StatusCode::kUnavailable, name_, error_);
+}
+
+Status write_output(const OutputName& name, std::string_view text) {
+  if (name.path.empty()) return Status();
+  OutputFile file(name);
+  file.write(text);
+  return file.close();
+}
+
+void keep_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    // The lowest number that is free. To read from stdout's, or write to stdin's, is still an error.
+    if (fcntl(stream, F_GETFD) < 0) (void)open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+Status flush_stdout() {
+  errno = 0;
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (is_written) return Status();
+  return unavailable("cannot write stdout: %s", errno != 0 ? std::strerror(errno) : "a write has failed");
+}
+
+}  // namespace switchyard::tools
