@@ -248,6 +248,7 @@ void add_bench_command(CLI::App& app, std::function<int()>* run) {
   add_ep(*command, run);
   add_bench_formats_command(*command, run);
   add_bench_attention(*command, run);
+  add_bench_matmul(*command, run);
 }
 
 }  // namespace switchyard::tools

@@ -20,6 +20,7 @@ void add_attend_command(CLI::App& app, std::function<int()>* run);
 void add_simulate_command(CLI::App& app, std::function<int()>* run);
 void add_bench_command(CLI::App& app, std::function<int()>* run);
 void add_bench_attention(CLI::App& bench, std::function<int()>* run);
+void add_bench_matmul(CLI::App& bench, std::function<int()>* run);
 void add_schedule_command(CLI::App& app, std::function<int()>* run);
 // Below `bench`.
 void add_bench_formats_command(CLI::App& bench, std::function<int()>* run);
