@@ -333,14 +333,42 @@ TEST_P(GroupedMatmulTest, ShapesItCannotMultiplyAreRefusedByName) {
   EXPECT_NE(message_of([](auto& s) { s.num_groups = 0; }).find("num_groups: 0"), std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.max_rows = -1; }).find("max_rows: -1"), std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.group_capacity = 6; }).find("group_capacity: 6"), std::string::npos);
-  EXPECT_NE(message_of([](auto& s) { s.tuning = MatmulTuning{32, 8, 1}; }).find("32x8x1"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) {
+              s.tuning = MatmulTuning{32, 8, 64, 1};
+            }).find("32x8x64x1"),
+            std::string::npos);
   const auto matmul = must(GroupedMatmul::create(rank(), good));
   EXPECT_NE(matmul->run({}).message().find("rows"), std::string::npos);
 }
 
+TEST_P(GroupedMatmulTest, ABudgetOfBlocksIsNeverExceeded) {
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    for (const int num_blocks : {2, 3, 7}) {
+      const auto matmul = must(GroupedMatmul::create(
+          rank(), {.inner = 64, .columns = 64, .max_rows = 10, .num_blocks = num_blocks, .tuning = tuning}));
+      EXPECT_LE(matmul->num_blocks(), static_cast<uint32_t>(num_blocks)) << to_string(tuning);
+      EXPECT_GE(matmul->num_blocks() + 1, static_cast<uint32_t>(num_blocks)) << to_string(tuning);
+    }
+  EXPECT_EQ(compare(rank(), {.group_rows = {300}, .num_blocks = 1}), "");
+}
+
+TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto world =
+        must(World::create({.target = TargetChoice::kHost,
+                            .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
+    for (const MatmulTuning& tuning : {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6}})
+      EXPECT_EQ(
+          compare(world->rank(0),
+                  {.group_rows = {3, 0, 66}, .inner = 72, .columns = 136, .num_blocks = 2, .tuning = tuning}),
+          "")
+          << to_string(tuning) << ", seed " << seed;
+  }
+}
+
 TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
-  EXPECT_EQ(to_string(choose_matmul_tuning(8, 4096, 7168)), "64x128x8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x4+weights");
+  EXPECT_EQ(to_string(choose_matmul_tuning(8, 4096, 7168)), "64x128x64x8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x64x4+weights");
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
     for (const int64_t columns : {8, 128, 136, 7168}) {
       const MatmulTuning tuning = choose_matmul_tuning(rows, columns, 64);

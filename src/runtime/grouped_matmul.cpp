@@ -1,6 +1,5 @@
 #include "switchyard/runtime/grouped_matmul.hpp"
 
-#include <algorithm>
 #include <cinttypes>
 
 namespace switchyard {
@@ -45,12 +44,9 @@ TensorShape matrix_of(const void* base, int64_t columns, int64_t heads, int64_t 
 
 }  // namespace
 
-GroupedMatmul::GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel)
-    : rank_(rank),
-      shape_(shape),
-      kernel_(kernel),
-      num_blocks_(static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks
-                                                             : rank.device().num_multiprocessors())) {}
+GroupedMatmul::GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel,
+                             uint32_t num_blocks)
+    : rank_(rank), shape_(shape), kernel_(kernel), num_blocks_(num_blocks) {}
 
 Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
   SWITCHYARD_RETURN_IF_ERROR(check_shape(given));
@@ -58,18 +54,20 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   if (shape.num_experts == 0) shape.num_experts = shape.num_groups;
   if (shape.expected_rows_per_group == 0)
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
-  const MatmulTuning tuning =
-      shape.tuning.value_or(choose_matmul_tuning(shape.expected_rows_per_group, shape.columns, shape.inner));
+  const uint32_t budget =
+      static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : rank.device().num_multiprocessors());
+  MatmulTuning chosen = choose_matmul_tuning(shape.expected_rows_per_group, shape.columns, shape.inner);
+  if (budget == 1) chosen.sharing = MatmulSharing::kNone;
+  const MatmulTuning tuning = shape.tuning.value_or(chosen);
   const MatmulKernel* kernel = matmul_kernels(rank.device().target()).find(tuning);
   if (kernel == nullptr)
     return invalid_argument("tuning: there is no matmul kernel %s", to_string(tuning).c_str());
-  // Less than a pair of blocks.
-  if (shape.num_blocks > 0 && static_cast<uint32_t>(shape.num_blocks) % kernel->cluster_blocks != 0)
-    return invalid_argument("num_blocks: %d blocks of the kernel %s must be a multiple of %u",
-                            shape.num_blocks, to_string(tuning).c_str(), kernel->cluster_blocks);
+  if (budget < kernel->cluster_blocks)
+    return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
+                            kernel->cluster_blocks, to_string(tuning).c_str());
   SWITCHYARD_RETURN_IF_ERROR(rank.device().activate());
-  std::unique_ptr<GroupedMatmul> matmul(new GroupedMatmul(rank, shape, *kernel));
-  matmul->num_blocks_ = std::max(matmul->num_blocks_ / kernel->cluster_blocks, 1u) * kernel->cluster_blocks;
+  std::unique_ptr<GroupedMatmul> matmul(
+      new GroupedMatmul(rank, shape, *kernel, budget - budget % kernel->cluster_blocks));
   Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
   if (!queue.ok()) return queue.status();
   matmul->queue_ = std::move(queue).value();

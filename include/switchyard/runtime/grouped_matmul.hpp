@@ -48,16 +48,16 @@ class GroupedMatmul {
 
   const GroupedMatmulShape& shape() const { return shape_; }
   const MatmulTuning& tuning() const { return kernel_.tuning; }
-  uint32_t num_blocks() const { return num_blocks_; }
+  uint32_t num_blocks() const { return num_blocks_; }  // of a launch: whole pairs where they work so
 
  private:
-  GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel);
+  GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel, uint32_t num_blocks);
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
 
   Rank& rank_;
   const GroupedMatmulShape shape_;
   const MatmulKernel& kernel_;
-  uint32_t num_blocks_ = 0;
+  const uint32_t num_blocks_;
   Buffer<uint32_t> queue_;
 };
 

@@ -21,7 +21,8 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
                         TransferBarrier& barrier, CacheHint, Where where = Where::current()) {
   constexpr uint32_t kRowBytes = kBoxColumns * 2;
   const TensorShape& shape = map.shape;
-  const uint32_t bytes_left = (shape.columns - static_cast<uint32_t>(column)) * 2;
+  const uint32_t first_column = static_cast<uint32_t>(column);
+  const uint32_t bytes_left = first_column < shape.columns ? (shape.columns - first_column) * 2 : 0;
   const uint32_t num_bytes = bytes_left < kRowBytes ? bytes_left : kRowBytes;
   auto* dst = static_cast<std::byte*>(shared_dst);
   for (uint32_t r = 0; r < shape.box_rows; ++r)

@@ -17,11 +17,10 @@ struct MatmulTensorShapes {
 
 struct MatmulKernel {
   MatmulTuning tuning;
-  // Any number of blocks, even where they work in pairs.
   Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
                    const MatmulNumbers& numbers);
-  Status (*load)();  // onto the current device
-  uint32_t cluster_blocks;
+  Status (*load)();         // onto the current device
+  uint32_t cluster_blocks;  // num_blocks is a multiple of it
 };
 
 struct MatmulKernels {

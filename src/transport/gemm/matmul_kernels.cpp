@@ -21,7 +21,7 @@ Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTenso
                                   weights = target::make_tensor_map(boxed.weights);
   if (!rows.ok()) return rows.status();
   if (!weights.ok()) return weights.status();
-  const LaunchShape shape{.num_blocks = align_up<uint32_t>(num_blocks, Config::kClusterBlocks),
+  const LaunchShape shape{.num_blocks = num_blocks,
                           .num_threads = Config::kNumThreads,
                           .shared_bytes = sizeof(MatmulShared<Config>),
                           .programmatic_dependent = true,

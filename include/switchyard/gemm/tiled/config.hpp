@@ -13,6 +13,8 @@ struct MatmulConfig {
   static constexpr int kTileRows = kTuning.tile_rows;
   static constexpr int kTileColumns = kTuning.tile_columns;
   static constexpr int kNumStages = kTuning.num_stages;
+  static constexpr int kStageInner = kTuning.stage_inner;
+  static constexpr int kNumPanels = kStageInner / kPanelColumns;
 
   static constexpr bool kSharesWeights = target::kHasClusters && kTuning.sharing == MatmulSharing::kWeights;
   static constexpr bool kSharesRows = target::kHasClusters && kTuning.sharing == MatmulSharing::kRows;
@@ -32,8 +34,8 @@ struct MatmulConfig {
   // Rows come in boxes, only as many as there are rows.
   static constexpr int kBoxRows = kTileRows / 4;
   static constexpr int kBoxBytes = kBoxRows * kPanelRowBytes;
-  static constexpr int kRowBytes = kTileRows * kPanelRowBytes;
-  static constexpr int kWeightBytes = kTileColumns * kPanelRowBytes;
+  static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
+  static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;
   static constexpr int kWeightBoxRows = kSharesWeights ? kTileColumns / 2 : kTileColumns;
 
   // About as many rows as the columns that all blocks of a GPU then have.

@@ -21,7 +21,7 @@ class MatmulConsumer {
         shared_(shared),
         first_row_(Config::kSplitsRows ? consumer_idx * kWarpgroupRows : 0),
         first_column_(Config::kSplitsRows ? 0 : consumer_idx * Config::kConsumerColumns),
-        num_steps_(ceil_div(numbers.inner, uint32_t{kPanelColumns})) {}
+        num_steps_(ceil_div(numbers.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
     for (;;) {
@@ -32,8 +32,12 @@ class MatmulConsumer {
       // release: this warp has read the tile; pairs with the planner's wait before it writes the next one
       target::sync_warp();
       if (target::lane_idx() == 0) shared_.tile_empty.arrive();
-      multiply(static_cast<int>(tile.num_rows) - first_row_);
-      store(tile);
+      if (first_row_ < tile.num_rows) {
+        multiply(tile.num_rows - first_row_);
+        store(tile);
+      } else {
+        pass_over();
+      }
     }
   }
 
@@ -54,6 +58,16 @@ class MatmulConsumer {
     }
     product_.template wait<0>();
     release(last_stage);
+  }
+
+  // A tile without rows for this consumer.
+  SWITCHYARD_DEVICE void pass_over() {
+    for (uint32_t step = 0; step < num_steps_; ++step) {
+      const uint32_t stage = stages_.stage();
+      wait_for_phase(shared_.full[stage], stages_.parity());
+      stages_.advance();
+      release(stage);
+    }
   }
 
   // release: this warp has read the stage; pairs with the producer's wait before the next load into it, or
@@ -84,7 +98,7 @@ class MatmulConsumer {
   MatmulShared<Config>& shared_;
   const int first_row_, first_column_;  // of this consumer in a tile
   const uint32_t num_steps_;
-  WarpgroupProduct<Config::kConsumerColumns> product_;
+  WarpgroupProduct<Config> product_;
   StageCursor<1> tiles_;
   StageCursor<Config::kNumStages> stages_;
 };

@@ -1,4 +1,4 @@
-// 64 rows times kColumns columns of weights, on the CPU: the same steps as warpgroup_product.cuh in plain
+// 64 rows times a consumer's columns of weights, on the CPU: the same steps as warpgroup_product.cuh in plain
 // loops, half of a warp's lanes with a row each. What is started there has ended here when the call returns.
 #pragma once
 
@@ -8,20 +8,22 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <int kColumns>
+template <typename Config>
 class WarpgroupProduct {
  public:
   // num_rows: those past it were not loaded.
   void start(const unsigned char* rows, const unsigned char* weights, bool accumulate, int num_rows) {
     if (!has_row() || row() >= num_rows) return;
-    float values[kPanelColumns];
-    load(rows, row(), values);
-    for (int column = 0; column < kColumns; ++column) {
-      float column_values[kPanelColumns];
-      load(weights, column, column_values);
-      float sum = accumulate ? sums_[column] : 0.0f;
-      for (int i = 0; i < kPanelColumns; ++i) sum += values[i] * column_values[i];
-      sums_[column] = sum;
+    for (int panel = 0; panel < Config::kNumPanels; ++panel) {
+      float values[kPanelColumns];
+      load(rows + panel * Config::kRowPanelBytes, row(), values);
+      for (int column = 0; column < kColumns; ++column) {
+        float column_values[kPanelColumns];
+        load(weights + panel * Config::kWeightPanelBytes, column, column_values);
+        float sum = accumulate || panel > 0 ? sums_[column] : 0.0f;
+        for (int i = 0; i < kPanelColumns; ++i) sum += values[i] * column_values[i];
+        sums_[column] = sum;
+      }
     }
   }
   template <int kPending>
@@ -35,6 +37,8 @@ class WarpgroupProduct {
   }
 
  private:
+  static constexpr int kColumns = Config::kConsumerColumns;
+
   static bool has_row() { return target::lane_idx() < 16; }
   static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
   static void load(const unsigned char* tile, int row, float (&values)[kPanelColumns]) {

@@ -22,8 +22,9 @@ template <typename Config>
 struct MatmulShared {
   using Bytes = unsigned char;
 
-  alignas(target::kTileAlignment) Bytes rows[Config::kNumStages][Config::kRowBytes];
-  alignas(target::kTileAlignment) Bytes weights[Config::kNumStages][Config::kWeightBytes];
+  alignas(target::kTileAlignment) Bytes rows[Config::kNumStages][Config::kNumPanels * Config::kRowPanelBytes];
+  alignas(target::kTileAlignment)
+      Bytes weights[Config::kNumStages][Config::kNumPanels * Config::kWeightPanelBytes];
   target::TransferBarrier full[Config::kNumStages], empty[Config::kNumStages];
   target::TransferBarrier tile_full, tile_empty;
   MatmulTile tile;

@@ -14,7 +14,8 @@ enum class MatmulSharing { kNone, kWeights, kRows };
 struct MatmulTuning {
   int tile_rows = 64;      // 64 or 128
   int tile_columns = 128;  // 128 or 256
-  int num_stages = 8;      // of 64 elements of the inner dimension each
+  int stage_inner = 64;    // elements of the inner dimension that are loaded at a time, a multiple of 64
+  int num_stages = 8;
   MatmulSharing sharing = MatmulSharing::kNone;
 
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
@@ -22,12 +23,14 @@ struct MatmulTuning {
 
 // Every tuning there is a kernel for.
 inline constexpr MatmulTuning kMatmulTunings[] = {
-    {64, 128, 8},
-    {64, 256, 5},
-    {128, 128, 6},
-    {128, 256, 4},
-    {128, 256, 4, MatmulSharing::kWeights},
-    {128, 256, 4, MatmulSharing::kRows},
+    {64, 128, 64, 8},
+    {64, 128, 128, 4},
+    {64, 128, 256, 2},
+    {64, 256, 64, 5},
+    {128, 128, 64, 6},
+    {128, 256, 64, 4},
+    {128, 256, 64, 4, MatmulSharing::kWeights},
+    {128, 256, 64, 4, MatmulSharing::kRows},
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
@@ -35,16 +38,16 @@ inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmul
 // tiles give blocks an even share of them. From one tile of rows on, loads from L2 are what is scarce: tiles
 // are wide, and where several tiles read the same weights, pairs of blocks load them together.
 constexpr MatmulTuning choose_matmul_tuning(int64_t rows_per_group, int64_t columns, int64_t /*inner*/) {
-  if (rows_per_group <= 64) return {64, 128, 8};
-  if (columns <= 128) return {128, 128, 6};
-  if (rows_per_group <= 128) return {128, 256, 4};
-  return {128, 256, 4, MatmulSharing::kWeights};
+  if (rows_per_group <= 64) return {64, 128, 64, 8};
+  if (columns <= 128) return {128, 128, 64, 6};
+  if (rows_per_group <= 128) return {128, 256, 64, 4};
+  return {128, 256, 64, 4, MatmulSharing::kWeights};
 }
 
-// As "128x256x4+weights".
+// As "128x256x64x4+weights": rows, columns, inner elements of a stage, stages.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
-         std::to_string(tuning.num_stages) +
+         std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
          (tuning.sharing == MatmulSharing::kWeights ? "+weights"
           : tuning.sharing == MatmulSharing::kRows  ? "+rows"
                                                     : "");

@@ -1,6 +1,6 @@
-// 64 rows times kColumns columns of weights, on Hopper's matrix unit: sums in registers, operands in shared
-// memory. A product runs while the warpgroup does other things; start() begins one step of it, wait() ends
-// those started before.
+// 64 rows times a consumer's columns of weights, on Hopper's matrix unit: sums in registers, operands in
+// shared memory. A product runs while the warpgroup does other things; start() begins one step of it, wait()
+// ends those started before.
 #pragma once
 
 #include "switchyard/base/bf16.hpp"
@@ -9,11 +9,10 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <int kColumns>
+template <typename Config>
 class WarpgroupProduct {
  public:
-  // rows, weights: 64 and kColumns rows of 64 elements of the inner dimension. Without `accumulate` the sums
-  // begin anew.
+  // rows, weights: of the first panel of a stage. Without `accumulate` the sums begin anew.
   SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, bool accumulate,
                                int /*num_rows*/) {
     target::hold_registers(sums_);
@@ -21,9 +20,12 @@ class WarpgroupProduct {
     const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
     const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
     SWITCHYARD_UNROLL
-    for (int step = 0; step < kPanelColumns / 16; ++step)  // 16 columns are two units of 16 bytes
-      target::MatrixUnit<kColumns>::multiply(sums_, row_operand + step * 2, weight_operand + step * 2,
-                                             step != 0 || accumulate);
+    for (int step = 0; step < Config::kStageInner / 16; ++step) {
+      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
+      target::MatrixUnit<kColumns>::multiply(
+          sums_, row_operand + panel * (Config::kRowPanelBytes / 16) + in_panel,
+          weight_operand + panel * (Config::kWeightPanelBytes / 16) + in_panel, step != 0 || accumulate);
+    }
     target::matrix_commit();
     target::hold_registers(sums_);
   }
@@ -57,6 +59,7 @@ class WarpgroupProduct {
   }
 
  private:
+  static constexpr int kColumns = Config::kConsumerColumns;
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
 
   float sums_[kColumns / 2];  // of a thread: two rows, every fourth pair of columns
