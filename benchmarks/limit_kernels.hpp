@@ -146,4 +146,15 @@ struct Gather {
 
 SWITCHYARD_KERNEL void gather_kernel(GatherParams params) { Gather(params).run(); }
 
+SWITCHYARD_KERNEL void sweep_kernel(SweepParams params) {
+  const uint64_t num_threads = static_cast<uint64_t>(target::num_blocks()) * target::num_threads();
+  Vec16* units = static_cast<Vec16*>(params.memory);
+  for (uint64_t i = static_cast<uint64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+       i < params.num_bytes / sizeof(Vec16); i += num_threads) {
+    Vec16 unit = target::ld_16(units + i);
+    ++unit.words[0];
+    target::st_16(units + i, unit);
+  }
+}
+
 }  // namespace switchyard::benchmarks::inline SWITCHYARD_TARGET

@@ -25,7 +25,11 @@ Status launch_gather(const LaunchShape& shape, StreamHandle stream, const Gather
   return target::launch("gather", gather_kernel, shape, stream, params);
 }
 
-constexpr LimitKernels kKernels{.scatter = &launch_scatter, .gather = &launch_gather};
+Status launch_sweep(const LaunchShape& shape, StreamHandle stream, const SweepParams& params) {
+  return target::launch("sweep", sweep_kernel, shape, stream, params);
+}
+
+constexpr LimitKernels kKernels{.scatter = &launch_scatter, .gather = &launch_gather, .sweep = &launch_sweep};
 
 }  // namespace
 

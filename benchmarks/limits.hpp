@@ -1,5 +1,6 @@
 // Two bare limits for dispatch and combine: rows scattered to random places, and rows gathered from them and
-// summed, by kernels that wait for nobody.
+// summed, by kernels that wait for nobody. And a sweep through memory, which leaves nothing else in the
+// caches.
 #pragma once
 
 #include "switchyard/transport/device.hpp"
@@ -27,10 +28,17 @@ struct GatherParams {
   int32_t hidden;
 };
 
+// Every 16 bytes are read and written back, changed.
+struct SweepParams {
+  void* memory;
+  uint64_t num_bytes;  // a multiple of 16
+};
+
 struct LimitKernels {
   // As many warps per block as shared memory has room for, at most those of the shape.
   LaunchFunction<ScatterParams> scatter;
   LaunchFunction<GatherParams> gather;
+  LaunchFunction<SweepParams> sweep;
 };
 
 // The device of a launch must be active, as for its other kernels.

@@ -12,8 +12,6 @@ using reference::AttentionBatch;
 using reference::AttentionCase;
 using reference::AttentionDifference;
 
-// Prime, so that no two rows look alike.
-constexpr size_t kPeriod = 4194301;
 // Launches of one graph: what a graph costs is shared by them.
 constexpr int kLaunchesPerGraph = 10;
 constexpr int kRowsLookedAt = 24;
@@ -65,29 +63,12 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
 }
 
 Status AttentionBench::fill(uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  period_.resize(kPeriod);
-  for (bf16& value : period_) value = to_bf16(normal(random));
-  Result<Buffer<bf16>> uploaded = rank_.upload(period_);
-  if (!uploaded.ok()) return uploaded.status();
-  const bf16* period = uploaded.value().data();
+  Result<PeriodicNumbers> numbers = PeriodicNumbers::create(rank_, seed);
+  if (!numbers.ok()) return numbers.status();
+  numbers_ = std::move(numbers).value();
   const Buffer<bf16>* tensors[] = {&queries_, &keys_, &values_};
-  for (int t = 0; t < 3; ++t)
-    for (size_t done = 0; done < tensors[t]->size();) {
-      const size_t place = (done + static_cast<size_t>(kShifts[t])) % kPeriod;
-      const size_t count = std::min(kPeriod - place, tensors[t]->size() - done);
-      SWITCHYARD_RETURN_IF_ERROR(rank_.device().copy(tensors[t]->data() + done, period + place,
-                                                     count * sizeof(bf16), rank_.stream()));
-      done += count;
-    }
+  for (int t = 0; t < 3; ++t) SWITCHYARD_RETURN_IF_ERROR(numbers_.fill(*tensors[t], kShifts[t]));
   return Status();
-}
-
-std::vector<bf16> AttentionBench::numbers_at(size_t shift, size_t begin, size_t end) const {
-  std::vector<bf16> numbers(end - begin);
-  for (size_t i = begin; i < end; ++i) numbers[i - begin] = period_[(i + shift) % kPeriod];
-  return numbers;
 }
 
 Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
@@ -151,9 +132,9 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
   std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
   const size_t first_query = query_offsets[last] * query_row, first_key = key_offsets[last] * key_row;
-  batch.queries = numbers_at(kShifts[0], first_query, first_query + num_queries * query_row);
-  batch.keys = numbers_at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
-  batch.values = numbers_at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
+  batch.queries = numbers_.at(kShifts[0], first_query, first_query + num_queries * query_row);
+  batch.keys = numbers_.at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
+  batch.values = numbers_.at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
   const Result<std::vector<bf16>> output =
       rank_.view(output_.data() + first_query, num_queries * query_row).download();
   if (!output.ok()) return output.status();

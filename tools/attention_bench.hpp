@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "attention_options.hpp"
+#include "periodic_numbers.hpp"
 #include "replay.hpp"
 
 namespace switchyard::tools {
@@ -39,18 +40,17 @@ class AttentionBench {
 
   // Queries, keys and values repeat these numbers, each from its own of these places on: for who wants to
   // compute the same.
-  const std::vector<bf16>& period() const { return period_; }
+  const std::vector<bf16>& period() const { return numbers_.period(); }
   static constexpr int kShifts[] = {0, 1000003, 2000003};
 
  private:
   explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
   Status fill(uint64_t seed);
   Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case, int stride);
-  std::vector<bf16> numbers_at(size_t shift, size_t begin, size_t end) const;
 
   World& world_;
   Rank& rank_;
-  std::vector<bf16> period_;
+  PeriodicNumbers numbers_;
   Buffer<bf16> queries_, keys_, values_, output_;
   Buffer<float> lse_;
 };

@@ -231,6 +231,7 @@ void add_bench_command(CLI::App& app, Command* run) {
   add_ep(*command, run);
   add_bench_formats_command(*command, run);
   add_bench_attention(*command, run);
+  add_bench_matmul(*command, run);
 }
 
 }  // namespace switchyard::tools

@@ -25,6 +25,7 @@ void add_attend_command(CLI::App& app, Command* run);
 void add_simulate_command(CLI::App& app, Command* run);
 void add_bench_command(CLI::App& app, Command* run);
 void add_bench_attention(CLI::App& bench, Command* run);
+void add_bench_matmul(CLI::App& bench, Command* run);
 void add_schedule_command(CLI::App& app, Command* run);
 // Below `bench`.
 void add_bench_formats_command(CLI::App& bench, Command* run);

@@ -330,7 +330,8 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
 
 Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
   for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-    SWITCHYARD_RETURN_IF_ERROR(world_.rank(rank).device().activate());
+    const DeviceScope active = world_.rank(rank).device().activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
   }
   if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "switchyard/target/vocabulary.hpp"
+#include "switchyard/target/warpgroup.hpp"
 
 namespace switchyard {
 
@@ -28,16 +29,9 @@ constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, i
   return head_dim == 64 && is_short ? AttentionKind::kShortBanded : AttentionKind::kBanded;
 }
 
-inline constexpr int kWarpgroupThreads = 128;
-inline constexpr int kWarpgroupRows = 64;  // of a tile, for each consumer
-
 // Warps of the first warpgroup; the other warpgroups consume.
 inline constexpr int kProducerWarp = 0;
 inline constexpr int kPlannerWarp = 1;
-
-// A tile in shared memory is [panel][row][64 columns].
-inline constexpr int kPanelColumns = 64;
-inline constexpr int kPanelRowBytes = kPanelColumns * 2;
 
 template <int kHeadDimension, AttentionKind kKindOfAttention>
 struct AttentionConfig {

@@ -160,8 +160,7 @@ class WarpgroupMath {
           const float* pair = outputs_ + (first_unit + i) * 4 + half * 2;
           words.words[i] = target::pack_bf16x2(pair[0], pair[1]);
         }
-        exchange<1>(words, lane_in_row % 2 != 0);
-        exchange<2>(words, lane_in_row / 2 != 0);
+        target::transpose_quad(words);
         if (place != nullptr) target::st_16(place + (first_unit + lane_in_row) * 8, words);
       }
     }
@@ -221,18 +220,6 @@ class WarpgroupMath {
           key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
     }
     target::matrix_commit();
-  }
-
-  // A step of transposing four words of four lanes: trades with the lane kStep away what lies off the
-  // diagonal.
-  template <int kStep>
-  SWITCHYARD_DEVICE static void exchange(Vec16& words, bool is_upper) {
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if (i & kStep) continue;
-      const uint32_t other = target::shuffle_xor(is_upper ? words.words[i] : words.words[i + kStep], kStep);
-      (is_upper ? words.words[i] : words.words[i + kStep]) = other;
-    }
   }
 
   // Some columns at a time: most of a block's are seen by all rows of a warp.

@@ -287,16 +287,23 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
               const Parameters& parameters) {
   SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
   cudaError_t error = prepare_kernel(reinterpret_cast<const void*>(kernel));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned num_attributes = 0;
+  if (shape.programmatic_dependent) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster_blocks > 1) {
+    attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
+    attributes[num_attributes++].val.clusterDim = {shape.cluster_blocks, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.num_blocks);
   config.blockDim = dim3(shape.num_threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = shape.programmatic_dependent ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, parameters);
   if (error == cudaSuccess) return Status();
   cudaGetLastError();  // a failed call must not fail the next one too

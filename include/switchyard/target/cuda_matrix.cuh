@@ -65,6 +65,40 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
       : "memory");
 }
 
+// Pairs of blocks that a launch puts side by side (LaunchShape::cluster_blocks) reach each other's shared
+// memory.
+inline constexpr bool kHasClusters = true;
+
+SWITCHYARD_DEVICE uint32_t cluster_block_idx() {
+  uint32_t idx;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(idx));
+  return idx;
+}
+// As sync_block, over all threads of the cluster that have not ended.
+SWITCHYARD_DEVICE void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// As tensor_load, but the box lands at the same place of both blocks of a pair, and completes on the barrier
+// there of each.
+SWITCHYARD_DEVICE void tensor_load_to_pair(void* shared_dst, const TensorMap& map, int column, int head,
+                                           int row, TransferBarrier& barrier, CacheHint keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(shared_address(shared_dst)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
+      "h"(static_cast<uint16_t>(3)),
+      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      : "memory");
+}
+// An arrival at the barrier that a block of the cluster has at this one's place.
+SWITCHYARD_DEVICE void arrive_in_cluster(TransferBarrier& barrier, uint32_t cluster_block) {
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(&barrier)),
+      "r"(cluster_block)
+      : "memory");
+}
+
 // Registers per thread from here on; all warps of a warpgroup say it.
 template <int kRegisters>
 SWITCHYARD_DEVICE void give_registers() {
@@ -119,6 +153,27 @@ SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
+}
+
+namespace detail {
+// Trades with the lane kStep away what lies off the diagonal.
+template <int kStep>
+SWITCHYARD_DEVICE void exchange_words(Vec16& words) {
+  const bool is_upper = (lane_idx() & kStep) != 0;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (i & kStep) continue;
+    const uint32_t other = shuffle_xor(is_upper ? words.words[i] : words.words[i + kStep], kStep);
+    (is_upper ? words.words[i] : words.words[i + kStep]) = other;
+  }
+}
+}  // namespace detail
+
+// Transposes four words of four neighbouring lanes: of a product's rows, which four lanes hold pair by pair,
+// each then has eight columns that lie together.
+SWITCHYARD_DEVICE void transpose_quad(Vec16& words) {
+  detail::exchange_words<1>(words);
+  detail::exchange_words<2>(words);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target

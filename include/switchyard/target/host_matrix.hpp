@@ -21,21 +21,35 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
                         TransferBarrier& barrier, CacheHint, Where where = Where::current()) {
   constexpr uint32_t kRowBytes = kBoxColumns * 2;
   const TensorShape& shape = map.shape;
+  const uint32_t first_column = static_cast<uint32_t>(column);
+  const uint32_t bytes_left = first_column < shape.columns ? (shape.columns - first_column) * 2 : 0;
+  const uint32_t num_bytes = bytes_left < kRowBytes ? bytes_left : kRowBytes;
   auto* dst = static_cast<std::byte*>(shared_dst);
   for (uint32_t r = 0; r < shape.box_rows; ++r)
     for (uint32_t h = 0; h < shape.box_heads; ++h, dst += kRowBytes) {
       const uint64_t src_row = static_cast<uint64_t>(row) + r, src_head = static_cast<uint64_t>(head) + h;
-      if (src_row < shape.rows && src_head < shape.heads) {
+      const bool is_there = src_row < shape.rows && src_head < shape.heads;
+      if (is_there)
         copy_row(dst,
                  static_cast<const std::byte*>(shape.base) + src_row * shape.row_stride_bytes +
                      src_head * shape.head_stride_bytes + static_cast<uint64_t>(column) * 2,
-                 kRowBytes, 0, 1, where);
-      } else {
-        for (uint32_t i = 0; i < kRowBytes; i += sizeof(Vec16)) st_16(dst + i, Vec16{}, where);
-      }
+                 num_bytes, 0, 1, where);
+      for (uint32_t i = is_there ? num_bytes : 0; i < kRowBytes; i += sizeof(Vec16))
+        st_16(dst + i, Vec16{}, where);
     }
   emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
 }
+
+// Every block is alone in its cluster: kernels that share loads between blocks do without it here.
+inline constexpr bool kHasClusters = false;
+
+inline uint32_t cluster_block_idx() { return 0; }
+inline void sync_cluster(Where where = Where::current()) { sync_block(where); }
+inline void tensor_load_to_pair(void* shared_dst, const TensorMap& map, int column, int head, int row,
+                                TransferBarrier& barrier, CacheHint keep, Where where = Where::current()) {
+  tensor_load(shared_dst, map, column, head, row, barrier, keep, where);
+}
+inline void arrive_in_cluster(TransferBarrier& barrier, uint32_t /*cluster_block*/) { barrier.arrive(); }
 
 // Threads have all the registers they want.
 template <int kRegisters>

@@ -9,7 +9,7 @@ inline constexpr uint32_t kBoxColumns = 64;  // of bf16: 128 bytes, a row of a p
 
 struct TensorShape {
   const void* base = nullptr;  // 16-byte aligned
-  uint32_t columns = 0;        // a multiple of kBoxColumns, contiguous
+  uint32_t columns = 0;        // a multiple of 8, contiguous
   uint32_t heads = 0;
   uint32_t rows = 0;
   uint64_t head_stride_bytes = 0;  // multiples of 16

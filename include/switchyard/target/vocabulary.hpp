@@ -12,8 +12,8 @@
 // must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
 // kernel itself, whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for
 // blocks of n threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes.
-// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one that
-// must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
+// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one
+// that must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
 // SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
 #if defined(__CUDACC__)
 #if defined(SWITCHYARD_TRACED)
@@ -63,6 +63,9 @@ struct LaunchShape {
   // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order
   // there.
   bool programmatic_dependent = false;
+  // Blocks so many at a time are put side by side and reach each other's shared memory; divides num_blocks.
+  // The host target has no such blocks.
+  uint32_t cluster_blocks = 1;
 };
 
 inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a Hopper block can have
@@ -74,6 +77,9 @@ inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
     return invalid_argument(
         "launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)", name,
         shape.num_blocks, shape.num_threads, kWarpSize);
+  if (shape.cluster_blocks == 0 || shape.num_blocks % shape.cluster_blocks != 0)
+    return invalid_argument("launch of %s: %u blocks in clusters of %u", name, shape.num_blocks,
+                            shape.cluster_blocks);
   if (shape.shared_bytes > kMaxSharedBytes)
     return invalid_argument("launch of %s: %llu bytes of shared memory (at most %llu)", name,
                             static_cast<unsigned long long>(shape.shared_bytes),

@@ -1,0 +1,56 @@
+// How a grouped matmul is cut into tiles: a few numbers, chosen by a pure function, that can be printed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace switchyard {
+
+// Two neighbouring blocks can load one operand together: each brings half of it to both. On the host every
+// block loads for itself.
+enum class MatmulSharing { kNone, kWeights, kRows };
+
+// A block of one warpgroup that loads and plans, and one or two that multiply.
+struct MatmulTuning {
+  int tile_rows = 64;      // 64 or 128
+  int tile_columns = 128;  // 128 or 256
+  int stage_inner = 64;    // elements of the inner dimension that are loaded at a time, a multiple of 64
+  int num_stages = 8;
+  MatmulSharing sharing = MatmulSharing::kNone;
+
+  friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
+};
+
+// Every tuning there is a kernel for.
+inline constexpr MatmulTuning kMatmulTunings[] = {
+    {64, 128, 64, 8},
+    {64, 128, 128, 4},
+    {64, 128, 256, 2},
+    {64, 256, 64, 5},
+    {128, 128, 64, 6},
+    {128, 256, 64, 4},
+    {128, 256, 64, 4, MatmulSharing::kWeights},
+    {128, 256, 64, 4, MatmulSharing::kRows},
+};
+inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
+
+// The tuning for groups of so many rows each, on average. With few rows weights are all the traffic: narrow
+// tiles give blocks an even share of them. From one tile of rows on, loads from L2 are what is scarce: tiles
+// are wide, and where several tiles read the same weights, pairs of blocks load them together.
+constexpr MatmulTuning choose_matmul_tuning(int64_t rows_per_group, int64_t columns, int64_t /*inner*/) {
+  if (rows_per_group <= 64) return {64, 128, 64, 8};
+  if (columns <= 128) return {128, 128, 64, 6};
+  if (rows_per_group <= 128) return {128, 256, 64, 4};
+  return {128, 256, 64, 4, MatmulSharing::kWeights};
+}
+
+// As "128x256x64x4+weights": rows, columns, inner elements of a stage, stages.
+inline std::string to_string(const MatmulTuning& tuning) {
+  return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
+         std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
+         (tuning.sharing == MatmulSharing::kWeights ? "+weights"
+          : tuning.sharing == MatmulSharing::kRows  ? "+rows"
+                                                    : "");
+}
+
+}  // namespace switchyard

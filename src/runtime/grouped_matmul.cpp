@@ -1,0 +1,113 @@
+#include "switchyard/runtime/grouped_matmul.hpp"
+
+#include <cinttypes>
+
+namespace switchyard {
+namespace {
+
+constexpr int kMultiple = 8;  // of K and N: rows begin at multiples of 16 bytes
+
+Status check_shape(const GroupedMatmulShape& shape) {
+  if (shape.num_groups < 1) return invalid_argument("num_groups: %d must be at least 1", shape.num_groups);
+  if (shape.num_experts < 0)
+    return invalid_argument("num_experts: %d must not be negative", shape.num_experts);
+  if (shape.inner < kMultiple || shape.inner % kMultiple != 0)
+    return invalid_argument("inner: %d must be a positive multiple of %d", shape.inner, kMultiple);
+  if (shape.columns < kMultiple || shape.columns % kMultiple != 0)
+    return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns, kMultiple);
+  if (shape.max_rows < 0 || shape.max_rows > INT32_MAX)
+    return invalid_argument("max_rows: %" PRId64 " must be 0..%d", shape.max_rows, INT32_MAX);
+  if (shape.group_capacity < 0 || shape.group_capacity * shape.num_groups > shape.max_rows)
+    return invalid_argument("group_capacity: %" PRId64 " in each of %d groups exceeds max_rows, %" PRId64,
+                            shape.group_capacity, shape.num_groups, shape.max_rows);
+  if (shape.num_blocks < 0) return invalid_argument("num_blocks: %d must not be negative", shape.num_blocks);
+  // Places in the order of tiles are counted in 32 bits.
+  constexpr int64_t kSmallestTileRows = 64, kSmallestTileColumns = 128;
+  const int64_t max_row_tiles = shape.max_rows / kSmallestTileRows + shape.num_groups;
+  const int64_t column_tiles = ceil_div<int64_t>(shape.columns, kSmallestTileColumns);
+  if (max_row_tiles * column_tiles > INT32_MAX)
+    return invalid_argument("max_rows: %" PRId64 " rows in %d groups by %d columns make more than %d tiles",
+                            shape.max_rows, shape.num_groups, shape.columns, INT32_MAX);
+  return Status();
+}
+
+TensorShape matrix_of(const void* base, int64_t columns, int64_t heads, int64_t rows) {
+  TensorShape shape;
+  shape.base = base;
+  shape.columns = static_cast<uint32_t>(columns);
+  shape.heads = static_cast<uint32_t>(heads);
+  shape.rows = static_cast<uint32_t>(rows);
+  shape.head_stride_bytes = static_cast<uint64_t>(columns) * sizeof(bf16);
+  shape.row_stride_bytes = shape.head_stride_bytes * shape.heads;
+  return shape;
+}
+
+}  // namespace
+
+GroupedMatmul::GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel,
+                             uint32_t num_blocks)
+    : rank_(rank), shape_(shape), kernel_(kernel), num_blocks_(num_blocks) {}
+
+Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
+  SWITCHYARD_RETURN_IF_ERROR(check_shape(given));
+  GroupedMatmulShape shape = given;
+  if (shape.num_experts == 0) shape.num_experts = shape.num_groups;
+  if (shape.expected_rows_per_group == 0)
+    shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
+  const uint32_t budget =
+      static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : rank.device().num_multiprocessors());
+  MatmulTuning chosen = choose_matmul_tuning(shape.expected_rows_per_group, shape.columns, shape.inner);
+  if (budget == 1) chosen.sharing = MatmulSharing::kNone;
+  const MatmulTuning tuning = shape.tuning.value_or(chosen);
+  const MatmulKernel* kernel = matmul_kernels(rank.device().target()).find(tuning);
+  if (kernel == nullptr)
+    return invalid_argument("tuning: there is no matmul kernel %s", to_string(tuning).c_str());
+  if (budget < kernel->cluster_blocks)
+    return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
+                            kernel->cluster_blocks, to_string(tuning).c_str());
+  const DeviceScope active = rank.device().activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
+  std::unique_ptr<GroupedMatmul> matmul(
+      new GroupedMatmul(rank, shape, *kernel, budget - budget % kernel->cluster_blocks));
+  Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
+  if (!queue.ok()) return queue.status();
+  matmul->queue_ = std::move(queue).value();
+  SWITCHYARD_RETURN_IF_ERROR(kernel->load());
+  return matmul;
+}
+
+Status GroupedMatmul::check_tensors(const GroupedMatmulTensors& tensors) const {
+  const std::pair<const char*, const void*> needed[] = {
+      {"rows", tensors.rows}, {"weights", tensors.weights}, {"output", tensors.output}};
+  for (const auto& [name, tensor] : needed) {
+    if (tensor == nullptr) return invalid_argument("%s: must not be null", name);
+    if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
+      return invalid_argument("%s: %p must be aligned to %zu bytes", name, tensor, sizeof(Vec16));
+  }
+  if (shape_.group_capacity == 0 && tensors.row_offsets == nullptr)
+    return invalid_argument("row_offsets: must not be null where group_capacity is 0");
+  if (shape_.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
+    return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
+  return Status();
+}
+
+Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
+  if (shape_.max_rows == 0) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(check_tensors(tensors));
+  const DeviceScope active = rank_.device().activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
+  MatmulNumbers numbers;
+  numbers.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape_.group_capacity),
+                    static_cast<uint32_t>(shape_.num_groups), static_cast<uint32_t>(shape_.max_rows)};
+  numbers.expert_ids = tensors.expert_ids;
+  numbers.inner = static_cast<uint32_t>(shape_.inner);
+  numbers.columns = static_cast<uint32_t>(shape_.columns);
+  numbers.output = tensors.output;
+  numbers.queue = queue_.data();
+  return kernel_.launch(num_blocks_, rank_.stream(),
+                        {matrix_of(tensors.rows, shape_.inner, shape_.max_rows, 1),
+                         matrix_of(tensors.weights, shape_.inner, shape_.columns, shape_.num_experts)},
+                        numbers);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,45 @@
+#include "periodic_numbers.hpp"
+
+#include <algorithm>
+#include <random>
+
+namespace switchyard::tools {
+namespace {
+
+// Prime, so that no two rows look alike.
+constexpr size_t kPeriod = 4194301;
+
+}  // namespace
+
+Result<PeriodicNumbers> PeriodicNumbers::create(const Rank& rank, uint64_t seed) {
+  PeriodicNumbers numbers;
+  numbers.rank_ = &rank;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  numbers.period_.resize(kPeriod);
+  for (bf16& value : numbers.period_) value = to_bf16(normal(random));
+  Result<Buffer<bf16>> uploaded = rank.upload(numbers.period_);
+  if (!uploaded.ok()) return uploaded.status();
+  numbers.on_device_ = std::move(uploaded).value();
+  return numbers;
+}
+
+Status PeriodicNumbers::fill(const Buffer<bf16>& tensor, int shift) const {
+  for (size_t done = 0; done < tensor.size();) {
+    const size_t place = (done + static_cast<size_t>(shift)) % kPeriod;
+    const size_t count = std::min(kPeriod - place, tensor.size() - done);
+    SWITCHYARD_RETURN_IF_ERROR(rank_->device().copy(tensor.data() + done, on_device_.data() + place,
+                                                    count * sizeof(bf16), rank_->stream()));
+    done += count;
+  }
+  return Status();
+}
+
+std::vector<bf16> PeriodicNumbers::at(int shift, size_t begin, size_t end) const {
+  std::vector<bf16> numbers(end - begin);
+  for (size_t i = begin; i < end; ++i)
+    numbers[i - begin] = period_[(i + static_cast<size_t>(shift)) % kPeriod];
+  return numbers;
+}
+
+}  // namespace switchyard::tools
