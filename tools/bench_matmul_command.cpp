@@ -7,6 +7,7 @@
 #include "json.hpp"
 #include "matmul_bench.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "progress.hpp"
 
 namespace switchyard::tools {
@@ -55,7 +56,7 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--hidden: %d must be a multiple of 8", options.hidden);
   if (options.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", options.expert_width);
-  return check_output_file("--json", options.json);
+  return check_outputs({{"--json", options.json}});
 }
 
 std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {

@@ -44,12 +44,10 @@ Result<std::unique_ptr<MatmulBench>> MatmulBench::create(World& world,
 }
 
 Status MatmulBench::sweep() {
-  const DeviceScope active = rank_.device().activate();
-  SWITCHYARD_RETURN_IF_ERROR(active.status());
   const uint32_t num_blocks = static_cast<uint32_t>(rank_.device().num_multiprocessors());
-  return benchmarks::limit_kernels(world_.target())
-      .sweep({.num_blocks = num_blocks, .num_threads = 1024}, rank_.stream(),
-             {swept_.data(), swept_.size() * sizeof(uint32_t)});
+  return rank_.launch(benchmarks::limit_kernels(world_.target()).sweep,
+                      {.num_blocks = num_blocks, .num_threads = 1024},
+                      {swept_.data(), swept_.size() * sizeof(uint32_t)});
 }
 
 Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, int num_replays) {

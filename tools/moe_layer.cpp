@@ -157,8 +157,8 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
 // The next stamp of the rank says when its stream has come so far.
 Status MoeLayer::stamp(int r) {
   const Rank& rank = world_.rank(r);
-  return rank.device().kernels().time_stamp({}, rank.stream(),
-                                            {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
+  return rank.launch(rank.device().kernels().time_stamp, {},
+                     {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
 }
 
 // Phase after phase over all ranks, not rank after rank: streams of more ranks than the GPU has queues share
@@ -329,11 +329,7 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
 }
 
 Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-    const DeviceScope active = world_.rank(rank).device().activate();
-    SWITCHYARD_RETURN_IF_ERROR(active.status());
-    SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
-  }
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
   if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));
   SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(step, mode));
   SWITCHYARD_RETURN_IF_ERROR(enqueue_experts());

@@ -19,7 +19,7 @@ struct Receiver {
 
 // dispatch_wait leaves for combine_async which rows came from whom.
 std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int32_t>& counters) {
-  const SyncCounters view{counters.data(), {receiver.shape.n_experts}};
+  const EPLocalSyncCounters<> view(counters.data(), receiver.shape.n_experts);
   std::vector<uint32_t> offsets;
   for (int local = 0; local < receiver.n_local_experts; ++local)
     for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
@@ -34,7 +34,7 @@ std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int3
 // Ranks have told each other their counts: [source rank][cell].
 std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32_t>& counters,
                                      int first_group, const std::vector<std::vector<uint64_t>>& cells) {
-  const DirectCounters view{counters.data()};
+  const DirectCounters view(EPLocalSyncCounters<>(counters.data(), receiver.shape.n_experts));
   std::vector<uint32_t> offsets;
   for (int local = 0; local < receiver.n_local_experts; ++local) {
     const int expert_idx = receiver.rank * receiver.n_local_experts + local;
