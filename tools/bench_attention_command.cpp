@@ -1,5 +1,5 @@
 // `switchyard bench attention`: attention by graph replay, over the shapes of the table in
-// docs/benchmarks.md.
+// docs/performance.md.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>

@@ -169,7 +169,7 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {
   if (config.protocol != Protocol::kAutomatic) return {config.protocol, "asked for"};
   // Where so many must have told each other their counts before the first of so few rows moves, the slotted
-  // protocol, which sends at once, is ahead; measured in docs/benchmarks.md.
+  // protocol, which sends at once, is ahead; measured in docs/performance.md.
   constexpr int kMostRanks = 32, kFewTokens = 4;
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};

@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Writes the tables of a Markdown page from the JSON of the benchmarks.
+
+Usage: scripts/performance_tables.py PAGE.md TABLE=FILE.json[,FILE.json..] .. [--commit HASH] [--date DAY]
+
+The page has a region for each table, which is rewritten in place; everything else is left as it is:
+
+    <!-- table: ep -->
+    ...
+    <!-- end -->
+
+TABLE           FILE.json is written by
+ep              switchyard bench ep --protocol both --mode fused --json FILE
+shapes          the same with other shapes, one FILE for each
+many-ranks      the same with other numbers of ranks, one FILE for each
+token-formats   switchyard bench ep --format F --mode fused --json FILE, one FILE for each F, bf16 among them
+combine-formats switchyard bench ep --combine-format C --mode fused --json FILE, one FILE for each C, bf16 among them
+checks          switchyard bench ep --mode fused --json FILE, of a checked and of an unchecked build, any number of each
+attention       scripts/bench_attention.py --json FILE, or switchyard bench attention --json FILE
+ragged, decode  the same
+accuracy        switchyard bench formats --json FILE
+
+The first line of a region says on which machine, at which commit and when its numbers were measured. The machine is that
+of the JSON; the commit is that of the working tree and the date that of the newest FILE unless they are given.
+"""
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+
+
+class Problem(Exception):
+    """What the user has to mend; its text is all that is printed."""
+
+
+# Numbers
+
+
+def microseconds(value):
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def percent(part):
+    return f"{100 * part:.2f}"
+
+
+def markdown(header, rows):
+    def line(cells):
+        return "|" + "|".join(f" {cell} " if cell != "" else " " for cell in cells) + "|"
+
+    return "\n".join([line(header), "|" + "---|" * len(header), *map(line, rows)])
+
+
+def one_of(reports, key):
+    """The value that all reports share."""
+    values = sorted({report[key] for report in reports})
+    if len(values) != 1:
+        raise Problem(f"the runs of one table must agree on {key}; they have {', '.join(map(str, values))}")
+    return values[0]
+
+
+# switchyard bench ep
+
+
+def blocks_of(report):
+    ranks = report["ranks"]
+    return f"{ranks} rank{'' if ranks == 1 else 's'} x {report['n_sms']} blocks"
+
+
+def sizes_of(report):
+    """The sizes that were measured, by tokens per rank."""
+    return {size["tokens_per_rank"]: size for size in report["sizes"] if "why_skipped" not in size}
+
+
+def times_of(report):
+    """(tokens per rank, protocol, phase) -> entry, of the fused kernels."""
+    times = {(time["tokens_per_rank"], time["protocol"], time["phase"]): time
+             for time in report["times"] if time["mode"] == "fused"}
+    if not times:
+        raise Problem("a run of bench ep has no times of fused kernels: use --mode fused or both")
+    return times
+
+
+def protocols_of(report):
+    found = {protocol for _, protocol, _ in times_of(report)}
+    return [protocol for protocol in ("direct", "slotted") if protocol in found]
+
+
+def beside_limit(time):
+    over = f" ({time['over_limit']:.2f}x)" if "over_limit" in time else ""
+    return microseconds(time["us"]) + over
+
+
+def ep_table(reports):
+    if len(reports) != 1:
+        raise Problem("ep is made from one run")
+    report = reports[0]
+    times, protocols = times_of(report), protocols_of(report)
+    header = ["tokens/rank", "scatter limit", "gather limit"]
+    for protocol in protocols:
+        header += [f"{protocol}: dispatch", "combine", "step"]
+    rows = []
+    for tokens, size in sizes_of(report).items():
+        row = [tokens] + [microseconds(size[f"{kind}_limit_us"]) for kind in ("scatter", "gather")]
+        for protocol in protocols:
+            dispatch, combine, step = (times[tokens, protocol, phase] for phase in ("dispatch", "combine", "step"))
+            row += [beside_limit(dispatch), beside_limit(combine), f"**{microseconds(step['us'])}**"]
+        rows.append(row)
+    return markdown(header, rows)
+
+
+def shape_of(report):
+    routing = "" if report["routing"] == "uniform" else f", {report['routing']} routing"
+    return f"{blocks_of(report)}, hidden {report['hidden']}, top-{report['top_k']}, {report['experts']} experts{routing}"
+
+
+def shapes_table(reports):
+    rows = []
+    for report in reports:
+        times = times_of(report)
+        protocol = protocols_of(report)[0]
+        for i, tokens in enumerate(sizes_of(report)):
+            row = [shape_of(report) if i == 0 else "", tokens]
+            for phase in ("dispatch", "combine"):
+                time = times[tokens, protocol, phase]
+                row += [microseconds(time["us"]), f"{time['over_limit']:.2f}" if "over_limit" in time else ""]
+            rows.append(row)
+    return markdown(["shape", "tokens/rank", "dispatch", "x limit", "combine", "x limit"], rows)
+
+
+def many_ranks_table(reports):
+    """Whole steps, all sizes of a run in one cell."""
+    sizes = list(sizes_of(reports[0]))
+    if any(list(sizes_of(report)) != sizes for report in reports):
+        raise Problem("the runs of many-ranks must have the same --tokens, and none may be skipped")
+    rows = []
+    for report in reports:
+        times = times_of(report)
+        row = [f"{report['ranks']} x {report['n_sms']}, {report['experts']}"]
+        for protocol in ("slotted", "direct"):
+            row.append(" / ".join(microseconds(times[tokens, protocol, "step"]["us"]) for tokens in sizes))
+        rows.append(row)
+    tokens = " / ".join(map(str, sizes))
+    return markdown(["ranks x blocks, experts", f"slotted, {tokens} tokens", f"direct, {tokens} tokens"], rows)
+
+
+def formats_table(reports, key, phase):
+    """Times of one phase beside those of bf16, by format, protocol and size."""
+    by_format = {}
+    for report in reports:
+        name = report.get(key, "bf16")
+        if name in by_format:
+            raise Problem(f"two runs have the {key} {name}")
+        by_format[name] = report
+    if "bf16" not in by_format:
+        raise Problem(f"no run has the {key} bf16, which the others are compared with")
+    baseline = times_of(by_format["bf16"])
+    rows = []
+    for name, report in by_format.items():
+        for (tokens, protocol, of_phase), time in times_of(report).items():
+            if of_phase != phase:
+                continue
+            of_bf16 = baseline.get((tokens, protocol, of_phase))
+            over = "" if name == "bf16" or of_bf16 is None else f"{time['us'] / of_bf16['us']:.2f}"
+            rows.append([name, protocol, tokens, microseconds(time["us"]), over])
+    return markdown(["format", "protocol", "tokens/rank", phase, "over bf16"], rows)
+
+
+def checks_table(reports):
+    """Steps of a checked build beside those of an unchecked one: means over the runs of each."""
+    def mean(runs, key):
+        values = [times_of(run)[key]["us"] for run in runs]
+        return sum(values) / len(values)
+
+    builds = {checked: [report for report in reports if report["checked"] == checked] for checked in (True, False)}
+    if not builds[True] or not builds[False]:
+        raise Problem("checks needs runs of a checked and of an unchecked build")
+    first = reports[0]
+    rows = []
+    for protocol in protocols_of(first):
+        for tokens in sizes_of(first):
+            with_checks, without = (mean(builds[checked], (tokens, protocol, "step")) for checked in (True, False))
+            rows.append([protocol, tokens, microseconds(with_checks), microseconds(without),
+                         f"{with_checks - without:.1f} us, {100 * (with_checks / without - 1):.1f}%"])
+    return markdown(["protocol", "tokens/rank", "with checks", "without", "cost"], rows)
+
+
+# switchyard bench attention
+
+
+def rate(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def beside_peer(ours, case):
+    theirs = case.get("peers", {}).get("cudnn")
+    return rate(ours) + (f" / {rate(theirs)} ({ours / theirs:.2f})" if theirs else "")
+
+
+def in_thousands(label):
+    return f"{int(label) // 1024}k" if label.isdigit() and int(label) % 1024 == 0 else label
+
+
+def cases_of(reports, *groups):
+    if len(reports) != 1:
+        raise Problem("the tables of attention are made from one run each")
+    cases = [case for case in reports[0]["results"] if case["group"] in groups]
+    if not cases:
+        raise Problem(f"the run of attention has no case of {' or '.join(groups)}")
+    return cases
+
+
+def attention_table(reports):
+    cases = cases_of(reports, "full", "causal")
+    labels = list(dict.fromkeys(case["label"] for case in cases))
+    rows = []
+    for head_dim in sorted({case["head_dim"] for case in cases}):
+        for group in ("full", "causal"):
+            cells = {case["label"]: beside_peer(case["tflops"], case)
+                     for case in cases if case["head_dim"] == head_dim and case["group"] == group}
+            rows.append([f"d{head_dim} {group}"] + [cells.get(label, "") for label in labels])
+    return markdown([""] + [in_thousands(label) for label in labels], rows)
+
+
+def ragged_table(reports):
+    cases = cases_of(reports, "ragged")
+    rows = [[case["label"], rate(case["tflops"]), f"{case['tflops'] / cases[-1]['tflops']:.2f}"] for case in cases]
+    return markdown(["schedule", "TFLOP/s", f"over {cases[-1]['label']}"], rows)
+
+
+def decode_table(reports):
+    rows = [[case["label"], f"{case['heads']} / {case['kv_heads']}",
+             beside_peer(case["kv_terabytes_per_second"], case)] for case in cases_of(reports, "decode")]
+    return markdown(["sequences x keys", "heads / K/V heads", "TB/s of keys and values"], rows)
+
+
+# switchyard bench formats
+
+
+def accuracy_table(reports):
+    if len(reports) != 1:
+        raise Problem("accuracy is made from one run")
+    entries = reports[0]["formats"]
+    inputs = list(dict.fromkeys(entry["input"] for entry in entries))
+    header = ["format", "bits"]
+    for kind in inputs:
+        header += [f"{kind}: rms", "element", "max"]
+    rows = {}
+    for entry in entries:
+        row = rows.setdefault(entry["format"], [entry["format"], f"{entry['bits_per_element']:.2f}"])
+        row += [percent(entry[key]) for key in ("rms_error", "rms_element_error", "max_error_of_group_amax")]
+    return markdown(header, rows.values())
+
+
+TABLES = {
+    "ep": ep_table,
+    "shapes": shapes_table,
+    "many-ranks": many_ranks_table,
+    "token-formats": lambda reports: formats_table(reports, "format", "dispatch"),
+    "combine-formats": lambda reports: formats_table(reports, "combine_format", "combine"),
+    "checks": checks_table,
+    "attention": attention_table,
+    "ragged": ragged_table,
+    "decode": decode_table,
+    "accuracy": accuracy_table,
+}
+
+
+# The page
+
+
+def caption(reports, commit, date):
+    """Accuracy does not depend on a machine: its JSON names none."""
+    parts = []
+    if "device" in reports[0]:
+        parts.append(one_of(reports, "device"))
+    if all("copy_bytes_per_second" in report for report in reports):
+        rates = [f"{pick(report['copy_bytes_per_second'] for report in reports) / 1e9:.0f}" for pick in (min, max)]
+        parts.append(f"copy bandwidth {' to '.join(dict.fromkeys(rates))} GB/s")
+    return "*" + ", ".join(parts + [f"commit {commit}", date]) + "*"
+
+
+def make_region(name, reports, commit, date):
+    if name not in TABLES:
+        raise Problem(f"there is no table {name}; there are {', '.join(TABLES)}")
+    for report in reports:
+        if not report.get("verified", True):
+            raise Problem(f"{name}: a run was not verified, and its times mean nothing")
+    try:
+        return caption(reports, commit, date) + "\n\n" + TABLES[name](reports)
+    except KeyError as key:
+        raise Problem(f"{name}: the JSON has no {key}; is it that of another command?") from key
+
+
+def replace_region(page, name, text):
+    """The page with what lies between the marks of one table replaced."""
+    begin = f"<!-- table: {name} -->"
+    if page.count(begin) != 1:
+        raise Problem(f"the page has {page.count(begin)} regions '{begin}'; it must have one")
+    head, rest = page.split(begin)
+    match = re.search(r"<!-- (end|table: .*?) -->", rest)
+    if match is None or match[1] != "end":
+        raise Problem(f"the region '{begin}' has no '<!-- end -->'")
+    return f"{head}{begin}\n{text}\n{rest[match.start():]}"
+
+
+def commit_of_tree():
+    """HEAD, marked where anything but the docs, which this script itself writes, differs from it."""
+    def git(*arguments):
+        command = ["git", "-C", os.path.dirname(os.path.abspath(__file__)), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)docs")
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changes else "")
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise Problem("git knows no commit here: give --commit") from problem
+
+
+def date_of(paths):
+    return datetime.date.fromtimestamp(max(os.path.getmtime(path) for path in paths)).isoformat()
+
+
+def read_reports(paths):
+    reports = []
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                reports.append(json.load(file))
+        except (OSError, ValueError) as problem:
+            raise Problem(f"{path}: {problem}") from problem
+    return reports
+
+
+def rewrite(page_path, sources, commit, date):
+    try:
+        with open(page_path, encoding="utf-8") as file:
+            page = file.read()
+    except OSError as problem:
+        raise Problem(str(problem)) from problem
+    for source in sources:
+        name, separator, files = source.partition("=")
+        if not separator or not files:
+            raise Problem(f"'{source}' is not TABLE=FILE.json")
+        paths = files.split(",")
+        reports = read_reports(paths)
+        page = replace_region(page, name, make_region(name, reports, commit or commit_of_tree(), date or date_of(paths)))
+    with open(page_path, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page")
+    parser.add_argument("sources", nargs="+", metavar="TABLE=FILE.json")
+    parser.add_argument("--commit", help="the commit that was measured")
+    parser.add_argument("--date", help="the day it was measured")
+    arguments = parser.parse_args()
+    try:
+        rewrite(arguments.page, arguments.sources, arguments.commit, arguments.date)
+    except Problem as problem:
+        print(f"{parser.prog}: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
