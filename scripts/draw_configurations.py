@@ -110,7 +110,8 @@ def outcome_of(result):
     has_one_line = result.stderr.count("\n") == 1 and result.stderr.startswith("switchyard ")
     if result.returncode == 2 and has_one_line:
         return "refused"
-    if result.returncode == 3 and has_one_line and "capacity" in result.stderr:
+    # Direct and slotted.
+    if result.returncode == 3 and has_one_line and ("capacity" in result.stderr or "output holds" in result.stderr):
         return "over capacity"
     return None
 
