@@ -1,6 +1,8 @@
 #include "block.hpp"
 
 #include <cstring>
+#include <exception>
+#include <new>
 
 #include "executor.hpp"
 #include "weak_memory.hpp"
@@ -10,12 +12,31 @@ namespace {
 
 constexpr size_t kSharedAlignment = 128;
 
+// What a kernel throws ends here: above is only the switch to the scheduler. The handlers are left before
+// anything suspends, since the exceptions being handled belong to the OS thread.
+Status run_body(const Launch& launch, const Thread& self) {
+  try {
+    launch.body(launch.arguments);
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("thread %u of block %u of %s", self.thread_idx, self.block_idx, launch.name.c_str());
+  } catch (const std::exception& exception) {
+    return internal_error("thread %u of block %u of %s threw an exception: %s", self.thread_idx,
+                          self.block_idx, launch.name.c_str(), exception.what());
+  } catch (...) {
+    return internal_error("thread %u of block %u of %s threw what is no std::exception", self.thread_idx,
+                          self.block_idx, launch.name.c_str());
+  }
+}
+
 void run_thread(void* argument) {
   Thread& self = *static_cast<Thread*>(argument);
-  annotate_acquire(
-      &self.block->launch);  // pairs with the release in Machine's enqueue: the launch sees its past
-  self.block->launch.body(self.block->launch.arguments);
-  annotate_release(&self.block->launch);
+  Launch& launch = self.block->launch;
+  annotate_acquire(self.block);  // pairs with the release at the end of Block's constructor
+  annotate_acquire(&launch);     // pairs with the release in Machine's enqueue: the launch sees its past
+  if (Status failure = run_body(launch, self); !failure.ok())
+    self.block->executor.fail_current(self, std::move(failure));
+  annotate_release(&launch);
 }
 
 }  // namespace
@@ -40,21 +61,33 @@ Block::Block(Executor& executor_in, Launch& launch_in, uint32_t block_idx)
     thread.shared = shared;
     thread.shared_bytes = launch.shape.shared_bytes;
     thread.block = this;
-    thread.fiber.prepare(executor.stacks.take(), &run_thread, &thread);
     ++warps[i / kWarpSize].num_live;
   }
-  if (executor.weak_memory != nullptr) executor.weak_memory->start_block(*this);
+  try {
+    for (Thread& thread : threads) {
+      thread.fiber = &FiberPool::of_process().take();
+      thread.fiber->start(&run_thread, &thread);
+    }
+    if (executor.weak_memory != nullptr) executor.weak_memory->start_block(*this);
+  } catch (...) {
+    give_back_fibers();
+    throw;
+  }
+  annotate_release(this);  // pairs with the acquire each thread starts with: it sees what was made here
 }
 
-Block::~Block() {
-  for (Thread& thread : threads) executor.stacks.give_back(thread.fiber.release());
+Block::~Block() { give_back_fibers(); }
+
+void Block::give_back_fibers() {
+  for (Thread& thread : threads)
+    if (thread.fiber != nullptr) FiberPool::of_process().give_back(*thread.fiber);
 }
 
-void Block::wake(WaitList& waiters) {
+void Block::wake(WaitList& waiters, Turn turn) {
   Thread* thread = std::exchange(waiters.first, nullptr);
   while (thread != nullptr) {
     Thread* next = thread->next_waiter;
-    executor.make_ready(*thread);
+    executor.make_ready(*thread, turn);
     thread = next;
   }
 }
@@ -65,7 +98,7 @@ void Block::complete(Barrier& barrier) {
   barrier.num_arrived = 0;
   ++barrier.generation;
   barrier.knowledge[barrier.generation % 2].clear();
-  wake(barrier.waiters);
+  wake(barrier.waiters, Turn::kLast);
 }
 
 void Block::arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait,
@@ -110,14 +143,14 @@ void Block::complete(Warp& warp) {
   warp.num_arrived = 0;
   ++warp.generation;
   warp.values[warp.generation % 2].fill(0);
-  wake(warp.waiters);
+  wake(warp.waiters, Turn::kNext);
 }
 
 const uint64_t* Block::warp_collect(Thread& self, uint64_t value, const char* word, Where where) {
   Warp& warp = warps[self.thread_idx / kWarpSize];
   const uint32_t buffer = warp.generation % 2;
   if (warp.num_arrived == 0) warp.word = word;
-  if (std::strcmp(warp.word, word) != 0)
+  if (warp.word != word && std::strcmp(warp.word, word) != 0)
     executor.fail_current(
         self, internal_error("lanes of warp %u in block %u of %s disagree: %s against %s at %s:%u",
                              self.thread_idx / kWarpSize, self.block_idx, launch.name.c_str(), warp.word,

@@ -30,6 +30,9 @@ struct Launch {
   Knowledge knowledge;           // weak memory: what its threads start with
 };
 
+// Where a thread that can go on is put: behind all others that can, or before them.
+enum class Turn : uint8_t { kLast, kNext };
+
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
 
 // Weak memory: a bulk store that has not read its source yet.
@@ -42,7 +45,7 @@ struct BulkStore {
 };
 
 struct Thread : ThreadState {
-  Fiber fiber;
+  Fiber* fiber = nullptr;
   Block* block = nullptr;
   ThreadPhase phase = ThreadPhase::kReady;
   bool looked_in_vain = false;  // spinning: nothing was done since its wait last looked
@@ -50,6 +53,7 @@ struct Thread : ThreadState {
   uint64_t checked_epoch = 0;  // the progress epoch its wait was last evaluated in
   const char* word = "start";  // what it waits in, and where
   Where where;
+  Status failure;  // with which it left its body for good; ok: it did not
   Thread* next_waiter = nullptr;
   std::vector<uint32_t>
       bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
@@ -89,8 +93,10 @@ struct Warp {
 struct Block {
   static constexpr uint32_t kNumBarriers = 16;
 
-  Block(Executor& executor, Launch& launch, uint32_t block_idx);
+  Block(Executor& executor, Launch& launch, uint32_t block_idx);  // throws std::bad_alloc
   ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
 
   // The words of target/host.hpp, for the thread that is running.
   void sync(Thread& self, Where where);
@@ -113,7 +119,8 @@ struct Block {
                        Where where);
   void complete(Barrier& barrier);
   void complete(Warp& warp);
-  void wake(WaitList& waiters);
+  void wake(WaitList& waiters, Turn turn);
+  void give_back_fibers();
 };
 
 }  // namespace switchyard::emulator

@@ -1,7 +1,10 @@
 #include "executor.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -18,13 +21,8 @@ constexpr uint64_t kMaxResidentThreads = 65536;
 #endif
 constexpr uint32_t kStepsPerRound = 65536;
 constexpr uint64_t kVirtualNsPerStep = 10;
-
-// Sanitizers and unoptimised builds have larger frames.
-#if defined(__SANITIZE_ADDRESS__) || defined(SWITCHYARD_TSAN) || !defined(__OPTIMIZE__)
-constexpr size_t kStackBytes = 256 * 1024;
-#else
-constexpr size_t kStackBytes = 64 * 1024;
-#endif
+// Fast mode: so often in a row may a thread come before others that were ready sooner.
+constexpr uint32_t kMaxTurnsAhead = 4096;
 
 const char* base_name(const char* path) {
   const char* slash = std::strrchr(path, '/');
@@ -35,17 +33,29 @@ const char* base_name(const char* path) {
 
 __thread ThreadState* current_thread = nullptr;
 
+Status out_of_memory(const char* what, ...) {
+  char detail[256];
+  va_list arguments;
+  va_start(arguments, what);
+  std::vsnprintf(detail, sizeof(detail), what, arguments);
+  va_end(arguments);
+  try {
+    return resource_exhausted("the emulator ran out of memory: %s", detail);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kResourceExhausted, "out of memory");  // short enough to need none
+  }
+}
+
 void ReadyQueue::reserve(size_t capacity) {
   if (capacity <= ring_.size()) return;
-  std::vector<Thread*> larger(capacity * 2);
-  for (size_t i = 0; i < size_; ++i) larger[i] = ring_[(head_ + i) % ring_.size()];
+  std::vector<Thread*> larger(std::bit_ceil(capacity * 2));
+  for (size_t i = 0; i < size_; ++i) larger[i] = ring_[(head_ + i) & (ring_.size() - 1)];
   ring_ = std::move(larger);
   head_ = 0;
 }
 
 Executor::Executor(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t max_resident_threads)
-    : stacks(kStackBytes),
-      host_(host),
+    : host_(host),
       simulated_(seed.has_value()),
       max_resident_threads_(max_resident_threads != 0 ? max_resident_threads : kMaxResidentThreads),
       random_{seed.value_or(0)} {}
@@ -113,15 +123,23 @@ void Executor::step(Thread& thread) {
   const uint64_t epoch_before = progress_epoch_;
   virtual_now_ns_ += kVirtualNsPerStep;
   current_thread = &thread;
-  thread.fiber.resume();
+  thread.fiber->resume();
   current_thread = nullptr;
   if (simulated_) note_event(thread);
-  if (thread.fiber.overflowed()) {
-    host_.fail(internal_error("a thread of %s overflowed its stack of %zu bytes",
-                              thread.block->launch.name.c_str(), kStackBytes));
+  if (thread.fiber->overflowed()) {
+    annotate_acquire(thread.fiber);  // pairs with the release where it left its body
+    host_.fail(internal_error("thread %u of block %u of %s overflowed its stack of %zu bytes",
+                              thread.thread_idx, thread.block_idx, thread.block->launch.name.c_str(),
+                              Fiber::stack_bytes()));
+    thread.phase = ThreadPhase::kBlocked;
     return;
   }
-  if (thread.fiber.finished()) {
+  if (!thread.failure.ok()) {
+    annotate_acquire(&thread);  // pairs with the release in suspend_current()
+    host_.fail(std::move(thread.failure));
+    return;
+  }
+  if (thread.fiber->finished()) {
     thread.phase = ThreadPhase::kFinished;
     finish(thread);
   }
@@ -182,16 +200,23 @@ void Executor::suspend_current(Thread& self, ThreadPhase phase, const char* word
   self.word = word;
   self.where = where;
   annotate_release(&self);  // pairs with abandon_all(), should this thread never run again
-  self.fiber.suspend();
+  self.fiber->suspend();
 }
 
-void Executor::make_ready(Thread& thread) {
+// A warp's threads, which exchange values all the time, run while their stacks are in the cache; but not for
+// ever, since what they do may be to look for a value that another thread will write.
+void Executor::make_ready(Thread& thread, Turn turn) {
   thread.phase = ThreadPhase::kReady;
-  ready_.push(&thread);
+  if (turn == Turn::kNext && !simulated_ && num_turns_ahead_++ < kMaxTurnsAhead) {
+    ready_.push_front(&thread);
+  } else {
+    num_turns_ahead_ = 0;
+    ready_.push(&thread);
+  }
 }
 
 void Executor::fail_current(Thread& self, Status status) {
-  host_.fail(std::move(status));
+  self.failure = std::move(status);
   suspend_current(self, ThreadPhase::kBlocked, "failed", Where::current());
   __builtin_unreachable();
 }

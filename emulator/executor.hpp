@@ -24,6 +24,9 @@ class ExecutorHost {
   virtual void fail(Status status) = 0;
 };
 
+// Memory for `what` could not be had. Needs none itself, if need be at the cost of detail.
+[[gnu::format(printf, 1, 2)]] Status out_of_memory(const char* what, ...);
+
 // The seeded choices. Not one of <random>'s engines: those may be compiled with a sanitizer elsewhere and
 // linked in here.
 struct Random {
@@ -40,20 +43,27 @@ struct Random {
 class ReadyQueue {
  public:
   void reserve(size_t capacity);
-  void push(Thread* thread) { ring_[(head_ + size_++) % ring_.size()] = thread; }
+  void push(Thread* thread) { ring_[(head_ + size_++) & (ring_.size() - 1)] = thread; }
+  void push_front(Thread* thread) {
+    head_ = (head_ - 1) & (ring_.size() - 1);
+    ring_[head_] = thread;
+    ++size_;
+  }
   Thread* pop() {
     Thread* thread = ring_[head_];
-    head_ = (head_ + 1) % ring_.size();
+    head_ = (head_ + 1) & (ring_.size() - 1);
     --size_;
     return thread;
   }
-  void bring_to_front(size_t position) { std::swap(ring_[head_], ring_[(head_ + position) % ring_.size()]); }
+  void bring_to_front(size_t position) {
+    std::swap(ring_[head_], ring_[(head_ + position) & (ring_.size() - 1)]);
+  }
   void clear() { size_ = 0; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
  private:
-  std::vector<Thread*> ring_;
+  std::vector<Thread*> ring_;  // a power of two of places
   size_t head_ = 0;
   size_t size_ = 0;
 };
@@ -77,15 +87,15 @@ class Executor {
   void abandon_all();
 
   void suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where);
-  void make_ready(Thread& thread);
-  void fail_current(Thread& self, Status status);
+  void make_ready(Thread& thread, Turn turn);
+  // The running thread goes no further, and the machine stops with this status.
+  [[noreturn]] void fail_current(Thread& self, Status status);
   bool should_preempt() { return random_() % 4 == 0; }
   uint64_t now_ns() const;
   uint64_t trace_hash() const { return trace_hash_; }
   std::string recent_events(const Stream* stream) const;
   std::string describe_waits() const;
 
-  StackPool stacks;
   WeakMemory* weak_memory = nullptr;  // null: memory is what it is
 
  private:
@@ -125,6 +135,7 @@ class Executor {
   std::unique_ptr<Block> finished_block_;  // kept until the step that ended it is over
   uint64_t num_resident_threads_ = 0;
   ReadyQueue ready_;
+  uint32_t num_turns_ahead_ = 0;
   std::vector<Thread*> spinning_;
   uint64_t progress_epoch_ = 1;
   uint64_t virtual_now_ns_ = 0;

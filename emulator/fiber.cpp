@@ -1,10 +1,14 @@
 #include "fiber.hpp"
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
+#include <atomic>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <new>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -20,62 +24,180 @@
 namespace switchyard::emulator {
 namespace {
 
-constexpr size_t kStacksPerSlab = 64;
-constexpr uint64_t kCanary = 0x57a11ed5eed0c0deull;
-constexpr size_t kCanaryWords = 8;
+// Sanitizers and unoptimised builds have larger frames.
+#if defined(__SANITIZE_ADDRESS__) || defined(SWITCHYARD_TSAN) || !defined(__OPTIMIZE__)
+constexpr size_t kStackBytes = 256 * 1024;
+#else
+constexpr size_t kStackBytes = 64 * 1024;
+#endif
+// One page would do for code compiled with -fstack-clash-protection, which touches every page of a large
+// frame in order; the rest is for frames of code that is not.
+constexpr size_t kGuardBytes = 64 * 1024;
+// Stacks begin at different cache lines: all at the same place of a page would share a few sets of the cache.
+constexpr size_t kColourBytes = 4096;
+constexpr size_t kColourStep = 11 * 64;
+constexpr size_t kMappingBytes = kGuardBytes + kStackBytes + kColourBytes;
+constexpr size_t kMaxIdleFibers = 16384;
+
+#if !defined(MADV_GUARD_INSTALL)
+constexpr int MADV_GUARD_INSTALL = 102;  // Linux 6.13
+#endif
+
+// The light guard costs no mapping of its own; the kernel gives a process 65530 of those unless told
+// otherwise.
+bool guard(std::byte* memory, size_t bytes) {
+  return madvise(memory, bytes, MADV_GUARD_INSTALL) == 0 || mprotect(memory, bytes, PROT_NONE) == 0;
+}
+
+__thread Fiber* running_fiber = nullptr;
 
 }  // namespace
 
-StackPool::StackPool(size_t stack_bytes) : stack_bytes_(stack_bytes) {}
+// Turns a touch of the guard below the running fiber's stack into the end of that fiber. Any other fault goes
+// to whoever was there before.
+struct OverflowHandler {
+  static inline struct sigaction previous;
 
-StackPool::~StackPool() {
-  for (std::byte* slab : slabs_) munmap(slab, kStacksPerSlab * stack_bytes_);
-}
-
-Stack StackPool::take() {
-  if (free_.empty()) {
-    void* slab = mmap(nullptr, kStacksPerSlab * stack_bytes_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (slab == MAP_FAILED) throw std::bad_alloc();
-    slabs_.push_back(static_cast<std::byte*>(slab));
-    for (size_t i = 0; i < kStacksPerSlab; ++i)
-      free_.push_back(Stack{slabs_.back() + i * stack_bytes_, stack_bytes_});
+  static void install() {
+    struct sigaction action = {};
+    action.sa_sigaction = &on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &previous);
   }
-  const Stack stack = free_.back();
-  free_.pop_back();
-  return stack;
-}
 
-void StackPool::give_back(Stack stack) {
+  static void on_fault(int signal, siginfo_t* info, void* context) {
+    Fiber* fiber = running_fiber;
+    const std::byte* address = static_cast<const std::byte*>(info->si_addr);
+    if (fiber != nullptr && address >= fiber->mapping_ && address < fiber->stack_low() &&
+        go_on_in(*static_cast<ucontext_t*>(context), *fiber))
+      return;
+    if ((previous.sa_flags & SA_SIGINFO) != 0) {
+      previous.sa_sigaction(signal, info, context);
+    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+      sigaction(SIGSEGV, &previous, nullptr);  // and the access is made, and fails, once more
+    } else {
+      previous.sa_handler(signal);
+    }
+  }
+
+  // The interrupted fiber continues in leave_overflowed(), on its stack from the top: what was there is
+  // abandoned.
+  static bool go_on_in(ucontext_t& context, Fiber& fiber) {
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(stack.low, stack.bytes);
+    ASAN_UNPOISON_MEMORY_REGION(fiber.stack_low(), kStackBytes + kColourBytes);
 #endif
-  free_.push_back(stack);
+    const auto top = reinterpret_cast<uintptr_t>(fiber.stack_top()) / 16 * 16;
+    const auto target = reinterpret_cast<uintptr_t>(&Fiber::leave_overflowed);
+    const auto argument = reinterpret_cast<uintptr_t>(&fiber);
+#if defined(__x86_64__)
+    context.uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>(top - 8);  // as behind a call
+    context.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(target);
+    context.uc_mcontext.gregs[REG_RDI] = static_cast<greg_t>(argument);
+    return true;
+#elif defined(__aarch64__)
+    context.uc_mcontext.sp = top;
+    context.uc_mcontext.pc = target;
+    context.uc_mcontext.regs[0] = argument;
+    return true;
+#else
+    static_cast<void>(context), static_cast<void>(top), static_cast<void>(target),
+        static_cast<void>(argument);
+    return false;
+#endif
+  }
+};
+
+namespace {
+
+// The stack on which an OS thread handles the overflow of another one. One that is there already (a
+// sanitizer's, the application's) stays.
+class SignalStack {
+ public:
+  SignalStack() {
+    stack_t present = {};
+    if (sigaltstack(nullptr, &present) == 0 && (present.ss_flags & SS_DISABLE) == 0) return;
+    memory_ = std::make_unique<std::byte[]>(kBytes);
+    stack_t ours = {};
+    ours.ss_sp = memory_.get();
+    ours.ss_size = kBytes;
+    sigaltstack(&ours, nullptr);
+  }
+  ~SignalStack() {
+    stack_t present = {};
+    if (memory_ == nullptr || sigaltstack(nullptr, &present) != 0 || present.ss_sp != memory_.get()) return;
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    sigaltstack(&none, nullptr);
+  }
+
+ private:
+  static constexpr size_t kBytes = 64 * 1024;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+}  // namespace
+
+void watch_for_overflows() {
+  static const bool installed = (OverflowHandler::install(), true);
+  static_cast<void>(installed);
+  thread_local const SignalStack signal_stack;
+  static_cast<void>(signal_stack);
 }
 
-void Fiber::prepare(Stack stack, void (*body)(void*), void* argument) {
-  stack_ = stack;
-  body_ = body;
-  argument_ = argument;
-  finished_ = false;
-  for (size_t i = 0; i < kCanaryWords; ++i)
-    std::memcpy(stack.low + i * sizeof(kCanary), &kCanary, sizeof(kCanary));
-  context_ = boost::context::detail::make_fcontext(stack.low + stack.bytes, stack.bytes, &Fiber::enter);
+Fiber::Fiber() {
+  static std::atomic<size_t> num_made = 0;
+  void* mapping = mmap(nullptr, kMappingBytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  if (!guard(static_cast<std::byte*>(mapping), kGuardBytes)) {
+    munmap(mapping, kMappingBytes);
+    throw std::bad_alloc();
+  }
+  mapping_ = static_cast<std::byte*>(mapping);
+  colour_bytes_ = num_made++ * kColourStep % kColourBytes;
+  renew();
+}
+
+Fiber::~Fiber() {
 #if defined(SWITCHYARD_TSAN)
+  __tsan_destroy_fiber(tsan_fiber_);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(stack_low(), kStackBytes + kColourBytes);
+#endif
+  munmap(mapping_, kMappingBytes);
+}
+
+size_t Fiber::stack_bytes() { return kStackBytes; }
+std::byte* Fiber::stack_low() const { return mapping_ + kGuardBytes; }
+std::byte* Fiber::stack_top() const { return mapping_ + kMappingBytes - colour_bytes_; }
+
+void Fiber::renew() {
+  finished_ = true;
+  overflowed_ = false;
+  context_ = boost::context::detail::make_fcontext(
+      stack_top(), static_cast<size_t>(stack_top() - stack_low()), &Fiber::enter);
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(stack_low(), kStackBytes + kColourBytes);
+#endif
+#if defined(SWITCHYARD_TSAN)
+  if (tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
   tsan_fiber_ = __tsan_create_fiber(0);
 #endif
 }
 
-bool Fiber::overflowed() const {
-  for (size_t i = 0; i < kCanaryWords; ++i)
-    if (std::memcmp(stack_.low + i * sizeof(kCanary), &kCanary, sizeof(kCanary)) != 0) return true;
-  return false;
+void Fiber::start(void (*body)(void*), void* argument) {
+  body_ = body;
+  argument_ = argument;
+  finished_ = false;
 }
 
 __attribute__((noinline)) void Fiber::resume() {
+  running_fiber = this;
 #if defined(__SANITIZE_ADDRESS__)
   void* scheduler_fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&scheduler_fake_stack, stack_.low, stack_.bytes);
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack, stack_low(), kStackBytes + kColourBytes);
 #endif
 #if defined(SWITCHYARD_TSAN)
   tsan_scheduler_ = __tsan_get_current_fiber();
@@ -85,12 +207,12 @@ __attribute__((noinline)) void Fiber::resume() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(scheduler_fake_stack, nullptr, nullptr);
 #endif
+  running_fiber = nullptr;
 }
 
 __attribute__((noinline)) void Fiber::suspend() {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(finished_ ? nullptr : &asan_fake_stack_, scheduler_stack_low_,
-                                 scheduler_stack_bytes_);
+  __sanitizer_start_switch_fiber(&asan_fake_stack_, scheduler_stack_low_, scheduler_stack_bytes_);
 #endif
 #if defined(SWITCHYARD_TSAN)
   __tsan_switch_to_fiber(tsan_scheduler_, __tsan_switch_to_fiber_no_sync);
@@ -107,17 +229,47 @@ void Fiber::enter(boost::context::detail::transfer_t from) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &self->scheduler_stack_low_, &self->scheduler_stack_bytes_);
 #endif
-  self->body_(self->argument_);
-  self->finished_ = true;
+  for (;;) {
+    self->body_(self->argument_);
+    self->finished_ = true;
+    self->suspend();
+  }
+}
+
+void Fiber::leave_overflowed(Fiber* self) {
+  self->overflowed_ = true;
+  annotate_release(self);  // pairs with the executor's acquire
   self->suspend();
   __builtin_unreachable();
 }
 
-Stack Fiber::release() {
-#if defined(SWITCHYARD_TSAN)
-  __tsan_destroy_fiber(tsan_fiber_);
-#endif
-  return stack_;
+FiberPool& FiberPool::of_process() {
+  static FiberPool* const pool = new FiberPool;  // for as long as the process lives, whoever ends last
+  return *pool;
+}
+
+Fiber& FiberPool::take() {
+  {
+    std::lock_guard lock(mutex_);
+    if (first_idle_ != nullptr) {
+      --num_idle_;
+      return *std::exchange(first_idle_, first_idle_->next_idle_);
+    }
+  }
+  return *new Fiber;
+}
+
+void FiberPool::give_back(Fiber& fiber) {
+  if (!fiber.finished_) fiber.renew();
+  {
+    std::lock_guard lock(mutex_);
+    if (num_idle_ < kMaxIdleFibers) {
+      ++num_idle_;
+      fiber.next_idle_ = std::exchange(first_idle_, &fiber);
+      return;
+    }
+  }
+  delete &fiber;
 }
 
 #if defined(SWITCHYARD_TSAN)

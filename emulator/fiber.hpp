@@ -1,58 +1,54 @@
 // One fiber: a stack and a place to go on from. Boost.Context does the switch; this file tells the
-// sanitizers.
+// sanitizers. Below every stack lies memory that nobody may touch, so that an overflow is noticed where it
+// happens and harms no other stack.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
-#include <vector>
+#include <mutex>
 
 namespace switchyard::emulator {
 
-struct Stack {
-  std::byte* low = nullptr;  // lowest address; the stack grows down towards it
-  size_t bytes = 0;
-};
-
-// Hands out stacks and takes them back. Not thread-safe: one pool per executor.
-class StackPool {
- public:
-  explicit StackPool(size_t stack_bytes);
-  ~StackPool();
-  StackPool(const StackPool&) = delete;
-  StackPool& operator=(const StackPool&) = delete;
-
-  Stack take();
-  void give_back(Stack stack);
-
- private:
-  size_t stack_bytes_;
-  std::vector<Stack> free_;
-  std::vector<std::byte*> slabs_;
-};
-
 class Fiber {
  public:
-  // `body(argument)` runs on the first resume().
-  void prepare(Stack stack, void (*body)(void*), void* argument);
-  // Runs the fiber until it suspends or its body returns. Called by the scheduler.
+  Fiber();  // throws std::bad_alloc if there is no memory for a stack
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  static size_t stack_bytes();
+
+  // `body(argument)` runs on the next resume().
+  void start(void (*body)(void*), void* argument);
+  // Runs the fiber until it suspends or its body returns. Called by the scheduler, on an OS thread for which
+  // watch_for_overflows() was called.
   void resume();
   // Back to the scheduler. Called by the fiber.
   void suspend();
-  // Ends the fiber, finished or not, and returns its stack. An unfinished body is abandoned where it stands.
-  Stack release();
 
   bool finished() const { return finished_; }
-  bool overflowed() const;
+  // The body touched what lies below its stack, and was abandoned there.
+  bool overflowed() const { return overflowed_; }
 
  private:
-  static void enter(boost::context::detail::transfer_t from);
+  friend class FiberPool;
+  friend struct OverflowHandler;
 
-  Stack stack_;
+  static void enter(boost::context::detail::transfer_t from);
+  static void leave_overflowed(Fiber* self);
+  void renew();  // ready for a first body, whatever became of the last one
+  std::byte* stack_low() const;
+  std::byte* stack_top() const;
+
+  std::byte* mapping_ = nullptr;  // guard, stack, and room to begin at different lines
+  size_t colour_bytes_ = 0;
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
   boost::context::detail::fcontext_t context_ = nullptr;
   boost::context::detail::fcontext_t scheduler_context_ = nullptr;
-  bool finished_ = false;
+  bool finished_ = true;
+  bool overflowed_ = false;
+  Fiber* next_idle_ = nullptr;  // in FiberPool
   // What the sanitizers want to know on each switch; unused in plain builds.
   void* tsan_fiber_ = nullptr;
   void* tsan_scheduler_ = nullptr;
@@ -60,6 +56,25 @@ class Fiber {
   const void* scheduler_stack_low_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
 };
+
+// The fibers of the process that run nothing: to make one costs system calls and page faults, and most of a
+// millisecond under ThreadSanitizer, to which it is a thread.
+class FiberPool {
+ public:
+  static FiberPool& of_process();
+
+  Fiber& take();  // throws std::bad_alloc
+  // An unfinished body is abandoned where it stands.
+  void give_back(Fiber& fiber);
+
+ private:
+  std::mutex mutex_;
+  Fiber* first_idle_ = nullptr;  // the one that ran last, whose stack is still in the caches
+  size_t num_idle_ = 0;
+};
+
+// Once per OS thread that resumes fibers.
+void watch_for_overflows();
 
 // Tells ThreadSanitizer that everything before a release of `object` happened before an acquire of it.
 void annotate_release(void* object);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "executor.hpp"
@@ -40,8 +41,7 @@ class Machine::Impl : public ExecutorHost {
     if (simulated && options.weak) weak_memory_ = std::make_unique<WeakMemory>(options.seed, options.mutant);
 #endif
     workers_.front()->executor.weak_memory = weak_memory_.get();
-    if (!simulated)
-      for (auto& worker : workers_) worker->os_thread = std::thread([this, w = worker.get()] { work(*w); });
+    if (!simulated) start_workers();
   }
 
   ~Impl() override {
@@ -76,6 +76,12 @@ class Machine::Impl : public ExecutorHost {
     stream.launches.push_back(std::move(launch));
     if (stream.launches.size() == 1) start(*stream.launches.front());
     return Status();
+  }
+
+  // Memory ran out in enqueue(): some blocks of the launch may be under way without the others.
+  Status fail_launch(const char* name) {
+    fail(out_of_memory("a launch of %s", name));
+    return out_of_memory("a launch of %s", name);
   }
 
   void begin_recording(Stream& stream) {
@@ -162,6 +168,11 @@ class Machine::Impl : public ExecutorHost {
     return true;
   }
 
+  bool is_idle_now(const Stream* stream) {
+    std::lock_guard lock(mutex_);
+    return is_idle(stream);
+  }
+
   // Gives the blocks of a launch to the workers. Called with the mutex held.
   void start(Launch& launch) {
     if (weak_memory_ != nullptr) weak_memory_->on_start(launch);
@@ -190,8 +201,33 @@ class Machine::Impl : public ExecutorHost {
     return true;
   }
 
-  // The loop of one OS thread in fast mode.
+  // As many OS threads as can be had, but at least one.
+  void start_workers() {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      try {
+        workers_[i]->os_thread = std::thread([this, worker = workers_[i].get()] { work(*worker); });
+      } catch (const std::system_error&) {
+        if (i == 0) throw;
+        workers_.resize(i);
+      }
+    }
+  }
+
+  // The life of one OS thread in fast mode. An executor that ran out of memory has nothing left to do but to
+  // be abandoned.
   void work(Worker& worker) {
+    for (bool stopped = false; !stopped;) {
+      try {
+        watch_for_overflows();
+        run_until_stopped(worker);
+        stopped = true;
+      } catch (const std::bad_alloc&) {
+        fail(out_of_memory("a worker starting blocks"));
+      }
+    }
+  }
+
+  void run_until_stopped(Worker& worker) {
     auto last_progress = std::chrono::steady_clock::now();
     uint64_t seen_progress = 0;
     for (;;) {
@@ -234,13 +270,14 @@ class Machine::Impl : public ExecutorHost {
   Status simulate(Stream* stream) {
     std::lock_guard driving(drive_mutex_);
     Worker& worker = *workers_.front();
-    for (;;) {
-      {
-        std::lock_guard lock(mutex_);
-        if (!failure_.ok() || is_idle(stream)) break;
+    try {
+      watch_for_overflows();
+      while (!failed_ && !is_idle_now(stream)) {
+        take_mail(worker);
+        if (!worker.executor.run_some()) worker.executor.resolve_stuck();
       }
-      take_mail(worker);
-      if (!worker.executor.run_some()) worker.executor.resolve_stuck();
+    } catch (const std::bad_alloc&) {
+      fail(out_of_memory("starting blocks"));
     }
     if (failed_) worker.executor.abandon_all();
     std::lock_guard lock(mutex_);
@@ -274,7 +311,11 @@ void Machine::drain(Stream* stream) { (void)impl_->wait_until_idle(stream); }
 void Machine::begin_recording(Stream* stream) { impl_->begin_recording(*stream); }
 std::vector<RecordedLaunch> Machine::end_recording(Stream* stream) { return impl_->end_recording(*stream); }
 Status Machine::enqueue(Stream* stream, const RecordedLaunch& recorded) {
-  return impl_->enqueue(*stream, std::make_unique<Launch>(*recorded));
+  try {
+    return impl_->enqueue(*stream, std::make_unique<Launch>(*recorded));
+  } catch (const std::bad_alloc&) {
+    return impl_->fail_launch(recorded->name.c_str());
+  }
 }
 uint64_t Machine::trace_hash() const { return impl_->trace_hash(); }
 std::string Machine::recent_events(Stream* stream) const { return impl_->recent_events(stream); }
@@ -291,18 +332,22 @@ void Machine::on_host_write(const void* memory, uint64_t bytes) {
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
                const void* arguments, size_t argument_bytes, size_t argument_alignment) {
   SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
-  auto launch = std::make_unique<Launch>();
-  launch->name = name;
-  launch->shape = shape;
-  launch->body = body;
-  launch->argument_storage.reset(new std::byte[argument_bytes + argument_alignment]);
-  std::byte* aligned = launch->argument_storage.get();
-  aligned +=
-      (argument_alignment - reinterpret_cast<uintptr_t>(aligned) % argument_alignment) % argument_alignment;
-  std::memcpy(aligned, arguments, argument_bytes);
-  launch->arguments = aligned;
   Stream& target_stream = *static_cast<Stream*>(stream);
-  return target_stream.machine.enqueue(target_stream, std::move(launch));
+  try {
+    auto launch = std::make_unique<Launch>();
+    launch->name = name;
+    launch->shape = shape;
+    launch->body = body;
+    launch->argument_storage.reset(new std::byte[argument_bytes + argument_alignment]);
+    std::byte* aligned = launch->argument_storage.get();
+    aligned +=
+        (argument_alignment - reinterpret_cast<uintptr_t>(aligned) % argument_alignment) % argument_alignment;
+    std::memcpy(aligned, arguments, argument_bytes);
+    launch->arguments = aligned;
+    return target_stream.machine.enqueue(target_stream, std::move(launch));
+  } catch (const std::bad_alloc&) {
+    return target_stream.machine.fail_launch(name);
+  }
 }
 
 // The words of target/host.hpp, on behalf of the running thread.

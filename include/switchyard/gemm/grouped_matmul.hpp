@@ -9,33 +9,56 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What one thread computes at a time.
-inline constexpr int kTileRows = 4;
-inline constexpr int kTileColumns = 8;
+// What one thread computes at a time: rows times columns of the output, so many steps of k at once. On a GPU
+// the sums stay in registers, and neighbouring lanes share the lines of the weights. On the host a thread has
+// the cache to itself: it takes whole lines of weights, and unpacks them once for all its rows.
+inline constexpr int kPackedColumns = 8;  // of a Vec16
+#if defined(__CUDACC__)
+inline constexpr int kTileRows = 4, kTileColumns = kPackedColumns, kTileDepth = 1;
+#else
+inline constexpr int kTileRows = 16, kTileColumns = 4 * kPackedColumns, kTileDepth = 32;
+#endif
 
-SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float (&values)[kTileColumns]) {
-  for (int i = 0; i < kTileColumns; ++i)
+SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float* values) {
+  for (int i = 0; i < kPackedColumns; ++i)
     values[i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
 }
 
 SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t first_row, int num_rows,
-                                     const bf16* weights, int column) {
+                                     const bf16* weights, int first_column) {
   float sums[kTileRows][kTileColumns] = {};
-  const bf16* row[kTileRows];  // rows past the end repeat the last one and are not stored
-  for (int r = 0; r < kTileRows; ++r)
+  // Of a tile of one Vec16 no column is missing, and its rows past the end repeat the last one, so that all
+  // loops have fixed lengths.
+  constexpr bool kFixed = kTileColumns == kPackedColumns;
+  const int columns_left = params.columns - first_column;
+  const int num_columns = kFixed || columns_left > kTileColumns ? kTileColumns : columns_left;
+  const int num_summed_rows = kFixed ? kTileRows : num_rows;
+  const bf16* row[kTileRows];
+  for (int r = 0; r < num_summed_rows; ++r)
     row[r] = params.rows + (first_row + (r < num_rows ? r : num_rows - 1)) * params.inner;
-  for (int k = 0; k < params.inner; ++k) {
-    float weight[kTileColumns];
-    unpack_bf16(target::ld_16(weights + static_cast<int64_t>(k) * params.columns + column), weight);
-    for (int r = 0; r < kTileRows; ++r) {
-      const float value = to_float(row[r][k]);
-      for (int c = 0; c < kTileColumns; ++c) sums[r][c] = target::add_product(sums[r][c], value, weight[c]);
+  float weight[kTileDepth][kTileColumns] = {};
+  for (int first_k = 0; first_k < params.inner; first_k += kTileDepth) {
+    const int depth_left = params.inner - first_k;
+    const int depth = kFixed || depth_left > kTileDepth ? kTileDepth : depth_left;
+    for (int k = 0; k < depth; ++k)
+      for (int c = 0; c < num_columns; c += kPackedColumns)
+        unpack_bf16(
+            target::ld_16(weights + static_cast<int64_t>(first_k + k) * params.columns + first_column + c),
+            &weight[k][c]);
+    for (int r = 0; r < num_summed_rows; ++r) {
+      float sum[kTileColumns];  // compilers keep this one in registers
+      for (int c = 0; c < kTileColumns; ++c) sum[c] = sums[r][c];
+      for (int k = 0; k < depth; ++k) {
+        const float value = to_float(row[r][first_k + k]);
+        for (int c = 0; c < kTileColumns; ++c) sum[c] = target::add_product(sum[c], value, weight[k][c]);
+      }
+      for (int c = 0; c < kTileColumns; ++c) sums[r][c] = sum[c];
     }
   }
   for (int r = 0; r < kTileRows; ++r) {
     if (r >= num_rows) break;
-    bf16* out = params.output + (first_row + r) * params.columns + column;
-    for (int c = 0; c < kTileColumns; ++c) out[c] = to_bf16(sums[r][c]);
+    bf16* out = params.output + (first_row + r) * params.columns + first_column;
+    for (int c = 0; c < num_columns; ++c) out[c] = to_bf16(sums[r][c]);
   }
 }
 
@@ -43,7 +66,7 @@ SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
   const int64_t thread =
       static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
-  const int64_t num_column_tiles = params.columns / kTileColumns;
+  const int64_t num_column_tiles = ceil_div<int64_t>(params.columns, kTileColumns);
   int64_t tiles_before = 0;  // of earlier groups, so that all groups share the threads evenly
   for (int group_idx = 0; group_idx < params.num_groups; ++group_idx) {
     const int64_t group_begin = params.row_offsets[group_idx];
