@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Launch {
   uint64_t sequence = 0;
   uint32_t num_blocks_left = 0;  // guarded by the machine's mutex
   Knowledge knowledge;           // weak memory: what its threads start with
+  std::vector<std::function<void()>> when_ended;
 };
 
 // Where a thread that can go on is put: behind all others that can, or before them.
@@ -112,6 +114,7 @@ struct Block {
   std::vector<Warp> warps;
   std::array<Barrier, kNumBarriers> barriers;
   uint32_t num_live;
+  bool has_admitted_successor = false;
   std::unique_ptr<std::byte[]> shared_storage;
 
  private:

@@ -84,6 +84,17 @@ class Machine::Impl : public ExecutorHost {
     return out_of_memory("a launch of %s", name);
   }
 
+  void after_launches(Stream& stream, std::function<void()> action) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!stream.launches.empty()) {
+        stream.launches.back()->when_ended.push_back(std::move(action));
+        return;
+      }
+    }
+    action();
+  }
+
   void begin_recording(Stream& stream) {
     std::lock_guard lock(mutex_);
     stream.recording.emplace();
@@ -111,18 +122,22 @@ class Machine::Impl : public ExecutorHost {
   }
 
   void on_block_finished(Launch& launch) override {
-    std::lock_guard lock(mutex_);
-    if (--launch.num_blocks_left > 0) return;
-    Stream& stream = *launch.stream;
-    // What this launch wrote is in the past of the stream's next one.
-    std::unique_ptr<Launch> ended = std::move(stream.launches.front());
-    stream.launches.pop_front();
-    if (!stream.launches.empty()) {
-      annotate_acquire(ended.get());
-      annotate_release(stream.launches.front().get());
-      start(*stream.launches.front());
+    std::unique_ptr<Launch> ended;
+    {
+      std::lock_guard lock(mutex_);
+      if (--launch.num_blocks_left > 0) return;
+      Stream& stream = *launch.stream;
+      // What this launch wrote is in the past of the stream's next one.
+      ended = std::move(stream.launches.front());
+      stream.launches.pop_front();
+      if (!stream.launches.empty()) {
+        annotate_acquire(ended.get());
+        annotate_release(stream.launches.front().get());
+        start(*stream.launches.front());
+      }
+      if (stream.launches.empty()) idle_.notify_all();
     }
-    if (stream.launches.empty()) idle_.notify_all();
+    for (const std::function<void()>& action : ended->when_ended) action();
   }
 
   void fail(Status status) override {
@@ -308,6 +323,9 @@ Stream* Machine::create_stream() { return impl_->create_stream(); }
 Status Machine::synchronize(Stream* stream) { return impl_->synchronize(stream); }
 Status Machine::synchronize() { return impl_->synchronize(nullptr); }
 void Machine::drain(Stream* stream) { (void)impl_->wait_until_idle(stream); }
+void Machine::after_launches(Stream* stream, std::function<void()> action) {
+  impl_->after_launches(*stream, std::move(action));
+}
 void Machine::begin_recording(Stream* stream) { impl_->begin_recording(*stream); }
 std::vector<RecordedLaunch> Machine::end_recording(Stream* stream) { return impl_->end_recording(*stream); }
 Status Machine::enqueue(Stream* stream, const RecordedLaunch& recorded) {
@@ -374,6 +392,14 @@ void spin(uint64_t deadline_ns, bool looked_in_vain, Where where) {
   executor().suspend_current(self(), ThreadPhase::kSpinning, "wait_until", where);
 }
 uint64_t now_ns() { return executor().now_ns(); }
+void admit_successor() { self().block->has_admitted_successor = true; }
+void check_may_wait_for_peer(Where where) {
+  if (!self().block->has_admitted_successor) return;
+  executor().fail_current(
+      self(), internal_error("%s, block %u: waits for a peer at %s:%u after it let the next launch in",
+                             self().block->launch.name.c_str(), self().block_idx, where.file_name(),
+                             static_cast<unsigned>(where.line())));
+}
 
 // A transfer barrier in 64 bits: bytes still to come, arrivals still to come, arrivals per phase, phase.
 namespace {

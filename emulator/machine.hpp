@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,8 @@ class Machine {
   Status synchronize();
   // Returns when no launch of the stream runs any more, however they ended; also while it is recorded.
   void drain(Stream* stream);
+  // Calls `action` when the launches that are on the stream now have ended; at once if there are none.
+  void after_launches(Stream* stream, std::function<void()> action);
 
   // Between these two, launches on the stream are recorded instead of run, and synchronize() is an error.
   void begin_recording(Stream* stream);

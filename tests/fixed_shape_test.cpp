@@ -345,15 +345,17 @@ TEST_P(FixedShapeKernels, AShapeFixedInPartGivesWhatTheRunTimeShapeGives) {
 }
 
 TEST_P(FixedShapeKernels, IdsFixedAtCompileTimeAreThoseOfTheModel) {
-  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.num_ids() == 10);
-  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.is_id(9));
-  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.expert_of_id(1) == -1);
-  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.expert_of_id(2) == 0);
-  static_assert(ShapeOf<SomeOfTheExperts>{open_fields<SomeOfTheExperts>()}.id_of_expert(5) == 7);
+  const ShapeOf<SomeOfTheExperts> fixed{open_fields<SomeOfTheExperts>()};
+  EXPECT_EQ(fixed.num_ids(), 10);
+  EXPECT_TRUE(fixed.is_id(9));
+  EXPECT_EQ(fixed.expert_of_id(1), -1);
+  EXPECT_EQ(fixed.expert_of_id(2), 0);
+  EXPECT_EQ(fixed.id_of_expert(5), 7);
   // What is not fixed is read at run time, and by default the ids are the experts.
-  static_assert(ShapeOf<RunTimeShape>{SomeOfTheExperts::kShape, 1}.num_ids() == 10);
-  static_assert(ShapeOf<RunTimeShape>{SomeOfTheExperts::kShape, 1}.id_of_expert(5) == 7);
-  static_assert(ShapeOf<WholeShape>{EpShape{}}.num_ids() == kTestedShape.n_experts);
+  const ShapeOf<RunTimeShape> open{SomeOfTheExperts::kShape, 1};
+  EXPECT_EQ(open.num_ids(), 10);
+  EXPECT_EQ(open.id_of_expert(5), 7);
+  EXPECT_EQ(ShapeOf<WholeShape>{EpShape{}}.num_ids(), kTestedShape.n_experts);
   check_against_run_time_shape<SomeOfTheExperts>();
 }
 

@@ -172,6 +172,8 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_MUTANT(PaddingCombined, run_steps),
     SWITCHYARD_MUTANT(WeightsReversed, run_steps),
     SWITCHYARD_MUTANT(CombineCellsResetTooEarly, run_steps),
+    SWITCHYARD_MUTANT(SuccessorAdmittedAtOnce, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(SuccessorAdmittedAtOnce, run_steps),
     SWITCHYARD_DIRECT_MUTANT(PlacedWithoutRanksBefore, run_steps),
     SWITCHYARD_DIRECT_MUTANT(PlacedWithoutBlocksBefore, run_steps),
     SWITCHYARD_DIRECT_MUTANT(CountsNotAwaited, run_steps),
@@ -202,8 +204,9 @@ class LogicMutants : public testing::TestWithParam<NamedMutant> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kernels, LogicMutants, testing::ValuesIn(kMutants),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Kernels, LogicMutants, testing::ValuesIn(kMutants), [](const auto& info) {
+  return info.param.name + testing_support::protocol_name(info.param.protocol);
+});
 
 // On every seed that is tried the real kernels pass the same check.
 TEST_P(LogicMutants, IsCaught) {

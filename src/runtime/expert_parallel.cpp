@@ -305,16 +305,14 @@ Status ExpertParallel::check_fault(int rank) {
     const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
                             : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
                                                                       : StatusCode::kInvalidArgument;
-    // The rank that the others waited for may never have come, and has itself stopped nothing.
+    // The rank that the others waited for may never have come: it was not stopped.
     const bool is_culprit = record->kind == FaultKind::kTimeout && record->late_rank == rank;
     const std::string prefix =
-        reporter == rank || is_culprit
-            ? ""
-            : "rank " + std::to_string(rank) + " stopped because of rank " + std::to_string(reporter) + ": ";
+        reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
     state.failure = Status(code, prefix + describe(*record));
     return state.failure;
   }
-  state.failure = internal_error("rank %d was told to give up by rank %d, which left no record", rank,
+  state.failure = internal_error("rank %d was stopped by rank %d, which left no record", rank,
                                  static_cast<int>(poison) - 1);
   return state.failure;
 }

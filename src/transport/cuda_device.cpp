@@ -14,6 +14,18 @@ constexpr CurrentDeviceCalls kCurrentDevice = {
     [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
     [](int ordinal) { return check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }};
 
+// What is freed is no part of a recording that this thread may be making, and must not spoil it.
+class OutsideOfRecordings {
+ public:
+  OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideOfRecordings(const OutsideOfRecordings&) = delete;
+  OutsideOfRecordings& operator=(const OutsideOfRecordings&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, const cudaDeviceProp& properties)
@@ -41,11 +53,31 @@ class CudaDevice : public Device {
   void deallocate(void* memory) override {
     const DeviceScope active = activate();
     if (!active.status().ok()) return;
-    // cudaFree is no part of a recording that this thread may be making, and must not spoil it.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    const OutsideOfRecordings outside;
     (void)cudaFree(memory);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  }
+  // From the device's pool: unlike cudaFree, freeing it makes nobody wait for the whole device.
+  Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    Result<StreamHandle> stream = create_stream();
+    if (!stream.ok()) return stream.status();
+    void* memory = nullptr;
+    const std::string what = std::to_string(bytes) + " bytes of GPU memory";
+    Status status = check_cuda(
+        cudaMallocAsync(&memory, bytes == 0 ? 1 : bytes, static_cast<cudaStream_t>(stream.value())),
+        what.c_str());
+    if (status.ok()) status = fill(memory, 0, bytes, stream.value());
+    if (!status.ok() && memory != nullptr)
+      (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream.value()));
+    destroy_stream(stream.value());
+    if (!status.ok()) return status;
+    return memory;
+  }
+  void deallocate_behind(StreamHandle stream, void* memory) override {
+    if (!check_not_recording(stream).ok()) return deallocate(memory);  // which waits for the whole device
+    const DeviceScope active = activate();
+    if (active.status().ok()) (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
   }
   Result<void*> allocate_host_visible(uint64_t bytes) override {
     const DeviceScope active = activate();
@@ -56,7 +88,10 @@ class CudaDevice : public Device {
     std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
     return memory;
   }
-  void deallocate_host_visible(void* memory) override { cudaFreeHost(memory); }
+  void deallocate_host_visible(void* memory) override {
+    const OutsideOfRecordings outside;
+    (void)cudaFreeHost(memory);
+  }
 
   Result<StreamHandle> create_stream() override {
     const DeviceScope active = activate();

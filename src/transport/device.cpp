@@ -5,7 +5,7 @@ namespace switchyard {
 const char* to_string(Target target) { return target == Target::kHost ? "host" : "cuda"; }
 
 Result<DeviceMemory> DeviceMemory::allocate(Device& device, uint64_t bytes, StreamHandle user) {
-  Result<void*> memory = device.allocate(bytes);
+  Result<void*> memory = user != nullptr ? device.allocate_for(user, bytes) : device.allocate(bytes);
   if (!memory.ok()) return memory.status();
   DeviceMemory result;
   result.device_ = &device;
@@ -28,8 +28,9 @@ Result<DeviceMemory> DeviceMemory::allocate_host_visible(Device& device, uint64_
 
 DeviceMemory::~DeviceMemory() {
   if (memory_ == nullptr) return;
-  if (user_ != nullptr) device_->drain(user_);
-  if (host_visible_)
+  if (user_ != nullptr)
+    device_->deallocate_behind(user_, memory_);
+  else if (host_visible_)
     device_->deallocate_host_visible(memory_);
   else
     device_->deallocate(memory_);

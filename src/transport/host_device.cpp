@@ -147,6 +147,10 @@ class HostDevice : public Device {
     machine_.remove_memory(memory);
     allocations_.unmap(memory);
   }
+  Result<void*> allocate_for(StreamHandle, uint64_t bytes) override { return allocate(bytes); }
+  void deallocate_behind(StreamHandle stream, void* memory) override {
+    machine_.after_launches(static_cast<emulator::Stream*>(stream), [this, memory] { deallocate(memory); });
+  }
   Result<void*> allocate_host_visible(uint64_t bytes) override { return allocate(bytes); }
   void deallocate_host_visible(void* memory) override { deallocate(memory); }
 

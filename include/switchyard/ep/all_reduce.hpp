@@ -102,7 +102,7 @@ struct AllReduce {
 };
 
 SWITCHYARD_KERNEL void all_reduce_kernel(AllReduceParams params) {
-  begin_kernel();
+  begin_kernel<RunTimeShape>();
   AllReduce(params).run();
 }
 

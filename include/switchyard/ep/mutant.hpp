@@ -27,6 +27,7 @@ enum class LogicMutant {
   kPaddingCombined,            // combine_wait: padding is added like any row
   kWeightsReversed,            // combine_wait: choice k is weighted as choice top_k - 1 - k
   kCombineCellsResetTooEarly,  // combine_wait: as kCellsResetTooEarly
+  kSuccessorAdmittedAtOnce,    // any kernel: lets the next launch in before it waits for a peer
 
   // Of the direct protocol.
   kPlacedWithoutRanksBefore,   // dispatch_async: every rank's rows of an expert begin where the expert's do

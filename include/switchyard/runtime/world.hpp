@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "switchyard/base/checked.hpp"
@@ -22,9 +23,9 @@ struct WorldOptions {
   HostDeviceOptions host = {};
 };
 
-// A typed array in a rank's memory, its own or somebody else's. One that owns its memory waits, before it
-// frees it, for what was launched on the rank's stream. One that is made by default has no elements and no
-// device: there is nothing to copy or to fill.
+// A typed array in a rank's memory, its own or somebody else's. One that owns its memory may be dropped at
+// any time: the memory is freed when what was launched on the rank's stream has ended. One that is made by
+// default, or was moved from, has no elements and no device: there is nothing to copy or to fill.
 template <typename T>
 class Buffer {
  public:
@@ -33,6 +34,16 @@ class Buffer {
       : memory_(std::move(memory)), data_(memory_.as<T>()), device_(&device), stream_(stream), size_(size) {}
   Buffer(T* data, Device& device, StreamHandle stream, size_t size)
       : data_(data), device_(&device), stream_(stream), size_(size) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this == &other) return *this;
+    memory_ = DeviceMemory(std::move(other.memory_));
+    data_ = std::exchange(other.data_, nullptr);
+    device_ = std::exchange(other.device_, nullptr);
+    stream_ = std::exchange(other.stream_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   T* data() const { return data_; }
   size_t size() const { return size_; }
@@ -135,9 +146,9 @@ class World {
 
   // Records what `enqueue` launches on the streams of all ranks, without running it, as one graph
   // (runtime/graph.hpp) that can be launched again and again. A launch reads its buffers anew: new inputs go
-  // into the same memory. What waits, copies or allocates is an error inside. The error of `enqueue` is the
-  // error of the capture; what was recorded is dropped then, so an ExpertParallel whose calls were part of it
-  // needs a reset().
+  // into the same memory, which must be there as long as the graph is launched. What waits, copies or
+  // allocates is an error inside. The error of `enqueue` is the error of the capture; what was recorded is
+  // dropped then, so an ExpertParallel whose calls were part of it needs a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
   // Inside capture(): a phase begins, on all ranks together, and the last one ends. Graph::elapsed() gives
   // their times.

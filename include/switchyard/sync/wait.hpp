@@ -75,6 +75,7 @@ SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
                                 Done done) {
+  if (in_world(channel, site).late_rank != channel.my_rank) target::check_may_wait_for_peer();
   if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
   // What is there already, or very soon, needs neither clock nor poison.
   if (!is_on(channel.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;

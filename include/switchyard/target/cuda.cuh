@@ -222,6 +222,8 @@ SWITCHYARD_DEVICE void grid_dependency_launch() {
 }
 SWITCHYARD_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+SWITCHYARD_DEVICE void check_may_wait_for_peer() {}
+
 // Time and waiting.
 SWITCHYARD_DEVICE uint64_t now_ns() { return cuda::ptx::get_sreg_globaltimer(); }
 

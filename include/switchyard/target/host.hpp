@@ -47,6 +47,10 @@ void preempt(Where where);  // simulated mode: another thread may run here
 // the last one.
 void spin(uint64_t deadline_ns, bool looked_in_vain, Where where);
 uint64_t now_ns();
+// What lets the stream's next launch in must not wait for a peer afterwards: the machine fails if it does,
+// since on a GPU the two may share the room that the peer needs.
+void admit_successor();
+void check_may_wait_for_peer(Where where);
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void transfer_complete(uint64_t* barrier, uint32_t bytes);
@@ -383,8 +387,12 @@ inline void fence_proxy_async() {}
 inline void fence_proxy_async_shared() {}  // of this block's shared memory only
 
 // A dependent launch may start; a dependent launch waits for its predecessor's writes.
-inline void grid_dependency_launch() {}
+inline void grid_dependency_launch() { emulator::admit_successor(); }
 inline void grid_dependency_wait() {}
+// Stands before a wait for another rank.
+inline void check_may_wait_for_peer(Where where = Where::current()) {
+  emulator::check_may_wait_for_peer(where);
+}
 
 // Time and waiting.
 inline uint64_t now_ns() { return emulator::now_ns(); }

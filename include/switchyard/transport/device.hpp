@@ -41,6 +41,10 @@ class Device {
   // Zeroed memory, aligned to 256 bytes.
   virtual Result<void*> allocate(uint64_t bytes) = 0;
   virtual void deallocate(void* memory) = 0;
+  // The same for memory that only this stream uses, without a wait of the host: it is freed when what is on
+  // the stream has ended. The stream may be waiting for a launch that the caller has yet to make.
+  virtual Result<void*> allocate_for(StreamHandle stream, uint64_t bytes) = 0;
+  virtual void deallocate_behind(StreamHandle stream, void* memory) = 0;
   // Zeroed memory that the host can read while kernels run.
   virtual Result<void*> allocate_host_visible(uint64_t bytes) = 0;
   virtual void deallocate_host_visible(void* memory) = 0;
@@ -50,8 +54,8 @@ class Device {
   // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as
   // are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
-  // Returns when nothing that was launched on the stream runs any more, however it ended, and be the stream
-  // recorded meanwhile: what those who own memory wait for before they free it.
+  // Returns when nothing that was launched on the stream runs any more, however it ended, also while the
+  // stream is being recorded. Owners of memory call it before they free it.
   virtual void drain(StreamHandle stream) = 0;
   // After what is on the stream; done when they return. Either side of a copy may be host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
@@ -98,8 +102,8 @@ std::string why_no_cuda();
 // One device per GPU, each able to reach the others' memory.
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices);
 
-// Memory of a device, freed with the object. Kernels of `user`, the stream it is allocated for, are waited
-// for first; without one (null) whoever owns the object does that.
+// Memory of a device, freed with the object: behind what is then on `user`, the stream it is allocated for.
+// Without one (null) whoever owns the object waits for the kernels that use it.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

@@ -12,19 +12,19 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_async_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DirectDispatchAsync<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_wait_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DirectDispatchWait<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, DirectFormat Format>
 SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DirectDispatchAsync<Fixed, Format>(params).run();
   target::sync_block();  // what block 0 leaves in counters, and its own number of the step
   DirectDispatchWait<Fixed, Format>(params).run();
@@ -32,20 +32,20 @@ SWITCHYARD_KERNEL void direct_dispatch_kernel(DispatchParams<Format> params) {
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_async_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   admit_successor();  // it waits for no peer
   DirectCombineAsync<Fixed, Epilogue>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_wait_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DirectCombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void direct_combine_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DirectCombineAsync<Fixed, Epilogue>(params).run();
   DirectCombineWait<Fixed, Epilogue, Rows>(params).run();
 }

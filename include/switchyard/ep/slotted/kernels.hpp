@@ -25,20 +25,20 @@ SWITCHYARD_HD constexpr uint64_t combine_shared_bytes(int num_warps) {
 
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   admit_successor();  // it waits for no peer
   DispatchAsync<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_wait_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DispatchWait<Fixed, Format>(params).run();
 }
 
 template <FixedShape Fixed, DispatchFormat Format>
 SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   DispatchAsync<Fixed, Format>(params).run();
   target::sync_block();  // the two halves use the same shared memory
   DispatchWait<Fixed, Format>(params).run();
@@ -46,20 +46,20 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<Format> params) {
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   admit_successor();  // it waits for no peer
   CombineAsync<Fixed, Epilogue, Rows>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_wait_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
 template <FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void combine_kernel(CombineParams<Epilogue> params) {
-  begin_kernel();
+  begin_kernel<Fixed>();
   CombineAsync<Fixed, Epilogue, Rows>(params).run();
   target::sync_block();  // the two halves use the same shared memory
   CombineWait<Fixed, Epilogue, Rows>(params).run();
