@@ -79,6 +79,7 @@ class Executor {
   void suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where);
   void make_ready(Thread& thread);
   void fail_current(Thread& self, Status status);
+  void fail(Status status) { host_.fail(std::move(status)); }
   bool should_preempt() { return random_() % 4 == 0; }
   uint64_t now_ns() const;
   uint64_t trace_hash() const { return trace_hash_; }

@@ -25,16 +25,30 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
   for (uint32_t r = 0; r < shape.box_rows; ++r)
     for (uint32_t h = 0; h < shape.box_heads; ++h, dst += kRowBytes) {
       const uint64_t src_row = static_cast<uint64_t>(row) + r, src_head = static_cast<uint64_t>(head) + h;
-      if (src_row < shape.rows && src_head < shape.heads) {
-        copy_row(dst,
-                 static_cast<const std::byte*>(shape.base) + src_row * shape.row_stride_bytes +
-                     src_head * shape.head_stride_bytes + static_cast<uint64_t>(column) * 2,
-                 kRowBytes, 0, 1, where);
-      } else {
-        for (uint32_t i = 0; i < kRowBytes; i += sizeof(Vec16)) st_16(dst + i, Vec16{}, where);
-      }
+      const bool is_there = src_row < shape.rows && src_head < shape.heads;
+      const std::byte* src =
+          is_there ? static_cast<const std::byte*>(shape.base) + src_row * shape.row_stride_bytes +
+                         src_head * shape.head_stride_bytes + static_cast<uint64_t>(column) * 2
+                   : nullptr;
+      if (detail::is_weak()) [[unlikely]]
+        emulator::weak_bulk_load(dst, src, kRowBytes, &barrier.word_, where);
+      else if (is_there)
+        std::memcpy(dst, src, kRowBytes);
+      else
+        std::memset(dst, 0, kRowBytes);
     }
-  emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
+  if (!detail::is_weak())
+    emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
+}
+
+// A read of the matrix unit.
+inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {
+  if (!detail::is_weak()) [[likely]]
+    return *static_cast<const Vec16*>(p);
+  Vec16 value;
+  emulator::weak_matrix_load(
+      {p, sizeof(Vec16), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+  return value;
 }
 
 // Threads have all the registers they want.

@@ -415,7 +415,6 @@ struct DirectDispatchAsync {
       row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
-    target::fence_proxy_async();
   }
 
   // Starts the copies of the token in the turn's stage: lane k to its row, and lane 0 to the shared expert's.
