@@ -221,6 +221,7 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(CapacityOffByOne, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(CapacityOfOwnRankOnly, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(DirectStageNotWaitedFor, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(LoadsNotDrained, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(FirstBlockReady, run_steps),
     SWITCHYARD_DIRECT_MUTANT(RowsNotAwaited, run_steps),
     SWITCHYARD_DIRECT_MUTANT(StepNotCounted, run_steps),

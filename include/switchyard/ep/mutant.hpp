@@ -35,6 +35,7 @@ enum class LogicMutant {
   kCapacityOffByOne,           // dispatch_async: a step may have one row more than there is room for
   kCapacityOfOwnRankOnly,      // dispatch_async: looks at no other rank's room
   kDirectStageNotWaitedFor,    // dispatch_async: as kStageNotWaitedFor
+  kLoadsNotDrained,            // dispatch_async: leaves while tokens are on their way into its stages
   kFirstBlockReady,            // dispatch_async: the first block to be done signals, not the last
   kRowsNotAwaited,             // dispatch_wait: does not wait for the rows
   kStepNotCounted,             // dispatch_wait: the next step has the same number

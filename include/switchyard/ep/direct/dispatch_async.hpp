@@ -391,7 +391,7 @@ struct DirectDispatchAsync {
   }
   // A block must not end while something is being written into its shared memory.
   SWITCHYARD_DEVICE void drain_loads() {
-    if (!is_carrier()) return;
+    if (!is_carrier() || is_mutant<Fixed>(LogicMutant::kLoadsNotDrained)) return;
     SWITCHYARD_ROLLED
     for (int turn = 0; turn < carriers.stages_each && token_of_turn(turn) < token_end; ++turn)
       await_load(turn);
