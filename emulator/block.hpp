@@ -37,13 +37,15 @@ enum class Turn : uint8_t { kLast, kNext };
 
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
 
-// Weak memory: a bulk store that has not read its source yet.
-struct BulkStore {
+// Weak memory: a bulk copy that was started and has not been made yet.
+struct BulkCopy {
   void* dst;
-  const void* src;
+  const void* src;  // null: zeros
   uint64_t bytes;
-  uint32_t epoch;  // of the bulk stores' actor, when it was started
+  uint64_t* barrier;  // on which a load completes; null: a store
   Where where;
+  uint32_t actor = 0, epoch = 0;  // who makes it
+  Clock fenced_src = {};          // what comes before its read
 };
 
 struct Thread : ThreadState {
@@ -59,7 +61,7 @@ struct Thread : ThreadState {
   Thread* next_waiter = nullptr;
   std::vector<uint32_t>
       bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
-  std::vector<BulkStore> unread_bulk_stores;
+  std::vector<BulkCopy> unread_bulk_stores;
 };
 
 // Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and
@@ -116,6 +118,8 @@ struct Block {
   uint32_t num_live;
   bool has_admitted_successor = false;
   std::unique_ptr<std::byte[]> shared_storage;
+  uint64_t shared_generation = 0;  // weak memory: of the lines of its shared memory
+  std::vector<BulkCopy> unmade_bulk_loads;
 
  private:
   void arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait, const char* word,

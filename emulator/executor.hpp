@@ -90,6 +90,7 @@ class Executor {
   void make_ready(Thread& thread, Turn turn);
   // The running thread goes no further, and the machine stops with this status.
   [[noreturn]] void fail_current(Thread& self, Status status);
+  void fail(Status status) { host_.fail(std::move(status)); }
   bool should_preempt() { return random_() % 4 == 0; }
   uint64_t now_ns() const;
   uint64_t trace_hash() const { return trace_hash_; }

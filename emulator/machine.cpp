@@ -422,11 +422,6 @@ void store_transfer(uint64_t* barrier, TransferState state) {
   }
   std::memcpy(barrier, &state, sizeof(state));
 }
-void release_transfer(uint64_t* barrier) {
-  annotate_release(barrier);
-  const uint32_t phase = load_transfer(barrier).arrivals_and_phase & 1u;
-  if (weak_memory() != nullptr) weak_memory()->transfer_release(self(), barrier, phase);
-}
 }  // namespace
 
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals) {
@@ -435,20 +430,23 @@ void transfer_init(uint64_t* barrier, uint32_t num_arrivals) {
                                         static_cast<uint16_t>(num_arrivals << 1)});
 }
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes) {
-  release_transfer(barrier);
+  annotate_release(barrier);
+  if (weak_memory() != nullptr) weak_memory()->transfer_release(self(), barrier);
   TransferState state = load_transfer(barrier);
   state.pending_bytes += static_cast<int32_t>(expected_bytes);
   --state.pending_arrivals;
   store_transfer(barrier, state);
 }
 void transfer_complete(uint64_t* barrier, uint32_t bytes) {
-  release_transfer(barrier);
+  annotate_release(barrier);
   TransferState state = load_transfer(barrier);
   state.pending_bytes -= static_cast<int32_t>(bytes);
   store_transfer(barrier, state);
 }
+uint32_t transfer_phase(const uint64_t* barrier) { return load_transfer(barrier).arrivals_and_phase & 1u; }
 bool transfer_done(uint64_t* barrier, uint32_t parity) {
-  if ((load_transfer(barrier).arrivals_and_phase & 1u) == parity) return false;
+  if (weak_memory() != nullptr) weak_memory()->make_bulk_loads(self(), barrier);
+  if (transfer_phase(barrier) == parity) return false;
   annotate_acquire(barrier);
   if (weak_memory() != nullptr) weak_memory()->transfer_acquire(self(), barrier, parity);
   return true;

@@ -43,28 +43,26 @@ struct LineBytes {
 bool acquires(Order order) { return order == Order::kAcquire || order == Order::kAcqRel; }
 bool releases(Order order) { return order == Order::kRelease || order == Order::kAcqRel; }
 
-uint32_t known_epoch(const Clock& clock, uint32_t actor) { return actor < clock.size() ? clock[actor] : 0; }
-
-void learn(Clock& clock, uint32_t actor, uint32_t epoch) {
-  if (clock.size() <= actor) clock.resize(actor + 1);
-  clock[actor] = std::max(clock[actor], epoch);
-}
-
 // No string: the fiber that fails is abandoned, and with it what it owns.
 const char* file_of(Where where) {
   const char* slash = std::strrchr(where.file_name(), '/');
   return slash == nullptr ? where.file_name() : slash + 1;
 }
 
-// What a bulk store does to the line `at` bytes from its beginning.
-WeakAccess line_of(const BulkStore& store, uint64_t at) {
-  return {static_cast<std::byte*>(store.dst) + at,
+bool is_shared(const Thread& thread, const void* address) {
+  const std::byte* byte = static_cast<const std::byte*>(address);
+  return byte >= thread.shared && byte < thread.shared + thread.shared_bytes;
+}
+
+// What a bulk copy does to the line `at` bytes from its beginning, here (its source) or there.
+WeakAccess line_of(const BulkCopy& copy, const void* end, WordKind kind, uint64_t at) {
+  return {static_cast<const std::byte*>(end) + at,
           kLineBytes,
-          WordKind::kStore,
+          kind,
           Order::kRelaxed,
           Scope::kBlock,
           false,
-          store.where};
+          copy.where};
 }
 
 bool matches(std::string_view name, std::string_view pattern) {
@@ -81,7 +79,6 @@ bool matches(std::string_view name, std::string_view pattern) {
 
 }  // namespace
 
-// A warp, or the bulk stores of one.
 struct WeakMemory::Actor {
   uint32_t index;
   uint32_t stream_idx;
@@ -96,19 +93,29 @@ struct WeakMemory::Actor {
     learn(knowledge.before, index, epoch);
     learn(knowledge.seen, index, epoch);
   }
-  bool knows(uint32_t actor, uint32_t of_epoch) const {
-    return known_epoch(knowledge.before, actor) >= of_epoch;
+};
+
+// What comes before an access.
+struct WeakMemory::View {
+  const Clock& before;
+  const Clock& also_before;
+  const Clock& seen;
+
+  bool knows(uint32_t actor, uint32_t epoch) const {
+    return known_epoch(before, actor) >= epoch || known_epoch(also_before, actor) >= epoch;
   }
-  bool has_heard_of(uint32_t actor, uint32_t of_epoch) const {
-    return known_epoch(knowledge.seen, actor) >= of_epoch;
-  }
+  bool has_heard_of(uint32_t actor, uint32_t epoch) const { return known_epoch(seen, actor) >= epoch; }
 };
 
 struct WeakMemory::StreamState {
+  // Behind a block's warps come its transfer barriers, by their place in shared memory.
+  static constexpr uint32_t kFirstBarrier = 1024 / kWarpSize;
+
   uint32_t index;
   bool is_known_to_host = true;
-  Knowledge at_end;                                          // of its launches so far
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> actors;  // (block, warp) -> actor, for all its launches
+  Knowledge at_end;  // of its launches so far
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t>
+      actors;  // (block, warp or barrier) -> actor, for all launches
 };
 
 // What an atomic write carries to who reads it.
@@ -216,6 +223,7 @@ void WeakMemory::on_enqueue(Launch& launch) {
 void WeakMemory::on_start(Launch& launch) { launch.knowledge.join(state_of(launch.stream).at_end); }
 
 void WeakMemory::start_block(Block& block) {
+  block.shared_generation = ++last_generation_;
   StreamState& state = state_of(block.launch.stream);
   const uint32_t block_idx = block.threads.front().block_idx;
   for (uint32_t warp_idx = 0; warp_idx < block.warps.size(); ++warp_idx) {
@@ -223,7 +231,8 @@ void WeakMemory::start_block(Block& block) {
     if (is_new) slot->second = add_actor(state.index, block_idx).index;
     block.warps[warp_idx].actor = slot->second;
     Actor& actor = *actors_[slot->second];
-    actor.knowledge = block.launch.knowledge;
+    actor.knowledge.clear();
+    actor.knowledge.join(block.launch.knowledge);
     actor.begin_epoch();
     if (actor.bulk_actor != kNoActor) actors_[actor.bulk_actor]->begin_epoch();
   }
@@ -231,12 +240,26 @@ void WeakMemory::start_block(Block& block) {
 
 void WeakMemory::end_block(Block& block) {
   for (Thread& thread : block.threads) make_unread_bulk_stores(thread, UINT32_MAX);
+  if (!block.unmade_bulk_loads.empty()) {
+    const Where where = block.unmade_bulk_loads.front().where;
+    block.executor.fail(internal_error("%s: block %u ends before the bulk load at %s:%u has completed",
+                                       block.launch.name.c_str(), block.threads.front().block_idx,
+                                       file_of(where), where.line()));
+  }
   StreamState& state = state_of(block.launch.stream);
+  const auto join_actor = [&](const Actor& actor) {
+    join(state.at_end.before, actor.knowledge.before);
+    join(state.at_end.seen, actor.knowledge.seen);
+  };
   for (const Warp& warp : block.warps) {
     const Actor& actor = *actors_[warp.actor];
-    state.at_end.join(actor.knowledge);
-    if (actor.bulk_actor != kNoActor) state.at_end.join(actors_[actor.bulk_actor]->knowledge);
+    join_actor(actor);
+    if (actor.bulk_actor != kNoActor) join_actor(*actors_[actor.bulk_actor]);
   }
+  const uint32_t block_idx = block.threads.front().block_idx;
+  for (auto it = state.actors.lower_bound({block_idx, StreamState::kFirstBarrier});
+       it != state.actors.end() && it->first.first == block_idx; ++it)
+    join_actor(*actors_[it->second]);
 }
 
 void WeakMemory::on_synchronized(const Stream* stream) {
@@ -253,7 +276,7 @@ void WeakMemory::on_synchronized(const Stream* stream) {
 
 // Everything that was written comes before everything that will run.
 void WeakMemory::forget_all() {
-  ++generation_;
+  generation_ = ++last_generation_;
   is_touched_ = false;
   transfers_.clear();
 }
@@ -290,10 +313,16 @@ void WeakMemory::acquire(Thread& self, const Knowledge& knowledge) {
 
 void WeakMemory::transfer_init(const uint64_t* barrier) { transfers_.erase(barrier); }
 
-void WeakMemory::transfer_release(Thread& self, const uint64_t* barrier, uint32_t phase) {
+// What those know who have arrived in the phase that is under way.
+Knowledge& WeakMemory::arrived_at(const uint64_t* barrier) {
+  const uint32_t phase = transfer_phase(barrier);
   Transfer& transfer = transfers_[barrier];
   if (std::exchange(transfer.phase, phase) != phase) transfer.arrived[phase].clear();  // of two phases ago
-  release(self, transfer.arrived[phase]);
+  return transfer.arrived[phase];
+}
+
+void WeakMemory::transfer_release(Thread& self, const uint64_t* barrier) {
+  release(self, arrived_at(barrier));
 }
 
 void WeakMemory::transfer_acquire(Thread& self, const uint64_t* barrier, uint32_t phase) {
@@ -316,6 +345,7 @@ void WeakMemory::mutate(WeakAccess& access) {
 }
 
 void WeakMemory::check_range(Thread& self, const WeakAccess& access) {
+  if (is_shared(self, access.address)) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(access.address);
   const auto after = ranges_.upper_bound(begin);
   if (ranges_.empty() || (after != ranges_.begin() && begin + access.bytes <= std::prev(after)->second))
@@ -337,35 +367,48 @@ WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
   std::memcpy(place.memory.at(place.offset), access.address, access.bytes);
   // A line that another hand (the host, a plain store of a kernel) has written since has no history.
   Line& line = place.line;
-  if (line.generation != generation_ ||
+  const uint64_t generation = is_shared(self, access.address) ? self.block->shared_generation : generation_;
+  if (line.generation != generation ||
       !line.compose(place.memory, kNewest).equals(place.memory, line.known_mask & place.mask)) {
     line.clear();
-    line.generation = generation_;
+    line.generation = generation;
   }
   return place;
 }
 
-// The newest write that the actor may not look behind: it comes before the actor, or the actor or somebody
+WeakMemory::View WeakMemory::view_of(Thread& self) {
+  const Knowledge& knowledge = actor_of(self).knowledge;
+  return {knowledge.before, knowledge.before, knowledge.seen};
+}
+
+// What comes before a bulk copy that the thread starts now, where it touches this memory.
+WeakMemory::View WeakMemory::bulk_view_of(Thread& self, const void* address) {
+  const Knowledge& knowledge = actor_of(self).knowledge;
+  return {self.block->launch.knowledge.before,
+          is_shared(self, address) ? knowledge.fenced_shared : knowledge.fenced, knowledge.seen};
+}
+
+// The newest write that an access may not look behind: it comes before the access, or somebody who comes
 // before it has already read it.
-uint64_t WeakMemory::floor_of(const Actor& actor, const Place& place) const {
+uint64_t WeakMemory::floor_of(const View& view, const Place& place) const {
   uint64_t floor = 0;
   for (size_t i = place.line.writes.size(); i-- > 0;) {
     const Write& write = place.line.writes[i];
-    if ((write.mask & place.mask) == 0 || !actor.knows(write.actor, write.epoch)) continue;
+    if ((write.mask & place.mask) == 0 || !view.knows(write.actor, write.epoch)) continue;
     floor = write.sequence;
     break;
   }
   for (const Read& read : place.line.reads)
-    if ((read.mask & place.mask) != 0 && read.sequence > floor && actor.knows(read.actor, read.epoch))
+    if ((read.mask & place.mask) != 0 && read.sequence > floor && view.knows(read.actor, read.epoch))
       floor = read.sequence;
   return floor;
 }
 
 // The write as of which a load reads: the newest, or with probability 1/2 any that it may.
-uint64_t WeakMemory::choose(const Actor& actor, const Place& place) {
+uint64_t WeakMemory::choose(const View& view, const Place& place) {
   const std::vector<Write>& writes = place.line.writes;
   if (writes.empty()) return kNewest;
-  const uint64_t floor = floor_of(actor, place);
+  const uint64_t floor = floor_of(view, place);
   uint32_t num_newer = 0;
   for (const Write& write : writes) num_newer += write.sequence > floor && (write.mask & place.mask) != 0;
   if (num_newer == 0) return kNewest;
@@ -403,29 +446,32 @@ void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& pl
         if (are_mutual(*actors_[release.actor], release.scope, actor, access.scope))
           join(actor.knowledge.before, release.before);
   }
+  note_read(actor.index, actor.epoch, place, as_of, is_checked, access.where);
+}
+
+void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Place& place, uint64_t as_of,
+                           bool is_checked, Where where) {
+  const Write* write = place.line.newest(place.mask, as_of);
   const uint64_t sequence = write == nullptr ? 0 : write->sequence;
   Read* read = nullptr;
   for (Read& earlier : place.line.reads)
-    if (earlier.actor == actor.index && earlier.mask == place.mask) read = &earlier;
+    if (earlier.actor == actor && earlier.mask == place.mask) read = &earlier;
   if (read == nullptr)
-    read = &place.line.reads.emplace_back(Read{.actor = actor.index,
-                                               .mask = place.mask,
-                                               .sequence = sequence,
-                                               .epoch = actor.epoch,
-                                               .where = access.where});
+    read = &place.line.reads.emplace_back(
+        Read{.actor = actor, .mask = place.mask, .sequence = sequence, .epoch = epoch, .where = where});
   if (sequence > read->sequence) {
     read->sequence = sequence;
-    read->epoch = actor.epoch;
+    read->epoch = epoch;
   }
   if (!is_checked) return;
-  read->checked_epoch = actor.epoch;
-  read->where = access.where;
+  read->checked_epoch = epoch;
+  read->where = where;
 }
 
 // A store that others only reach through values read without order may be made before what they did earlier:
 // an earlier load may return it, an earlier store may land on top of it. The value of that is nothing to go
 // on with.
-void WeakMemory::check_not_overtaking(const Actor& actor, Thread& self, const WeakAccess& access,
+void WeakMemory::check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
                                       const Place& place) {
   if (mutant_ && !mutant_->stops_at_overtaking) return;
   const char* what = nullptr;
@@ -433,13 +479,13 @@ void WeakMemory::check_not_overtaking(const Actor& actor, Thread& self, const We
   Where where;
   for (const Read& read : place.line.reads) {
     if ((read.mask & place.mask) == 0 || read.checked_epoch == 0 ||
-        actor.knows(read.actor, read.checked_epoch) || !actor.has_heard_of(read.actor, read.checked_epoch))
+        view.knows(read.actor, read.checked_epoch) || !view.has_heard_of(read.actor, read.checked_epoch))
       continue;
     what = "load", overtaken = read.actor, where = read.where;
   }
   const Write* newest = place.line.newest(place.mask, kNewest);
-  if (newest != nullptr && !actor.knows(newest->actor, newest->epoch) &&
-      actor.has_heard_of(newest->actor, newest->epoch) && floor_of(actor, place) < newest->sequence)
+  if (newest != nullptr && !view.knows(newest->actor, newest->epoch) &&
+      view.has_heard_of(newest->actor, newest->epoch) && floor_of(view, place) < newest->sequence)
     what = "store", overtaken = newest->actor, where = newest->where;
   if (what == nullptr) return;
   const Actor& other = *actors_[overtaken];
@@ -467,8 +513,8 @@ std::shared_ptr<const WeakMemory::Published> WeakMemory::publish(Actor& actor, c
   return published;
 }
 
-void WeakMemory::append(Actor& actor, const WeakAccess& access, const Place& place, const void* value,
-                        std::shared_ptr<const Published> published) {
+void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Place& place,
+                        const void* value, std::shared_ptr<const Published> published) {
   Line& line = place.line;
   line.base.overlay(place.memory, place.mask & ~line.known_mask);
   line.known_mask |= place.mask;
@@ -477,14 +523,13 @@ void WeakMemory::append(Actor& actor, const WeakAccess& access, const Place& pla
     line.writes.erase(line.writes.begin());
   }
   Write write{.sequence = next_sequence_++,
-              .actor = actor.index,
-              .epoch = actor.epoch,
+              .actor = actor,
+              .epoch = epoch,
               .mask = place.mask,
               .published = std::move(published),
               .where = access.where};
   std::memcpy(write.bytes.at(place.offset), value, access.bytes);
   std::memcpy(const_cast<void*>(access.address), value, access.bytes);
-  if (write.published != nullptr) actor.begin_epoch();
   line.writes.push_back(std::move(write));
 }
 
@@ -494,7 +539,7 @@ void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
   const Place place = locate(self, access);
   // A wait's predicate reads the newest value: that it came late is no news, and the wait must end.
   const bool is_polling = !self.preemptible;
-  const uint64_t as_of = is_polling ? kNewest : choose(actor, place);
+  const uint64_t as_of = is_polling ? kNewest : choose(view_of(self), place);
   LineBytes bytes = place.line.compose(place.memory, as_of);
   std::memcpy(value, bytes.at(place.offset), access.bytes);
   observe(actor, access, place, as_of, !is_polling);
@@ -504,8 +549,9 @@ void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
   mutate(access);
   Actor& actor = actor_of(self);
   const Place place = locate(self, access);
-  check_not_overtaking(actor, self, access, place);
-  append(actor, access, place, value, publish(actor, access, nullptr));
+  check_not_overtaking(view_of(self), self, access, place);
+  append(actor.index, actor.epoch, access, place, value, publish(actor, access, nullptr));
+  if (access.is_atomic) actor.begin_epoch();
 }
 
 void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify,
@@ -519,10 +565,12 @@ void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFuncti
   const bool is_modified = modify(value, operands);
   observe(actor, access, place, kNewest, /*is_checked=*/false);
   if (!is_modified) return;
-  append(actor, access, place, value, publish(actor, access, place.line.newest(place.mask, kNewest)));
+  append(actor.index, actor.epoch, access, place, value,
+         publish(actor, access, place.line.newest(place.mask, kNewest)));
+  if (access.is_atomic) actor.begin_epoch();
 }
 
-// Bulk stores.
+// Bulk copies.
 
 WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
   if (actor.bulk_actor == kNoActor) {
@@ -533,37 +581,59 @@ WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
   return *actors_[actor.bulk_actor];
 }
 
-// What can be wrong with it is wrong from the start; only what it reads may come later.
-void WeakMemory::bulk_store(Thread& self, BulkStore store) {
-  Actor& bulk_actor = bulk_actor_of(actor_of(self));
-  bulk_actor.knowledge.join(actor_of(self).knowledge);
-  store.epoch = bulk_actor.epoch;
-  for (uint64_t at = 0; at < store.bytes; at += kLineBytes) {
-    const WeakAccess access = line_of(store, at);
-    check_not_overtaking(bulk_actor, self, access, locate(self, access));
-  }
-  if (random_() % 2 == 0)
-    self.unread_bulk_stores.push_back(store);
-  else
-    make_bulk_store(self, store);
+WeakMemory::Actor& WeakMemory::load_actor_of(const Thread& self, const uint64_t* barrier) {
+  StreamState& state = state_of(self.block->launch.stream);
+  const auto place = static_cast<uint32_t>(barrier - reinterpret_cast<const uint64_t*>(self.shared));
+  const auto [slot, is_new] =
+      state.actors.try_emplace({self.block_idx, StreamState::kFirstBarrier + place}, kNoActor);
+  if (is_new) slot->second = add_actor(state.index, self.block_idx).index;
+  return *actors_[slot->second];
 }
 
-// As of the epoch it was started in: who knows that its group is done knows it.
-void WeakMemory::make_bulk_store(Thread& self, const BulkStore& store) {
-  Actor& bulk_actor = bulk_actor_of(actor_of(self));
-  const uint32_t epoch_now = std::exchange(bulk_actor.epoch, store.epoch);
-  for (uint64_t at = 0; at < store.bytes; at += kLineBytes) {
-    const WeakAccess access = line_of(store, at);
-    append(bulk_actor, access, locate(self, access), static_cast<const std::byte*>(store.src) + at, nullptr);
+// What can be wrong with it is wrong from the start; only what it reads and writes may come later.
+void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
+  for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
+    if (copy.src != nullptr) locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
+    const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
+    check_not_overtaking(bulk_view_of(self, access.address), self, access, locate(self, access));
   }
-  bulk_actor.epoch = epoch_now;
+}
+
+// As of the epoch it was started in: who knows that it has completed knows it.
+void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
+  const View view{self.block->launch.knowledge.before, copy.fenced_src, copy.fenced_src};
+  for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
+    LineBytes bytes;
+    if (copy.src != nullptr) {
+      const Place place = locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
+      const uint64_t as_of = choose(view, place);
+      bytes = place.line.compose(place.memory, as_of);
+      // Who writes over what a store reads is found by what the store then brings.
+      if (copy.barrier != nullptr)
+        note_read(copy.actor, copy.epoch, place, as_of, /*is_checked=*/true, copy.where);
+    }
+    const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
+    append(copy.actor, copy.epoch, access, locate(self, access), bytes.at(0), nullptr);
+  }
+}
+
+void WeakMemory::bulk_store(Thread& self, BulkCopy store) {
+  const Actor& bulk_actor = bulk_actor_of(actor_of(self));
+  store.actor = bulk_actor.index;
+  store.epoch = bulk_actor.epoch;
+  store.fenced_src = bulk_view_of(self, store.src).also_before;
+  check_bulk_copy(self, store);
+  if (random_() % 2 == 0)
+    self.unread_bulk_stores.push_back(std::move(store));
+  else
+    make_bulk_copy(self, store);
 }
 
 void WeakMemory::make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch) {
-  std::vector<BulkStore>& unread = self.unread_bulk_stores;
+  std::vector<BulkCopy>& unread = self.unread_bulk_stores;
   size_t num_made = 0;
   while (num_made < unread.size() && unread[num_made].epoch <= up_to_epoch)
-    make_bulk_store(self, unread[num_made++]);
+    make_bulk_copy(self, unread[num_made++]);
   unread.erase(unread.begin(), unread.begin() + static_cast<ptrdiff_t>(num_made));
 }
 
@@ -583,9 +653,51 @@ void WeakMemory::bulk_wait(Thread& self, uint32_t num_pending, Where where) {
   bulk_wait_read(self, num_pending);
   const auto end = self.bulk_groups.end() - num_pending;
   Actor& actor = actor_of(self);
-  learn(actor.knowledge.before, actor.bulk_actor, *(end - 1));
-  learn(actor.knowledge.seen, actor.bulk_actor, *(end - 1));
+  actor.knowledge.learn_completed(actor.bulk_actor, *(end - 1));
   self.bulk_groups.erase(self.bulk_groups.begin(), end);
+}
+
+// Loads have an epoch each, so that those of a barrier's next phase are not known with those of this one.
+void WeakMemory::bulk_load(Thread& self, BulkCopy load) {
+  Actor& actor = load_actor_of(self, load.barrier);
+  actor.begin_epoch();
+  load.actor = actor.index;
+  load.epoch = actor.epoch;
+  if (load.src != nullptr) load.fenced_src = bulk_view_of(self, load.src).also_before;
+  check_bulk_copy(self, load);
+  if (random_() % 2 == 0)
+    self.block->unmade_bulk_loads.push_back(std::move(load));
+  else
+    make_bulk_load(self, load);
+}
+
+void WeakMemory::make_bulk_load(Thread& self, const BulkCopy& load) {
+  make_bulk_copy(self, load);
+  arrived_at(load.barrier).learn_completed(load.actor, load.epoch);
+  transfer_complete(load.barrier, static_cast<uint32_t>(load.bytes));
+}
+
+void WeakMemory::make_bulk_loads(Thread& self, const uint64_t* barrier) {
+  std::erase_if(self.block->unmade_bulk_loads, [&](const BulkCopy& load) {
+    if (load.barrier != barrier) return false;
+    make_bulk_load(self, load);
+    return true;
+  });
+}
+
+void WeakMemory::fence_proxy(Thread& self, FencedMemory memory, Where where) {
+  if (is_mutant(WordKind::kProxyFence, where)) return;
+  Actor& actor = actor_of(self);
+  Knowledge& knowledge = actor.knowledge;
+  join(knowledge.fenced_shared, knowledge.before);
+  if (memory == FencedMemory::kAll) join(knowledge.fenced, knowledge.before);
+  actor.begin_epoch();
+}
+
+void WeakMemory::matrix_load(Thread& self, const WeakAccess& access, void* value) {
+  const Place place = locate(self, access);
+  LineBytes bytes = place.line.compose(place.memory, choose(bulk_view_of(self, access.address), place));
+  std::memcpy(value, bytes.at(place.offset), access.bytes);
 }
 
 }  // namespace switchyard::emulator

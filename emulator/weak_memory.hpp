@@ -2,10 +2,12 @@
 // barriers do not forbid, drawn from the seed. docs/memory-model.md, "Simulating it", says what that shows
 // and what it cannot.
 //
-// An actor is a warp of a block of a stream. Its clock says, for every actor, up to which epoch it knows what
-// that one did. Memory itself always holds the newest value; beside it each 16-byte line that kernels touched
-// keeps its latest writes, with who wrote them in which epoch. A write comes before an actor if the actor's
-// clock covers its epoch.
+// An actor is a warp of a block of a stream, the bulk stores of a warp, or the bulk loads that complete on
+// one transfer barrier. The clock of a warp says, for every actor, up to which epoch it knows what that one
+// did. Memory itself always holds the newest value; beside it each 16-byte line that kernels touched keeps
+// its latest writes, with who wrote them in which epoch. A write comes before an actor if the actor's clock
+// covers its epoch. To bulk copies and the matrix unit, which take another path to memory than loads and
+// stores do (PTX: the async and the generic proxy), less comes before: View says what.
 #pragma once
 
 #include <array>
@@ -38,19 +40,24 @@ class WeakMemory {
   void release(Thread& self, Knowledge& knowledge);
   void acquire(Thread& self, const Knowledge& knowledge);
   void transfer_init(const uint64_t* barrier);
-  void transfer_release(Thread& self, const uint64_t* barrier, uint32_t phase);
+  void transfer_release(Thread& self, const uint64_t* barrier);
   void transfer_acquire(Thread& self, const uint64_t* barrier, uint32_t phase);
 
   void load(Thread& self, WeakAccess access, void* value);
   void store(Thread& self, WeakAccess access, const void* value);
   // Reads the newest value into `old`; what `modify` makes of it, unless it refuses, is the new one.
   void modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify, const void* operands);
-  // Bulk stores are made by an actor of their own, which the warp hears from when it waits for the group.
-  // They read their source when they start, or not before the thread waits for that.
-  void bulk_store(Thread& self, BulkStore store);
+  // The warp hears from the actor of its bulk stores when it waits for the group. They read their source when
+  // they start, or not before the thread waits for that.
+  void bulk_store(Thread& self, BulkCopy store);
   void bulk_commit(Thread& self);
   void bulk_wait_read(Thread& self, uint32_t num_pending);
   void bulk_wait(Thread& self, uint32_t num_pending, Where where);
+  // Bulk loads are made when they start, or when somebody next looks whether their barrier is complete.
+  void bulk_load(Thread& self, BulkCopy load);
+  void make_bulk_loads(Thread& self, const uint64_t* barrier);
+  void fence_proxy(Thread& self, FencedMemory memory, Where where);
+  void matrix_load(Thread& self, const WeakAccess& access, void* value);
 
   // Memory kernels may touch. Until the first call they may touch any; from then on anything else is an
   // error.
@@ -70,6 +77,7 @@ class WeakMemory {
   struct Read;
   struct Published;
   struct Place;
+  struct View;
   struct Transfer {
     uint32_t phase = 0;
     std::array<Knowledge, 2> arrived;  // [phase]
@@ -78,19 +86,27 @@ class WeakMemory {
   Actor& actor_of(const Thread& thread);
   StreamState& state_of(const Stream* stream);
   Actor& bulk_actor_of(Actor& actor);
+  Actor& load_actor_of(const Thread& self, const uint64_t* barrier);
+  Knowledge& arrived_at(const uint64_t* barrier);
   Actor& add_actor(uint32_t stream_idx, uint32_t block_idx);
   bool is_mutant(WordKind kind, Where where);
   void mutate(WeakAccess& access);
   Place locate(Thread& self, const WeakAccess& access);
-  void make_bulk_store(Thread& self, const BulkStore& store);
+  View view_of(Thread& self);
+  View bulk_view_of(Thread& self, const void* address);
+  void check_bulk_copy(Thread& self, const BulkCopy& copy);
+  void make_bulk_copy(Thread& self, const BulkCopy& copy);
+  void make_bulk_load(Thread& self, const BulkCopy& load);
   void make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch);
   void check_range(Thread& self, const WeakAccess& access);
-  uint64_t floor_of(const Actor& actor, const Place& place) const;
-  uint64_t choose(const Actor& actor, const Place& place);
+  uint64_t floor_of(const View& view, const Place& place) const;
+  uint64_t choose(const View& view, const Place& place);
   void observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of, bool is_checked);
-  void check_not_overtaking(const Actor& actor, Thread& self, const WeakAccess& access, const Place& place);
+  void note_read(uint32_t actor, uint32_t epoch, const Place& place, uint64_t as_of, bool is_checked,
+                 Where where);
+  void check_not_overtaking(const View& view, Thread& self, const WeakAccess& access, const Place& place);
   std::shared_ptr<const Published> publish(Actor& actor, const WeakAccess& access, const Write* continued);
-  void append(Actor& actor, const WeakAccess& access, const Place& place, const void* value,
+  void append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Place& place, const void* value,
               std::shared_ptr<const Published> published);
   bool are_mutual(const Actor& writer, Scope writer_scope, const Actor& reader, Scope reader_scope) const;
   void forget_all();
@@ -102,7 +118,8 @@ class WeakMemory {
   std::unordered_map<const Stream*, std::unique_ptr<StreamState>> streams_;
   Knowledge host_;
   const std::unique_ptr<Lines> lines_;
-  uint64_t generation_ = 1;  // lines of earlier ones are empty
+  uint64_t last_generation_ = 1;
+  uint64_t generation_ = 1;  // lines of others are empty; the shared memory of each block has one of its own
   bool is_touched_ = false;  // in this generation
   std::unordered_map<const uint64_t*, Transfer> transfers_;
   std::map<uintptr_t, uintptr_t> ranges_;  // begin -> end

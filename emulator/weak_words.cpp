@@ -1,5 +1,5 @@
-// The words of target/host.hpp when memory is weak. Shared memory is not: barriers order it, and
-// ThreadSanitizer watches them.
+// The words of target/host.hpp when memory is weak. Atomics in shared memory are as strong as they come: no
+// bulk copy touches what they count.
 #include <cstring>
 
 #include "weak_memory.hpp"
@@ -15,21 +15,31 @@ bool is_shared(const Thread& thread, const void* address) {
   return byte >= thread.shared && byte < thread.shared + thread.shared_bytes;
 }
 
+// Calls visit(access, offset) for each part of the access that lies within one line.
+template <typename Visit>
+void for_each_line(const WeakAccess& access, Visit visit) {
+  for (uint32_t at = 0; at < access.bytes;) {
+    WeakAccess part = access;
+    part.address = static_cast<const std::byte*>(access.address) + at;
+    const auto offset = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(part.address) % sizeof(Vec16));
+    part.bytes = std::min(access.bytes - at, static_cast<uint32_t>(sizeof(Vec16)) - offset);
+    visit(part, at);
+    at += part.bytes;
+  }
+}
+
 }  // namespace
-// them.
 
 void weak_load(const WeakAccess& access, void* value) {
-  if (is_shared(self(), access.address))
-    std::memcpy(value, access.address, access.bytes);
-  else
-    memory_of(self()).load(self(), access, value);
+  for_each_line(access, [&](const WeakAccess& part, uint32_t at) {
+    memory_of(self()).load(self(), part, static_cast<std::byte*>(value) + at);
+  });
 }
 
 void weak_store(const WeakAccess& access, const void* value) {
-  if (is_shared(self(), access.address))
-    std::memcpy(const_cast<void*>(access.address), value, access.bytes);
-  else
-    memory_of(self()).store(self(), access, value);
+  for_each_line(access, [&](const WeakAccess& part, uint32_t at) {
+    memory_of(self()).store(self(), part, static_cast<const std::byte*>(value) + at);
+  });
 }
 
 void weak_modify(const WeakAccess& access, void* old, ModifyFunction modify, const void* operands) {
@@ -53,14 +63,23 @@ void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int
   }
 }
 
+void weak_bulk_load(void* dst, const void* src, uint64_t num_bytes, uint64_t* barrier, Where where) {
+  memory_of(self()).bulk_load(self(), {dst, src, num_bytes, barrier, where});
+}
 void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where) {
-  memory_of(self()).bulk_store(self(), {dst, src, num_bytes, 0, where});
+  memory_of(self()).bulk_store(self(), {dst, src, num_bytes, nullptr, where});
 }
 
 void weak_bulk_commit() { memory_of(self()).bulk_commit(self()); }
 void weak_bulk_wait_read(uint32_t num_pending) { memory_of(self()).bulk_wait_read(self(), num_pending); }
 void weak_bulk_wait(uint32_t num_pending, Where where) {
   memory_of(self()).bulk_wait(self(), num_pending, where);
+}
+void weak_fence_proxy(FencedMemory memory, Where where) {
+  memory_of(self()).fence_proxy(self(), memory, where);
+}
+void weak_matrix_load(const WeakAccess& access, void* value) {
+  memory_of(self()).matrix_load(self(), access, value);
 }
 
 }  // namespace switchyard::emulator

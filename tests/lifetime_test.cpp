@@ -41,13 +41,30 @@ AttentionShape small_attention() {
 TEST_P(Lifetime, BuffersDroppedUnderADispatchAreFreedBehindIt) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 64, .tokens_per_rank = {5, 5}};
   for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
-    const auto world = must(World::create({.target = GetParam(), .n_ranks = 2}));
-    {
-      StepRunner runner(shape, {GetParam(), protocol});
-      runner.upload(make_step(shape, 3));
-      for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(enqueue_stall(runner.world->rank(rank)).ok());
-      ASSERT_TRUE(runner.enqueue_step(StepMode::kFused).ok());
-    }  // the buffers, then the steps they belong to, then the world
+    StepRunner runner(shape, {GetParam(), protocol});
+    runner.upload(make_step(shape, 3));
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(enqueue_stall(runner.world->rank(rank)).ok());
+    ASSERT_TRUE(runner.enqueue_step(StepMode::kFused).ok());
+  }  // the buffers, then the steps they belong to, then the world
+}
+
+// Rank 0 waits for rank 1, which this thread has yet to launch: it must not wait for rank 0 here.
+TEST_P(Lifetime, ABufferMayBeDroppedBetweenTheLaunchesOfTwoRanks) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 64, .tokens_per_rank = {5, 5}};
+  for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
+    StepRunner runner(shape, {GetParam(), protocol});
+    const reference::Step step = make_step(shape, 3);
+    runner.upload(step);
+    std::vector<Buffer<bf16>> dropped;
+    for (int rank = 0; rank < 2; ++rank)
+      dropped.push_back(must(runner.world->rank(rank).allocate<bf16>(1000)));
+    ASSERT_TRUE(runner.enqueue_dispatch(0, StepMode::kFused).ok());
+    dropped.clear();
+    ASSERT_TRUE(runner.enqueue_dispatch(1, StepMode::kFused).ok());
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(runner.enqueue_combine(rank, StepMode::kFused).ok());
+    const Status status = runner.ep->synchronize();
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    runner.check(step);
   }
 }
 

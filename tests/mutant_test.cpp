@@ -1,5 +1,6 @@
 // The logic mutants of ep/mutant.hpp: kernels with one line gone wrong, each of which the checks that the
 // real kernels pass must catch. (Mutants of the memory order are in weak_protocol_test.cpp.)
+#include <cmath>
 #include <iostream>
 
 #include "ep_harness.hpp"
@@ -11,6 +12,7 @@ namespace {
 using testing_support::as_run;
 using testing_support::EpHarness;
 using testing_support::make_step;
+using testing_support::must;
 using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
@@ -140,6 +142,49 @@ std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTabl
   return harness.run_and_compare(good);
 }
 
+// All-reduces in a row behind a step: each makes four of what the first one has left on all ranks.
+std::string run_all_reduces(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  constexpr int kNumTokens = 24, kHidden = 16, kNumReductions = 12;
+  const Shape shape{.n_ranks = 4,
+                    .n_experts = 4,
+                    .top_k = 2,
+                    .hidden = kHidden,
+                    .tokens_per_rank = std::vector<int>(4, kNumTokens)};
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.routing = Routing::kSkipAllToAll;
+  EpHarness harness(shape, options);
+  const std::string difference = harness.run_and_compare(as_run(make_step(shape, seed), options));
+  if (!difference.empty()) return difference;
+  std::vector<Buffer<bf16>> values;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    values.push_back(must(harness.world().rank(rank).upload(
+        std::vector<bf16>(kNumTokens * kHidden, to_bf16(static_cast<float>(rank + 1))))));
+  Status status;
+  for (int i = 0; i < kNumReductions; ++i)
+    for (int rank = 0; rank < shape.n_ranks && status.ok(); ++rank)
+      status = harness.ep().all_reduce(rank, values[static_cast<size_t>(rank)].data(), kNumTokens);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (!status.ok()) return status.to_string();
+  const float expected = std::ldexp(1 + 2 + 3 + 4, 2 * (kNumReductions - 1));
+  for (const Buffer<bf16>& of_rank : values)
+    for (const bf16 value : must(of_rank.download()))
+      if (to_float(value) != expected)
+        return "a sum is " + std::to_string(to_float(value)) + " instead of " + std::to_string(expected);
+  return "";
+}
+
+// The first step breaks, so that nothing a combine_wait waits for has ever come: it must write nothing.
+std::string run_broken_from_the_start(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.hidden = 16, .tokens_per_rank = {3, 3}};
+  EpHarness harness(shape, options_of(seed, protocol, kernels));
+  reference::Step broken = make_step(shape, seed);
+  broken.topk_ids[1][0] = 99;
+  Status status = harness.enqueue_steps(broken, 2);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (status.code() != StatusCode::kInvalidArgument) return status.to_string();
+  return harness.outputs_are_untouched() ? "" : "an output of a step that broke has been written";
+}
+
 struct NamedMutant {
   const char* name;
   Protocol protocol;
@@ -180,16 +225,19 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(CapacityOffByOne, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(CapacityOfOwnRankOnly, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(DirectStageNotWaitedFor, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(LoadsNotDrained, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(FirstBlockReady, run_steps),
     SWITCHYARD_DIRECT_MUTANT(RowsNotAwaited, run_steps),
     SWITCHYARD_DIRECT_MUTANT(StepNotCounted, run_steps),
     SWITCHYARD_DIRECT_MUTANT(SkippedStepCombined, run_over_capacity),
     SWITCHYARD_DIRECT_MUTANT(OutputNotAwaited, run_steps),
     SWITCHYARD_DIRECT_MUTANT(PaddingPulled, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(CombineWaitIgnoresPoison, run_broken_from_the_start),
     SWITCHYARD_INTERLEAVED_MUTANT(ScaleSourceOffByOne),
     SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
     SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
     SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
+    SWITCHYARD_MUTANT(OneBuffer, run_all_reduces),
 };
 #undef SWITCHYARD_MUTANT
 #undef SWITCHYARD_DIRECT_MUTANT

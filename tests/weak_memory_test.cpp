@@ -233,9 +233,10 @@ void send_by_bulk_store(Board* board) {
     board->num_stale += target::ld_16(&board->vector).words[3] != 7;
     return;
   }
-  Vec16& staged = target::shared_storage<Vec16>();
-  staged = Vec16{{7, 7, 7, 7}};
-  target::bulk_store(&board->vector, &staged, sizeof(Vec16));
+  Vec16* staged = &target::shared_storage<Vec16>();
+  target::st_16(staged, Vec16{{7, 7, 7, 7}});
+  target::fence_proxy_async_shared();
+  target::bulk_store(&board->vector, staged, sizeof(Vec16));
   target::bulk_commit();
   if (kWaits) target::bulk_wait<0>();
   target::st_release_device(&board->flag, 1u);  // pairs with the acquire above
@@ -251,12 +252,13 @@ TEST_F(WeakMemory, ABulkStoreIsOrderedByWaitingForIt) {
 template <bool kWaits>
 void rewrite_source_of_bulk_store(Board* board) {
   if (target::thread_idx() != 0) return;
-  Vec16& staged = target::shared_storage<Vec16>();
-  staged = Vec16{{7, 7, 7, 7}};
-  target::bulk_store(&board->vector, &staged, sizeof(Vec16));
+  Vec16* staged = &target::shared_storage<Vec16>();
+  target::st_16(staged, Vec16{{7, 7, 7, 7}});
+  target::fence_proxy_async_shared();
+  target::bulk_store(&board->vector, staged, sizeof(Vec16));
   target::bulk_commit();
   if (kWaits) target::bulk_wait_read<0>();
-  staged = Vec16{{9, 9, 9, 9}};
+  target::st_16(staged, Vec16{{9, 9, 9, 9}});
   target::bulk_wait<0>();
   board->num_stale += target::ld_16(&board->vector).words[3] != 7;
 }
@@ -265,6 +267,174 @@ TEST_F(WeakMemory, ABulkStoreReadsItsSourceUntilItIsWaitedFor) {
   const LaunchShape shape{.shared_bytes = sizeof(Vec16)};
   EXPECT_EQ(num_stale_seeds({{rewrite_source_of_bulk_store<true>, shape}}), 0u);
   EXPECT_GT(num_stale_seeds({{rewrite_source_of_bulk_store<false>, shape}}), 10u);
+}
+
+// Bulk copies and the matrix unit take another path to memory than loads and stores do, and a proxy fence
+// joins the two. What a warp wrote into shared memory is not what its bulk store reads, until it has fenced.
+enum class Fence { kNone, kShared, kAll };
+template <Fence kFence>
+void fence() {
+  if (kFence == Fence::kShared) target::fence_proxy_async_shared();
+  if (kFence == Fence::kAll) target::fence_proxy_async();
+}
+template <Fence kFence>
+void store_staged(Board* board) {
+  Vec16* staged = &target::shared_storage<Vec16>();
+  if (target::thread_idx() == kWarpSize) {
+    target::st_16(staged, Vec16{{7, 7, 7, 7}});
+    fence<kFence>();
+  }
+  target::sync_block();
+  if (target::thread_idx() != 0) return;
+  target::bulk_store(&board->vector, staged, sizeof(Vec16));
+  target::bulk_commit();
+  target::bulk_wait<0>();
+  board->num_stale += target::ld_16(&board->vector).words[3] != 7;
+}
+
+TEST_F(WeakMemory, ABulkStoreReadsWhatWasFencedForIt) {
+  const LaunchShape shape{.num_threads = 2 * kWarpSize, .shared_bytes = sizeof(Vec16)};
+  EXPECT_EQ(num_stale_seeds({{store_staged<Fence::kShared>, shape}}), 0u);
+  EXPECT_EQ(num_stale_seeds({{store_staged<Fence::kAll>, shape}}), 0u);
+  EXPECT_GT(num_stale_seeds({{store_staged<Fence::kNone>, shape}}), 10u);
+}
+
+// What another block wrote and released is read by a load; a bulk load needs a fence behind the acquire, and
+// one of all memory.
+struct LoadStage {
+  Vec16 staged;
+  target::TransferBarrier barrier;
+};
+template <Fence kFence>
+void load_message(Board* board) {
+  if (target::thread_idx() != 0) return;
+  if (target::block_idx() == 0) {
+    target::st_16(&board->vector, Vec16{{7, 7, 7, 7}});
+    target::fence_proxy_async();                  // of this block's bulk copies only
+    target::st_release_device(&board->flag, 1u);  // pairs with the acquire below
+    return;
+  }
+  auto& stage = target::shared_storage<LoadStage>();
+  stage.barrier.init(1);
+  target::wait_until([&] { return target::ld_acquire_device(&board->flag) == 1; }, kNoDeadline);
+  fence<kFence>();
+  stage.barrier.arrive_expect(sizeof(Vec16));
+  target::bulk_load(&stage.staged, &board->vector, sizeof(Vec16), stage.barrier);
+  target::wait_until([&] { return stage.barrier.done(0); }, kNoDeadline);
+  board->num_stale += target::ld_16(&stage.staged).words[3] != 7;
+}
+
+TEST_F(WeakMemory, ABulkLoadReadsWhatWasFencedForItsBlock) {
+  const LaunchShape shape{.num_blocks = 2, .shared_bytes = sizeof(LoadStage)};
+  EXPECT_EQ(num_stale_seeds({{load_message<Fence::kAll>, shape}}), 0u);
+  EXPECT_GT(num_stale_seeds({{load_message<Fence::kShared>, shape}}), 10u);
+  EXPECT_GT(num_stale_seeds({{load_message<Fence::kNone>, shape}}), 10u);
+}
+
+TEST_F(WeakMemory, ALaunchFencesWhatCameBeforeIt) {
+  auto load = +[](Board* board) {
+    if (target::thread_idx() != 0) return;
+    auto& stage = target::shared_storage<LoadStage>();
+    stage.barrier.init(1);
+    stage.barrier.arrive_expect(sizeof(Vec16));
+    target::bulk_load(&stage.staged, &board->data, sizeof(Vec16), stage.barrier);
+    target::wait_until([&] { return stage.barrier.done(0); }, kNoDeadline);
+    board->num_stale += target::ld_16(&stage.staged).words[0] != 1;
+  };
+  EXPECT_EQ(
+      num_stale_seeds({{send<Order::kRelaxed, Scope::kBlock>}, {load, {.shared_bytes = sizeof(LoadStage)}}},
+                      Streams::kSame),
+      0u);
+}
+
+// A bulk load brings its bytes at any time until its barrier says so, and the barrier is a fence for them.
+template <bool kWaits>
+void use_load(Board* board) {
+  auto& stage = target::shared_storage<LoadStage>();
+  if (target::thread_idx() == 0) {
+    stage.barrier.init(1);
+    target::st_16(&stage.staged, Vec16{{9, 9, 9, 9}});
+    target::fence_proxy_async_shared();
+  }
+  target::sync_block();
+  if (target::thread_idx() == 0) {
+    stage.barrier.arrive_expect(sizeof(Vec16));
+    target::bulk_load(&stage.staged, &board->vector, sizeof(Vec16), stage.barrier);
+  }
+  target::sync_block();
+  const auto wait = [&] { target::wait_until([&] { return stage.barrier.done(0); }, kNoDeadline); };
+  if (target::thread_idx() == kWarpSize) {
+    if (kWaits) wait();
+    board->num_stale += target::ld_16(&stage.staged).words[3] != 0;
+  }
+  target::sync_block();
+  wait();
+}
+
+TEST_F(WeakMemory, ABulkLoadIsThereWhenItsBarrierSaysSo) {
+  const LaunchShape shape{.num_threads = 2 * kWarpSize, .shared_bytes = sizeof(LoadStage)};
+  EXPECT_EQ(num_stale_seeds({{use_load<true>, shape}}), 0u);
+  EXPECT_GT(num_stale_seeds({{use_load<false>, shape}}), 10u);
+}
+
+TEST_F(WeakMemory, ABlockThatEndsBeforeItsBulkLoadsIsAnErrorThatNamesTheLoad) {
+  auto leave = +[](Board* board) {
+    if (target::thread_idx() != 0) return;
+    auto& stage = target::shared_storage<LoadStage>();
+    stage.barrier.init(1);
+    stage.barrier.arrive_expect(sizeof(Vec16));
+    target::bulk_load(&stage.staged, &board->vector, sizeof(Vec16), stage.barrier);
+  };
+  uint64_t num_found = 0;
+  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) {
+    Board board{};
+    const Status status =
+        run_litmus({{leave, {.shared_bytes = sizeof(LoadStage)}}}, Streams::kSame, seed, board);
+    num_found +=
+        status.message().find("ends before the bulk load at weak_memory_test.cpp") != std::string::npos;
+  }
+  EXPECT_GT(num_found, 10u);
+}
+
+// A bulk copy may not overtake the loads and stores of the memory it writes; its own block's copies need no
+// fence.
+enum class Before { kLoad, kStore, kBulkStore };
+template <Before kBefore, Fence kFence>
+void load_again(Board* board) {
+  auto& stage = target::shared_storage<LoadStage>();
+  if (target::thread_idx() == 0) stage.barrier.init(1);
+  target::sync_block();
+  if (target::thread_idx() == kWarpSize) {
+    if (kBefore == Before::kLoad) target::ld_16(&stage.staged);
+    if (kBefore == Before::kStore) target::st_16(&stage.staged, Vec16{});
+    if (kBefore == Before::kBulkStore) {
+      target::bulk_store(&board->data, &stage.staged, sizeof(Vec16));
+      target::bulk_commit();
+      target::bulk_wait_read<0>();
+    }
+    fence<kFence>();
+  }
+  target::sync_block();
+  if (target::thread_idx() != 0) return;
+  stage.barrier.arrive_expect(sizeof(Vec16));
+  target::bulk_load(&stage.staged, &board->vector, sizeof(Vec16), stage.barrier);
+  target::wait_until([&] { return stage.barrier.done(0); }, kNoDeadline);
+}
+template <Before kBefore, Fence kFence>
+Status load_again_status() {
+  Board board{};
+  const LaunchShape shape{.num_threads = 2 * kWarpSize, .shared_bytes = sizeof(LoadStage)};
+  return run_litmus({{load_again<kBefore, kFence>, shape}}, Streams::kSame, 1, board);
+}
+
+TEST_F(WeakMemory, ABulkCopyThatMayOvertakeIsAnErrorThatNamesBoth) {
+  EXPECT_NE((load_again_status<Before::kLoad, Fence::kNone>().message().find("may overtake the load at")),
+            std::string::npos);
+  EXPECT_NE((load_again_status<Before::kStore, Fence::kNone>().message().find("may overtake the store at")),
+            std::string::npos);
+  EXPECT_TRUE((load_again_status<Before::kLoad, Fence::kShared>().ok()));
+  EXPECT_TRUE((load_again_status<Before::kStore, Fence::kShared>().ok()));
+  EXPECT_TRUE((load_again_status<Before::kBulkStore, Fence::kNone>().ok()));
 }
 
 // Every block reads the flag, the last one out puts it back: with a relaxed election the reset may come

@@ -50,12 +50,11 @@ std::string awaited_of(const FaultRecord& record) {
 std::string describe_timeout(const FaultRecord& record) {
   char text[320];
   const double milliseconds = static_cast<double>(record.elapsed_ns) * 1e-6;
-  if (record.late_rank == record.waiting_rank && record.phase == Phase::kDispatchAsync)
+  if (record.late_rank == record.waiting_rank)
     std::snprintf(text, sizeof(text),
-                  "%s: rank %d waited %.3f ms for its own blocks to send what it has for expert %d: %" PRIu64
-                  " of %" PRIu64 " messages are out",
-                  to_string(record.phase), record.waiting_rank, milliseconds, record.expert, record.seen,
-                  record.expected);
+                  "%s: rank %d waited %.3f ms for blocks of its own launch; does something else hold the "
+                  "device, so that not all of them are resident?",
+                  to_string(record.phase), record.waiting_rank, milliseconds);
   else
     std::snprintf(
         text, sizeof(text),

@@ -43,8 +43,8 @@ template <FixedShape Slotted, FixedShape Direct>
 constexpr KernelTable make_kernel_table() {
   return {
       .load = &load_plain_kernels,
-      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>, kAllReduce},
-      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>, kAllReduce},
+      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>, kAllReduce<Slotted>},
+      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>, kAllReduce<Direct>},
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

@@ -8,8 +8,8 @@ namespace switchyard {
 
 const TracedKernels& cuda_traced_kernels() {
   static constexpr TracedKernels kKernels{
-      .slotted = {&slotted_bf16_alone<RunTimeShape>, &slotted_bf16_combine_alone<RunTimeShape>, kAllReduce},
-      .direct = {&direct_bf16_alone<RunTimeShape>, &direct_bf16_combine_alone<RunTimeShape>, kAllReduce}};
+      .slotted = {&slotted_bf16_alone<RunTimeShape>, &slotted_bf16_combine_alone<RunTimeShape>, kAllReduce<RunTimeShape>},
+      .direct = {&direct_bf16_alone<RunTimeShape>, &direct_bf16_combine_alone<RunTimeShape>, kAllReduce<RunTimeShape>}};
   return kKernels;
 }
 

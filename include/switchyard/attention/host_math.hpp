@@ -124,7 +124,7 @@ class WarpgroupMath {
   }
   template <int kRows>
   static void load(const unsigned char* tile, int row, int unit, float* columns) {
-    const Vec16 packed = target::ld_16(tile + offset<kRows>(row, unit));
+    const Vec16 packed = target::matrix_ld_16(tile + offset<kRows>(row, unit));
     for (int i = 0; i < 8; ++i)
       columns[i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
   }

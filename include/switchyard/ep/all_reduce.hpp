@@ -7,6 +7,7 @@
 #include "switchyard/ep/begin_kernel.hpp"
 #include "switchyard/ep/direct/wait_for_step.hpp"
 #include "switchyard/ep/epilogue.hpp"
+#include "switchyard/ep/mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -14,6 +15,8 @@ struct AllReduceShared {
   bool is_last_block;
 };
 
+// Nothing of its shape is fixed; the argument only tells whether it is a mutant.
+template <FixedShape Fixed>
 struct AllReduce {
   const AllReduceParams& params;
   uint64_t* const my_cells = params.cells.of_rank[params.my_rank];
@@ -46,7 +49,8 @@ struct AllReduce {
       work(chunk);
   }
   SWITCHYARD_DEVICE bf16* shown(int rank, int64_t chunk) const {
-    return params.layout.values(params.exchanged.of_rank[rank], step) + chunk * kColumnsPerThread;
+    const uint32_t turn = is_mutant<Fixed>(LogicMutant::kOneBuffer) ? 0 : step;
+    return params.layout.values(params.exchanged.of_rank[rank], turn) + chunk * kColumnsPerThread;
   }
 
   // Puts this rank's values where its peers find them; the last block tells them.
@@ -101,9 +105,10 @@ struct AllReduce {
   }
 };
 
+template <FixedShape Fixed>
 SWITCHYARD_KERNEL void all_reduce_kernel(AllReduceParams params) {
-  begin_kernel<RunTimeShape>();
-  AllReduce(params).run();
+  begin_kernel<Fixed>();
+  AllReduce<Fixed>(params).run();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -36,18 +36,22 @@ enum class LogicMutant {
   kCapacityOffByOne,           // dispatch_async: a step may have one row more than there is room for
   kCapacityOfOwnRankOnly,      // dispatch_async: looks at no other rank's room
   kDirectStageNotWaitedFor,    // dispatch_async: as kStageNotWaitedFor
+  kLoadsNotDrained,            // dispatch_async: leaves while tokens are on their way into its stages
   kFirstBlockReady,            // dispatch_async: the first block to be done signals, not the last
   kRowsNotAwaited,             // dispatch_wait: does not wait for the rows
   kStepNotCounted,             // dispatch_wait: the next step has the same number
   kSkippedStepCombined,        // combine_async, combine_wait: take no notice that the step was skipped
   kOutputNotAwaited,           // combine_wait: does not wait for the experts
   kPaddingPulled,              // combine_wait: padding is added like any row
+  kCombineWaitIgnoresPoison,   // combine_wait: starts although an earlier step broke
 
   // Of its scales, where their tensor interleaves rows.
   kScaleSourceOffByOne,      // dispatch_async: a row is told the scales behind its own
   kSharedScalesNotTold,      // dispatch_async: the shared expert's rows are told of none
   kLastScaleBandForgotten,   // dispatch_wait: rows behind the last whole band get no scales
   kStepCountedByFirstBlock,  // dispatch_wait: the first block to be done counts the step, not the last
+
+  kOneBuffer,  // all_reduce: every step shows its values where the one before did
 };
 
 // Whether the kernels of this shape are that mutant.

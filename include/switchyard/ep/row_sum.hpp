@@ -20,8 +20,8 @@ struct TokenRows {
 };
 
 // Made by whole warps, once what the rows are read from has been acquired, with `stages` for all of them:
-// kBytesPerWarp each, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns at
-// a time.
+// kBytesPerWarp each, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns
+// at a time.
 template <typename Rows>
 class RowSum;
 
@@ -104,7 +104,9 @@ class RowSum<FP8CombineRows> {
       int first_row = 0;
       do {
         add_stage(sums, rows, first_row);
-        target::sync_warp();  // all have read the stage
+        // All have read the stage, by ordinary loads, before bulk copies write there again.
+        target::fence_proxy_async_shared();
+        target::sync_warp();
         first_row += Stage::kRows;
         if (first_row < rows.num_sources)
           fill(rows, first_row, column);

@@ -48,6 +48,8 @@ struct AttentionTensors {
   bf16* output = nullptr;
   float* lse =
       nullptr;  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
+  // Offsets, lengths and page numbers are read by kernels alone and taken on trust: they must lie within the
+  // shape's rows and pages.
   // Where sequences begin, [batch_size + 1]; null: sequence s begins at row s * max_query_len (max_key_len).
   const uint32_t* query_offsets = nullptr;
   const uint32_t* key_offsets = nullptr;

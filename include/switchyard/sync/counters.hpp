@@ -120,7 +120,7 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
   // + rank.
 
   // dispatch_async: slots handed out, and messages copied, per expert. The MAX_GPUS_PER_NODE words behind
-  // them are nobody's.
+  // them are unused.
   SWITCHYARD_HD constexpr int32_t* reserved(int expert_idx) const { return ptr + expert_idx; }
   SWITCHYARD_HD constexpr int32_t* finished(int expert_idx) const {
     return ptr + this->layout().n_experts + expert_idx;

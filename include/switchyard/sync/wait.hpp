@@ -80,10 +80,7 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   // What is there already, or very soon, needs neither clock nor poison.
   if (!is_on(channel.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
   const uint64_t start_ns = target::now_ns();
-  // A block that waits for another block of its own rank gives that block's wait for a peer time to expire
-  // first: the peer is the one to name.
   const WaitSite named = in_world(channel, site);
-  const uint64_t grace_ns = named.late_rank == channel.my_rank ? channel.timeout_ns / 16 : 0;
   bool arrived = false;
   uint64_t looked_ns = start_ns;
   uint32_t num_looks = 0;
@@ -100,7 +97,7 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
         arrived = done(seen);
         return arrived || poisoned;
       },
-      start_ns + channel.timeout_ns + grace_ns);
+      start_ns + channel.timeout_ns);
   if (!ended)
     raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
   if (num_looks > 1) [[unlikely]]

@@ -54,12 +54,13 @@ void check_may_wait_for_peer(Where where);
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void transfer_complete(uint64_t* barrier, uint32_t bytes);
+uint32_t transfer_phase(const uint64_t* barrier);  // that is under way
 bool transfer_done(uint64_t* barrier, uint32_t parity);
 
 // The words when memory is weak (emulator/weak_memory.hpp).
 struct WeakAccess {
   const void* address;
-  uint32_t bytes;  // 1, 2, 4, 8 or 16, naturally aligned
+  uint32_t bytes;  // within 16 that are aligned; the words of weak_words.cpp split others
   WordKind kind;
   Order order;
   Scope scope;
@@ -72,10 +73,16 @@ void weak_load(const WeakAccess& access, void* value);
 void weak_store(const WeakAccess& access, const void* value);
 void weak_modify(const WeakAccess& access, void* old, ModifyFunction modify, const void* operands);
 void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes, Where where);
+// Brings zeros if `src` is null.
+void weak_bulk_load(void* dst, const void* src, uint64_t num_bytes, uint64_t* barrier, Where where);
 void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where);
 void weak_bulk_commit();
 void weak_bulk_wait_read(uint32_t num_pending);
 void weak_bulk_wait(uint32_t num_pending, Where where);
+enum class FencedMemory { kAll, kShared };
+void weak_fence_proxy(FencedMemory memory, Where where);
+// What the matrix unit reads of shared memory, as bulk copies do: not by the path of ordinary loads.
+void weak_matrix_load(const WeakAccess& access, void* value);
 
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
                const void* arguments, size_t argument_bytes, size_t argument_alignment);
@@ -358,6 +365,8 @@ class TransferBarrier {
 
 inline void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes, TransferBarrier& barrier,
                       Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    return emulator::weak_bulk_load(shared_dst, global_src, bytes, &barrier.word_, where);
   copy_row(shared_dst, global_src, bytes, 0, 1, where);
   emulator::transfer_complete(&barrier.word_, bytes);
 }
@@ -383,8 +392,15 @@ void bulk_wait(Where where = Where::current()) {
     emulator::weak_bulk_wait(kPending, where);
 }
 // Between ordinary accesses to memory and bulk copies of the same memory, either way.
-inline void fence_proxy_async() {}
-inline void fence_proxy_async_shared() {}  // of this block's shared memory only
+inline void fence_proxy_async(Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    emulator::weak_fence_proxy(emulator::FencedMemory::kAll, where);
+}
+// Of this block's shared memory only.
+inline void fence_proxy_async_shared(Where where = Where::current()) {
+  if (detail::is_weak()) [[unlikely]]
+    emulator::weak_fence_proxy(emulator::FencedMemory::kShared, where);
+}
 
 // A dependent launch may start; a dependent launch waits for its predecessor's writes.
 inline void grid_dependency_launch() { emulator::admit_successor(); }

@@ -29,15 +29,32 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
     for (uint32_t h = 0; h < shape.box_heads; ++h, dst += kRowBytes) {
       const uint64_t src_row = static_cast<uint64_t>(row) + r, src_head = static_cast<uint64_t>(head) + h;
       const bool is_there = src_row < shape.rows && src_head < shape.heads;
-      if (is_there)
-        copy_row(dst,
-                 static_cast<const std::byte*>(shape.base) + src_row * shape.row_stride_bytes +
-                     src_head * shape.head_stride_bytes + static_cast<uint64_t>(column) * 2,
-                 num_bytes, 0, 1, where);
-      for (uint32_t i = is_there ? num_bytes : 0; i < kRowBytes; i += sizeof(Vec16))
-        st_16(dst + i, Vec16{}, where);
+      const uint32_t num_there = is_there ? num_bytes : 0;  // zeros follow
+      const std::byte* src =
+          num_there == 0 ? nullptr
+                         : static_cast<const std::byte*>(shape.base) + src_row * shape.row_stride_bytes +
+                               src_head * shape.head_stride_bytes + uint64_t{first_column} * 2;
+      if (detail::is_weak()) [[unlikely]] {
+        if (num_there > 0) emulator::weak_bulk_load(dst, src, num_there, &barrier.word_, where);
+        if (num_there < kRowBytes)
+          emulator::weak_bulk_load(dst + num_there, nullptr, kRowBytes - num_there, &barrier.word_, where);
+        continue;
+      }
+      if (num_there > 0) std::memcpy(dst, src, num_there);
+      if (num_there < kRowBytes) std::memset(dst + num_there, 0, kRowBytes - num_there);
     }
-  emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
+  if (!detail::is_weak())
+    emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
+}
+
+// A read of the matrix unit.
+inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {
+  if (!detail::is_weak()) [[likely]]
+    return *static_cast<const Vec16*>(p);
+  Vec16 value;
+  emulator::weak_matrix_load(
+      {p, sizeof(Vec16), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where}, &value);
+  return value;
 }
 
 // Every block is alone in its cluster: kernels that share loads between blocks do without it here.

@@ -9,14 +9,14 @@
 
 namespace switchyard {
 
-enum class WordKind { kLoad, kStore, kAdd, kCompareExchange, kBulkWait };
+enum class WordKind { kLoad, kStore, kAdd, kCompareExchange, kBulkWait, kProxyFence };
 
 struct OrderMutant {
   // Names the functions whose words change: the pieces between stars, in this order, are parts of the
   // function's name.
   std::string function;
   WordKind kind = WordKind::kStore;
-  Order order = Order::kRelaxed;              // kBulkWait: none, the wait does not wait
+  Order order = Order::kRelaxed;              // kBulkWait, kProxyFence: none, the word does nothing
   std::optional<Scope> scope = std::nullopt;  // the word's own if none
   // False: a store that may overtake what came before it does not stop the machine, so that a test sees the
   // values.

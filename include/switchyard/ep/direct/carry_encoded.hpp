@@ -24,7 +24,6 @@ struct CarryEncoded {
   SWITCHYARD_DEVICE void run(int first_expert) {
     const TraceSlice slice(dispatch.params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!dispatch.is_carrier()) return;
-    target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
     int expert_idx = first_expert;
     for (int turn = 0; dispatch.token_of_turn(turn) < dispatch.token_end; ++turn) {
       if constexpr (BesideTokenFormat<Format>)
@@ -34,7 +33,6 @@ struct CarryEncoded {
       expert_idx = dispatch.expert_of_turn(turn + 1);
     }
     target::bulk_wait<0>();
-    target::fence_proxy_async();
   }
 
   // Lane k carries to the row of the token's choice k.
@@ -45,7 +43,8 @@ struct CarryEncoded {
     const uint32_t row = expert_idx >= 0 ? dispatch.row_idx_of_turn(turn, expert_idx) : 0;
     dispatch.await_load(turn);
     dispatch.params.format.encode_in_place(stage, scales);
-    target::fence_proxy_async();  // the copies read what ordinary stores wrote
+    // The copies read what ordinary stores wrote, and write rows that ordinary loads have read.
+    target::fence_proxy_async();
     target::sync_warp();
     dispatch.carry(turn, owner < 0 ? nullptr : dispatch.row_at(owner, row));
     if constexpr (Format::kInterleavesRows)
@@ -90,7 +89,7 @@ struct CarryEncoded {
     std::byte* scales = dispatch.stages.scales(dispatch.room(), stage_idx);
     dispatch.params.format.encode_beside(dispatch.stages.stage(dispatch.room(), stage_idx), codes, scales,
                                          expert);
-    target::fence_proxy_async();  // the copies read what ordinary stores wrote
+    target::fence_proxy_async();  // as in carry()
     target::sync_warp();
     if (row != nullptr) target::bulk_store(row, codes, dispatch.row_bytes);
     keep_scales(dispatch.token_of_turn(turn), k, scales);

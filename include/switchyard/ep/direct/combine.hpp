@@ -74,7 +74,8 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void run() {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    const bool is_well = finds_no_poison(params.fault);
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineWaitIgnoresPoison);
     if (is_skipped) return;
     if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
     admit_successor();

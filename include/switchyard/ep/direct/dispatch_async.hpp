@@ -390,7 +390,7 @@ struct DirectDispatchAsync {
   }
   // A block must not end while something is being written into its shared memory.
   SWITCHYARD_DEVICE void drain_loads() {
-    if (!is_carrier()) return;
+    if (!is_carrier() || is_mutant<Fixed>(LogicMutant::kLoadsNotDrained)) return;
     SWITCHYARD_ROLLED
     for (int turn = 0; turn < carriers.stages_each && token_of_turn(turn) < token_end; ++turn)
       await_load(turn);
@@ -414,7 +414,6 @@ struct DirectDispatchAsync {
       row = row_of_turn(turn + 1, expert_of_turn(turn + 1));  // while the copies are under way
     }
     target::bulk_wait<0>();
-    target::fence_proxy_async();
   }
 
   // Starts the copies of the token in the turn's stage: lane k to its row, and lane 0 to the shared expert's.

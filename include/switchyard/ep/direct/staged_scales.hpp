@@ -149,6 +149,7 @@ struct PlaceScales {
          unit += static_cast<uint32_t>(target::num_warps()))
       format.place_scales(band, band.first_row + unit % kUnitsDown * Format::kPlacedRows, staged.num_rows,
                           band.first_byte + unit / kUnitsDown * static_cast<uint32_t>(sizeof(Vec16)));
+    target::fence_proxy_async_shared();  // the band was read by ordinary loads, and bulk copies fill it again
   }
 };
 

@@ -117,15 +117,12 @@ struct DispatchAsync {
           target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
         target::sync_block();
         write_message(token_idx, part, message);
-        target::fence_proxy_async();
+        target::fence_proxy_async();  // the copies read what ordinary stores wrote
         target::sync_block();
         if (target::warp_idx() == 0) copy_to_experts(token_idx, part, message);
         stage_idx ^= 1;
       }
-    if (target::warp_idx() == 0) {
-      target::bulk_wait<0>();
-      target::fence_proxy_async();
-    }
+    if (target::warp_idx() == 0) target::bulk_wait<0>();
     target::sync_block();
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
@@ -168,11 +165,11 @@ struct DispatchAsync {
   SWITCHYARD_DEVICE void write_message(int token_idx, int part, std::byte* message) {
     encode(token_idx, part, message);
     if (target::thread_idx() == 0)
-      *reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()) = token_idx;
+      target::st(reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()), token_idx);
     for (int k = target::thread_idx(); k < shape.top_k(); k += target::num_threads()) {
       const int expert_idx = expert_of(token_idx, k);
-      reinterpret_cast<uint16_t*>(message + message_layout.expert_ids_offset())[k] =
-          expert_idx < 0 ? kPaddingId : static_cast<uint16_t>(expert_idx);
+      target::st(reinterpret_cast<uint16_t*>(message + message_layout.expert_ids_offset()) + k,
+                 expert_idx < 0 ? kPaddingId : static_cast<uint16_t>(expert_idx));
     }
   }
 
