@@ -590,7 +590,8 @@ WeakMemory::Actor& WeakMemory::load_actor_of(const Thread& self, const uint64_t*
   return *actors_[slot->second];
 }
 
-// What can be wrong with it is wrong from the start; only what it reads and writes may come later.
+// What can be wrong with it is wrong from the start; only what it reads and writes may come later. Called
+// while the copy owns nothing: if it fails, the fiber is abandoned.
 void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
   for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
     if (copy.src != nullptr) locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
@@ -621,8 +622,8 @@ void WeakMemory::bulk_store(Thread& self, BulkCopy store) {
   const Actor& bulk_actor = bulk_actor_of(actor_of(self));
   store.actor = bulk_actor.index;
   store.epoch = bulk_actor.epoch;
-  store.fenced_src = bulk_view_of(self, store.src).also_before;
   check_bulk_copy(self, store);
+  store.fenced_src = bulk_view_of(self, store.src).also_before;
   if (random_() % 2 == 0)
     self.unread_bulk_stores.push_back(std::move(store));
   else
@@ -663,8 +664,8 @@ void WeakMemory::bulk_load(Thread& self, BulkCopy load) {
   actor.begin_epoch();
   load.actor = actor.index;
   load.epoch = actor.epoch;
-  if (load.src != nullptr) load.fenced_src = bulk_view_of(self, load.src).also_before;
   check_bulk_copy(self, load);
+  if (load.src != nullptr) load.fenced_src = bulk_view_of(self, load.src).also_before;
   if (random_() % 2 == 0)
     self.block->unmade_bulk_loads.push_back(std::move(load));
   else
