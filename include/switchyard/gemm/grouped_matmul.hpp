@@ -16,7 +16,7 @@ inline constexpr int kPackedColumns = 8;  // of a Vec16
 #if defined(__CUDACC__)
 inline constexpr int kTileRows = 4, kTileColumns = kPackedColumns, kTileDepth = 1;
 #else
-inline constexpr int kTileRows = 16, kTileColumns = 4 * kPackedColumns, kTileDepth = 32;
+inline constexpr int kTileRows = 64, kTileColumns = 4 * kPackedColumns, kTileDepth = 32;
 #endif
 
 SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float* values) {
@@ -26,7 +26,7 @@ SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float* values) {
 
 SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t first_row, int num_rows,
                                      const bf16* weights, int first_column) {
-  float sums[kTileRows][kTileColumns] = {};
+  float sums[kTileRows][kTileColumns];
   // Of a tile of one Vec16 no column is missing, and its rows past the end repeat the last one, so that all
   // loops have fixed lengths.
   constexpr bool kFixed = kTileColumns == kPackedColumns;
@@ -34,8 +34,10 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
   const int num_columns = kFixed || columns_left > kTileColumns ? kTileColumns : columns_left;
   const int num_summed_rows = kFixed ? kTileRows : num_rows;
   const bf16* row[kTileRows];
-  for (int r = 0; r < num_summed_rows; ++r)
+  for (int r = 0; r < num_summed_rows; ++r) {
     row[r] = params.rows + (first_row + (r < num_rows ? r : num_rows - 1)) * params.inner;
+    for (int c = 0; c < kTileColumns; ++c) sums[r][c] = 0.0f;
+  }
   float weight[kTileDepth][kTileColumns] = {};
   for (int first_k = 0; first_k < params.inner; first_k += kTileDepth) {
     const int depth_left = params.inner - first_k;
@@ -46,7 +48,7 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
             target::ld_16(weights + static_cast<int64_t>(first_k + k) * params.columns + first_column + c),
             &weight[k][c]);
     for (int r = 0; r < num_summed_rows; ++r) {
-      float sum[kTileColumns];  // compilers keep this one in registers
+      float sum[kTileColumns];  // compilers make better code of sums that have no address outside
       for (int c = 0; c < kTileColumns; ++c) sum[c] = sums[r][c];
       for (int k = 0; k < depth; ++k) {
         const float value = to_float(row[r][first_k + k]);
@@ -63,8 +65,9 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
 }
 
 SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
-  const int64_t thread =
-      static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+  // Warps are numbered across the blocks, so that few tiles are in many blocks.
+  const int64_t warp = static_cast<int64_t>(target::warp_idx()) * target::num_blocks() + target::block_idx();
+  const int64_t thread = warp * kWarpSize + target::lane_idx();
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
   const int64_t num_column_tiles = ceil_div<int64_t>(params.columns, kTileColumns);
   int64_t tiles_before = 0;  // of earlier groups, so that all groups share the threads evenly
