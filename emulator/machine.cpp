@@ -246,7 +246,7 @@ class Machine::Impl : public ExecutorHost {
     auto last_progress = std::chrono::steady_clock::now();
     uint64_t seen_progress = 0;
     for (;;) {
-      take_mail(worker);
+      if (!failed_) take_mail(worker);  // which may find no memory, again and again
       if (failed_ && !worker.abandoned) {
         worker.executor.abandon_all();
         worker.abandoned = true;
@@ -255,7 +255,8 @@ class Machine::Impl : public ExecutorHost {
       }
       if (!worker.executor.has_blocks()) {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || worker.has_mail || (failed_ && !worker.abandoned); });
+        changed_.wait(lock,
+                      [&] { return stopping_ || (failed_ ? !worker.abandoned : worker.has_mail.load()); });
         if (stopping_) return;
         last_progress = std::chrono::steady_clock::now();
         continue;

@@ -108,7 +108,7 @@ TEST_F(CliOutput, TooLittleMemoryIsAFaultWithOneLine) {
 double peak_memory_of(const std::vector<const char*>& arguments) {
   const pid_t child = fork();
   if (child == 0) {
-    std::freopen("/dev/null", "w", stdout);
+    if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(126);
     execv(SWITCHYARD_TOOL, const_cast<char**>(arguments.data()));
     _exit(127);
   }

@@ -368,7 +368,9 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
 
 TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
   EXPECT_EQ(to_string(choose_matmul_tuning(8, 4096, 7168)), "64x128x64x8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x64x4+weights");
+  EXPECT_EQ(to_string(choose_matmul_tuning(32, 4096, 7168)), "64x128x128x4");
+  EXPECT_EQ(to_string(choose_matmul_tuning(128, 4096, 7168)), "128x128x64x6");
+  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x64x4");
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
     for (const int64_t columns : {8, 128, 136, 7168}) {
       const MatmulTuning tuning = choose_matmul_tuning(rows, columns, 64);

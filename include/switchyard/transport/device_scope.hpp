@@ -21,9 +21,9 @@ class [[nodiscard]] DeviceScope {
   DeviceScope() = default;
   DeviceScope(const CurrentDeviceCalls& calls, int ordinal) {
     int previous = 0;
-    status_ = calls.get(previous);
+    (void)(status_ = calls.get(previous));
     if (!status_.ok() || previous == ordinal) return;
-    status_ = calls.set(ordinal);
+    (void)(status_ = calls.set(ordinal));
     if (!status_.ok()) return;
     set_ = calls.set;
     previous_ = previous;

@@ -34,14 +34,15 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
-// The tuning for groups of so many rows each, on average. With few rows weights are all the traffic: narrow
-// tiles give blocks an even share of them. From one tile of rows on, loads from L2 are what is scarce: tiles
-// are wide, and where several tiles read the same weights, pairs of blocks load them together.
+// The tuning for groups of so many rows each, on average, as measured on an H200 (docs/journal/matmul.md).
+// With few rows weights are all the traffic: narrow tiles give blocks an even share of them. With about one
+// tile of rows wide tiles would leave blocks without work at the end; with many, loads from L2 are what is
+// scarce, and tiles are wide.
 constexpr MatmulTuning choose_matmul_tuning(int64_t rows_per_group, int64_t columns, int64_t /*inner*/) {
-  if (rows_per_group <= 64) return {64, 128, 64, 8};
-  if (columns <= 128) return {128, 128, 64, 6};
-  if (rows_per_group <= 128) return {128, 256, 64, 4};
-  return {128, 256, 64, 4, MatmulSharing::kWeights};
+  if (rows_per_group <= 16) return {64, 128, 64, 8};
+  if (rows_per_group <= 64) return {64, 128, 128, 4};
+  if (columns <= 128 || rows_per_group <= 128) return {128, 128, 64, 6};
+  return {128, 256, 64, 4};
 }
 
 // As "128x256x64x4+weights": rows, columns, inner elements of a stage, stages.
