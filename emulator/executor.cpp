@@ -127,7 +127,7 @@ void Executor::step(Thread& thread) {
   current_thread = nullptr;
   if (simulated_) note_event(thread);
   if (thread.fiber->overflowed()) {
-    annotate_acquire(thread.fiber);  // pairs with the release where it left its body
+    thread.fiber->order_before_caller();
     host_.fail(internal_error("thread %u of block %u of %s overflowed its stack of %zu bytes",
                               thread.thread_idx, thread.block_idx, thread.block->launch.name.c_str(),
                               Fiber::stack_bytes()));
@@ -135,7 +135,7 @@ void Executor::step(Thread& thread) {
     return;
   }
   if (!thread.failure.ok()) {
-    annotate_acquire(&thread);  // pairs with the release in suspend_current()
+    thread.fiber->order_before_caller();
     host_.fail(std::move(thread.failure));
     return;
   }
@@ -199,7 +199,6 @@ void Executor::suspend_current(Thread& self, ThreadPhase phase, const char* word
   self.phase = phase;
   self.word = word;
   self.where = where;
-  annotate_release(&self);  // pairs with abandon_all(), should this thread never run again
   self.fiber->suspend();
 }
 
@@ -264,7 +263,7 @@ std::string Executor::describe_waits() const {
 
 void Executor::abandon_all() {
   for (const auto& [key, block] : blocks_)
-    for (Thread& thread : block->threads) annotate_acquire(&thread);
+    for (Thread& thread : block->threads) thread.fiber->order_before_caller();
   ready_.clear();
   spinning_.clear();
   pending_.clear();

@@ -223,6 +223,16 @@ __attribute__((noinline)) void Fiber::suspend() {
 #endif
 }
 
+void Fiber::order_before_caller() {
+#if defined(SWITCHYARD_TSAN)
+  void* const caller = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(tsan_fiber_, __tsan_switch_to_fiber_no_sync);
+  __tsan_release(this);
+  __tsan_switch_to_fiber(caller, __tsan_switch_to_fiber_no_sync);
+  __tsan_acquire(this);
+#endif
+}
+
 void Fiber::enter(boost::context::detail::transfer_t from) {
   Fiber* self = static_cast<Fiber*>(from.data);
   self->scheduler_context_ = from.fctx;
@@ -238,14 +248,13 @@ void Fiber::enter(boost::context::detail::transfer_t from) {
 
 void Fiber::leave_overflowed(Fiber* self) {
   self->overflowed_ = true;
-  annotate_release(self);  // pairs with the executor's acquire
   self->suspend();
   __builtin_unreachable();
 }
 
 FiberPool& FiberPool::of_process() {
-  static FiberPool* const pool = new FiberPool;  // for as long as the process lives, whoever ends last
-  return *pool;
+  static constinit FiberPool pool;  // needs neither construction nor destruction: it is there for everybody
+  return pool;
 }
 
 Fiber& FiberPool::take() {

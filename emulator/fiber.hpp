@@ -26,6 +26,10 @@ class Fiber {
   // Back to the scheduler. Called by the fiber.
   void suspend();
 
+  // Tells ThreadSanitizer that all the suspended fiber did happened before what the caller does next: it will
+  // never go on.
+  void order_before_caller();
+
   bool finished() const { return finished_; }
   // The body touched what lies below its stack, and was abandoned there.
   bool overflowed() const { return overflowed_; }

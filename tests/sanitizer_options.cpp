@@ -1,0 +1,7 @@
+// What the sanitizers are told when the tests start.
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer would wait a second at exit for threads that still run. The emulator's idle fibers are
+// such threads to it, and every test is a process.
+extern "C" const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
+#endif
