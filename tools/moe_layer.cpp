@@ -175,8 +175,10 @@ Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(in
       SWITCHYARD_RETURN_IF_ERROR(
           rank.device().kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
-    SWITCHYARD_RETURN_IF_ERROR(stamp(r));
   }
+  // Behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a queue.
+  for (int r = 0; r < world_.n_ranks(); ++r)
+    if (is_alive(r)) SWITCHYARD_RETURN_IF_ERROR(stamp(r));
   return Status();
 }
 
