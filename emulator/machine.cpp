@@ -233,7 +233,7 @@ class Machine::Impl : public ExecutorHost {
   void work(Worker& worker) {
     for (bool stopped = false; !stopped;) {
       try {
-        watch_for_overflows();
+        if (!failed_) watch_for_overflows();  // which needs memory, as blocks do
         run_until_stopped(worker);
         stopped = true;
       } catch (const std::bad_alloc&) {
