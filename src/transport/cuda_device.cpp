@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "cuda_check.hpp"
 #include "cuda_recording.hpp"
@@ -30,6 +31,10 @@ class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, const cudaDeviceProp& properties)
       : ordinal_(ordinal), name_(properties.name), num_multiprocessors_(properties.multiProcessorCount) {}
+
+  ~CudaDevice() override {
+    if (service_stream_ != nullptr) cudaStreamDestroy(service_stream_);
+  }
 
   Target target() const override { return Target::kCuda; }
   std::string name() const override { return name_; }
@@ -60,18 +65,16 @@ class CudaDevice : public Device {
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
     const DeviceScope active = activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
-    Result<StreamHandle> stream = create_stream();
+    const Result<cudaStream_t> stream = service_stream();
     if (!stream.ok()) return stream.status();
     void* memory = nullptr;
     const std::string what = std::to_string(bytes) + " bytes of GPU memory";
-    Status status = check_cuda(
-        cudaMallocAsync(&memory, bytes == 0 ? 1 : bytes, static_cast<cudaStream_t>(stream.value())),
-        what.c_str());
-    if (status.ok()) status = fill(memory, 0, bytes, stream.value());
-    if (!status.ok() && memory != nullptr)
-      (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream.value()));
-    destroy_stream(stream.value());
-    if (!status.ok()) return status;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMallocAsync(&memory, bytes == 0 ? 1 : bytes, stream.value()), what.c_str()));
+    if (Status status = clear(memory, bytes); !status.ok()) {
+      (void)cudaFreeAsync(memory, stream.value());
+      return status;
+    }
     return memory;
   }
   void deallocate_behind(StreamHandle stream, void* memory) override {
@@ -134,13 +137,18 @@ class CudaDevice : public Device {
   }
 
  private:
-  // On a stream of its own: kernels of other ranks may be waiting for a launch that has not come yet.
+  // Not on the stream of a rank, whose kernels may be waiting for a launch that has not come yet. One stream
+  // for the life of the device: each new one could take the hardware queue of a rank's.
+  Result<cudaStream_t> service_stream() {
+    std::lock_guard lock(mutex_);
+    if (service_stream_ == nullptr)
+      SWITCHYARD_RETURN_IF_ERROR(
+          check_cuda(cudaStreamCreateWithFlags(&service_stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+    return service_stream_;
+  }
   Status clear(void* memory, uint64_t bytes) {
-    Result<StreamHandle> stream = create_stream();
-    if (!stream.ok()) return stream.status();
-    const Status status = fill(memory, 0, bytes, stream.value());
-    destroy_stream(stream.value());
-    return status;
+    const Result<cudaStream_t> stream = service_stream();
+    return stream.ok() ? fill(memory, 0, bytes, stream.value()) : stream.status();
   }
 
   // CUDA would refuse as well, but spoil the recording.
@@ -155,6 +163,8 @@ class CudaDevice : public Device {
   const int ordinal_;
   const std::string name_;
   const int num_multiprocessors_;
+  std::mutex mutex_;
+  cudaStream_t service_stream_ = nullptr;  // null until it is needed
 };
 
 }  // namespace

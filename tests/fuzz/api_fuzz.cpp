@@ -93,7 +93,7 @@ class Object {
     config_.max_tokens_per_rank = 1 + draw.below(7);
     config_.n_sms = 1 + draw.below(3);
     config_.num_threads = is_host ? 32 * (1 + draw.below(2)) : 0;
-    config_.timeout_ns = is_simulated ? 1'000'000'000 : 60'000'000'000;
+    config_.timeout_ns = is_simulated ? 1'000'000'000 : is_host ? 60'000'000'000 : 10'000'000'000;
     config_.protocol = draw.one_in(2) ? Protocol::kSlotted : Protocol::kDirect;
     ep_ = must(ExpertParallel::create(world, config_), "create");
     ranks_.resize(static_cast<size_t>(world.n_ranks()));
@@ -510,4 +510,9 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace switchyard
 
-int main(int argc, char** argv) { return switchyard::run(argc, argv); }
+int main(int argc, char** argv) {
+  // A hardware queue for every stream: a thread may enqueue a rank's whole step before another rank's first
+  // launch.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  return switchyard::run(argc, argv);
+}
