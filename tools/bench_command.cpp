@@ -140,6 +140,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
+  report.format = options.launch.format;
+  report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
   report.lead_us = options.launch.lead_us;
   if (options.repeat_check == 0) {

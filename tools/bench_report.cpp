@@ -148,8 +148,9 @@ void print_table(const BenchReport& report) {
               workload.n_ranks == 1 ? "" : "s");
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
-  std::printf("  shape     hidden %d, top-%d, %d experts, bf16, %s routing, identity experts\n",
-              workload.hidden, workload.top_k, workload.n_experts, report.routing.c_str());
+  std::printf("  shape     hidden %d, top-%d, %d experts, %s routing, identity experts\n", workload.hidden,
+              workload.top_k, workload.n_experts, report.routing.c_str());
+  std::printf("  formats   %s there, %s back\n", to_string(report.format), to_string(report.combine_format));
   if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
@@ -195,7 +196,8 @@ std::string to_json(const BenchReport& report) {
       .integer("hidden", workload.hidden)
       .integer("top_k", workload.top_k)
       .integer("experts", workload.n_experts)
-      .text("format", "bf16")
+      .text("format", to_string(report.format))
+      .text("combine_format", to_string(report.combine_format))
       .text("routing", report.routing)
       .raw("seed", std::to_string(workload.seed));
   if (!times.empty())

@@ -30,6 +30,8 @@ struct BenchReport {
   std::string device;
   Workload workload;  // the shape; tokens are those of each size
   std::string routing;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
   int n_sms = 0;
   int num_replays = 0;
   uint64_t lead_us = 0;
