@@ -56,7 +56,8 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::string_view bytes) {
-  if (error_ == 0 && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) error_ = errno;
+  if (bytes.empty() || error_ != 0) return;  // nothing may have no address
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) error_ = errno;
 }
 
 Status OutputFile::close() {
