@@ -225,7 +225,7 @@ TEST_P(EpFault, DirectRowsMustBeThoseOfTheWorld) {
 }
 
 // src_info has been in the caller's hands. What it says becomes an address only after a look at it.
-TEST_P(EpFault, WildSourceInfoIsNamedAndNothingIsWrittenThere) {
+TEST_P(EpFault, WildSourceInfoIsNamedAndTheNextStepIsRight) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
   if (protocol() == Protocol::kDirect) GTEST_SKIP() << "the direct protocol does not read it";
   const Shape shape{.n_ranks = 1, .n_experts = 1, .top_k = 1, .hidden = 64, .tokens_per_rank = {3}};

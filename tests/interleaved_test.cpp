@@ -114,7 +114,7 @@ class Interleaved : public testing::TestWithParam<Variant> {
       if (HasFatalFailure()) return;
       runner_->upload(step_);  // poisons what the next ones must write
     }
-    if (num_repeats() % 20 != 0) check(status);
+    if (!status.ok() || num_repeats() % 20 != 0) check(status);
   }
   void replay(const std::function<Status()>& enqueue) {
     const std::unique_ptr<Graph> graph = must(runner_->world->capture(enqueue));

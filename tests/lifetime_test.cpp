@@ -107,6 +107,7 @@ TEST_P(Lifetime, AnAttentionWaitsForItsLaunches) {
 }
 
 TEST_P(Lifetime, AGraphWaitsForItsLastLaunch) {
+  if (GetParam() == TargetChoice::kCuda) GTEST_SKIP() << "memory of a GPU is not read without a wait";
   const auto world = must(World::create({.target = GetParam()}));
   Rank& rank = world->rank(0);
   const Buffer<bf16> input = must(rank.upload(std::vector<bf16>(64 * 64, to_bf16(2.0f))));
@@ -120,8 +121,7 @@ TEST_P(Lifetime, AGraphWaitsForItsLastLaunch) {
   ASSERT_TRUE(graph->launch().ok());
   graph.reset();
   // Read without waiting for the stream: the graph has.
-  const size_t num_readable = GetParam() == TargetChoice::kHost ? output.size() : 0;
-  for (size_t i = 0; i < num_readable; ++i) ASSERT_EQ(to_float(output.data()[i]), 2.0f);
+  for (size_t i = 0; i < output.size(); ++i) ASSERT_EQ(to_float(output.data()[i]), 2.0f);
   ASSERT_TRUE(world->synchronize().ok());
 }
 
