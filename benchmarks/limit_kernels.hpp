@@ -1,9 +1,9 @@
 // The kernels of limits.hpp, over the vocabulary of target/.
 #pragma once
 
-#include "benchmarks/limits.hpp"
-#include "switchyard/base/checked.hpp"
-#include "switchyard/ep/epilogue.hpp"
+#include "limits.hpp"
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/ep/epilogue.hpp"
 
 namespace switchyard::benchmarks::inline SWITCHYARD_TARGET {
 

@@ -1,8 +1,8 @@
 // Instantiates the kernels for the target this file is compiled for: as C++ for the host, and through
 // limits.cu for CUDA.
-#include "benchmarks/limits.hpp"
+#include "limits.hpp"
 
-#include "benchmarks/limit_kernels.hpp"
+#include "limit_kernels.hpp"
 
 namespace switchyard::benchmarks {
 

@@ -3,7 +3,9 @@
 // caches.
 #pragma once
 
-#include "switchyard/transport/device.hpp"
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/launch_function.hpp"
 
 namespace switchyard::benchmarks {
 

@@ -1,7 +1,8 @@
 # `cmake --install` and find_package(switchyard).
 include(CMakePackageConfigHelpers)
 
-install(TARGETS switchyard switchyard_runtime switchyard_transport switchyard_sync switchyard_base switchyard_emulator
+get_property(layers GLOBAL PROPERTY SWITCHYARD_LAYERS)
+install(TARGETS switchyard switchyard_emulator ${layers}
   EXPORT switchyardTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/switchyard DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT switchyardTargets NAMESPACE switchyard:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/switchyard)

@@ -10,7 +10,7 @@
 
 #include "fiber.hpp"
 #include "knowledge.hpp"
-#include "switchyard/target/host.hpp"
+#include "switchyard/detail/target/host.hpp"
 
 namespace switchyard::emulator {
 

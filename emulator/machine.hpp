@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/base/status.hpp"
-#include "switchyard/target/mutant.hpp"
+#include "switchyard/detail/testing/order_mutant.hpp"
+#include "switchyard/status.hpp"
 
 namespace switchyard::emulator {
 

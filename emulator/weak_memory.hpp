@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "executor.hpp"
-#include "switchyard/target/mutant.hpp"
+#include "switchyard/detail/testing/order_mutant.hpp"
 
 namespace switchyard::emulator {
 

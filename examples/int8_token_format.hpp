@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "switchyard/base/bf16.hpp"
-#include "switchyard/format/token_format.hpp"
-#include "switchyard/target/target.hpp"
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/detail/target/target.hpp"
 
 // What runs inside kernels lives in the namespace of the target it is compiled for: the CPU here, CUDA where
 // nvcc reads the same file.

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "int8_token_format.hpp"
-#include "switchyard/ep/slotted/kernels.hpp"
-#include "switchyard/runtime/world.hpp"
+#include "switchyard/detail/ep/slotted/kernels.hpp"
+#include "switchyard/world.hpp"
 
 using namespace switchyard;
 using example::Int8TokenFormat;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "switchyard/runtime/expert_parallel.hpp"
+#include "switchyard/expert_parallel.hpp"
 
 using namespace switchyard;
 

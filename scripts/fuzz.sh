@@ -32,9 +32,9 @@ compile() {
 }
 export -f compile
 export clang folder
-printf '%s\0' tools/*_command.cpp tools/*options.cpp tools/workload.cpp tools/main.cpp \
+printf '%s\0' tools/commands/*.cpp tools/workload/workload.cpp tools/main.cpp \
   tests/fuzz/fuzz_text.cpp tests/fuzz/libfuzzer.cpp | xargs -0 -n1 -P"$(nproc)" bash -c 'compile "$0"'
-mapfile -t libraries < <(find "$build"/{tools,tests/reference,benchmarks,src,emulator} -maxdepth 1 -name '*.a')
+mapfile -t libraries < <(find "$build"/{tools,reference,benchmarks,src,emulator} -maxdepth 1 -name '*.a')
 cudart=$(cached CUDA_cudart_static_LIBRARY)
 "$clang" -fsanitize=fuzzer,address,undefined "$folder"/*.o -Wl,--start-group "${libraries[@]}" -Wl,--end-group \
   -l:libboost_context.a ${cudart:+"$cudart" -ldl -lrt} -lpthread -o "$folder/switchyard_libfuzzer"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "commands.hpp"
-#include "output.hpp"
-#include "switchyard/base/version.hpp"
+#include "commands/commands.hpp"
+#include "files/output.hpp"
+#include "switchyard/version.hpp"
 
 namespace switchyard::tools {
 namespace {

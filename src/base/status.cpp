@@ -1,4 +1,4 @@
-#include "switchyard/base/status.hpp"
+#include "switchyard/status.hpp"
 
 #include <cstdarg>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "switchyard/runtime/attention.hpp"
+#include "switchyard/attention.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "attention_shape.hpp"
-#include "switchyard/base/checked.hpp"
-#include "switchyard/schedule/check.hpp"
-#include "switchyard/schedule/one_thread.hpp"
-#include "switchyard/schedule/schedulers.hpp"
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/schedule/check.hpp"
+#include "switchyard/detail/schedule/one_thread.hpp"
+#include "switchyard/detail/schedule/schedulers.hpp"
 
 namespace switchyard {
 namespace {

@@ -1,7 +1,7 @@
 // Checks of what an Attention is asked to be.
 #pragma once
 
-#include "switchyard/runtime/attention.hpp"
+#include "switchyard/attention.hpp"
 
 namespace switchyard {
 

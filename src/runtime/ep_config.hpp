@@ -1,8 +1,8 @@
 // What follows from an ExpertParallelConfig before anything is allocated.
 #pragma once
 
-#include "switchyard/ep/shape.hpp"
-#include "switchyard/runtime/expert_parallel.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/expert_parallel.hpp"
 
 namespace switchyard {
 

@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "ep_config.hpp"
-#include "switchyard/ep/all_reduce_params.hpp"
-#include "switchyard/ep/direct/layout.hpp"
-#include "switchyard/ep/layout.hpp"
+#include "switchyard/detail/ep/all_reduce_params.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/ep/layout.hpp"
 
 namespace switchyard {
 

@@ -1,7 +1,7 @@
 // The memory through which ranks exchange tokens: what each rank of a protocol has of it.
 #pragma once
 
-#include "switchyard/runtime/expert_parallel.hpp"
+#include "switchyard/expert_parallel.hpp"
 
 namespace switchyard {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "expert_parallel_state.hpp"
-#include "switchyard/ep/direct/layout.hpp"
-#include "switchyard/target/target.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/target/target.hpp"
 
 namespace switchyard {
 namespace {
@@ -49,9 +49,10 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   return create(world, config_of_rank.front());
 }
 
-EpKernels ExpertParallel::kernels_of(const Device& device) const {
+EpKernels ExpertParallel::kernels() const {
+  const KernelTable& table = member(0).kernels();
   const TracedKernels kernels =
-      is_traced_ ? device.traced_kernels() : TracedKernels{device.kernels().slotted, device.kernels().direct};
+      is_traced_ ? table.traced_kernels() : TracedKernels{table.slotted, table.direct};
   return config_.protocol == Protocol::kDirect ? kernels.direct : kernels.slotted;
 }
 
@@ -68,10 +69,10 @@ Status ExpertParallel::choose_launch() {
     if (config_.n_sms == 0)
       config_.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config_.n_sms * num_sharing * (config_.dependent_launch ? 2 : 1);
-    Result<int> resident = max_resident_blocks(device);
+    Result<int> resident = max_resident_blocks();
     if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
       config_.num_threads = kCudaThreads[1];
-      resident = max_resident_blocks(device);
+      resident = max_resident_blocks();
     }
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())
@@ -84,8 +85,8 @@ Status ExpertParallel::choose_launch() {
 }
 
 // Of dispatch, of combine and of the all-reduce where there is one; also loads them.
-Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
-  const EpKernels kernels = kernels_of(device);
+Result<int> ExpertParallel::max_resident_blocks() const {
+  const EpKernels kernels = this->kernels();
   const DispatchKernels* dispatch = kernels.dispatch(config_.dispatch_format);
   if (dispatch == nullptr)
     return invalid_argument("dispatch_format is %s; this table of kernels has none of it",
@@ -105,10 +106,10 @@ Result<int> ExpertParallel::max_resident_blocks(const Device& device) const {
 }
 
 const DispatchKernels& ExpertParallel::dispatch_kernels() const {
-  return *kernels_of(member(0).device()).dispatch(config_.dispatch_format);
+  return *kernels().dispatch(config_.dispatch_format);
 }
 const CombineKernels& ExpertParallel::combine_kernels() const {
-  return *kernels_of(member(0).device()).combine(config_.combine_format);
+  return *kernels().combine(config_.combine_format);
 }
 
 LaunchShape ExpertParallel::launch_shape() const {

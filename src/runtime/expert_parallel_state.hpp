@@ -5,7 +5,9 @@
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
-#include "switchyard/runtime/expert_parallel.hpp"
+#include "switchyard/detail/runtime/trace_recorder.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
 

@@ -299,7 +299,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
     params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
     params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();
   }
-  return member(rank).launch(kernels_of(member(rank).device()).all_reduce.launch, launch_shape(), params);
+  return member(rank).launch(kernels().all_reduce.launch, launch_shape(), params);
 }
 
 }  // namespace switchyard

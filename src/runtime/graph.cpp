@@ -1,4 +1,4 @@
-#include "switchyard/runtime/graph.hpp"
+#include "switchyard/graph.hpp"
 
 namespace switchyard {
 

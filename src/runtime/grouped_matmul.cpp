@@ -1,4 +1,4 @@
-#include "switchyard/runtime/grouped_matmul.hpp"
+#include "switchyard/grouped_matmul.hpp"
 
 #include <cinttypes>
 

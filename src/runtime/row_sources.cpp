@@ -1,7 +1,7 @@
 // Which rank each row of a dispatch came from, told from what its kernels left behind.
 #include "expert_parallel_state.hpp"
-#include "switchyard/ep/direct/layout.hpp"
-#include "switchyard/sync/counters.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/sync/counters.hpp"
 
 namespace switchyard {
 namespace {

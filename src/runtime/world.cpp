@@ -1,9 +1,10 @@
-#include "switchyard/runtime/world.hpp"
+#include "switchyard/world.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "switchyard/ep/shape.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
 
 namespace switchyard {
 
@@ -24,12 +25,19 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
   } else {
     world->devices_.push_back(create_host_device(options.host));
   }
+  const KernelTable& kernels =
+      options.host.hooks.kernels != nullptr ? *options.host.hooks.kernels : kernel_table(world->target());
+  for (const auto& device : world->devices_) {
+    const DeviceScope active = device->activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    SWITCHYARD_RETURN_IF_ERROR(kernels.load());
+  }
   const int n_devices = static_cast<int>(world->devices_.size());
   for (int rank = 0; rank < options.n_ranks; ++rank) {
     Device& device = *world->devices_[static_cast<size_t>(rank * n_devices / options.n_ranks)];
     Result<StreamHandle> stream = device.create_stream();
     if (!stream.ok()) return stream.status();
-    world->ranks_.push_back(std::make_unique<Rank>(rank, device, stream.value()));
+    world->ranks_.push_back(std::make_unique<Rank>(rank, device, stream.value(), kernels));
   }
   return world;
 }

@@ -1,4 +1,4 @@
-#include "switchyard/sync/fault.hpp"
+#include "switchyard/fault.hpp"
 
 #include <cinttypes>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "switchyard/sync/trace.hpp"
+#include "switchyard/trace.hpp"
 
 namespace switchyard {
 

@@ -16,10 +16,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "../reference/reference.hpp"
-#include "switchyard/runtime/attention.hpp"
-#include "switchyard/runtime/expert_parallel.hpp"
-#include "switchyard/runtime/graph.hpp"
+#include "reference/reference.hpp"
+#include "switchyard/attention.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/graph.hpp"
 
 namespace switchyard {
 namespace {

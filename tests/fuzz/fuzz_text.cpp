@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
-#include "attention_options.hpp"
-#include "commands.hpp"
-#include "options.hpp"
-#include "switchyard/ep/shape.hpp"
-#include "workload.hpp"
+#include "commands/attention_options.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+#include "workload/workload.hpp"
 
 // main() of the command, compiled under this name.
 int switchyard_main(int argc, char** argv);
@@ -164,7 +164,7 @@ Outcome fuzz_attention(const std::string& text) {
   for (const std::vector<int>* lengths : {&attention_case.query_lens, &attention_case.num_keys()})
     expect(std::all_of(lengths->begin(), lengths->end(), [](int length) { return length >= 0; }),
            "a length is negative");
-  const double flops = tools::attention_flops(attention_case);
+  const double flops = attention_case.flops();
   expect(std::isfinite(flops) && flops >= 0, "there is no number of operations");
   return Outcome::kRead;
 }

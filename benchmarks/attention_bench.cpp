@@ -1,0 +1,190 @@
+#include "attention_bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+namespace switchyard::tools {
+namespace {
+
+using reference::AttentionBatch;
+using reference::AttentionCase;
+using reference::AttentionDifference;
+
+// Launches of one graph: what a graph costs is shared by them.
+constexpr int kLaunchesPerGraph = 10;
+constexpr int kRowsLookedAt = 24;
+
+size_t row_elements(int num_heads, const AttentionCase& attention_case) {
+  return static_cast<size_t>(num_heads) * static_cast<size_t>(attention_case.head_dim);
+}
+
+// Lengths whose logarithms are evenly spread, always the same.
+std::vector<int> ragged_lengths(int count, int shortest, int longest) {
+  std::mt19937 random(4);
+  std::vector<int> lengths;
+  for (int i = 0; i < count; ++i) {
+    const double share = static_cast<double>(random() >> 8) / 16777216.0;
+    lengths.push_back(static_cast<int>(shortest * std::pow(static_cast<double>(longest) / shortest, share)));
+  }
+  return lengths;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
+                                                               const std::vector<AttentionBenchCase>& cases,
+                                                               uint64_t seed) {
+  std::unique_ptr<AttentionBench> bench(new AttentionBench(world));
+  size_t num_query_elements = 0, num_key_elements = 0, num_places = 0;
+  for (const AttentionBenchCase& bench_case : cases) {
+    const AttentionCase& attention_case = bench_case.attention_case;
+    const size_t num_queries = static_cast<size_t>(attention_case.total_queries());
+    num_query_elements =
+        std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
+    num_key_elements =
+        std::max(num_key_elements, static_cast<size_t>(attention_case.total_keys()) *
+                                       row_elements(attention_case.num_kv_heads, attention_case));
+    num_places = std::max(num_places, num_queries * static_cast<size_t>(attention_case.num_heads));
+  }
+  const auto take = [&](auto& buffer, auto allocated) {
+    if (allocated.ok()) buffer = std::move(allocated).value();
+    return allocated.status();
+  };
+  Rank& rank = bench->rank_;
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->queries_, rank.allocate<bf16>(num_query_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->output_, rank.allocate<bf16>(num_query_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->keys_, rank.allocate<bf16>(num_key_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->values_, rank.allocate<bf16>(num_key_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->lse_, rank.allocate<float>(num_places)));
+  SWITCHYARD_RETURN_IF_ERROR(bench->fill(seed));
+  return bench;
+}
+
+Status AttentionBench::fill(uint64_t seed) {
+  Result<PeriodicNumbers> numbers = PeriodicNumbers::create(rank_, seed);
+  if (!numbers.ok()) return numbers.status();
+  numbers_ = std::move(numbers).value();
+  const Buffer<bf16>* tensors[] = {&queries_, &keys_, &values_};
+  for (int t = 0; t < 3; ++t) SWITCHYARD_RETURN_IF_ERROR(numbers_.fill(*tensors[t], kShifts[t]));
+  return Status();
+}
+
+Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
+  const AttentionCase& attention_case = bench_case.attention_case;
+  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, attention_case.shape());
+  if (!attention.ok()) return attention.status();
+  const Result<Buffer<uint32_t>> query_offsets = rank_.upload(attention_case.query_offsets()),
+                                 key_offsets = rank_.upload(attention_case.key_offsets());
+  if (!query_offsets.ok()) return query_offsets.status();
+  if (!key_offsets.ok()) return key_offsets.status();
+  AttentionTensors tensors{.queries = queries_.data(),
+                           .keys = keys_.data(),
+                           .values = values_.data(),
+                           .output = output_.data(),
+                           .lse = lse_.data()};
+  if (!attention_case.is_dense) {
+    tensors.query_offsets = query_offsets.value().data();
+    tensors.key_offsets = key_offsets.value().data();
+  }
+  // What a case does not write must not look as if it had: the one before may have had the same input.
+  SWITCHYARD_RETURN_IF_ERROR(output_.fill_bytes(0xff));
+  SWITCHYARD_RETURN_IF_ERROR(lse_.fill_bytes(0xff));
+  const int num_launches = world_.target() == Target::kHost ? 1 : kLaunchesPerGraph;
+  Graphs graphs;
+  Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
+    SWITCHYARD_RETURN_IF_ERROR(world_.mark("attention"));
+    for (int i = 0; i < num_launches; ++i) SWITCHYARD_RETURN_IF_ERROR(attention.value()->run(tensors));
+    return Status();
+  });
+  if (!graph.ok()) return graph.status();
+  graphs.push_back(std::move(graph).value());
+  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  if (!samples.ok()) return samples.status();
+  for (double& microseconds : samples.value().front().microseconds) microseconds /= num_launches;
+  AttentionBenchResult result{.bench_case = bench_case,
+                              .choice = attention.value()->choice(tensors),
+                              .timing = samples.value().front().summarize(0),
+                              .flops = attention_case.flops(),
+                              .kv_bytes = attention_case.key_value_bytes()};
+  const int num_places = attention_case.query_lens.back() * attention_case.num_heads;
+  result.stride = num_places / kRowsLookedAt | 1;  // odd, so that it does not keep to some heads
+  Result<AttentionDifference> difference = compare(attention_case, result.stride);
+  if (!difference.ok()) return difference.status();
+  result.difference = difference.value();
+  return result;
+}
+
+// A few rows of the last sequence, which has the rows of all others in front of it.
+Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case, int stride) {
+  const std::vector<uint32_t> query_offsets = attention_case.query_offsets(),
+                              key_offsets = attention_case.key_offsets();
+  const size_t last = attention_case.query_lens.size() - 1;
+  const size_t query_row = row_elements(attention_case.num_heads, attention_case),
+               key_row = row_elements(attention_case.num_kv_heads, attention_case);
+  const size_t num_queries = static_cast<size_t>(attention_case.query_lens[last]);
+  AttentionBatch batch{.num_heads = attention_case.num_heads,
+                       .num_kv_heads = attention_case.num_kv_heads,
+                       .head_dim = attention_case.head_dim,
+                       .causal = attention_case.causal,
+                       .query_offsets = {0, static_cast<uint32_t>(num_queries)}};
+  batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
+  std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
+  const size_t first_query = query_offsets[last] * query_row, first_key = key_offsets[last] * key_row;
+  batch.queries = numbers_.at(kShifts[0], first_query, first_query + num_queries * query_row);
+  batch.keys = numbers_.at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
+  batch.values = numbers_.at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
+  const Result<std::vector<bf16>> output =
+      rank_.view(output_.data() + first_query, num_queries * query_row).download();
+  if (!output.ok()) return output.status();
+  const size_t num_places = num_queries * static_cast<size_t>(attention_case.num_heads);
+  const Result<std::vector<float>> lse =
+      rank_
+          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
+          .download();
+  if (!lse.ok()) return lse.status();
+  return reference::compare_attention(batch, output.value(), lse.value(), stride);
+}
+
+std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
+                                                      const std::vector<int>& lengths, bool is_small) {
+  std::vector<AttentionBenchCase> cases;
+  const int width = is_small ? 256 : 2048;  // heads times head dimension
+  for (const int head_dim : head_dims)
+    for (const bool causal : {false, true})
+      for (const int length : lengths)
+        cases.push_back(
+            {causal ? "causal" : "full",
+             std::to_string(length),
+             {.query_lens = std::vector<int>(static_cast<size_t>(std::max(1, num_tokens / length)), length),
+              .num_heads = width / head_dim,
+              .num_kv_heads = width / head_dim,
+              .head_dim = head_dim,
+              .causal = causal,
+              .is_dense = true}});
+  AttentionCase ragged{.query_lens = is_small ? ragged_lengths(6, 16, 128) : ragged_lengths(64, 128, 8192),
+                       .num_heads = is_small ? 2 : 16,
+                       .num_kv_heads = is_small ? 2 : 16,
+                       .head_dim = 128,
+                       .causal = true};
+  cases.push_back({"ragged", "lpt queue", ragged});
+  ragged.scheduler = SchedulerChoice::kTile;
+  ragged.order = OrderChoice::kDefault;
+  cases.push_back({"ragged", "static", ragged});
+  const auto decode = [&](int batch, int num_keys) {
+    cases.push_back({"decode",
+                     std::to_string(batch) + " x " + std::to_string(num_keys),
+                     {.query_lens = std::vector<int>(static_cast<size_t>(batch), 1),
+                      .key_lens = std::vector<int>(static_cast<size_t>(batch), num_keys),
+                      .num_heads = is_small ? 8 : 32,
+                      .num_kv_heads = is_small ? 2 : 8,
+                      .head_dim = 128,
+                      .is_dense = true}});
+  };
+  decode(is_small ? 4 : 64, is_small ? 256 : 4096);
+  decode(is_small ? 1 : 4, is_small ? 2048 : 65536);
+  return cases;
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,63 @@
+// Times attention by graph replay, on shapes that share their memory, and looks at some rows of each result.
+#pragma once
+
+#include <memory>
+
+#include "periodic_numbers.hpp"
+#include "reference/attention_case.hpp"
+#include "replay.hpp"
+
+namespace switchyard::tools {
+
+// One line of the table. Batches are told dense where all lengths are alike, else by offsets.
+struct AttentionBenchCase {
+  std::string group;  // "full", "causal", "ragged", "decode"
+  std::string label;  // of the line
+  reference::AttentionCase attention_case;
+};
+
+struct AttentionBenchResult {
+  AttentionBenchCase bench_case;
+  AttentionChoice choice;
+  Timing timing{};
+  double flops = 0;
+  uint64_t kv_bytes = 0;
+  reference::AttentionDifference difference;  // of a few rows of the last sequence:
+  int stride = 1;                             // every so many of its rows and heads
+
+  double tflops() const { return flops / timing.median_us * 1e-6; }
+  double kv_terabytes_per_second() const { return static_cast<double>(kv_bytes) / timing.median_us * 1e-6; }
+};
+
+class AttentionBench {
+ public:
+  // Memory for the largest of the cases, filled once.
+  static Result<std::unique_ptr<AttentionBench>> create(World& world,
+                                                        const std::vector<AttentionBenchCase>& cases,
+                                                        uint64_t seed);
+
+  Result<AttentionBenchResult> time(const AttentionBenchCase& bench_case, int num_replays);
+
+  // Queries, keys and values repeat these numbers, each from its own of these places on: for who wants to
+  // compute the same.
+  const std::vector<bf16>& period() const { return numbers_.period(); }
+  static constexpr int kShifts[] = {0, 1000003, 2000003};
+
+ private:
+  explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
+  Status fill(uint64_t seed);
+  Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case, int stride);
+
+  World& world_;
+  Rank& rank_;
+  PeriodicNumbers numbers_;
+  Buffer<bf16> queries_, keys_, values_, output_;
+  Buffer<float> lse_;
+};
+
+// The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged
+// batch; decoding.
+std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
+                                                      const std::vector<int>& lengths, bool is_small);
+
+}  // namespace switchyard::tools

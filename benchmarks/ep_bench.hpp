@@ -1,0 +1,127 @@
+// Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long
+// they take, how many bytes they move, and whether every output is right. The experts between the two are the
+// identity; where rows are encoded they are a kernel that decodes them, timed on its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "workload/workload.hpp"
+
+namespace switchyard::tools {
+
+inline constexpr const char* kWholeStep = "step";
+inline constexpr const char* kExperts = "recode";
+
+const char* to_string(StepMode mode);
+
+// One phase on all ranks together, or the whole step.
+struct PhaseTime : Timing {
+  Protocol protocol;
+  StepMode mode;
+  std::string phase;
+};
+
+struct RepeatCheck {
+  Protocol protocol;
+  StepMode mode;
+  int64_t num_replays = 0;
+  int64_t num_hashed = 0;     // outputs: one per rank and replay
+  int64_t num_different = 0;  // of those, not what the reference says
+  uint64_t hash = 0;          // of all outputs, as the reference says they are
+};
+
+// How the kernels are launched.
+struct EpLaunch {
+  int n_sms = 0;
+  int num_threads = 0;  // 0: as the target suggests
+  bool dependent = false;
+  uint64_t lead_us = 50;  // a pause in front of what is timed: enqueue_lead()
+  Protocol protocol = Protocol::kAutomatic;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+};
+
+class EpBench {
+ public:
+  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted where memory does not
+  // suffice. `max_sets`: at most so many sets of inputs and outputs to take turns, but always 2.
+  static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload,
+                                                 const EpLaunch& launch, int max_sets);
+
+  // The whole step, then its phases, each the median of `num_replays` (at least num_sets()).
+  Result<std::vector<PhaseTime>> time(StepMode mode, int num_replays);
+  // Empty while every output of every timed replay's set was what the reference says; else what was wrong
+  // first.
+  const std::string& first_difference() const { return first_difference_; }
+
+  // Replays the step; every output of every replay is hashed, on the device and as part of the graph.
+  Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays,
+                             const std::function<void(int64_t num_done)>& on_progress);
+
+  int num_sets() const { return static_cast<int>(sets_.size()); }
+  const ExpertParallel& ep() const { return *ep_; }
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> tokens, output;
+    Buffer<uint8_t> rows, scales;    // encoded as they travel
+    Buffer<uint8_t> expert_outputs;  // where they are not the rows
+    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<float> topk_weights;
+    Buffer<uint32_t> row_offsets;
+    Buffer<float> group_input_scales;
+    Buffer<OutputCheck> check;
+    std::vector<uint32_t> expected_offsets;
+    std::vector<bf16> expected_output;
+  };
+  using BufferSet = std::vector<RankBuffers>;                      // by rank
+  enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
+
+  EpBench(World& world, const Workload& workload, uint64_t lead_us)
+      : world_(world), workload_(workload), lead_us_(lead_us) {}
+  int num_tokens() const { return workload_.tokens_per_rank.front(); }
+  // num_scales: that tokens are encoded with.
+  double host_bytes(int num_sets, int num_scales) const;
+  Status add_set(int set_idx);
+  Status poison(BufferSet& set);
+  Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
+  // Experts of the direct protocol hand their rows over as they travel.
+  CombineFormat expert_format() const {
+    return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
+  }
+  // Else the rows are taken for what the experts made of them.
+  bool has_experts() const {
+    return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
+  }
+  uint64_t expert_row_bytes() const { return combine_row_bytes(expert_format(), workload_.hidden); }
+  Status allocate_rows(int rank, RankBuffers& buffers);
+  Status enqueue_experts(int rank, const RankBuffers& buffers);
+  Status enqueue_check(int rank, const RankBuffers& buffers);
+  Result<Graphs> capture(StepMode mode, Extra extra);
+  Status time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times);
+  // Empty if the set's outputs are right.
+  Result<std::string> check(const BufferSet& set, int set_idx) const;
+  uint64_t bytes_of(const std::string& phase) const;
+
+  World& world_;
+  const Workload workload_;
+  const uint64_t lead_us_;
+  std::unique_ptr<ExpertParallel> ep_;
+  std::vector<BufferSet> sets_;
+  std::string first_difference_;
+};
+
+struct CopyBandwidth {
+  double bytes_per_second;  // read and written
+  uint64_t bytes_copied;
+};
+
+// Of all devices of the world together, from their own memory to their own memory.
+Result<CopyBandwidth> measure_copy(const World& world);
+
+}  // namespace switchyard::tools

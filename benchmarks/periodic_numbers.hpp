@@ -1,0 +1,30 @@
+// Random numbers for tensors too large to make on the host: a period of them that a tensor repeats, from a
+// place of its own on. What lies where can be told without reading the tensor back.
+#pragma once
+
+#include <vector>
+
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard::tools {
+
+class PeriodicNumbers {
+ public:
+  PeriodicNumbers() = default;
+  // Normally distributed.
+  static Result<PeriodicNumbers> create(const Rank& rank, uint64_t seed);
+
+  Status fill(const Buffer<bf16>& tensor, int shift) const;
+  // Elements begin..end - 1 of a tensor that was filled with this shift.
+  std::vector<bf16> at(int shift, size_t begin, size_t end) const;
+
+  const std::vector<bf16>& period() const { return period_; }
+
+ private:
+  const Rank* rank_ = nullptr;
+  std::vector<bf16> period_;
+  Buffer<bf16> on_device_;
+};
+
+}  // namespace switchyard::tools

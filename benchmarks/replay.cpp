@@ -1,0 +1,54 @@
+#include "replay.hpp"
+
+#include <algorithm>
+
+#include "switchyard/detail/launch/kernel_table.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// More than the L2 of any GPU we know, so that what a replay reads is not what the last one left there.
+constexpr uint64_t kRotatedBytes = 64ull << 20;
+constexpr int kMaxSets = 64;
+
+}  // namespace
+
+Timing PhaseSamples::summarize(uint64_t bytes) const {
+  std::vector<double> sorted = microseconds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t last = sorted.size() - 1;
+  const double median = (sorted[last / 2] + sorted[last - last / 2]) / 2;
+  return {median, sorted.front(), sorted[(last * 95 + 99) / 100], bytes};
+}
+
+int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets) {
+  const uint64_t wanted = target == Target::kCuda ? 2 + kRotatedBytes / set_bytes : 2;
+  return static_cast<int>(std::clamp<uint64_t>(wanted, 2, std::clamp(max_sets, 2, kMaxSets)));
+}
+
+Status enqueue_lead(World& world, uint64_t microseconds) {
+  for (int r = 0; r < world.n_ranks() && microseconds > 0; ++r) {
+    const Rank& rank = world.rank(r);
+    SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.kernels().stall, {}, {microseconds * 1000}));
+  }
+  return Status();
+}
+
+Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays) {
+  std::vector<PhaseSamples> samples;
+  for (size_t i = 0; i < std::max<size_t>(static_cast<size_t>(num_replays), graphs.size()); ++i) {
+    Graph& graph = *graphs[i % graphs.size()];
+    SWITCHYARD_RETURN_IF_ERROR(graph.launch());
+    SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
+    Result<std::vector<GraphPhase>> phases = graph.elapsed();
+    if (!phases.ok()) return phases.status();
+    samples.resize(phases.value().size());
+    for (size_t phase_idx = 0; phase_idx < samples.size(); ++phase_idx) {
+      samples[phase_idx].name = phases.value()[phase_idx].name;
+      samples[phase_idx].microseconds.push_back(phases.value()[phase_idx].microseconds);
+    }
+  }
+  return samples;
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,318 @@
+// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block
+// of keys before the sums of the block in front of it, so that the matrix unit works while it exponentiates;
+// and consumers take turns, so that one exponentiates while another multiplies.
+#pragma once
+
+#include "switchyard/detail/attention/kernel_params.hpp"
+#include "switchyard/detail/attention/shared.hpp"
+#if defined(__CUDACC__)
+#include "switchyard/detail/attention/warpgroup_math.cuh"
+#else
+#include "switchyard/detail/attention/host_math.hpp"
+#endif
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionConsumer {
+ public:
+  // consumer_idx: this warpgroup among the consumers.
+  SWITCHYARD_DEVICE AttentionConsumer(const AttentionParams& params, AttentionShared<Config>& shared,
+                                      int consumer_idx)
+      : numbers_(params.numbers),
+        shared_(shared),
+        consumer_idx_(consumer_idx),
+        math_(params.numbers.scale_log2) {}
+
+  // With two stages of queries a tile's first scores are started before the output of the one before it is
+  // stored, and run meanwhile.
+  SWITCHYARD_DEVICE void run() {
+    if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
+    bool is_last = !find_next_tile();
+    if constexpr (kStartsEarly) start_scores();
+    while (!is_last) {
+      tile_idx_ = next_tile_idx();
+      if constexpr (!kStartsEarly && Config::kOverlapsBlocks) start_scores();
+      queries_.advance();
+      note_time(0);
+      if constexpr (Config::kOverlapsBlocks)
+        attend();
+      else
+        attend_in_steps();
+      if constexpr (kStartsEarly) {
+        is_last = !find_next_tile();
+        start_scores();
+        math_.template wait_sums<1>();
+      } else {
+        math_.template wait_sums<0>();
+      }
+      release_values();
+      store();
+      note_time(1);
+      if constexpr (!kStartsEarly) is_last = !find_next_tile();
+    }
+    if constexpr (kStartsEarly) math_.template wait_scores<0>();
+    if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
+  }
+
+ private:
+  static constexpr bool kStartsEarly = Config::kNumQueryStages > 1 && Config::kOverlapsBlocks;
+
+  // Named barriers: a turn for each consumer, and one among all.
+  static constexpr uint32_t kFirstTurnBarrier = 1;
+  static constexpr uint32_t kConsumersBarrier = kFirstTurnBarrier + 3;
+
+  SWITCHYARD_DEVICE void take_turn() {
+    if constexpr (Config::kTakesTurns)
+      target::named_barrier_sync(kFirstTurnBarrier + consumer_idx_, 2 * kWarpgroupThreads);
+  }
+  SWITCHYARD_DEVICE void pass_turn() {
+    if constexpr (Config::kTakesTurns) {
+      const int next = consumer_idx_ + 1 == Config::kNumConsumers ? 0 : consumer_idx_ + 1;
+      target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
+    }
+  }
+  // release: this warp has read the stage; pairs with the producer's wait before the next load into it
+  SWITCHYARD_DEVICE static void release(target::TransferBarrier& empty) {
+    target::sync_warp();
+    if (target::lane_idx() == 0) empty.arrive();
+  }
+
+  // When somebody wants to know: when this block began a tile, and when it had stored it.
+  SWITCHYARD_DEVICE void note_time(int which) const {
+    if (numbers_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
+    uint64_t* times = numbers_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
+    target::st(&times[which], target::now_ns());
+    target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
+  }
+
+  // Read anew where it is needed: registers are scarce.
+  template <typename T>
+  SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
+    return target::ld(&(shared_.tiles[tile_idx_].*field));
+  }
+
+  SWITCHYARD_DEVICE void attend() {
+    math_.begin();
+    const int first_block = tile(&AttentionTile::first_block);
+    const BlocksSeen seen = blocks_seen(tile_idx_);
+    int block = seen.end_block - 1, num_keys = seen.num_last_keys;
+    math_.template wait_scores<0>();
+    release_keys();
+    if (block == first_block) release_queries();
+    pass_over_values(seen);
+    if (block >= seen.end_plain_block) mask_end(block);
+    if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+    math_.exponentiate();
+    math_.take_weights();
+    while (--block >= first_block) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      take_turn();
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
+      math_.shrink_sums();  // while the scores run
+      start_sums(num_keys);
+      num_keys = Config::kTileKeys;
+      pass_turn();
+      math_.template wait_scores<1>();
+      release_keys();
+      if (block == first_block) release_queries();
+      if (Config::kIsBanded && block >= seen.end_plain_block) mask_end(block);
+      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+      math_.exponentiate();
+      math_.template wait_sums<0>();
+      release_values();
+      math_.take_weights();
+    }
+    math_.shrink_sums();
+    start_sums(num_keys);
+  }
+
+  // One thing after the other: the other consumers of the multiprocessor work meanwhile. The last block's
+  // values are left to be released.
+  SWITCHYARD_DEVICE void attend_in_steps() {
+    math_.begin();
+    const int first_block = tile(&AttentionTile::first_block);
+    const BlocksSeen seen = blocks_seen(tile_idx_);
+    pass_over_values(seen);
+    for (int block = seen.end_block - 1; block >= first_block; --block) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
+      math_.template wait_scores<0>();
+      release_keys();
+      if (block == first_block) release_queries();
+      if (block >= seen.end_plain_block) mask_end(block);
+      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+      math_.exponentiate();
+      math_.take_weights();
+      math_.shrink_sums();
+      start_sums(Config::kTileKeys);
+      if (block == first_block) return;
+      math_.template wait_sums<0>();
+      release_values();
+    }
+  }
+
+  SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
+    return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
+  }
+  // Of the queries of the tile at work; queries_ is one ahead.
+  SWITCHYARD_DEVICE uint32_t stage_in_use() const {
+    return Config::kNumQueryStages > 1 ? queries_.stage() ^ 1 : 0;
+  }
+  SWITCHYARD_DEVICE uint32_t next_tile_idx() const { return tile_idx_ == kNumTiles - 1 ? 0 : tile_idx_ + 1; }
+  SWITCHYARD_DEVICE BlocksSeen blocks_seen(uint32_t tile_idx) const {
+    return target::ld(&shared_.blocks_seen[tile_idx][consumer_idx_]);
+  }
+  // Waits for a tile and for the first keys of it that this consumer sees; false: it is the one that says
+  // that no more will come.
+  SWITCHYARD_DEVICE bool find_next_tile() {
+    wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
+    const AttentionTile& next = shared_.tiles[next_tile_idx()];
+    const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
+    if (target::ld(&next.num_tokens) == 0) return false;
+    for (int i = 0; i < num_unseen; ++i) {
+      wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+      release_keys();
+    }
+    wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
+    return true;
+  }
+  // Of the next tile. Always, even of what is there when no tile is: scores that run on one way only would
+  // cost all of them a wait.
+  SWITCHYARD_DEVICE void start_scores() {
+    const unsigned char *queries = queries_at(queries_.stage()), *keys = shared_.keys[keys_.stage()];
+    if constexpr (Config::kPartKeys == Config::kTileKeys)
+      math_.start_scores(queries, keys);
+    else
+      math_.start_scores_of_part(queries, keys, blocks_seen(tile_idx_).num_last_keys);
+  }
+  SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
+  // Of the block's first num_keys keys at least.
+  SWITCHYARD_DEVICE void start_sums(int num_keys) {
+    wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+    math_.start_sums(shared_.values[values_.stage()], num_keys);
+  }
+  SWITCHYARD_DEVICE void release_keys() {
+    release(shared_.keys_empty[keys_.stage()]);
+    keys_.advance();
+  }
+  SWITCHYARD_DEVICE void release_values() {
+    release(shared_.values_empty[values_.stage()]);
+    values_.advance();
+  }
+  // Of the tile's last blocks, whose keys find_next_tile() passed over. Their turns are taken all the same:
+  // all consumers have as many.
+  SWITCHYARD_DEVICE void pass_over_values(const BlocksSeen& seen) {
+    clear_strangers(seen.end_block + seen.num_unseen - 1);
+    for (int i = 0; i < seen.num_unseen; ++i) {
+      take_turn();
+      pass_turn();
+      wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+      release_values();
+    }
+  }
+  // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
+  // number is no number: values there become 0, before any consumer uses them.
+  SWITCHYARD_DEVICE void clear_strangers(int block) {
+    const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
+    if (num_left >= Config::kTileKeys) return;
+    const int num_used = num_used_of(num_left);
+    if (num_left == num_used) return;
+    wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
+    constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
+    const int thread = target::thread_idx() - kWarpgroupThreads;
+    for (int panel = 0; panel < Config::kNumPanels; ++panel) {
+      unsigned char* rows =
+          shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
+      for (int byte = thread * kUnitBytes; byte < (num_used - num_left) * kPanelRowBytes;
+           byte += kNumThreads * kUnitBytes)
+        target::st_16(rows + byte, Vec16{});
+    }
+    target::fence_proxy_async_shared();  // before the matrix unit reads them
+    target::named_barrier_sync(kConsumersBarrier, kNumThreads);
+  }
+
+  // Of a block with so many keys, those that the sums look at.
+  SWITCHYARD_DEVICE static int num_used_of(int num_keys) {
+    constexpr int kPart = Config::kPartKeys;
+    const int num_used = num_keys <= kPart ? kPart : (num_keys - 1) / kPart * kPart + kPart;
+    return num_used < Config::kTileKeys ? num_used : Config::kTileKeys;
+  }
+
+  // Keys that the rows of this tile do not all see.
+  SWITCHYARD_DEVICE void mask_end(int block) {
+    const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
+    if constexpr (!Config::kIsBanded) return math_.mask_from([&](int) { return num_keys; });
+    math_.mask_from([&](int row) {
+      const int end = position_of(row, block) + numbers_.window_right + 1;
+      return end < num_keys ? end : num_keys;
+    });
+  }
+  SWITCHYARD_DEVICE void mask_begin(int block) {
+    math_.mask_before([&](int row) { return position_of(row, block) - numbers_.window_left; });
+  }
+  // Of a row of this consumer among the keys, counted from the first one of the block.
+  SWITCHYARD_DEVICE int position_of(int row, int block) const {
+    return tile(&AttentionTile::first_position) + token_of(consumer_idx_ * kWarpgroupRows + row) -
+           block * Config::kTileKeys;
+  }
+
+  SWITCHYARD_DEVICE int token_of(int row_in_tile) const {
+    if constexpr (!Config::kIsDecode) return row_in_tile;
+    return row_in_tile / static_cast<int>(numbers_.heads_per_tile);
+  }
+  // Where the rows of the tile at work go, read once: a read of shared memory for each of them is slow.
+  struct OutputRows {
+    int64_t first_place;  // of the tile's first row among all rows and heads
+    int num_tokens;
+  };
+  SWITCHYARD_DEVICE OutputRows output_rows() const {
+    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * numbers_.num_heads +
+                tile(&AttentionTile::first_head),
+            static_cast<int>(tile(&AttentionTile::num_tokens))};
+  }
+  // The place of a row of the tile among all rows and heads; -1: the row is not there.
+  SWITCHYARD_DEVICE int64_t place_of(const OutputRows& rows, int row_in_tile) const {
+    const int token = token_of(row_in_tile);
+    if (token >= rows.num_tokens) return -1;
+    const int64_t place = rows.first_place + static_cast<int64_t>(token) * numbers_.num_heads;
+    if constexpr (!Config::kIsDecode) return place;
+    return place + row_in_tile % static_cast<int>(numbers_.heads_per_tile);
+  }
+
+  SWITCHYARD_DEVICE void store() {
+    const OutputRows rows = output_rows();
+    const int first_row = consumer_idx_ * kWarpgroupRows;
+    const int64_t num_places = static_cast<int64_t>(numbers_.num_rows) * numbers_.num_heads;
+    const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split) : 0;
+    const bool is_partial = Config::kIsDecode && numbers_.num_splits > 1;
+    float* lse = is_partial ? numbers_.partial_lse + split * num_places : numbers_.lse;
+    math_.finish([&](int row, float value) {
+      const int64_t place = place_of(rows, first_row + row);
+      if (lse != nullptr && place >= 0) target::st(&lse[place], value);
+    });
+    if constexpr (Config::kIsDecode) {
+      if (is_partial)
+        return math_.store_floats([&](int row) -> float* {
+          const int64_t place = place_of(rows, first_row + row);
+          return place < 0 ? nullptr
+                           : numbers_.partial_output + (split * num_places + place) * Config::kHeadDim;
+        });
+    }
+    const auto output_of = [&](int row) -> bf16* {
+      const int64_t place = place_of(rows, first_row + row);
+      return place < 0 ? nullptr : numbers_.output + place * Config::kHeadDim;
+    };
+    math_.store_rows_of(output_of);
+  }
+
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  const int consumer_idx_;
+  WarpgroupMath<Config> math_;
+  StageCursor<Config::kNumQueryStages> queries_;
+  uint32_t tile_idx_ = kNumTiles - 1;  // of the tile at work
+  StageCursor<Config::kNumKeyStages> keys_, values_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,90 @@
+// The parameters of the attention kernels.
+#pragma once
+
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/schedule/tile_summary.hpp"
+#include "switchyard/detail/target/vocabulary.hpp"
+
+namespace switchyard {
+
+enum class TileSchedulerKind { kTransient, kTile, kQueued };
+
+// Everything about the order of tiles, in numbers: the kernel makes a scheduler of it
+// (attention/any_scheduler.hpp).
+struct TileOrderParams {
+  TileSchedulerKind kind = TileSchedulerKind::kTile;
+  MHASchedule order = MHASchedule::DEFAULT;
+  MHATileShape shape;
+  uint32_t* queue = nullptr;              // kQueued: a word that is 0 before and after every launch
+  const uint32_t* row_offsets = nullptr;  // of queries; null: all sequences have max_seq_len
+  MHATilePlan plan;
+  uint32_t batch_size = 0;
+  uint32_t max_num_prompt_tiles = 0;
+  uint32_t max_seq_len = 0;
+  uint32_t max_num_keys = 0;
+};
+
+// Where the keys of a sequence lie. Row offsets; or one length for all; or pages, with lengths of their own.
+struct KeyPlaces {
+  const uint32_t* row_offsets = nullptr;  // [batch_size + 1]
+  const uint32_t* lengths = nullptr;      // [batch_size]; null: by row offsets, or max_seq_len
+  uint32_t max_seq_len = 0;  // without row offsets and pages: sequence s begins at row s * max_seq_len
+  const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]
+  uint32_t pages_per_sequence = 0;
+  uint32_t page_rows_log2 = 0;
+  uint32_t box_rows = 0;  // keys of one load
+
+  SWITCHYARD_HD uint32_t num_keys(uint32_t prompt_idx) const {
+    if (lengths != nullptr) return lengths[prompt_idx];
+    return row_offsets == nullptr ? max_seq_len : row_offsets[prompt_idx + 1] - row_offsets[prompt_idx];
+  }
+};
+
+inline constexpr int kNoWindow = INT32_MAX / 2;
+
+struct AttentionNumbers {
+  TileOrderParams order;
+  KeyPlaces keys;
+  uint32_t num_heads = 0;           // of queries
+  uint32_t heads_per_kv_head = 1;   // query heads that share a K/V head
+  uint32_t heads_per_tile = 1;      // query heads that share a tile: 1, or heads_per_kv_head when decoding
+  uint32_t tokens_per_tile = 0;     // rows of a tile are [token][head]
+  int32_t window_left = kNoWindow;  // query at position p sees keys p - left .. p + right
+  int32_t window_right = kNoWindow;
+  uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
+  uint32_t split_keys = 0;
+  float scale_log2 = 0;             // of the scores, times log2(e)
+  bf16* output = nullptr;           // [row][head][head_dim]
+  float* lse = nullptr;             // [row][head], natural logarithm; null: not wanted
+  float* partial_output = nullptr;  // more than one split: [split][row][head][head_dim], and lse of each
+  float* partial_lse = nullptr;
+  uint32_t num_rows = 0;           // of queries, in all
+  uint64_t* tile_times = nullptr;  // null, or for each tile of the regular grid: begin, end, block
+};
+
+// The small kernel after a launch with several splits.
+struct CombineSplitsParams {
+  const float* partial_output;  // [split][place][head_dim], a place for each row and head
+  const float* partial_lse;     // [split][place]
+  bf16* output;                 // [place][head_dim]
+  float* lse;                   // [place], or null
+  const uint32_t*
+      row_offsets;  // [batch_size + 1]: rows outside of them are nobody's; null: all are somebody's
+  uint32_t batch_size;
+  uint32_t num_heads;
+  uint32_t num_splits;
+  uint32_t num_places;
+  uint32_t head_dim;  // a multiple of 64
+};
+
+// The small kernel before a launch with ragged sequences.
+struct PlanTilesParams {
+  const uint32_t* row_offsets;
+  uint32_t batch_size;
+  uint32_t tile_rows;
+  MHASchedule order;
+  MHATilePlan plan;
+  KeyPlaces keys;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,71 @@
+// The planner of an attention block: one warp that asks the scheduler for tiles and says what each of them
+// needs, ahead of the producer, so that nobody waits for the queue or for divisions.
+#pragma once
+
+#include "switchyard/detail/attention/any_scheduler.hpp"
+#include "switchyard/detail/attention/shared.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionPlanner {
+ public:
+  SWITCHYARD_DEVICE AttentionPlanner(const AttentionNumbers& numbers, AttentionShared<Config>& shared)
+      : numbers_(numbers), shared_(shared) {}
+
+  SWITCHYARD_DEVICE void run() {
+    AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
+    do {
+      wait_together(shared_.plan_empty, plan_.parity() ^ 1);  // until the producer asks
+      plan_.advance();
+      scheduler.find_next();
+      const AttentionTile tile =  // without tokens: the end
+          scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
+      if (target::lane_idx() == 0) publish(tile);
+      tiles_.advance();
+    } while (scheduler.is_valid());
+  }
+
+ private:
+  SWITCHYARD_DEVICE void publish(const AttentionTile& tile) {
+    AttentionTile* plan = &shared_.tiles[tiles_.stage()];
+    BlocksSeen* blocks_seen = shared_.blocks_seen[tiles_.stage()];
+    target::st(plan, tile);
+    SWITCHYARD_ROLLED
+    for (int consumer_idx = 0; consumer_idx < Config::kNumConsumers; ++consumer_idx) {
+      // The tile is read again for each: registers are scarce.
+      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), numbers_, consumer_idx);
+      target::st(&blocks_seen[consumer_idx], seen);
+    }
+    // release: publishes the plan; pairs with the producer's wait for plan_full
+    shared_.plan_full.arrive();
+  }
+
+  SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
+    AttentionTile tile{};
+    tile.first_row = info.start_of_seq + info.prompt_offset;
+    const uint32_t num_left = info.seq_len - info.prompt_offset;
+    tile.num_tokens = num_left < numbers_.tokens_per_tile ? num_left : numbers_.tokens_per_tile;
+    tile.first_head = info.head_idx / numbers_.num_splits * numbers_.heads_per_tile;
+    tile.split = info.head_idx % numbers_.num_splits;
+    tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
+    tile.prompt_idx = info.prompt_idx;
+    const KeyPlaces& keys = numbers_.keys;
+    const uint32_t num_keys = keys.num_keys(info.prompt_idx);
+    tile.first_key_row =
+        keys.row_offsets == nullptr ? info.prompt_idx * keys.max_seq_len : keys.row_offsets[info.prompt_idx];
+    tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
+    find_blocks<Config>(tile, numbers_, static_cast<int32_t>(num_keys));
+    tile.grid_idx = (info.prompt_idx * numbers_.order.shape.num_heads + info.head_idx) *
+                        numbers_.order.max_num_prompt_tiles +
+                    info.prompt_offset / numbers_.tokens_per_tile;
+    return tile;
+  }
+
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  StageCursor<1> plan_;
+  StageCursor<kNumTiles> tiles_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

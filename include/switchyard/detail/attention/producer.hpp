@@ -1,0 +1,149 @@
+// The producer of an attention block: one warp that takes the planner's tiles and starts the loads of their
+// queries, keys and values, as far ahead of the consumers as there are stages.
+#pragma once
+
+#include "switchyard/detail/attention/kernel_params.hpp"
+#include "switchyard/detail/attention/shared.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class AttentionProducer {
+ public:
+  SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
+      : params_(params), numbers_(params.numbers), shared_(shared) {}
+
+  // Keys are needed one block ahead of values, also from one tile to the next: where there is a stage for its
+  // queries, the next tile and its first keys come before the last values of this one.
+  SWITCHYARD_DEVICE void run() {
+    bool has_tile = begin_next();
+    while (has_tile) {
+      const AttentionTile& tile = *tile_;
+      const int first_block = target::ld(&tile.first_block);
+      int block = target::ld(&tile.end_block) - 1;
+      if (block < first_block + kBlocksAhead) ask_planner();
+      for (; block > first_block; --block) {
+        if (block == first_block + kBlocksAhead) ask_planner();
+        load_keys(tile, block - 1);
+        load_values(tile, block);
+      }
+      if constexpr (Config::kNumQueryStages > 1) has_tile = begin_next();
+      load_values(tile, first_block);
+      if constexpr (Config::kNumQueryStages == 1) has_tile = begin_next();
+    }
+  }
+
+ private:
+  // When so many blocks are left to load the planner is asked for the next tile: early enough that it is
+  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
+  // Small blocks are worked on in half the time.
+  static constexpr int kBlocksAhead = Config::kIsShort ? 4 : 2;
+
+  SWITCHYARD_DEVICE void ask_planner() {
+    target::sync_warp();
+    // release: the tile at work is published, so that all consumers have stored the one whose place the next
+    // one takes; pairs with the planner's wait before it asks for a tile and writes there
+    if (target::lane_idx() == 0) shared_.plan_empty.arrive();
+  }
+
+  // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
+  SWITCHYARD_DEVICE bool publish_next() {
+    const uint32_t stage = queries_.stage();
+    wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    wait_together(shared_.plan_full, plan_.parity());
+    plan_.advance();
+    tile_ = &shared_.tiles[tiles_.stage()];
+    tiles_.advance();
+    queries_.advance();
+    if (target::lane_idx() == 0) load_queries(stage);
+    target::sync_warp();
+    return target::ld(&tile_->num_tokens) != 0;
+  }
+  SWITCHYARD_DEVICE void load_queries(uint32_t stage) {
+    const bool has_queries = target::ld(&tile_->num_tokens) != 0;
+    const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
+    target::TransferBarrier& full = shared_.queries_full[stage];
+    // release: publishes the tile; pairs with the consumers' wait for queries_full
+    full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
+    if (!has_queries) return;
+    const int head = static_cast<int>(target::ld(&tile_->first_head));
+    const int row = static_cast<int>(target::ld(&tile_->first_row));
+    SWITCHYARD_UNROLL
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
+      target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes),
+                          params_.queries, panel * kPanelColumns, head, row, full, CacheHint::kStream);
+  }
+
+  SWITCHYARD_DEVICE bool begin_next() {
+    const bool has_tile = publish_next();
+    if (has_tile) load_keys(*tile_, target::ld(&tile_->end_block) - 1);
+    return has_tile;
+  }
+
+  SWITCHYARD_DEVICE void load_keys(const AttentionTile& tile, int block) {
+    load(tile, block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+  }
+  SWITCHYARD_DEVICE void load_values(const AttentionTile& tile, int block) {
+    load(tile, block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+  }
+
+  template <typename Tiles, typename Barriers>
+  SWITCHYARD_DEVICE void load(const AttentionTile& tile, int block, const target::TensorMap& map,
+                              Tiles& tiles, Barriers& full, Barriers& empty,
+                              StageCursor<Config::kNumKeyStages>& cursor) {
+    const uint32_t stage = cursor.stage();
+    wait_together(empty[stage], cursor.parity() ^ 1);
+    cursor.advance();
+    if (numbers_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
+    if (target::lane_idx() != 0) return;
+    full[stage].arrive_expect(Config::kKeyBytes);
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
+    const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
+    SWITCHYARD_UNROLL
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
+      target::tensor_load(tiles[stage] + panel * (Config::kTileKeys * kPanelRowBytes), map,
+                          panel * kPanelColumns, kv_head, row, full[stage], CacheHint::kKeep);
+  }
+
+  // A load for as many rows as lie together.
+  SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
+                                    unsigned char* rows, target::TransferBarrier& full) {
+    if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
+    target::sync_warp();
+    const uint32_t box_rows = numbers_.keys.box_rows;
+    const uint32_t num_boxes = Config::kTileKeys / box_rows;
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
+    for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
+         i += kWarpSize) {
+      const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
+      const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
+      target::tensor_load(rows + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
+                          static_cast<int>(panel * kPanelColumns), kv_head, row_of_key(tile, key), full,
+                          CacheHint::kKeep);
+    }
+  }
+
+  // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked. A
+  // tile that sees no key gets rows past the end of all: zeros, which cost no memory traffic.
+  SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
+    const KeyPlaces& keys = numbers_.keys;
+    const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile.num_keys));
+    if (num_keys == 0) return INT32_MAX / 2;
+    if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile.first_key_row) + key);
+    const uint32_t page = key < num_keys ? key >> keys.page_rows_log2 : 0;
+    const uint32_t row_in_page = key & ((1u << keys.page_rows_log2) - 1);
+    const uint64_t entry = uint64_t{target::ld(&tile.prompt_idx)} * keys.pages_per_sequence + page;
+    return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);
+  }
+
+  const AttentionParams& params_;
+  const AttentionNumbers& numbers_;
+  AttentionShared<Config>& shared_;
+  AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
+  StageCursor<1> plan_;
+  StageCursor<kNumTiles> tiles_;
+  StageCursor<Config::kNumQueryStages> queries_;
+  StageCursor<Config::kNumKeyStages> keys_, values_;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

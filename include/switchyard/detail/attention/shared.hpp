@@ -1,0 +1,49 @@
+// The shared memory of an attention block: tiles of queries, keys and values, and the barriers by which
+// planner, producer and consumers hand them to each other.
+#pragma once
+
+#include "switchyard/detail/attention/tile.hpp"
+#include "switchyard/detail/target/matrix.hpp"
+#include "switchyard/detail/target/pipeline.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// A tile's queries are given back before its output is stored: the one after the next may be published while
+// consumers still read the first, and the planner be asked for the one after that.
+inline constexpr int kNumTiles = 4;
+
+// Tiles come first: they want the largest alignment.
+template <typename Config>
+struct AttentionShared {
+  using Bytes = unsigned char;
+
+  alignas(target::kTileAlignment) Bytes queries[Config::kNumQueryStages][Config::kQueryBytes];
+  alignas(target::kTileAlignment) Bytes keys[Config::kNumKeyStages][Config::kKeyBytes];
+  alignas(target::kTileAlignment) Bytes values[Config::kNumKeyStages][Config::kKeyBytes];
+
+  target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
+  target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
+  target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
+  AttentionTile tiles[kNumTiles];
+  BlocksSeen blocks_seen[kNumTiles][Config::kNumConsumers];
+  target::TransferBarrier plan_full, plan_empty;  // of the tile after the last one published
+  uint32_t scheduler_slots[2];
+
+  SWITCHYARD_DEVICE void init_barriers() {
+    constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
+    plan_full.init(1);
+    plan_empty.init(1);
+    for (int stage = 0; stage < Config::kNumQueryStages; ++stage) {
+      queries_full[stage].init(1);
+      queries_empty[stage].init(kNumConsumerWarps);
+    }
+    for (int stage = 0; stage < Config::kNumKeyStages; ++stage) {
+      keys_full[stage].init(1);
+      keys_empty[stage].init(kNumConsumerWarps);
+      values_full[stage].init(1);
+      values_empty[stage].init(kNumConsumerWarps);
+    }
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

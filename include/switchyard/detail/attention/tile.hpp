@@ -1,0 +1,97 @@
+// One tile of work as the roles of a block tell it to each other.
+#pragma once
+
+#include "switchyard/detail/attention/config.hpp"
+#include "switchyard/detail/attention/params.hpp"
+
+namespace switchyard {
+
+// Blocks of keys as one consumer sees them: from end_block on none of its rows sees a key, and of blocks
+// first_plain_block .. end_plain_block - 1 every row sees every key.
+// Read at once, with every tile.
+struct alignas(16) BlocksSeen {
+  int32_t end_block;
+  int32_t first_plain_block;
+  int32_t end_plain_block;
+  int32_t num_unseen;     // of the tile's blocks, from end_block on
+  int32_t num_last_keys;  // of block end_block - 1: no row sees more
+};
+
+struct AttentionTile {
+  uint32_t first_row;   // of the queries, among the rows of all sequences
+  uint32_t num_tokens;  // that are there; 0: no more tiles will come
+  uint32_t first_head;
+  uint32_t kv_head;
+  uint32_t split;
+  uint32_t first_key_row;  // of the sequence, among the rows of all keys
+  uint32_t prompt_idx;
+  int32_t num_keys;        // that this tile may see at all: of the sequence, up to the end of the split
+  int32_t first_position;  // of the tile's first token among the keys
+  int32_t first_block;  // blocks of keys: first_block .. end_block - 1, worked on from the last to the first
+  int32_t end_block;
+  uint32_t grid_idx;  // the tile's place in the regular grid, for tile_times
+};
+
+// Of the blocks of a tile, what one consumer sees.
+template <typename Config>
+SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const AttentionNumbers& numbers,
+                                          int consumer_idx) {
+  constexpr int32_t kTileKeys = Config::kTileKeys;
+  int32_t first_token = 0, end_token = static_cast<int32_t>(tile.num_tokens);
+  if constexpr (Config::kNumConsumers > 1) {  // then a row is a token
+    first_token = consumer_idx * kWarpgroupRows;
+    if (end_token > first_token + kWarpgroupRows) end_token = first_token + kWarpgroupRows;
+  }
+  const int32_t first_position = tile.first_position + first_token;
+  const int32_t last_position = tile.first_position + end_token - 1;
+  int32_t end_key = first_token < end_token ? tile.num_keys : 0;  // without a row: nothing is seen
+  if (numbers.window_right < kNoWindow && end_key > last_position + numbers.window_right + 1)
+    end_key = last_position + numbers.window_right + 1;
+  int32_t end_seen = tile.num_keys, first_seen = 0;  // by every row
+  if (numbers.window_right < kNoWindow && end_seen > first_position + numbers.window_right + 1)
+    end_seen = first_position + numbers.window_right + 1;
+  if (numbers.window_left < kNoWindow && last_position > numbers.window_left)
+    first_seen = last_position - numbers.window_left;
+  // Every consumer has a block. And it passes over no more than it can while it still holds the last values
+  // of the tile before: the keys of a third would wait for values that wait for their stage.
+  constexpr int32_t kMaxUnseen = 2;
+  BlocksSeen seen;
+  seen.end_block = end_key < 0 ? 0 : (end_key + kTileKeys - 1) / kTileKeys;
+  if (seen.end_block < tile.end_block - kMaxUnseen) seen.end_block = tile.end_block - kMaxUnseen;
+  if (seen.end_block <= tile.first_block) seen.end_block = tile.first_block + 1;
+  seen.num_unseen = tile.end_block - seen.end_block;
+  seen.num_last_keys = end_key - (seen.end_block - 1) * kTileKeys;
+  if (seen.num_last_keys < 1) seen.num_last_keys = 1;
+  seen.first_plain_block = (first_seen + kTileKeys - 1) / kTileKeys;
+  seen.end_plain_block = end_seen < 0 ? 0 : end_seen / kTileKeys;
+  return seen;
+}
+
+// Which keys a tile works on.
+template <typename Config>
+SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionNumbers& numbers, int32_t num_keys) {
+  constexpr int32_t kTileKeys = Config::kTileKeys;
+  int32_t first_key = 0, end_key = num_keys;
+  if (numbers.num_splits > 1) {
+    first_key = static_cast<int32_t>(tile.split * numbers.split_keys);
+    if (end_key > first_key + static_cast<int32_t>(numbers.split_keys))
+      end_key = first_key + static_cast<int32_t>(numbers.split_keys);
+  }
+  tile.num_keys = end_key;
+  const int32_t last_position = tile.first_position + static_cast<int32_t>(tile.num_tokens) - 1;
+  if (numbers.window_right < kNoWindow && end_key > last_position + numbers.window_right + 1)
+    end_key = last_position + numbers.window_right + 1;
+  if (numbers.window_left < kNoWindow && first_key < tile.first_position - numbers.window_left)
+    first_key = tile.first_position - numbers.window_left;
+  if (end_key < 0) end_key = 0;
+  tile.first_block = first_key / kTileKeys;
+  tile.end_block = (end_key + kTileKeys - 1) / kTileKeys;
+  if (end_key <= first_key) {
+    // Rows that see nothing: one block, of which nothing is seen, so that every tile has one.
+    tile.num_keys = 0;
+    tile.first_block = 0;
+    tile.end_block = 1;
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,42 @@
+// What the all-reduce behind a step without all-to-all exchanges, and its parameters.
+#pragma once
+
+#include "switchyard/detail/ep/params.hpp"
+
+namespace switchyard {
+
+// Values: bf16 [2][max_tokens][hidden], where steps take turns. Cells: uint64 [n_ranks], a StepCell each with
+// the number of the rank's tokens, and behind them what a rank keeps for itself.
+struct AllReduceLayout {
+  int n_ranks;
+  int max_tokens;
+  int hidden;
+
+  CheckedSize value_bytes() const {
+    return CheckedSize(2) * CheckedSize(max_tokens) * CheckedSize(hidden) * CheckedSize(sizeof(bf16));
+  }
+  SWITCHYARD_HD bf16* values(bf16* base, uint32_t step) const {
+    return base + static_cast<uint64_t>(step % 2) * max_tokens * hidden;
+  }
+  SWITCHYARD_HD constexpr uint64_t cell_bytes() const {
+    return static_cast<uint64_t>(n_ranks) * sizeof(uint64_t) + 2 * sizeof(int32_t);
+  }
+  // Steps that have ended.
+  SWITCHYARD_HD int32_t* num_steps(uint64_t* cells) const {
+    return reinterpret_cast<int32_t*>(cells + n_ranks);
+  }
+  SWITCHYARD_HD int32_t* blocks_done(uint64_t* cells) const { return num_steps(cells) + 1; }
+};
+
+struct AllReduceParams {
+  AllReduceLayout layout;
+  int32_t my_rank;
+  Scope signal_scope;  // as in dispatch
+  int32_t num_tokens;  // the same on all ranks: a rank that has another number is a fault
+  bf16* values;        // [num_tokens][hidden]: partial sums, and what becomes of them
+  RankPointers<bf16> exchanged;
+  RankPointers<uint64_t> cells;
+  FaultChannel fault;
+};
+
+}  // namespace switchyard

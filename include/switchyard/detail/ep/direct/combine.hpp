@@ -1,0 +1,153 @@
+// combine, direct protocol: combine_async says where this rank's expert output lies; combine_wait pulls each
+// token's rows from their owners and sums them up in one pass.
+#pragma once
+
+#include <type_traits>
+
+#include "switchyard/detail/ep/begin_kernel.hpp"
+#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/pair_table.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/row_sum.hpp"
+#include "switchyard/detail/ep/token_sources.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// All ranks have skipped the step's dispatch, and know it: there is nothing to signal, nor to wait for.
+template <FixedShape Fixed>
+SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
+  return target::ld(counters.is_skipped()) != 0 && !is_mutant<Fixed>(LogicMutant::kSkippedStepCombined);
+}
+
+template <FixedShape Fixed, typename Epilogue>
+struct DirectCombineAsync {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.ep_counters};
+
+  SWITCHYARD_DEVICE explicit DirectCombineAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::block_idx() != 0) return;
+    // Loads first, looks second: they are under way together.
+    const bool is_broken = is_poisoned(params.fault);
+    const bool is_skipped = was_skipped<Fixed>(counters);
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    if (is_broken | is_skipped) return;  // a broken step left nothing to show
+    const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) -
+                                                  params.recv_bufs.of_rank[params.my_rank]);
+    const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      // release: lets the rank read this rank's expert output; pairs with the acquire in its combine_wait
+      target::st_release(params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank,
+                         StepCell{step, place}.pack());
+  }
+};
+
+struct DirectCombineShared {
+  const std::byte* output_of_rank[kMaxRanks];
+  TokenSources sources;
+  // Behind it: what a RowSum needs.
+
+  template <typename Rows>
+  SWITCHYARD_HD static constexpr uint64_t bytes(int num_warps) {
+    return sizeof(DirectCombineShared) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
+  }
+};
+static_assert(sizeof(DirectCombineShared) % kRowSumAlignment == 0);
+
+template <FixedShape Fixed, typename Epilogue, typename Rows>
+struct DirectCombineWait {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.ep_counters};
+  DirectCombineShared& shared = target::shared_storage<DirectCombineShared>();
+  const uint32_t row_bytes = Rows::row_bytes(shape.hidden());
+
+  SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    const bool is_skipped = was_skipped<Fixed>(counters);
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineWaitIgnoresPoison);
+    if (is_skipped) return;
+    if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
+    admit_successor();
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
+    RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
+    for_each_row(static_cast<uint32_t>(params.num_tokens),
+                 [&](uint32_t token_idx, int worker_idx, int num_workers) {
+                   if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
+                     store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
+                   else
+                     reduce(row_sum, static_cast<int>(token_idx), worker_idx, num_workers);
+                 });
+  }
+
+  // Waits until every rank's expert output is there.
+  SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_well) {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
+    bool arrived = is_well;
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
+      StepCell place{};
+      const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
+      if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
+        place = StepCell::unpack(target::ld_acquire_system(cell));
+      else
+        // acquire: the rank's expert output; pairs with the release in its combine_async
+        arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
+      shared.output_of_rank[rank] =
+          params.recv_bufs.of_rank[rank] + uint64_t{place.value} * OutputCellLayout::kUnit;
+    }
+    return sync_block_all_well(arrived);
+  }
+
+  SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
+    const int id = params.topk_ids[id_idx];
+    if (id == -1 && is_mutant<Fixed>(LogicMutant::kPaddingPulled)) return 0;
+    return shape.expert_of_id(id);
+  }
+  SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
+    return shared.output_of_rank[shape.owner_rank(expert_idx)] +
+           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+  }
+
+  SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {
+    for (int k = 0; k < shape.top_k(); ++k) {
+      const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
+      const int expert_idx = expert_of(id_idx);
+      bf16* output = params.epilogue.output + id_idx * shape.hidden();
+      const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
+      for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
+           column += num_workers * Rows::kColumns)
+        Rows::store(row, shape.hidden(), column, output);
+    }
+  }
+
+  SWITCHYARD_DEVICE void reduce(RowSum<Rows>& row_sum, int token_idx, int worker_idx, int num_workers) {
+    const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
+    row_sum.run(
+        {shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
+        [&](int column, const float(&sums)[kColumnsPerThread]) { params.epilogue(token_idx, column, sums); });
+  }
+
+  SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
+    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+    const int expert_idx = target::lane_idx() < shape.top_k() ? expert_of(id_idx) : -1;
+    if (expert_idx < 0) return {};
+    return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+  }
+  SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
+    const int row = params.shared_expert.row_of(token_idx);
+    if (row < 0) return {};
+    return {shared.output_of_rank[params.my_rank] + static_cast<uint64_t>(row) * row_bytes, 1.0f};
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,109 @@
+// dispatch_wait, direct protocol: rows and src_info are where they belong when all ranks have signalled. So
+// are scales, unless their tensor interleaves rows: then all blocks fetch them and bring them there, in whole
+// lines of memory.
+#pragma once
+
+#include "switchyard/detail/ep/begin_kernel.hpp"
+#include "switchyard/detail/ep/direct/dispatch_async.hpp"
+#include "switchyard/detail/ep/direct/staged_scales.hpp"
+#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed, typename Format>
+struct DirectDispatchWait {
+  using Params = DispatchParams<Format>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  DirectCounters counters{params.ep_counters};
+
+  SWITCHYARD_DEVICE explicit DirectDispatchWait(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if constexpr (InterleavedTokenFormat<Format>) {
+      const uint32_t step = next_step();
+      if (target::block_idx() == 0) publish_offsets();
+      if (!collect_rows(step)) return;  // a fault: the host resets everything
+      admit_successor();
+      place_scales();
+      count_step(step);
+    } else {
+      // One block is enough: a stream's next launch comes when it has ended.
+      if (target::block_idx() != 0) return;
+      const uint32_t step = next_step();
+      publish_offsets();
+      if (!collect_rows(step)) return;
+      admit_successor();
+      // All blocks of this rank have signalled, so none needs the old number any more.
+      if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
+        target::st(counters.num_steps(), static_cast<int32_t>(step));
+    }
+  }
+
+  SWITCHYARD_DEVICE uint32_t next_step() const {
+    return 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
+  }
+
+  SWITCHYARD_DEVICE void place_scales() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPlaceScales);
+    std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
+    const Format format = params.format.with_output(memory, memory + params.scales_offset);
+    const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
+    uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
+    if (is_mutant<Fixed>(LogicMutant::kLastScaleBandForgotten)) num_rows -= num_rows % ScaleBand::kRows;
+    const StagedScales staged{params, token_scales_layout(shape, format),
+                              static_cast<uint32_t>(shape.n_ranks()), num_rows};
+    // Stages are free: all copies out of them have ended.
+    auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
+    PlaceScales<Format>{format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared)}.run();
+  }
+
+  // The last block that has read the old number of the step writes the new one.
+  SWITCHYARD_DEVICE void count_step(uint32_t step) const {
+    target::sync_block();
+    if (target::thread_idx() != 0) return;
+    // acq_rel: every block's read of the number comes before the last block's write; pairs with itself
+    if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) !=
+        (is_mutant<Fixed>(LogicMutant::kStepCountedByFirstBlock) ? 0 : target::num_blocks() - 1))
+      return;
+    target::st(counters.num_steps(), static_cast<int32_t>(step));
+    target::st_relaxed_device(counters.blocks_waited(), 0);
+  }
+
+  // Known before any row is there.
+  SWITCHYARD_DEVICE void publish_offsets() {
+    const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
+    for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
+      target::st(&params.row_offsets[group_idx],
+                 static_cast<uint32_t>(target::ld(counters.row_offset(group_idx))));
+      if (group_idx == num_groups) continue;
+      target::st(&params.expert_ids[group_idx], group_idx);
+      if constexpr (ExpertTokenFormat<Format>)
+        params.format.publish_expert(group_idx, target::ld(counters.row_offset(group_idx)));
+    }
+  }
+
+  // Waits until the rows of every rank for every expert here have arrived. Only the waits look for poison:
+  // rows that have all arrived are whole, whatever broke since.
+  SWITCHYARD_DEVICE bool collect_rows(uint32_t step) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectRows);
+    bool arrived = true;
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
+      const int src_rank = pair_idx % shape.n_ranks();
+      const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+      StepCell num_rows{};
+      if (is_mutant<Fixed>(LogicMutant::kRowsNotAwaited)) continue;
+      // acquire: the rank's rows of this expert; pairs with the release in its finish()
+      arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
+                               params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
+    }
+    return sync_block_all_well(arrived);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,65 @@
+// How many of a rank's ids name each expert: every block counts all of them, those of tokens before its own
+// apart.
+#pragma once
+
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Ids that a thread has in flight at once, by fours; padding where there is no whole four.
+struct IdBatch {
+  static constexpr int kFours = 4;
+  Vec16 fours[kFours];
+
+  SWITCHYARD_DEVICE static int first_of_four(int batch_idx, int i) {
+    return 4 * ((batch_idx * kFours + i) * target::num_threads() + target::thread_idx());
+  }
+  SWITCHYARD_DEVICE static IdBatch load(const int32_t* ids, int num_ids, int batch_idx) {
+    IdBatch batch;
+    for (int i = 0; i < kFours; ++i) {
+      const int id_idx = first_of_four(batch_idx, i);
+      batch.fours[i] = id_idx + 4 <= num_ids ? target::ld_16(ids + id_idx)
+                                             : Vec16{{UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    }
+    return batch;
+  }
+};
+
+template <FixedShape Fixed>
+struct IdCounts {
+  const ShapeOf<Fixed>& shape;
+  const int32_t* ids;
+  int num_ids;
+  int first_id;             // of this block's tokens
+  uint32_t* num_before;     // [expert], the result: ids before first_id
+  uint32_t* num_from_here;  // [expert], and the others
+
+  // Counts the batches from `batch`, the first, on. The largest of the thread's ids, negative ones but -1
+  // counted as largest: if that is an id, all of them are.
+  SWITCHYARD_DEVICE int count(IdBatch batch) const {
+    uint32_t largest = 0;  // id + 1
+    SWITCHYARD_ROLLED
+    for (int batch_idx = 0; IdBatch::first_of_four(batch_idx, 0) < num_ids; ++batch_idx) {
+      const IdBatch next = IdBatch::load(ids, num_ids, batch_idx + 1);
+      for (int i = 0; i < IdBatch::kFours; ++i)
+        for (int j = 0; j < 4; ++j)
+          count_id(batch.fours[i].words[j], IdBatch::first_of_four(batch_idx, i) + j, largest);
+      batch = next;
+    }
+    // Those behind the last four.
+    const int id_idx = num_ids / 4 * 4 + target::thread_idx();
+    if (id_idx < num_ids) count_id(static_cast<uint32_t>(ids[id_idx]), id_idx, largest);
+    return static_cast<int>(largest - 1);
+  }
+  SWITCHYARD_DEVICE void count_id(uint32_t id, int id_idx, uint32_t& largest) const {
+    if (id + 1 > largest) largest = id + 1;
+    const int expert_idx = shape.expert_of_id(static_cast<int>(id));
+    const bool is_before = id_idx < first_id && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutBlocksBefore);
+    if (expert_idx >= 0)
+      target::atomic_add_relaxed_block((is_before ? num_before : num_from_here) + expert_idx, 1u);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,129 @@
+// What the ranks of the direct protocol exchange besides rows. Every cell carries the number of the step it
+// belongs to, so nothing is ever put back: a cell that holds another step's number says that nothing has
+// arrived yet.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+
+namespace switchyard {
+
+// Steps count from 1, so that zeroed cells belong to none. The number wraps: only equality is ever asked.
+struct StepCell {
+  uint32_t step;
+  uint32_t value;
+
+  SWITCHYARD_HD static constexpr uint32_t step_bits(uint32_t step) { return step; }
+  SWITCHYARD_HD constexpr uint64_t pack() const { return uint64_t{step} << 32 | value; }
+  SWITCHYARD_HD static constexpr StepCell unpack(uint64_t cell) {
+    return {static_cast<uint32_t>(cell >> 32), static_cast<uint32_t>(cell)};
+  }
+};
+
+// The rows that a rank sends to two neighbouring experts, with the lower bits of the step's number: cells are
+// written in every step, so it is enough to tell a step from the one before.
+struct CountCell {
+  static constexpr int kExperts = 2;
+  static constexpr uint32_t kMaxCount = (1u << 24) - 1;
+
+  uint32_t step;
+  uint32_t counts[kExperts];
+
+  SWITCHYARD_HD static constexpr uint32_t step_bits(uint32_t step) { return step & 0xffffu; }
+  SWITCHYARD_HD constexpr uint64_t pack() const {
+    return uint64_t{step_bits(step)} << 48 | uint64_t{counts[1]} << 24 | counts[0];
+  }
+  SWITCHYARD_HD static constexpr CountCell unpack(uint64_t cell) {
+    return {static_cast<uint32_t>(cell >> 48),
+            {static_cast<uint32_t>(cell) & kMaxCount, static_cast<uint32_t>(cell >> 24) & kMaxCount}};
+  }
+};
+
+static_assert(uint64_t{kMaxTokensPerRank} * kMaxTopK <= CountCell::kMaxCount);
+
+// uint64 [n_ranks][cells_per_rank()], a CountCell each, a copy on every rank.
+struct CountTableLayout {
+  int n_ranks;
+  int num_counts;  // of a rank: one per expert, and one of the shared expert
+
+  SWITCHYARD_HD int cells_per_rank() const { return ceil_div(num_counts, CountCell::kExperts); }
+  CheckedSize bytes() const {
+    return CheckedSize(n_ranks) * CheckedSize(cells_per_rank()) * CheckedSize(sizeof(uint64_t));
+  }
+  SWITCHYARD_HD uint64_t* cell(uint64_t* base, int src_rank, int cell_of_rank) const {
+    return base + static_cast<int64_t>(src_rank) * cells_per_rank() + cell_of_rank;
+  }
+};
+
+// uint64 [n_ranks]: where in its memory each rank's expert output lies, in units of 16 bytes.
+struct OutputCellLayout {
+  int n_ranks;
+  static constexpr uint32_t kUnit = 16;
+
+  CheckedSize bytes() const { return CheckedSize(n_ranks) * CheckedSize(sizeof(uint64_t)); }
+};
+
+// The counters of the direct protocol by name, in the region of EPLocalSyncCounters that is dispatch_async's.
+// All but the two numbers of blocks last from one kernel to the next.
+struct DirectCounters {
+  int32_t* ptr;
+
+  template <int n_experts>
+  SWITCHYARD_HD constexpr explicit DirectCounters(const EPLocalSyncCounters<n_experts>& counters)
+      : ptr(counters.get_dispatch_async_ptr()) {}
+
+  // Steps whose dispatch has ended.
+  SWITCHYARD_HD int32_t* num_steps() const { return ptr; }
+  SWITCHYARD_HD int32_t* blocks_done() const { return ptr + 1; }
+  // 1: the step does not fit, on some rank; no rank moves anything.
+  SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
+  // That have done with dispatch_wait.
+  SWITCHYARD_HD int32_t* blocks_waited() const { return ptr + 3; }
+  // Of this rank's groups of rows, the shared expert's and those of local experts, and behind them their
+  // total.
+  SWITCHYARD_HD int32_t* row_offset(int group_idx) const { return ptr + kRowOffsets + group_idx; }
+
+ private:
+  static constexpr int kRowOffsets = 4;
+  // A shared expert, the experts (all are local to a single rank) and the total; the region grows faster.
+  static_assert(kRowOffsets + 1 + 1 + 1 <= SyncCounterLayout{1}.dispatch_async_size());
+};
+
+// Whose scales a row has: a rank, and which of the entries it keeps.
+struct ScaleSource {
+  static constexpr int kEntryBits = 26;
+  static_assert(kMaxRanks <= 1 << (32 - kEntryBits));
+  static_assert(uint64_t{kMaxTokensPerRank} * (kMaxTopK + 1) < uint64_t{1} << kEntryBits);
+
+  uint32_t rank, entry;
+
+  SWITCHYARD_HD constexpr uint32_t pack() const { return rank << kEntryBits | entry; }
+  SWITCHYARD_HD static constexpr ScaleSource unpack(uint32_t bits) {
+    return {bits >> kEntryBits, bits & ((1u << kEntryBits) - 1)};
+  }
+};
+
+// What a rank keeps: an entry per token; where experts have scales of their own one per (token, k), and
+// behind them one per token for the shared expert.
+struct TokenScalesLayout {
+  int max_tokens_per_rank;
+  int top_k;
+  bool is_by_expert;
+  uint32_t entry_bytes;  // a multiple of 16
+
+  SWITCHYARD_HD constexpr uint32_t num_entries() const {
+    return static_cast<uint32_t>(max_tokens_per_rank) * static_cast<uint32_t>(is_by_expert ? top_k + 1 : 1);
+  }
+  // k is top_k for the shared expert.
+  SWITCHYARD_HD constexpr uint32_t entry(int token_idx, int k) const {
+    if (!is_by_expert) return static_cast<uint32_t>(token_idx);
+    return k == top_k ? static_cast<uint32_t>(max_tokens_per_rank * top_k + token_idx)
+                      : static_cast<uint32_t>(token_idx * top_k + k);
+  }
+  constexpr CheckedSize bytes() const { return CheckedSize(num_entries()) * CheckedSize(entry_bytes); }
+};
+
+}  // namespace switchyard

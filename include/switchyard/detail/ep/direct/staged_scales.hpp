@@ -1,0 +1,156 @@
+// Scales on their way to a tensor that interleaves rows. A sender keeps those of its tokens, and tells for
+// each row where they are; the row's owner fetches them.
+#pragma once
+
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// What a rank keeps of the format's scales.
+template <typename Shape, DispatchFormat Format>
+SWITCHYARD_DEVICE TokenScalesLayout token_scales_layout(const Shape& shape, const Format& format) {
+  return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)};
+}
+
+// A rank's rows, and where their scales are.
+struct StagedScales {
+  const DispatchArguments& arguments;
+  TokenScalesLayout layout;
+  uint32_t num_ranks;
+  uint32_t num_rows;
+
+  // Null beyond the rows. A row that only fills up its expert's has no source, or that of an earlier step:
+  // its scales mean nothing.
+  SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
+    if (row_idx >= num_rows) return nullptr;
+    const auto* sources = reinterpret_cast<const uint32_t*>(arguments.recv_bufs.of_rank[arguments.my_rank] +
+                                                            arguments.scale_sources_offset);
+    const ScaleSource source = ScaleSource::unpack(target::ld(sources + row_idx));
+    if (source.rank >= num_ranks || source.entry >= layout.num_entries()) return nullptr;
+    return arguments.recv_bufs.of_rank[source.rank] + arguments.token_scales_offset +
+           uint64_t{source.entry} * layout.entry_bytes;
+  }
+};
+
+// Scales of neighbouring rows in shared memory, on their way from senders to the tensor: they come row by row
+// and leave column by column, both in whole lines of memory. Rows are an odd number of vectors apart, so that
+// a column's lie in different banks.
+struct ScaleBand {
+  static constexpr uint32_t kRows = 128;
+
+  std::byte* room;
+  uint32_t vectors_across;  // of each row
+  int64_t first_row;
+  uint32_t first_byte;
+
+  SWITCHYARD_HD static constexpr uint32_t row_stride(uint32_t vectors_across) {
+    return (vectors_across | 1u) * static_cast<uint32_t>(sizeof(Vec16));
+  }
+  SWITCHYARD_DEVICE std::byte* at(int64_t row_idx, uint32_t byte) const {
+    return room + static_cast<uint64_t>(row_idx - first_row) * row_stride(vectors_across) +
+           (byte - first_byte);
+  }
+  SWITCHYARD_DEVICE Vec16 load(int64_t row_idx, uint32_t byte) const {
+    return target::ld_16(at(row_idx, byte));
+  }
+
+  // Starts the copies of all rows, each by a thread that arrives for it. The last threads of the block first:
+  // the last warps have the least else to do.
+  SWITCHYARD_DEVICE void fill(const StagedScales& staged, target::TransferBarrier& filled) const {
+    const uint32_t num_bytes = vectors_across * static_cast<uint32_t>(sizeof(Vec16));
+    for (int i = target::num_threads() - 1 - target::thread_idx(); i < static_cast<int>(kRows);
+         i += target::num_threads()) {
+      const std::byte* row = staged.row(first_row + i);
+      if (row == nullptr) {
+        filled.arrive();
+        continue;
+      }
+      filled.arrive_expect(num_bytes);
+      target::bulk_load(at(first_row + i, first_byte), row + first_byte, num_bytes, filled);
+    }
+  }
+};
+
+// How bands share a block's shared memory: as many as fit are on their way while one is placed.
+struct alignas(128) ScaleBands {
+  static constexpr uint32_t kMaxBands = 4;
+
+  target::TransferBarrier filled[kMaxBands];
+  // Behind it: the bands.
+
+  // Where a row is too long for two bands of it, bands take a part of it each.
+  SWITCHYARD_HD static constexpr uint32_t vectors_across(uint32_t num_vectors, uint64_t room_bytes) {
+    const uint32_t for_each_of_two =
+        static_cast<uint32_t>((room_bytes - sizeof(ScaleBands)) / (2 * ScaleBand::kRows * sizeof(Vec16)));
+    const uint32_t most = for_each_of_two == 0 ? 1 : (for_each_of_two - 1) | 1u;
+    return ceil_div(num_vectors, ceil_div(num_vectors, most));
+  }
+  SWITCHYARD_HD static constexpr uint32_t num_bands(uint32_t vectors_across, uint64_t room_bytes) {
+    const uint64_t fitting = (room_bytes - sizeof(ScaleBands)) / band_bytes(vectors_across);
+    return fitting < kMaxBands ? static_cast<uint32_t>(fitting) : kMaxBands;
+  }
+  SWITCHYARD_HD static constexpr uint32_t band_bytes(uint32_t vectors_across) {
+    return ScaleBand::kRows * ScaleBand::row_stride(vectors_across);
+  }
+};
+
+// Brings scales to their tensor, band by band. By all blocks, each with room for a band or more.
+template <InterleavedTokenFormat Format>
+struct PlaceScales {
+  static_assert(ScaleBand::kRows % Format::kPlacedRows == 0);
+
+  const Format& format;
+  const StagedScales& staged;
+  std::byte* room;
+  const uint64_t room_bytes;
+  const uint32_t num_vectors = staged.layout.entry_bytes / static_cast<uint32_t>(sizeof(Vec16));
+  const uint32_t across = ScaleBands::vectors_across(num_vectors, room_bytes);
+  const uint32_t bands_across = ceil_div(num_vectors, across);
+  const uint32_t num_bands = ceil_div(staged.num_rows, ScaleBand::kRows) * bands_across;
+  const uint32_t num_under_way = ScaleBands::num_bands(across, room_bytes);
+  ScaleBands& shared = *reinterpret_cast<ScaleBands*>(room);
+
+  SWITCHYARD_DEVICE void run() const {
+    if (target::thread_idx() < static_cast<int>(num_under_way))
+      shared.filled[target::thread_idx()].init(ScaleBand::kRows);
+    target::sync_block();
+    target::fence_proxy_async();  // what was waited for by ordinary loads is now copied
+    for (uint32_t turn = 0; turn < num_under_way; ++turn) start(turn);
+    for (uint32_t turn = 0; band_of_turn(turn) < num_bands; ++turn) {
+      const uint32_t parity = turn / num_under_way % 2;
+      target::wait_until([&] { return shared.filled[turn % num_under_way].done(parity); }, kNoDeadline);
+      place(band(turn));
+      target::sync_block();  // before the band's room is filled again
+      start(turn + num_under_way);
+    }
+  }
+
+ private:
+  SWITCHYARD_DEVICE uint32_t band_of_turn(uint32_t turn) const {
+    return static_cast<uint32_t>(target::block_idx()) + turn * static_cast<uint32_t>(target::num_blocks());
+  }
+  SWITCHYARD_DEVICE ScaleBand band(uint32_t turn) const {
+    const uint32_t first_vector = band_of_turn(turn) % bands_across * across;
+    const uint32_t vectors_left = num_vectors - first_vector;
+    return {room + sizeof(ScaleBands) + turn % num_under_way * uint64_t{ScaleBands::band_bytes(across)},
+            vectors_left < across ? vectors_left : across,
+            static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
+            first_vector * static_cast<uint32_t>(sizeof(Vec16))};
+  }
+  SWITCHYARD_DEVICE void start(uint32_t turn) const {
+    if (band_of_turn(turn) < num_bands) band(turn).fill(staged, shared.filled[turn % num_under_way]);
+  }
+  SWITCHYARD_DEVICE void place(const ScaleBand& band) const {
+    constexpr uint32_t kUnitsDown = ScaleBand::kRows / Format::kPlacedRows;
+    for (uint32_t unit = static_cast<uint32_t>(target::warp_idx()); unit < band.vectors_across * kUnitsDown;
+         unit += static_cast<uint32_t>(target::num_warps()))
+      format.place_scales(band, band.first_row + unit % kUnitsDown * Format::kPlacedRows, staged.num_rows,
+                          band.first_byte + unit / kUnitsDown * static_cast<uint32_t>(sizeof(Vec16)));
+    target::fence_proxy_async_shared();  // the band was read by ordinary loads, and bulk copies fill it again
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,186 @@
+// The weighted sum of a token's rows in fp32, for a warp's columns at a time. Rows of bf16 come straight into
+// registers. Those of fp8 come through shared memory, by bulk copies: a lane that loads sixteen codes has
+// them and sixteen sums to keep, so that too few loads would be on their way.
+#pragma once
+
+#include "switchyard/detail/ep/combine_rows.hpp"
+#include "switchyard/detail/ep/token_sources.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Of the room behind what a combine_wait has in shared memory; in the slotted one that is TokenSources alone.
+inline constexpr uint64_t kRowSumAlignment = 128;
+static_assert(sizeof(TokenSources) % kRowSumAlignment == 0);
+
+struct TokenRows {
+  const TokenSource* sources;
+  int num_sources;
+  int hidden;
+};
+
+// Made by whole warps, once what the rows are read from has been acquired, with `stages` for all of them:
+// kBytesPerWarp each, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns
+// at a time.
+template <typename Rows>
+class RowSum;
+
+template <>
+class RowSum<BF16CombineRows> {
+ public:
+  static constexpr uint64_t kBytesPerWarp = 0;
+
+  SWITCHYARD_DEVICE explicit RowSum(std::byte*) {}
+
+  template <typename Finish>
+  SWITCHYARD_DEVICE void run(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
+    for (int column = worker_idx * kColumnsPerThread; column < rows.hidden;
+         column += num_workers * kColumnsPerThread) {
+      float sums[kColumnsPerThread] = {};
+      add_all(sums, rows, column);
+      finish(column, sums);
+    }
+  }
+
+ private:
+  SWITCHYARD_DEVICE static void add_all(float (&sums)[kColumnsPerThread], const TokenRows& rows, int column) {
+    constexpr int kFirst = 8, kNext = 4;
+    int first = 0;
+    // The first loads have the registers of the sums, too.
+    if (kFirst <= rows.num_sources) {
+      add_rows<kFirst>(sums, rows.sources, column);
+      first = kFirst;
+    }
+    for (; first + kNext <= rows.num_sources; first += kNext)
+      add_rows<kNext>(sums, rows.sources + first, column);
+    for (; first < rows.num_sources; ++first) add_rows<1>(sums, rows.sources + first, column);
+  }
+
+  // All loads are under way before the first is used.
+  template <int kNumRows>
+  SWITCHYARD_DEVICE static void add_rows(float (&sums)[kColumnsPerThread], const TokenSource* sources,
+                                         int column) {
+    Vec16 loaded[kNumRows];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kNumRows; ++i) loaded[i] = BF16CombineRows::load(sources[i].row, column);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kNumRows; ++i) accumulate(sums, loaded[i], sources[i].weight);
+  }
+};
+
+template <>
+class RowSum<FP8CombineRows> {
+  using Rows = FP8CombineRows;
+  // What a warp adds at a time: sixteen columns to a lane, of up to so many rows. While it comes in, other
+  // warps add.
+  struct alignas(kRowSumAlignment) Stage {
+    static constexpr int kRows = 8;
+    static constexpr int kColumns = kWarpSize * Rows::kColumns;
+    static constexpr int kGroups = kColumns / Rows::kGroupSize;
+    static_assert(kRows * kGroups <= kWarpSize);
+
+    std::byte codes[kRows][kColumns];
+    alignas(16) float scales[kRows][kGroups];
+    target::TransferBarrier filled;
+  };
+
+ public:
+  static constexpr uint64_t kBytesPerWarp = sizeof(Stage);
+
+  SWITCHYARD_DEVICE explicit RowSum(std::byte* stages)
+      : stage_(reinterpret_cast<Stage*>(stages)[target::warp_idx()]) {
+    if (target::lane_idx() == 0) stage_.filled.init(Stage::kRows);
+    target::fence_proxy_async();  // bulk copies read what ordinary loads have acquired
+    target::sync_warp();
+  }
+
+  template <typename Finish>
+  SWITCHYARD_DEVICE void run(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
+    const int stride = num_workers * Rows::kColumns;
+    int column = (worker_idx - target::lane_idx()) * Rows::kColumns;
+    if (column < rows.hidden) fill(rows, 0, column);
+    for (; column < rows.hidden; column += stride) {
+      float sums[2][kColumnsPerThread] = {};
+      int first_row = 0;
+      do {
+        add_stage(sums, rows, first_row);
+        // All have read the stage, by ordinary loads, before bulk copies write there again.
+        target::fence_proxy_async_shared();
+        target::sync_warp();
+        first_row += Stage::kRows;
+        if (first_row < rows.num_sources)
+          fill(rows, first_row, column);
+        else if (column + stride < rows.hidden)
+          fill(rows, 0, column + stride);
+      } while (first_row < rows.num_sources);
+      exchange_parts(sums);
+      finish_parts(sums, column, rows.hidden, finish);
+    }
+  }
+
+ private:
+  // Lane i starts the copies of row first_row + i: codes, and the scales of their groups.
+  SWITCHYARD_DEVICE void fill(const TokenRows& rows, int first_row, int column) {
+    const int lane_idx = target::lane_idx();
+    if (lane_idx >= Stage::kRows) return;
+    if (first_row + lane_idx >= rows.num_sources) return stage_.filled.arrive();
+    const std::byte* row = rows.sources[first_row + lane_idx].row;
+    const int num_columns = rows.hidden - column < Stage::kColumns ? rows.hidden - column : Stage::kColumns;
+    constexpr uint32_t kScalesBytes = sizeof(stage_.scales[0]);
+    stage_.filled.arrive_expect(static_cast<uint32_t>(num_columns) + kScalesBytes);
+    target::bulk_load(stage_.codes[lane_idx], row + column, static_cast<uint32_t>(num_columns),
+                      stage_.filled);
+    target::bulk_load(stage_.scales[lane_idx], Rows::scales(row, rows.hidden) + column / Rows::kGroupSize,
+                      kScalesBytes, stage_.filled);
+  }
+
+  // A lane has the factor of one row and one of the groups the warp works on.
+  SWITCHYARD_DEVICE void add_stage(float (&sums)[2][kColumnsPerThread], const TokenRows& rows,
+                                   int first_row) {
+    constexpr int kLanesPerGroup = kWarpSize / Stage::kGroups;
+    const int num_rows = rows.num_sources - first_row;
+    const int i_of_lane = target::lane_idx() / Stage::kGroups;
+    const float weight = i_of_lane < num_rows ? rows.sources[first_row + i_of_lane].weight : 0.0f;
+    const uint32_t parity = num_stages_added_++ % 2;
+    target::wait_until([&] { return stage_.filled.done(parity); }, kNoDeadline);
+    const float scale = i_of_lane < num_rows
+                            ? target::ld(&stage_.scales[i_of_lane][target::lane_idx() % Stage::kGroups])
+                            : 0.0f;
+    const float factor = Rows::cut(weight * scale);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Stage::kRows; ++i) {
+      if (i >= num_rows) break;
+      const Vec16 codes = target::ld_16(stage_.codes[i] + target::lane_idx() * Rows::kColumns);
+      Rows::add(sums, codes,
+                target::shuffle(factor, i * Stage::kGroups + target::lane_idx() / kLanesPerGroup));
+    }
+  }
+
+  // What a lane would store of its sixteen columns at a time is half of 32 bytes, the least that memory
+  // moves. So it changes parts with the lane that is this far away: together, eight lanes then store whole
+  // lines.
+  static constexpr int kExchangeLanes = 4;
+  SWITCHYARD_DEVICE static bool is_upper() { return (target::lane_idx() & kExchangeLanes) != 0; }
+  SWITCHYARD_DEVICE static void exchange_parts(float (&sums)[2][kColumnsPerThread]) {
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kColumnsPerThread; ++i) {
+      const float received = target::shuffle_xor(is_upper() ? sums[0][i] : sums[1][i], kExchangeLanes);
+      sums[0][i] = is_upper() ? received : sums[0][i];
+      sums[1][i] = is_upper() ? sums[1][i] : received;
+    }
+  }
+  template <typename Finish>
+  SWITCHYARD_DEVICE static void finish_parts(float (&sums)[2][kColumnsPerThread], int warp_column, int hidden,
+                                             Finish finish) {
+    const int lower_lane = target::lane_idx() & ~kExchangeLanes;
+    const int column = warp_column + lower_lane * Rows::kColumns + (is_upper() ? kColumnsPerThread : 0);
+    if (column >= hidden) return;
+    finish(column, sums[0]);
+    finish(column + kExchangeLanes * Rows::kColumns, sums[1]);
+  }
+
+  Stage& stage_;
+  uint32_t num_stages_added_ = 0;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,93 @@
+// The shape of an expert-parallel world: fixed at compile time or given at run time, by the same code.
+#pragma once
+
+#include <cstdint>
+
+#include "switchyard/detail/base/macros.hpp"
+#include "switchyard/detail/sync/counters.hpp"
+
+namespace switchyard {
+
+inline constexpr int kMaxRanks = MAX_GPUS_PER_NODE;
+inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxTopK = 32;
+inline constexpr int kMaxHidden = 16384;
+inline constexpr int kMaxTokensPerRank = 65535;
+inline constexpr int kHiddenMultiple = 8;
+
+struct EpShape {
+  int n_ranks = 0;
+  int n_experts = 0;  // of the whole model
+  int top_k = 0;
+  int hidden = 0;
+  int max_tokens_per_rank = 0;
+  int p2p_world_size = 0;  // ranks that store into each other directly
+  // Where ranks do not exchange tokens, each is a world of its own: its experts are some of the model's, ids
+  // [first_expert, first_expert + n_experts) of num_ids. 0: the ids are the experts.
+  int first_expert = 0;
+  int num_ids = 0;
+
+  friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
+};
+
+// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is left to run
+// time.
+template <typename T>
+concept FixedShape = requires {
+  EpShape{T::kShape};
+};
+
+// Nothing is fixed: one kernel for every shape.
+struct RunTimeShape {
+  static constexpr EpShape kShape{};
+};
+
+template <FixedShape Fixed>
+struct ShapeOf {
+  static constexpr EpShape kFixed = Fixed::kShape;
+
+  EpShape given;  // what kFixed leaves open
+  int local_experts = n_experts() / n_ranks();
+  // Multiplying by 2^20 / local_experts, rounded up, divides: exact for all experts below 2^10.
+  uint32_t owner_factor = (kOwnerUnit - 1) / static_cast<uint32_t>(local_experts) + 1;
+
+  SWITCHYARD_HD constexpr int n_ranks() const { return kFixed.n_ranks != 0 ? kFixed.n_ranks : given.n_ranks; }
+  SWITCHYARD_HD constexpr int n_experts() const {
+    return kFixed.n_experts != 0 ? kFixed.n_experts : given.n_experts;
+  }
+  SWITCHYARD_HD constexpr int top_k() const { return kFixed.top_k != 0 ? kFixed.top_k : given.top_k; }
+  SWITCHYARD_HD constexpr int hidden() const { return kFixed.hidden != 0 ? kFixed.hidden : given.hidden; }
+  SWITCHYARD_HD constexpr int max_tokens_per_rank() const {
+    return kFixed.max_tokens_per_rank != 0 ? kFixed.max_tokens_per_rank : given.max_tokens_per_rank;
+  }
+  SWITCHYARD_HD constexpr int first_expert() const {
+    return kFixed.first_expert != 0 ? kFixed.first_expert : given.first_expert;
+  }
+  SWITCHYARD_HD constexpr int num_ids() const {
+    const int num_ids = kFixed.num_ids != 0 ? kFixed.num_ids : given.num_ids;
+    return num_ids != 0 ? num_ids : n_experts();
+  }
+  // An id as topk_ids may hold it.
+  SWITCHYARD_HD constexpr bool is_id(int id) const {
+    return static_cast<uint32_t>(id) + 1 <= static_cast<uint32_t>(num_ids());
+  }
+  // -1: padding, or an expert that another rank looks after.
+  SWITCHYARD_HD constexpr int expert_of_id(int id) const {
+    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
+    return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
+  }
+  // Its number among the model's experts.
+  SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + first_expert(); }
+  SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
+  SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const {
+    return static_cast<int>(static_cast<uint32_t>(expert_idx) * owner_factor / kOwnerUnit);
+  }
+  SWITCHYARD_HD constexpr int local_expert(int expert_idx) const {
+    return expert_idx - owner_rank(expert_idx) * n_local_experts();
+  }
+
+  static constexpr uint32_t kOwnerUnit = 1u << 20;
+  static_assert(uint64_t{kMaxExperts} * kMaxExperts <= kOwnerUnit);
+};
+
+}  // namespace switchyard

@@ -1,0 +1,128 @@
+// combine_async: sends every expert row back to the token it came from; the last block signals all source
+// ranks.
+#pragma once
+
+#include "switchyard/detail/ep/combine_rows.hpp"
+#include "switchyard/detail/ep/pair_table.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct CombineAsyncShared {
+  PairTable rows;
+  uint32_t first_row[kMaxExperts];  // [pair], where its rows lie in expert_rows
+  bool is_last_block;
+};
+
+template <FixedShape Fixed, typename Epilogue, typename Rows>
+struct CombineAsync {
+  using Params = CombineParams<Epilogue>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
+  CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
+  CombineAsyncShared& shared = target::shared_storage<CombineAsyncShared>();
+
+  SWITCHYARD_DEVICE explicit CombineAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (!read_ranges()) return;  // the step is broken: there is nothing to send
+    send_rows();
+    target::sync_block();
+    if (target::thread_idx() == 0)
+      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
+      // other blocks
+      shared.is_last_block =
+          target::atomic_add_acq_rel_device(blocks_left(), 1) ==
+          (is_mutant<Fixed>(LogicMutant::kFirstBlockSignals) ? 0 : target::num_blocks() - 1);
+    target::sync_block();
+    if (shared.is_last_block) signal();
+  }
+
+  SWITCHYARD_DEVICE int32_t* blocks_left() const {
+    return is_mutant<Fixed>(LogicMutant::kCounterOverlaps) ? counters.first_in_expert(shape.n_ranks() - 1)
+                                                           : counters.blocks_left();
+  }
+
+  // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
+  SWITCHYARD_DEVICE bool read_ranges() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
+      const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
+      shared.rows.first[pair_idx] = row_count;
+      shared.first_row[pair_idx] = static_cast<uint32_t>(target::ld(counters.row_end(pair_idx))) - row_count;
+    }
+    if (!sync_block_all_well(is_well)) return false;
+    if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
+    target::sync_block();
+    return has_expert_rows();
+  }
+
+  // Only a rank that received nothing may have none.
+  SWITCHYARD_DEVICE bool has_expert_rows() const {
+    const uint32_t num_rows = shared.rows.total(shape.n_experts());
+    if (!kChecked || num_rows == 0 || params.expert_rows != nullptr) return true;
+    if (target::block_idx() == 0 && target::thread_idx() == 0)
+      raise_fault(params.fault, FaultKind::kNoExpertRows, {Phase::kCombineAsync, -1, -1, 0}, num_rows, 0);
+    return false;
+  }
+
+  SWITCHYARD_DEVICE void send_rows() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSendRows);
+    const int num_pairs = shape.n_experts();
+    for_each_row(shared.rows.total(num_pairs), [&](uint32_t item_idx, int worker_idx, int num_workers) {
+      const int pair_idx = shared.rows.find(item_idx, num_pairs);
+      const int64_t row = int64_t{shared.first_row[pair_idx]} + item_idx - shared.rows.first[pair_idx];
+      const int src_rank = pair_idx % shape.n_ranks();
+      const int token_idx = target::ld(&params.src_info[2 * row]);
+      const int k = target::ld(&params.src_info[2 * row + 1]);
+      if (kChecked && !recv_layout.holds(token_idx, k)) {
+        if (worker_idx == 0) report_bad_source(pair_idx, token_idx, k);
+        return;
+      }
+      Rows::encode(static_cast<const bf16*>(params.expert_rows) + row * shape.hidden(),
+                   recv_layout.row(params.recv_bufs.of_rank[src_rank], token_idx, k), shape.hidden(),
+                   worker_idx, num_workers);
+    });
+  }
+
+  SWITCHYARD_DEVICE int expert_of(int pair_idx) const {
+    return params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+  }
+
+  // src_info was in the caller's hands: what it says becomes an address only if that row is there.
+  SWITCHYARD_DEVICE void report_bad_source(int pair_idx, int token_idx, int k) const {
+    const auto pack = [](int token, int choice) {
+      return static_cast<uint64_t>(static_cast<uint32_t>(choice)) << 32 | static_cast<uint32_t>(token);
+    };
+    raise_fault(params.fault, FaultKind::kBadSourceInfo,
+                {Phase::kCombineAsync, pair_idx % shape.n_ranks(), expert_of(pair_idx),
+                 pack(recv_layout.max_tokens_per_rank, recv_layout.top_k)},
+                pack(token_idx, k), 0);
+  }
+
+  SWITCHYARD_DEVICE void signal() {
+    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSignal);
+    const CombineCountLayout counts{shape.n_experts()};
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
+      const int src_rank = pair_idx % shape.n_ranks();
+      // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
+      target::st_release(params.signal_scope,
+                         counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx)),
+                         uint64_t{shared.rows.count(pair_idx)});
+    }
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
+      if (!is_mutant<Fixed>(LogicMutant::kExtraRowsNotPutBack))
+        target::st_relaxed_device(counters.extra_rows(pair_idx), 0);
+    if (target::thread_idx() == 0) target::st_relaxed_device(blocks_left(), 0);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

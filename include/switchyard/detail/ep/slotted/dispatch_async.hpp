@@ -1,0 +1,253 @@
+// dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all
+// copies of an expert are out and then tells the expert's owner how many came. A sender encodes a token once
+// (or for each of its experts, where the format asks for it), into shared memory, and bulk copies carry the
+// message from there to every expert while the next one is being encoded.
+#pragma once
+
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct alignas(128) DispatchAsyncShared {
+  uint32_t num_messages[kMaxExperts];    // per expert, of the tokens this block looks after
+  uint32_t num_extra_rows[kMaxExperts];  // watcher: repeats of an id within its token
+  uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
+  // Behind it: kNumStages messages, each aligned to 128 bytes.
+
+  static constexpr int kNumStages = 2;
+  SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t msg_bytes) {
+    return align_up<uint64_t>(msg_bytes, 128);
+  }
+  SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t msg_bytes) {
+    return sizeof(DispatchAsyncShared) + kNumStages * stage_bytes(msg_bytes);
+  }
+  SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t msg_bytes) {
+    return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(msg_bytes);
+  }
+};
+
+template <FixedShape Fixed, typename Format>
+struct DispatchAsync {
+  using Params = DispatchParams<Format>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
+  MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
+  DispatchAsyncShared& shared = target::shared_storage<DispatchAsyncShared>();
+
+  SWITCHYARD_DEVICE explicit DispatchAsync(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (target::num_blocks() == 1) {
+      send(0, 1);
+      target::sync_block();  // both use the counts in shared memory
+      watch();
+    } else if (target::block_idx() == 0) {
+      watch();
+    } else {
+      send(target::block_idx() - 1, target::num_blocks() - 1);
+    }
+  }
+
+  // The id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
+  SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
+    const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
+    if (is_mutant<Fixed>(LogicMutant::kPaddingDispatched) && id < 0) return 0;
+    return shape.expert_of_id(id);
+  }
+
+  // A token that names an expert several times is sent to it once.
+  SWITCHYARD_DEVICE bool is_first_mention(int token_idx, int k, int expert_idx) const {
+    if (is_mutant<Fixed>(LogicMutant::kRepeatsSentEach)) return true;
+    for (int earlier = 0; earlier < k; ++earlier)
+      if (expert_of(token_idx, earlier) == expert_idx) return false;
+    return true;
+  }
+
+  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
+  // step broke and has not been reset: its counters mean nothing.
+  SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
+    const bool is_well =
+        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
+      shared.num_messages[expert_idx] = 0;
+      shared.num_extra_rows[expert_idx] = 0;
+    }
+    if (!sync_block_all_well(is_well)) return false;
+    for (int64_t token_idx = first_token + static_cast<int64_t>(target::thread_idx()) * stride;
+         token_idx < params.num_tokens; token_idx += static_cast<int64_t>(target::num_threads()) * stride) {
+      for (int k = 0; k < shape.top_k(); ++k) {
+        const int token = static_cast<int>(token_idx);
+        const int expert_idx = expert_of(token, k);
+        if (expert_idx < 0) continue;
+        const bool first = is_first_mention(token, k, expert_idx);
+        target::atomic_add_relaxed_block(
+            first ? &shared.num_messages[expert_idx] : &shared.num_extra_rows[expert_idx], 1u);
+      }
+    }
+    target::sync_block();
+    return true;
+  }
+
+  SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSend);
+    if (!count_messages(sender_idx, num_senders)) return;
+    // One range of slots per expert and block; within it slots are dealt in shared memory.
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
+      const uint32_t count = shared.num_messages[expert_idx];
+      if (count > 0)
+        shared.next_slot[expert_idx] = static_cast<uint32_t>(
+            target::atomic_add_relaxed_device(counters.reserved(expert_idx), static_cast<int32_t>(count)));
+    }
+    target::sync_block();
+    int stage_idx = 0;
+    for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders)
+      for (int part = 0; part < num_messages_of_token(); ++part) {
+        if (!has_message(token_idx, part)) continue;
+        std::byte* message = shared.stage(stage_idx, message_layout.bytes());
+        // The copies out of this stage, two messages ago, have read it; those of the other stage may go on.
+        if (target::warp_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStageNotWaitedFor))
+          target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
+        target::sync_block();
+        write_message(token_idx, part, message);
+        target::fence_proxy_async();  // the copies read what ordinary stores wrote
+        target::sync_block();
+        if (target::warp_idx() == 0) copy_to_experts(token_idx, part, message);
+        stage_idx ^= 1;
+      }
+    if (target::warp_idx() == 0) target::bulk_wait<0>();
+    target::sync_block();
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
+      const uint32_t count = shared.num_messages[expert_idx];
+      // release: publishes this block's copies for the expert; pairs with the acquire in watch()
+      if (count > 0)
+        target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
+    }
+  }
+
+  // One message for all of a token's experts, or message k for its choice k and one more for the shared
+  // expert.
+  SWITCHYARD_DEVICE int num_messages_of_token() const {
+    return EncodesByExpert<Format> ? shape.top_k() + 1 : 1;
+  }
+  SWITCHYARD_DEVICE bool has_message(int token_idx, int part) const {
+    if (!EncodesByExpert<Format>) return true;
+    if (part == shape.top_k()) return is_for_shared_expert(token_idx);
+    const int expert_idx = expert_of(token_idx, part);
+    return expert_idx >= 0 && is_first_mention(token_idx, part, expert_idx);
+  }
+  SWITCHYARD_DEVICE bool is_for(int part, int k) const { return !EncodesByExpert<Format> || part == k; }
+  SWITCHYARD_DEVICE bool is_for_shared_expert(int token_idx) const {
+    return params.send_buf != nullptr && params.shared_expert.row_of(token_idx) >= 0;
+  }
+
+  SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int part, std::byte* message) const {
+    const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
+                        static_cast<int64_t>(token_idx) * shape.hidden();
+    if constexpr (EncodesByExpert<Format>)
+      params.format.encode(
+          token, message,
+          part == shape.top_k() ? kSharedExpert : shape.id_of_expert(expert_of(token_idx, part)),
+          target::thread_idx(), target::num_threads());
+    else
+      params.format.encode(token, message, target::thread_idx(), target::num_threads());
+  }
+
+  // Encodes the token, with its index and expert ids behind it.
+  SWITCHYARD_DEVICE void write_message(int token_idx, int part, std::byte* message) {
+    encode(token_idx, part, message);
+    if (target::thread_idx() == 0)
+      target::st(reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()), token_idx);
+    for (int k = target::thread_idx(); k < shape.top_k(); k += target::num_threads()) {
+      const int expert_idx = expert_of(token_idx, k);
+      target::st(reinterpret_cast<uint16_t*>(message + message_layout.expert_ids_offset()) + k,
+                 expert_idx < 0 ? kPaddingId : static_cast<uint16_t>(expert_idx));
+    }
+  }
+
+  // Lane k of one warp takes a slot of the token's choice k and starts the copy into it.
+  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, int part, const std::byte* message) {
+    const int k = target::lane_idx();
+    const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
+    if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
+      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u) +
+                            (is_mutant<Fixed>(LogicMutant::kSlotOffByOne) ? 1 : 0);
+      target::bulk_store(recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
+                                               shape.local_expert(expert_idx), params.my_rank, slot),
+                         message, message_layout.bytes());
+    }
+    // The shared expert finds the message here.
+    if (k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
+      target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
+    target::bulk_commit();
+  }
+
+  // Waits for each expert until all its messages are out, then signals its owner.
+  SWITCHYARD_DEVICE void watch() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kWatch);
+    if (!count_messages(0, 1)) return;
+    if constexpr (kChecked) report_bad_ids();
+    const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
+    const int num_experts_rounded = ceil_div(shape.n_experts(), kWarpSize) * kWarpSize;
+    for (int expert_idx = target::thread_idx(); expert_idx < num_experts_rounded;
+         expert_idx += target::num_threads()) {
+      const bool is_expert = expert_idx < shape.n_experts();
+      const int32_t expected = is_expert ? static_cast<int32_t>(shared.num_messages[expert_idx]) : 0;
+      bool finished = false;
+      if (is_expert) {
+        int32_t seen = 0;
+        // acquire: all copies for this expert; pairs with the release at the end of send()
+        finished = wait_for(
+            params.fault,
+            {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
+            [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
+            [&](int32_t value) {
+              return value == expected || is_mutant<Fixed>(LogicMutant::kSignalsBeforeFinished);
+            });
+      }
+      target::sync_warp();  // so that the lanes of a warp share the cost of the release
+      if (!finished) continue;
+      if (!is_mutant<Fixed>(LogicMutant::kReservedNotPutBack))
+        target::st_relaxed_device(counters.reserved(expert_idx), 0);
+      if (!is_mutant<Fixed>(LogicMutant::kFinishedNotPutBack))
+        target::st_relaxed_device(counters.finished(expert_idx), 0);
+      const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
+      // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
+      // there
+      target::st_release(params.signal_scope,
+                         counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                     shape.local_expert(expert_idx), params.my_rank),
+                         count.pack());
+    }
+  }
+
+  SWITCHYARD_DEVICE void report_bad_ids() {
+    const int64_t num_ids = static_cast<int64_t>(params.num_tokens) * shape.top_k();
+    for (int64_t i = target::thread_idx(); i < num_ids; i += target::num_threads()) {
+      const int id = params.topk_ids[i];
+      if (!shape.is_id(id)) {
+        raise_fault(params.fault, FaultKind::kBadExpertId,
+                    {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
+                    static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
+        return;
+      }
+    }
+  }
+
+  SWITCHYARD_DEVICE DispatchSendLayout send_layout() const {
+    return {shape.max_tokens_per_rank(), message_layout.bytes()};
+  }
+  SWITCHYARD_DEVICE DispatchRecvLayout recv_layout() const {
+    return {shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(), message_layout.bytes()};
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

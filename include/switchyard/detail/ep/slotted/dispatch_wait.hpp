@@ -1,0 +1,253 @@
+// dispatch_wait: every block waits for the counts of all ranks, turns them into row offsets and decodes its
+// share of the messages into the ragged output. Block 0 also writes the offsets out.
+#pragma once
+
+#include "switchyard/detail/ep/begin_kernel.hpp"
+#include "switchyard/detail/ep/pair_table.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct DispatchWaitShared {
+  PairTable messages;
+  uint32_t first_row[kMaxExperts];         // [pair]: its number of rows, then its first row
+  uint32_t row_end[kMaxExperts];           // [pair]
+  uint32_t expert_begin[kMaxExperts + 1];  // [local expert]: its padded number of rows, then its first row
+};
+
+template <FixedShape Fixed, typename Format>
+struct DispatchWait {
+  using Params = DispatchParams<Format>;
+
+  const Params& params;
+  ShapeOf<Fixed> shape{params.shape};
+  EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
+  MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
+  DispatchRecvLayout recv_layout{shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(),
+                                 message_layout.bytes()};
+  DispatchWaitShared& shared = target::shared_storage<DispatchWaitShared>();
+
+  SWITCHYARD_DEVICE explicit DispatchWait(const Params& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    if (!collect_counts()) return;  // a fault: the host resets all counters
+    admit_successor();
+    build_tables();
+    const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
+    if (kChecked && num_rows > params.max_rows) {
+      if (target::block_idx() == 0 && target::thread_idx() == 0)
+        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows},
+                    num_rows, 0);
+      return;
+    }
+    if (target::block_idx() == 0) publish_offsets();
+    if (target::warp_idx() == 0) reset_cells();
+    decode_shared_expert();
+    decode_arrivals();
+  }
+
+  // The cell of a (local expert, source rank) pair in this rank's memory.
+  SWITCHYARD_DEVICE uint64_t* my_cell(int pair_idx) const {
+    return params.recv_counts.of_rank[params.my_rank] + pair_idx;
+  }
+  SWITCHYARD_DEVICE void note_arrivals(int pair_idx, uint64_t cell) {
+    const ArrivalCount count = ArrivalCount::unpack(cell);
+    shared.messages.first[pair_idx] = count.num_messages;
+    shared.first_row[pair_idx] = count.num_rows();
+  }
+
+  // Waits until every rank has told how much it sent to every expert here.
+  SWITCHYARD_DEVICE bool collect_counts() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
+    bool arrived = finds_no_poison(params.fault);
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
+      const int src_rank = pair_idx % shape.n_ranks();
+      const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+      uint64_t seen = kNothingArrived;
+      // acquire: the rank's messages for this expert; pairs with the release in its watch()
+      arrived &= wait_for(
+          params.fault, {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
+          [&] { return target::ld_acquire_system(my_cell(pair_idx)); },
+          [](uint64_t cell) { return cell != kNothingArrived; });
+      note_arrivals(pair_idx, seen);
+    }
+    return sync_block_all_well(arrived);
+  }
+
+  // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.
+  SWITCHYARD_DEVICE void build_tables() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kBuildTables);
+    const int n_local_experts = shape.n_local_experts();
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
+         expert_idx += target::num_threads()) {
+      uint32_t num_rows = 0;
+      for (int rank = 0; rank < shape.n_ranks(); ++rank)
+        num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
+      shared.expert_begin[expert_idx] = align_up(num_rows, params.format.row_alignment());
+    }
+    target::sync_block();
+    const int last_warp = target::num_warps() - 1;
+    if (target::warp_idx() == 0) place_experts();
+    if (target::warp_idx() == last_warp) shared.messages.scan(shape.n_experts());
+    target::sync_block();
+    for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
+         expert_idx += target::num_threads()) {
+      uint32_t row = shared.expert_begin[expert_idx];
+      for (int rank = 0; rank < shape.n_ranks(); ++rank) {
+        uint32_t& first_row = shared.first_row[expert_idx * shape.n_ranks() + rank];
+        const uint32_t num_rows = first_row;
+        first_row =
+            is_mutant<Fixed>(LogicMutant::kRowsWithoutRankOffset) ? shared.expert_begin[expert_idx] : row;
+        row += num_rows;
+        shared.row_end[expert_idx * shape.n_ranks() + rank] = row;
+      }
+    }
+    target::sync_block();
+  }
+
+  // Turns each expert's number of rows into its first row, behind those of the shared expert. By one warp.
+  SWITCHYARD_DEVICE void place_experts() {
+    const int n_local_experts = shape.n_local_experts();
+    warp_exclusive_scan(shared.expert_begin, n_local_experts);
+    target::sync_warp();
+    const uint32_t shared_rows = align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
+                                          uint32_t{params.format.row_alignment()});
+    for (int expert_idx = target::lane_idx(); expert_idx <= n_local_experts; expert_idx += kWarpSize)
+      shared.expert_begin[expert_idx] += shared_rows;
+  }
+
+  // Of the shared expert, -1, or a local one.
+  SWITCHYARD_DEVICE uint32_t group_begin(int expert_idx) const {
+    return expert_idx < 0 ? 0 : shared.expert_begin[expert_idx];
+  }
+
+  // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
+  SWITCHYARD_DEVICE void publish_offsets() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
+    const int first_group = params.shared_expert.num_groups;  // of the local experts
+    const int num_groups = first_group + shape.n_local_experts();
+    for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
+      target::st(&params.row_offsets[group_idx], group_begin(group_idx - first_group));
+      if (group_idx == num_groups) continue;
+      target::st(&params.expert_ids[group_idx], group_idx);
+      if constexpr (ExpertTokenFormat<Format>)
+        params.format.publish_expert(group_idx, group_begin(group_idx - first_group));
+    }
+    for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
+         pair_idx += target::num_threads()) {
+      const uint32_t first_row = shared.first_row[pair_idx], row_end = shared.row_end[pair_idx];
+      target::st(counters.row_end(pair_idx), static_cast<int32_t>(row_end));
+      target::st(counters.row_count(pair_idx), static_cast<int32_t>(row_end - first_row));
+      target::st(counters.first_in_expert(pair_idx),
+                 static_cast<int32_t>(first_row - shared.expert_begin[pair_idx / shape.n_ranks()]));
+    }
+  }
+
+  // This rank's own tokens, as dispatch_async left them in the send buffer. A block takes those it has sent
+  // itself: in a fused launch nothing else orders the buffer.
+  SWITCHYARD_DEVICE void decode_shared_expert() {
+    if (params.shared_expert.num_tokens == 0) return;
+    const int num_senders = target::num_blocks() > 1 ? target::num_blocks() - 1 : 1;
+    const int first_token = target::num_blocks() > 1 ? target::block_idx() - 1 : 0;
+    if (first_token < 0) return;  // the watcher
+    const DispatchSendLayout sent{shape.max_tokens_per_rank(), message_layout.bytes()};
+    for (int token_idx = first_token + target::warp_idx() * num_senders; token_idx < params.num_tokens;
+         token_idx += target::num_warps() * num_senders) {
+      const int row = params.shared_expert.row_of(token_idx);
+      if (row < 0) continue;
+      decode_into(sent.message(params.send_buf, token_idx), row, -1, target::lane_idx(), kWarpSize);
+      if (target::lane_idx() != 0) continue;
+      target::st(&params.src_info[2 * int64_t{row}], token_idx);
+      target::st(&params.src_info[2 * int64_t{row} + 1], -1);
+    }
+  }
+
+  // A row of the shared expert, -1, or of a local one.
+  SWITCHYARD_DEVICE void decode_into(const std::byte* message, int64_t row, [[maybe_unused]] int expert_idx,
+                                     int worker_idx, int num_workers) const {
+    if constexpr (ExpertTokenFormat<Format>)
+      params.format.decode(
+          message, ExpertRow{row, group_begin(expert_idx), params.shared_expert.num_groups + expert_idx},
+          worker_idx, num_workers);
+    else
+      params.format.decode(message, row, worker_idx, num_workers);
+  }
+
+  SWITCHYARD_DEVICE void decode_arrivals() {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kDecode);
+    const int num_pairs = shape.n_experts();
+    for_each_row(shared.messages.total(num_pairs),
+                 [&](uint32_t message_idx, int worker_idx, int num_workers) {
+                   const int pair_idx = shared.messages.find(message_idx, num_pairs);
+                   decode(pair_idx, message_idx - shared.messages.first[pair_idx], worker_idx, num_workers);
+                 });
+  }
+
+  SWITCHYARD_DEVICE const std::byte* message_of(int pair_idx, uint32_t slot) const {
+    return recv_layout.message(params.recv_bufs.of_rank[params.my_rank], pair_idx / shape.n_ranks(),
+                               pair_idx % shape.n_ranks(),
+                               slot + (is_mutant<Fixed>(LogicMutant::kReceiveSlotOffByOne) ? 1 : 0));
+  }
+  SWITCHYARD_DEVICE bool names_expert(const std::byte* message, int k, int expert_idx) const {
+    const auto* ids = reinterpret_cast<const uint16_t*>(message + message_layout.expert_ids_offset());
+    return target::ld(ids + k) == expert_idx;
+  }
+
+  SWITCHYARD_DEVICE void decode(int pair_idx, uint32_t slot, int worker_idx, int num_workers) {
+    const std::byte* message = message_of(pair_idx, slot);
+    const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+    const int src_token =
+        target::ld(reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset()));
+    const int lane_idx = target::lane_idx();
+    // Bit k: the token's choice k is this expert.
+    uint32_t mentions =
+        target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
+    uint32_t row = shared.first_row[pair_idx] + slot;
+    uint32_t next_extra_row = 0;
+    if (target::popcount(mentions) > 1) {
+      if (worker_idx >= kWarpSize) return;  // one warp alone asks for the extra rows
+      num_workers = kWarpSize;
+      next_extra_row = shared.first_row[pair_idx] + shared.messages.count(pair_idx) +
+                       take_extra_rows(pair_idx, target::popcount(mentions) - 1);
+    }
+    // One row per mention: the first at the message's own place, the others behind all messages of the pair.
+    while (mentions != 0) {
+      decode_into(message, row, pair_idx / shape.n_ranks(), worker_idx, num_workers);
+      if (worker_idx == 0) {
+        target::st(&params.src_info[2 * int64_t{row}], src_token);
+        target::st(&params.src_info[2 * int64_t{row} + 1], target::lowest_set_bit(mentions));
+      }
+      mentions &= mentions - 1;
+      row = next_extra_row++;
+    }
+  }
+
+  // The first of `count` rows among those that repeated ids make. By a whole warp; combine_async puts the
+  // counter back.
+  SWITCHYARD_DEVICE uint32_t take_extra_rows(int pair_idx, int count) const {
+    int32_t first = 0;
+    if (target::lane_idx() == 0)
+      first = target::atomic_add_relaxed_device(counters.extra_rows(pair_idx), count);
+    return static_cast<uint32_t>(target::shuffle(first, 0));
+  }
+
+  // The last block to have read the cells puts them back for the next step. By one warp, while the others
+  // decode.
+  SWITCHYARD_DEVICE void reset_cells() {
+    int32_t num_before = 0;
+    // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
+    if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.blocks_left(), 1);
+    if (target::shuffle(num_before, 0) != target::num_blocks() - 1 &&
+        !is_mutant<Fixed>(LogicMutant::kCellsResetTooEarly))
+      return;
+    for (int pair_idx = target::lane_idx(); pair_idx < shape.n_experts(); pair_idx += kWarpSize)
+      target::st_relaxed_system(my_cell(pair_idx), kNothingArrived);
+    if (target::lane_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

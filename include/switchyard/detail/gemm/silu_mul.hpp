@@ -1,0 +1,235 @@
+// SiLU-and-multiply over ragged rows: output = silu(gate) * up, with gate and up side by side in each input
+// row. Computed in fp32 with the same bits on every target, and written once, as bf16 or quantised: a lane
+// has elements of one group of one row, finds the group's amax with the lanes beside it, and stores codes.
+#pragma once
+
+#include "switchyard/detail/base/exp.hpp"
+#include "switchyard/detail/format/blockwise_fp8.hpp"
+#include "switchyard/detail/format/mx.hpp"
+#include "switchyard/detail/format/nv_block_scaled.hpp"
+#include "switchyard/detail/gemm/params.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Every NaN is the same one: targets disagree about its sign.
+SWITCHYARD_DEVICE float silu_mul(float gate, float up) {
+  const float product = target::divide(gate, 1.0f + exp_f32(-gate)) * up;
+  return product == product ? product : kQuietNan;
+}
+
+// A lane's elements: [chunk_idx * kElements, (chunk_idx + 1) * kElements) of a row.
+struct RowChunk {
+  int64_t row;
+  int chunk_idx;
+  int group_idx;  // of the ragged rows
+};
+
+// Writers: what becomes of the products. A writer says how many elements a lane takes, of which multiple the
+// width must be, and whether it wants to know a row's group; all lanes of a warp call write() together, those
+// with nothing to write too.
+
+struct BF16Writer {
+  static constexpr const char* kName = "bf16";
+  static constexpr int kElements = 8, kWidthMultiple = 8;
+  static constexpr bool kWantsGroup = false;
+
+  bf16* rows;  // [rows][width]
+
+  SWITCHYARD_DEVICE void write(const SiluMulArguments& arguments, const RowChunk& chunk, bool has_elements,
+                               const float (&values)[kElements]) const {
+    if (!has_elements) return;
+    Vec16 packed;
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kElements / 2; ++i)
+      packed.words[i] = to_bf16(values[2 * i]).bits | static_cast<uint32_t>(to_bf16(values[2 * i + 1]).bits)
+                                                          << 16;
+    target::st_16(rows + chunk.row * arguments.width + chunk.chunk_idx * kElements, packed);
+  }
+};
+
+// What the quantised outputs share. `Scales` makes the quantizer of a group and knows where scales lie.
+template <typename Scales>
+struct QuantizedWriter {
+  using Quantizer = typename Scales::Quantizer;
+  static constexpr const char* kName = Scales::kName;
+  static constexpr int kElements = kElementsPerLane, kWidthMultiple = Quantizer::kGroupSize;
+  static constexpr bool kWantsGroup = Scales::kWantsGroup;
+
+  uint8_t* rows;  // [rows][width codes, packed]
+  Scales scales;
+
+  SWITCHYARD_DEVICE void write(const SiluMulArguments& arguments, const RowChunk& chunk, bool has_elements,
+                               const float (&values)[kElements]) const {
+    using Element = typename Quantizer::Element;
+    constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElements;
+    LaneFloats elements;
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kElements; ++i) elements.values[i] = values[i];
+    const float amax = group_amax<Quantizer::kGroupSize>(elements);
+    if (!has_elements) return;
+    const auto scale = scales.quantizer(chunk).scale_of(amax);
+    uint32_t words[kElements * Element::kNumBits / 32];
+    quantize<Element>(elements, scale.factor, words);
+    const int64_t row_bytes = packed_bytes(static_cast<uint32_t>(arguments.width), Element::kNumBits);
+    store_words(reinterpret_cast<std::byte*>(rows + chunk.row * row_bytes) +
+                    chunk.chunk_idx * static_cast<int>(sizeof(words)),
+                words);
+    if (chunk.chunk_idx % kLanesPerGroup == 0)
+      scales.store(arguments, chunk, chunk.chunk_idx / kLanesPerGroup, scale.stored);
+  }
+};
+
+template <typename Element>
+struct TransposedScales {
+  using Quantizer = BlockwiseFP8Quantizer<Element>;
+  static constexpr const char* kName = "blockwise fp8";
+  static constexpr bool kWantsGroup = false;
+
+  float* scales;  // TransposedScaleLayout
+  uint32_t max_rows;
+
+  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
+  SWITCHYARD_DEVICE void store(const SiluMulArguments&, const RowChunk& chunk, int scale_idx,
+                               float scale) const {
+    const TransposedScaleLayout layout{/*num_groups=*/0, max_rows};
+    target::st(scales + layout.index(scale_idx, chunk.row), scale);
+  }
+};
+
+template <typename Element>
+struct RowScales {
+  using Quantizer = MXQuantizer<Element>;
+  static constexpr const char* kName = "MX";
+  static constexpr bool kWantsGroup = false;
+
+  e8m0* scales;  // [rows][width / 32]
+
+  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
+  SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
+                               e8m0 scale) const {
+    target::st(scales + chunk.row * (arguments.width / Quantizer::kGroupSize) + scale_idx, scale);
+  }
+};
+
+// One tensor scale, or one for each group of the ragged rows.
+struct GroupTensorScales {
+  static constexpr bool kIsPerExpert = true;
+
+  float one;
+  const float* of_group;  // or null
+
+  SWITCHYARD_DEVICE float operator()(int group_idx) const {
+    return of_group == nullptr ? one : target::ld(of_group + group_idx);
+  }
+};
+
+// Scheme: NVFP4<GroupTensorScales> or TiledMX<Element>.
+template <typename Scheme>
+struct TiledScales {
+  using Quantizer = typename Scheme::Quantizer;
+  using Scale = typename Quantizer::Scale;
+  static constexpr const char* kName = Scheme::kIsPerExpert ? "NVFP4" : "MX";
+  static constexpr bool kWantsGroup = true;
+
+  Scheme scheme;
+  uint8_t* scales;                    // TiledScaleLayout
+  const uint32_t* scale_row_offsets;  // [num_groups], or null: row r has scale row r
+
+  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk& chunk) const {
+    return scheme.quantizer(chunk.group_idx);
+  }
+  // The last scale of a row brings the zeros behind it.
+  SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
+                               Scale scale) const {
+    const TiledScaleLayout tiles{arguments.width / Quantizer::kGroupSize};
+    int64_t scale_row = chunk.row;
+    if (scale_row_offsets != nullptr)
+      scale_row += static_cast<int64_t>(target::ld(scale_row_offsets + chunk.group_idx)) -
+                   target::ld(arguments.row_offsets + chunk.group_idx);
+    uint8_t* place = scales + tiles.offset(scale_row, scale_idx);
+    target::st(place, scale.bits);
+    if (scale_idx + 1 < tiles.num_columns) return;
+    for (int column = scale_idx + 1; column % TiledScaleLayout::kTileColumns != 0; ++column)
+      target::st(place + column - scale_idx, uint8_t{0});
+  }
+};
+
+// The chunks of a thread, one in every num_threads: rows and chunks are counted on, not divided out.
+class ChunkCursor {
+ public:
+  SWITCHYARD_DEVICE ChunkCursor(int64_t first_chunk, int64_t step, int chunks_per_row)
+      : chunk_{first_chunk / chunks_per_row, static_cast<int>(first_chunk % chunks_per_row), 0},
+        step_rows_(step / chunks_per_row),
+        step_chunks_(static_cast<int>(step % chunks_per_row)),
+        chunks_per_row_(chunks_per_row) {}
+
+  SWITCHYARD_DEVICE const RowChunk& operator*() const { return chunk_; }
+  SWITCHYARD_DEVICE void advance() {
+    chunk_.row += step_rows_;
+    chunk_.chunk_idx += step_chunks_;
+    if (chunk_.chunk_idx < chunks_per_row_) return;
+    chunk_.chunk_idx -= chunks_per_row_;
+    ++chunk_.row;
+  }
+  // Goes on to the group of the row, which must be one of the rows.
+  SWITCHYARD_DEVICE void find_group(const uint32_t* row_offsets) {
+    while (chunk_.row >= target::ld(row_offsets + chunk_.group_idx + 1)) ++chunk_.group_idx;
+  }
+
+ private:
+  RowChunk chunk_;
+  int64_t step_rows_;
+  int step_chunks_;
+  int chunks_per_row_;
+};
+
+template <int kElements>
+SWITCHYARD_DEVICE void load_products(const bf16* gate, int width, float (&values)[kElements]) {
+  Vec16 gates[kElements / 8], ups[kElements / 8];
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kElements / 8; ++i) {
+    gates[i] = target::ld_16(gate + i * 8);
+    ups[i] = target::ld_16(gate + width + i * 8);
+  }
+  const auto value = [](const Vec16(&packed)[kElements / 8], int i) {
+    return to_float(bf16{static_cast<uint16_t>(packed[i / 8].words[i % 8 / 2] >> (i % 2 * 16))});
+  };
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kElements; ++i) values[i] = silu_mul(value(gates, i), value(ups, i));
+}
+
+template <typename Writer>
+struct SiluMulParams {
+  SiluMulArguments arguments;  // width: a multiple of Writer::kWidthMultiple
+  Writer writer;
+};
+
+template <typename Writer>
+SWITCHYARD_KERNEL void silu_mul_kernel(SiluMulParams<Writer> params) {
+  constexpr int kElements = Writer::kElements;
+  const SiluMulArguments& arguments = params.arguments;
+  const int chunks_per_row = arguments.width / kElements;
+  const int64_t num_chunks =
+      static_cast<int64_t>(target::ld(arguments.row_offsets + arguments.num_groups)) * chunks_per_row;
+  const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
+  const int64_t first =
+      static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+  const int lane_idx = target::thread_idx() % kWarpSize;
+  ChunkCursor cursor(first, num_threads, chunks_per_row);
+  // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle. Groups
+  // are whole in a row and a warp starts with a group, so that the lanes of one are neighbours.
+  for (int64_t warp_chunk = first - lane_idx; warp_chunk < num_chunks; warp_chunk += num_threads) {
+    const bool has_elements = warp_chunk + lane_idx < num_chunks;
+    float values[kElements] = {};
+    if (has_elements) {
+      if constexpr (Writer::kWantsGroup) cursor.find_group(arguments.row_offsets);
+      load_products(arguments.gate_up + (*cursor).row * 2 * arguments.width + (*cursor).chunk_idx * kElements,
+                    arguments.width, values);
+    }
+    params.writer.write(arguments, *cursor, has_elements, values);
+    cursor.advance();
+  }
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,45 @@
+// The sizes of one kernel, from its tuning.
+#pragma once
+
+#include "switchyard/detail/gemm/tiled/tuning.hpp"
+#include "switchyard/detail/target/matrix.hpp"
+#include "switchyard/detail/target/warpgroup.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <MatmulTuning kTuningOfKernel>
+struct MatmulConfig {
+  static constexpr MatmulTuning kTuning = kTuningOfKernel;
+  static constexpr int kTileRows = kTuning.tile_rows;
+  static constexpr int kTileColumns = kTuning.tile_columns;
+  static constexpr int kNumStages = kTuning.num_stages;
+  static constexpr int kStageInner = kTuning.stage_inner;
+  static constexpr int kNumPanels = kStageInner / kPanelColumns;
+
+  static constexpr bool kSharesWeights = target::kHasClusters && kTuning.sharing == MatmulSharing::kWeights;
+  static constexpr bool kSharesRows = target::kHasClusters && kTuning.sharing == MatmulSharing::kRows;
+  static constexpr bool kIsPair = kSharesWeights || kSharesRows;
+  static constexpr int kClusterBlocks = kIsPair ? 2 : 1;
+
+  // Consumers share a tile by rows where it has enough of them, else by columns.
+  static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows;
+  static constexpr int kNumConsumers = kSplitsRows ? kTileRows / kWarpgroupRows : kTileColumns / 128;
+  static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
+  static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
+  // Two consumers want more registers than a block of three warpgroups is launched with.
+  static constexpr bool kMovesRegisters = kNumConsumers > 1;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+
+  // Rows come in boxes, only as many as there are rows.
+  static constexpr int kBoxRows = kTileRows / 4;
+  static constexpr int kBoxBytes = kBoxRows * kPanelRowBytes;
+  static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
+  static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;
+  static constexpr int kWeightBoxRows = kSharesWeights ? kTileColumns / 2 : kTileColumns;
+
+  // About as many rows as the columns that all blocks of a GPU then have.
+  static constexpr int kBandTiles = 2048 / kTileRows / (kSharesWeights ? 2 : 1);
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

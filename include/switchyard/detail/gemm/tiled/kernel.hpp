@@ -1,0 +1,41 @@
+// The tiled grouped matmul: group g's rows times the weights of its expert, output[row][n] = sum over k of
+// rows[row][k] * weights[expert][n][k], in fp32, rounded once. Persistent blocks of a planner and a producer,
+// a warp each, and consumers. Which products a block sums, and in which order, follows from the shape alone:
+// the same bits from run to run and for any number of blocks.
+#pragma once
+
+#include "switchyard/detail/gemm/tiled/consumer.hpp"
+#include "switchyard/detail/gemm/tiled/planner.hpp"
+#include "switchyard/detail/gemm/tiled/producer.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
+  constexpr int kProducerWarp = 0, kPlannerWarp = 1;  // of the first warpgroup; the others consume
+  MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
+  const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
+  if (target::thread_idx() == 0) {
+    target::prefetch_tensor_map(params.rows);
+    target::prefetch_tensor_map(params.weights);
+    shared.init_barriers();
+  }
+  target::sync_block();
+  if constexpr (Config::kIsPair) target::sync_cluster();  // the other block's barriers are there, too
+  if (warpgroup == 0) {
+    if constexpr (Config::kMovesRegisters) target::give_registers<Config::kProducerRegisters>();
+    target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
+    target::grid_dependency_launch();
+    if (target::warp_idx() == kProducerWarp && target::lane_idx() == 0)
+      MatmulProducer<Config>(params, shared).run();
+    if (target::warp_idx() == kPlannerWarp) MatmulPlanner<Config>(params.numbers, shared).run();
+  } else {
+    if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
+    MatmulConsumer<Config>(params.numbers, shared, warpgroup - 1).run();
+  }
+  // Neither block's shared memory goes while the other still loads into it or gives back its stages.
+  if constexpr (Config::kIsPair) target::sync_cluster();
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

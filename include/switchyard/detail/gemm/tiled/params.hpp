@@ -1,0 +1,28 @@
+// The parameters of the tiled grouped matmul.
+#pragma once
+
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/base/checked.hpp"
+
+namespace switchyard {
+
+// Where the rows of each group lie, read on the device. Ragged: offsets. Aligned: offsets of where groups
+// begin, and counts. Masked: counts, and a capacity.
+struct GroupRows {
+  const uint32_t* row_offsets = nullptr;  // [num_groups + 1], or [num_groups] with counts; null: by capacity
+  const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
+  uint32_t capacity = 0;                  // without offsets: group g begins at row g * capacity
+  uint32_t num_groups = 0;
+  uint32_t max_rows = 0;  // that the tensors hold: what lies beyond is not looked at
+};
+
+struct MatmulNumbers {
+  GroupRows groups;
+  const int32_t* expert_ids = nullptr;  // [num_groups]; null: group g has the weights of expert g
+  uint32_t inner = 0;                   // K, a multiple of 8
+  uint32_t columns = 0;                 // N, a multiple of 8
+  bf16* output = nullptr;               // [rows][N]
+  uint32_t* queue = nullptr;            // a word that is 0 before and after every launch
+};
+
+}  // namespace switchyard

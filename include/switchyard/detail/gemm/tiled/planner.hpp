@@ -1,0 +1,136 @@
+// The planner of a block of the tiled matmul: one warp that walks through the groups, whose sizes it reads,
+// and says which tile comes next. Blocks take tiles from a queue; pairs of blocks, which must agree, stride
+// through them.
+#pragma once
+
+#include "switchyard/detail/gemm/tiled/kernel_params.hpp"
+#include "switchyard/detail/gemm/tiled/shared.hpp"
+#include "switchyard/detail/gemm/tiled/tile_grid.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class MatmulPlanner {
+ public:
+  SWITCHYARD_DEVICE MatmulPlanner(const MatmulNumbers& numbers, MatmulShared<Config>& shared)
+      : numbers_(numbers),
+        shared_(shared),
+        num_column_units_(ceil_div(numbers.columns, uint32_t{kUnitColumns})) {}
+
+  SWITCHYARD_DEVICE void run() {
+    uint32_t idx = static_cast<uint32_t>(target::block_idx()) / Config::kClusterBlocks;
+    MatmulTile tile;
+    do {
+      wait_together(shared_.tile_empty, asked_.parity() ^ 1);  // until the producer asks
+      if (!is_first_) idx = next_after(idx);
+      is_first_ = false;
+      asked_.advance();
+      tile = find(idx);
+      if (target::lane_idx() == 0) {
+        target::st(&shared_.tile, tile);
+        // release: publishes the tile; pairs with the waits for tile_full of producer and consumers
+        shared_.tile_full.arrive();
+      }
+      target::sync_warp();
+    } while (tile.is_tile);
+  }
+
+ private:
+  // What a place in the order stands for: the tile of a block, or of the two of a pair.
+  static constexpr uint32_t kUnitRows = Config::kTileRows * (Config::kSharesWeights ? 2 : 1);
+  static constexpr uint32_t kUnitColumns = Config::kTileColumns * (Config::kSharesRows ? 2 : 1);
+
+  struct Rows {
+    uint32_t first;
+    uint32_t count;
+  };
+  // Of a group; none past the last one, and none past the end of the tensors.
+  SWITCHYARD_DEVICE Rows rows_of(uint32_t group_idx) const {
+    const GroupRows& groups = numbers_.groups;
+    if (group_idx >= groups.num_groups) return {0, 0};
+    Rows rows;
+    rows.first = groups.row_offsets == nullptr ? group_idx * groups.capacity
+                                               : target::ld(&groups.row_offsets[group_idx]);
+    const uint32_t end = groups.row_counts == nullptr
+                             ? target::ld(&groups.row_offsets[group_idx + 1])
+                             : rows.first + target::ld(&groups.row_counts[group_idx]);
+    const uint32_t last = end < groups.max_rows ? end : groups.max_rows;
+    rows.count = rows.first < last ? last - rows.first : 0;
+    return rows;
+  }
+  SWITCHYARD_DEVICE uint32_t num_units(const Rows& rows) const {
+    return ceil_div(rows.count, kUnitRows) * num_column_units_;
+  }
+
+  SWITCHYARD_DEVICE uint32_t next_after(uint32_t idx) {
+    const uint32_t num_strides = static_cast<uint32_t>(target::num_blocks()) / Config::kClusterBlocks;
+    if constexpr (Config::kIsPair) return idx + num_strides;
+    if (num_units_in_all_ == 0) num_units_in_all_ = count_units();
+    // The queue is 0 again after num_units_in_all_ increments: every tile but the first of each block is
+    // taken once, and every block that had one looks once in vain.
+    uint32_t num_taken = 0;
+    if (target::lane_idx() == 0)
+      num_taken = target::atomic_inc_wrap_relaxed_device(numbers_.queue, num_units_in_all_ - 1);
+    return num_strides + target::shuffle(num_taken, 0);
+  }
+  SWITCHYARD_DEVICE uint32_t count_units() const {
+    uint32_t count = 0;
+    for (uint32_t group_idx = static_cast<uint32_t>(target::lane_idx());
+         group_idx < numbers_.groups.num_groups; group_idx += kWarpSize)
+      count += num_units(rows_of(group_idx));
+    for (int step = kWarpSize / 2; step > 0; step /= 2) count += target::shuffle_xor(count, step);
+    return count;
+  }
+
+  // The tile at place `idx`, which is never before an earlier one: a lane looks at a group, all at 32.
+  SWITCHYARD_DEVICE MatmulTile find(uint32_t idx) {
+    for (; first_group_ < numbers_.groups.num_groups; first_group_ += kWarpSize) {
+      const uint32_t group_idx = first_group_ + static_cast<uint32_t>(target::lane_idx());
+      const Rows rows = rows_of(group_idx);
+      const uint32_t count = num_units(rows);
+      uint32_t end = count;  // of this group and those before it
+      for (int delta = 1; delta < kWarpSize; delta *= 2) {
+        const uint32_t before = target::shuffle_up(end, delta);
+        if (target::lane_idx() >= delta) end += before;
+      }
+      const uint32_t in_groups = idx - num_units_before_;
+      const uint32_t holders = target::ballot(in_groups < end);
+      if (holders != 0) {
+        const int lane = target::lowest_set_bit(holders);
+        const Rows rows_of_tile{target::shuffle(rows.first, lane), target::shuffle(rows.count, lane)};
+        const uint32_t in_group = in_groups - target::shuffle(end - count, lane);
+        return describe(first_group_ + static_cast<uint32_t>(lane), rows_of_tile, in_group);
+      }
+      num_units_before_ += target::shuffle(end, kWarpSize - 1);
+    }
+    return MatmulTile{};
+  }
+  SWITCHYARD_DEVICE MatmulTile describe(uint32_t group_idx, const Rows& rows, uint32_t in_group) const {
+    const uint32_t num_row_units = ceil_div(rows.count, kUnitRows);
+    const TilePlace place = place_in_group(in_group, num_row_units, num_column_units_, Config::kBandTiles);
+    uint32_t row = place.row_tile * kUnitRows, column = place.column_tile * kUnitColumns;
+    if constexpr (Config::kSharesWeights) row += target::cluster_block_idx() * Config::kTileRows;
+    if constexpr (Config::kSharesRows) column += target::cluster_block_idx() * Config::kTileColumns;
+    const uint32_t num_left = row < rows.count ? rows.count - row : 0;
+    MatmulTile tile{};
+    tile.first_row = rows.first + row;
+    tile.first_column = column;
+    tile.expert = numbers_.expert_ids == nullptr ? static_cast<int32_t>(group_idx)
+                                                 : target::ld(&numbers_.expert_ids[group_idx]);
+    tile.num_rows = static_cast<uint16_t>(num_left < Config::kTileRows ? num_left : Config::kTileRows);
+    tile.is_tile = true;
+    tile.is_alone = num_row_units == 1;
+    return tile;
+  }
+
+  const MatmulNumbers& numbers_;
+  MatmulShared<Config>& shared_;
+  const uint32_t num_column_units_;
+  StageCursor<1> asked_;
+  uint32_t first_group_ = 0;  // that may hold the next place, and how many places lie before it
+  uint32_t num_units_before_ = 0;
+  uint32_t num_units_in_all_ = 0;
+  bool is_first_ = true;
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

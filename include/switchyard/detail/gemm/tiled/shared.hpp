@@ -1,0 +1,43 @@
+// The shared memory of a block of the tiled matmul: stages of rows and weights, the tile at work, and the
+// barriers by which planner, producer and consumers hand them to each other.
+#pragma once
+
+#include "switchyard/detail/gemm/tiled/config.hpp"
+#include "switchyard/detail/target/pipeline.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Read and written at once.
+struct alignas(16) MatmulTile {
+  uint32_t first_row;
+  uint32_t first_column;
+  int32_t expert;
+  uint16_t num_rows;  // 0 in the half of a pair that has none
+  bool is_tile;       // false: no more tiles will come
+  bool is_alone;      // no other tile reads its weights
+};
+
+// Tiles come first: they want the largest alignment.
+template <typename Config>
+struct MatmulShared {
+  using Bytes = unsigned char;
+
+  alignas(target::kTileAlignment) Bytes rows[Config::kNumStages][Config::kNumPanels * Config::kRowPanelBytes];
+  alignas(target::kTileAlignment)
+      Bytes weights[Config::kNumStages][Config::kNumPanels * Config::kWeightPanelBytes];
+  target::TransferBarrier full[Config::kNumStages], empty[Config::kNumStages];
+  target::TransferBarrier tile_full, tile_empty;
+  MatmulTile tile;
+
+  SWITCHYARD_DEVICE void init_barriers() {
+    constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
+    for (int stage = 0; stage < Config::kNumStages; ++stage) {
+      full[stage].init(1);
+      empty[stage].init(kNumConsumerWarps * Config::kClusterBlocks);
+    }
+    tile_full.init(1);
+    tile_empty.init(kNumConsumerWarps + 1);  // and the producer
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

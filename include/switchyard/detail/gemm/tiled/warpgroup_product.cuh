@@ -1,0 +1,68 @@
+// 64 rows times a consumer's columns of weights, on Hopper's matrix unit: sums in registers, operands in
+// shared memory. A product runs while the warpgroup does other things; start() begins one step of it, wait()
+// ends those started before.
+#pragma once
+
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/target/matrix.hpp"
+#include "switchyard/detail/target/warpgroup.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config>
+class WarpgroupProduct {
+ public:
+  // rows, weights: of the first panel of a stage. Without `accumulate` the sums begin anew.
+  SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, bool accumulate,
+                               int /*num_rows*/) {
+    target::hold_registers(sums_);
+    target::matrix_fence();
+    const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
+    const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
+    SWITCHYARD_UNROLL
+    for (int step = 0; step < Config::kStageInner / 16; ++step) {
+      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
+      target::MatrixUnit<kColumns>::multiply(
+          sums_, row_operand + panel * (Config::kRowPanelBytes / 16) + in_panel,
+          weight_operand + panel * (Config::kWeightPanelBytes / 16) + in_panel, step != 0 || accumulate);
+    }
+    target::matrix_commit();
+    target::hold_registers(sums_);
+  }
+  template <int kPending>
+  SWITCHYARD_DEVICE void wait() {
+    target::matrix_wait<kPending>();
+    if constexpr (kPending == 0) target::hold_registers(sums_);
+  }
+
+  // The first num_columns columns of each row as bf16: place_of(row) is where it goes, or null.
+  template <typename PlaceOf>
+  SWITCHYARD_DEVICE void store(int num_columns, PlaceOf place_of) const {
+    const int thread = target::thread_idx() % kWarpgroupThreads;
+    const int lane_in_row = target::lane_idx() % 4;
+    SWITCHYARD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      bf16* place = place_of(thread / kWarpSize * 16 + half * 8 + target::lane_idx() / 4);
+      SWITCHYARD_UNROLL
+      for (int first_unit = 0; first_unit < kColumns / 8; first_unit += 4) {
+        Vec16 words;
+        SWITCHYARD_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float* pair = sums_ + (first_unit + i) * 4 + half * 2;
+          words.words[i] = target::pack_bf16x2(pair[0], pair[1]);
+        }
+        target::transpose_quad(words);
+        const int column = (first_unit + lane_in_row) * 8;
+        if (place != nullptr && column < num_columns) target::st_16(place + column, words);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kColumns = Config::kConsumerColumns;
+  static constexpr int kGroupBytes = 8 * kPanelRowBytes;
+
+  float sums_[kColumns / 2];  // of a thread: two rows, every fourth pair of columns
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,80 @@
+// The kernels of one target, behind plain functions: what the runtime launches without knowing the target.
+#pragma once
+
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/detail/ep/all_reduce_params.hpp"
+#include "switchyard/detail/ep/combine_destination.hpp"
+#include "switchyard/detail/format/format_kind.hpp"
+#include "switchyard/detail/gemm/params.hpp"
+#include "switchyard/detail/sync/output_check.hpp"
+#include "switchyard/detail/sync/time_stamp_params.hpp"
+#include "switchyard/detail/testing/stall_params.hpp"
+
+namespace switchyard {
+
+// The dispatch of one protocol and one token format.
+struct DispatchKernels {
+  using Launch = LaunchFunction<DispatchArguments, FormatTensors>;
+
+  Launch async;
+  Launch wait;
+  Launch fused;
+  // Blocks of these kernels, so launched, that fit on the current device at once. Loads them.
+  Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
+};
+
+// The combine of one protocol and one format of the rows.
+struct CombineKernels {
+  using Launch = LaunchFunction<CombineArguments, CombineDestination>;
+
+  Launch async;
+  Launch wait;
+  Launch fused;
+  Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
+};
+
+struct AllReduceKernel {
+  LaunchFunction<AllReduceParams> launch;
+  Result<int> (*max_resident_blocks)(const LaunchShape& launch);  // as those of dispatch
+};
+
+// The kernels of one expert-parallel protocol.
+struct EpKernels {
+  // Null: there are none of that format.
+  const DispatchKernels* (*dispatch)(TokenFormatKind format);
+  const CombineKernels* (*combine)(CombineFormat format);
+  AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
+};
+
+// The kernels of both protocols that can trace; of formats and reductions those of bf16 only.
+struct TracedKernels {
+  EpKernels slotted;
+  EpKernels direct;
+};
+
+struct KernelTable {
+  // Loads the kernels below onto the current device; those of a protocol are loaded by their
+  // max_resident_blocks. CUDA else loads one when it is first launched, and to do so may wait for whatever
+  // runs, such as a kernel that waits for the one to be loaded.
+  Status (*load)();
+  EpKernels slotted;
+  EpKernels direct;
+  LaunchFunction<TopkSoftmaxParams> topk_softmax;
+  LaunchFunction<GroupedMatmulParams> grouped_matmul;
+  LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
+  LaunchFunction<RecodeArguments> recode_rows;
+  LaunchFunction<StallParams> stall;
+  LaunchFunction<TimeStampParams> time_stamp;
+  LaunchFunction<CheckOutputParams> check_output;
+  // Null: those above can trace.
+  const TracedKernels& (*traced)() = nullptr;
+
+  TracedKernels traced_kernels() const {
+    return traced != nullptr ? traced() : TracedKernels{slotted, direct};
+  }
+};
+
+const KernelTable& kernel_table(Target target);
+
+}  // namespace switchyard

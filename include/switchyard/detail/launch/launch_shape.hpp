@@ -1,0 +1,17 @@
+// What the tables of kernels share.
+#pragma once
+
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// The emulator takes any number of blocks; this one keeps a slip of the pen from taking all memory for
+// stacks.
+inline constexpr int kMaxResidentOnHost = 4096;
+
+inline LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {
+  shape.shared_bytes = shared_bytes;
+  return shape;
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

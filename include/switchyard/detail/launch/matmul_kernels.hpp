@@ -1,0 +1,41 @@
+// The tiled matmul kernels of one target, behind plain functions: what the runtime launches without knowing
+// the target.
+#pragma once
+
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/detail/gemm/tiled/params.hpp"
+#include "switchyard/detail/gemm/tiled/tuning.hpp"
+#include "switchyard/detail/target/tensor_shape.hpp"
+
+namespace switchyard {
+
+// The tensors of a launch; what one load brings is filled in by it.
+struct MatmulTensorShapes {
+  TensorShape rows;     // one head per row
+  TensorShape weights;  // one row per expert, one head per output column
+};
+
+struct MatmulKernel {
+  MatmulTuning tuning;
+  Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
+                   const MatmulNumbers& numbers);
+  Status (*load)();         // onto the current device
+  uint32_t cluster_blocks;  // num_blocks is a multiple of it
+};
+
+struct MatmulKernels {
+  MatmulKernel kernels[kNumMatmulTunings];
+
+  // Null: there is none of that tuning.
+  const MatmulKernel* find(const MatmulTuning& tuning) const {
+    for (const MatmulKernel& kernel : kernels)
+      if (kernel.tuning == tuning) return &kernel;
+    return nullptr;
+  }
+};
+
+// The device of a launch must be active, as for its other kernels.
+const MatmulKernels& matmul_kernels(Target target);
+
+}  // namespace switchyard

@@ -1,0 +1,26 @@
+// A block of one thread on the host as the place a tile scheduler runs in. One thread runs all blocks in
+// turn, so the queue is a word like any other.
+#pragma once
+
+#include "switchyard/detail/schedule/tile_scheduler.hpp"
+
+namespace switchyard {
+
+struct OneThread {
+  uint32_t idx = 0;
+
+  uint32_t block_idx() const { return idx; }
+  bool is_producer_leader() const { return true; }
+  uint32_t increment_wrapping(uint32_t* word, uint32_t last) const {
+    const uint32_t old = *word;
+    *word = old >= last ? 0 : old + 1;
+    return old;
+  }
+  void publish(uint32_t* slot, uint32_t value) const { *slot = value; }
+  uint32_t receive(const uint32_t* slot) const { return *slot; }
+  void sync_producer() const {}
+  void sync_all() const {}
+};
+static_assert(TileEnvironment<OneThread>);
+
+}  // namespace switchyard

@@ -1,0 +1,179 @@
+// The words of tile kernels on CUDA: tensor maps and the loads they steer, the matrix unit, and what a
+// warpgroup's softmax is made of. Assembly is here and in the two files beside it alone.
+#pragma once
+
+#include <cuda.h>
+
+#include "switchyard/detail/target/cuda_matrix_unit.cuh"
+#include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/target/tensor_shape.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET::target {
+
+inline constexpr size_t kTileAlignment = 1024;  // of a tile in shared memory, for the swizzle
+
+// A tensor as the copy engine sees it; lives in the parameters of a kernel.
+struct TensorMap {
+  CUtensorMap map;
+};
+
+// Boxes land in shared memory with the 16-byte units of a row permuted by the row (128-byte swizzle).
+inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();  // a failed call must not fail the next one too
+    return unavailable("the CUDA driver has no cuTensorMapEncodeTiled: %s", cudaGetErrorString(error));
+  }
+  const cuuint64_t sizes[3] = {shape.columns, shape.heads, shape.rows};
+  const cuuint64_t strides[2] = {shape.head_stride_bytes, shape.row_stride_bytes};
+  const cuuint32_t box[3] = {kBoxColumns, shape.box_heads, shape.box_rows};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  TensorMap map{};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+      &map.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(shape.base), sizes, strides, box,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return map;
+  return internal_error(
+      "tensor map of %u columns, %u heads, %u rows (strides %llu, %llu bytes; boxes of %u heads, %u rows): "
+      "CUresult %d",
+      shape.columns, shape.heads, shape.rows, static_cast<unsigned long long>(shape.head_stride_bytes),
+      static_cast<unsigned long long>(shape.row_stride_bytes), shape.box_heads, shape.box_rows,
+      static_cast<int>(result));
+}
+
+SWITCHYARD_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+SWITCHYARD_DEVICE void prefetch_tensor_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Brings the box that begins at these places; zeros for what lies past the tensor's end. Completes on
+// `barrier` with the bytes of a whole box. `keep`: how long L2 should hold the lines.
+SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
+                                   TransferBarrier& barrier, CacheHint keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared_dst)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
+      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      : "memory");
+}
+
+// Pairs of blocks that a launch puts side by side (LaunchShape::cluster_blocks) reach each other's shared
+// memory.
+inline constexpr bool kHasClusters = true;
+
+SWITCHYARD_DEVICE uint32_t cluster_block_idx() {
+  uint32_t idx;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(idx));
+  return idx;
+}
+// As sync_block, over all threads of the cluster that have not ended.
+SWITCHYARD_DEVICE void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// As tensor_load, but the box lands at the same place of both blocks of a pair, and completes on the barrier
+// there of each.
+SWITCHYARD_DEVICE void tensor_load_to_pair(void* shared_dst, const TensorMap& map, int column, int head,
+                                           int row, TransferBarrier& barrier, CacheHint keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(shared_address(shared_dst)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
+      "h"(static_cast<uint16_t>(3)),
+      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      : "memory");
+}
+// An arrival at the barrier that a block of the cluster has at this one's place.
+SWITCHYARD_DEVICE void arrive_in_cluster(TransferBarrier& barrier, uint32_t cluster_block) {
+  asm volatile(
+      "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(&barrier)),
+      "r"(cluster_block)
+      : "memory");
+}
+
+// Registers per thread from here on; all warps of a warpgroup say it.
+template <int kRegisters>
+SWITCHYARD_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+SWITCHYARD_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A tile of shared memory as the matrix unit wants to be told of it. `group_stride` leads from 8 rows to the
+// next 8, `panel_stride` from 64 columns to the next 64 (of a second operand with the inner dimension across
+// rows).
+SWITCHYARD_DEVICE uint64_t matrix_operand(const void* tile, uint32_t group_stride, uint32_t panel_stride) {
+  return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 |
+         static_cast<uint64_t>(panel_stride >> 4) << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+}
+
+// Products are started, committed in groups, and waited for. matrix_fence() stands between other writes of
+// the registers they use and their start.
+SWITCHYARD_DEVICE void matrix_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+SWITCHYARD_DEVICE void matrix_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+SWITCHYARD_DEVICE void matrix_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving accesses of registers that a product uses across this point.
+template <int kSize>
+SWITCHYARD_DEVICE void hold_registers(float (&values)[kSize]) {
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int kSize>
+SWITCHYARD_DEVICE void hold_registers(uint32_t (&values)[kSize]) {
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kSize; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+
+SWITCHYARD_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+SWITCHYARD_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+SWITCHYARD_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Two bf16, the first in the lower half, rounded to nearest even.
+SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+}
+
+namespace detail {
+// Trades with the lane kStep away what lies off the diagonal.
+template <int kStep>
+SWITCHYARD_DEVICE void exchange_words(Vec16& words) {
+  const bool is_upper = (lane_idx() & kStep) != 0;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    if (i & kStep) continue;
+    const uint32_t other = shuffle_xor(is_upper ? words.words[i] : words.words[i + kStep], kStep);
+    (is_upper ? words.words[i] : words.words[i + kStep]) = other;
+  }
+}
+}  // namespace detail
+
+// Transposes four words of four neighbouring lanes: of a product's rows, which four lanes hold pair by pair,
+// each then has eight columns that lie together.
+SWITCHYARD_DEVICE void transpose_quad(Vec16& words) {
+  detail::exchange_words<1>(words);
+  detail::exchange_words<2>(words);
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target

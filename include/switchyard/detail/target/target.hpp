@@ -1,0 +1,16 @@
+// Picks the vocabulary of the target this file is compiled for, and adds what is the same on both.
+#pragma once
+
+#if defined(__CUDACC__)
+#include "switchyard/detail/target/cuda.cuh"
+#else
+#include "switchyard/detail/target/host.hpp"
+#endif
+
+namespace switchyard::inline SWITCHYARD_TARGET::target {
+
+SWITCHYARD_DEVICE int lane_idx() { return thread_idx() % kWarpSize; }
+SWITCHYARD_DEVICE int warp_idx() { return thread_idx() / kWarpSize; }
+SWITCHYARD_DEVICE int num_warps() { return num_threads() / kWarpSize; }
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET::target

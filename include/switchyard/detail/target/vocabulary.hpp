@@ -1,0 +1,96 @@
+// What both targets share: the types of the vocabulary, and where its words live.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/detail/base/macros.hpp"
+#include "switchyard/status.hpp"
+
+// Kernels and all they call live in an inline namespace per target, so that all can be linked into one
+// binary: the host's, CUDA's, and CUDA's with the code that traces (sync/trace_slice.hpp), which the others
+// must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
+// kernel itself, whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for
+// blocks of n threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes.
+// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one
+// that must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
+// SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
+#if defined(__CUDACC__)
+#if defined(SWITCHYARD_TRACED)
+#define SWITCHYARD_TARGET cuda_traced_target
+#else
+#define SWITCHYARD_TARGET cuda_target
+#endif
+#define SWITCHYARD_DEVICE __device__ __forceinline__
+#define SWITCHYARD_KERNEL __global__ __launch_bounds__(1024, 1)
+#define SWITCHYARD_KERNEL_OF(num_threads) __global__ __launch_bounds__(num_threads, 1)
+#define SWITCHYARD_GRID_CONSTANT __grid_constant__
+#define SWITCHYARD_UNROLL _Pragma("unroll")
+#define SWITCHYARD_ROLLED _Pragma("unroll 1")
+#define SWITCHYARD_WHERE
+#define SWITCHYARD_PASS_WHERE
+#else
+#define SWITCHYARD_TARGET host_target
+#define SWITCHYARD_DEVICE inline
+#define SWITCHYARD_KERNEL inline
+#define SWITCHYARD_KERNEL_OF(num_threads) inline
+#define SWITCHYARD_GRID_CONSTANT
+#define SWITCHYARD_UNROLL
+#define SWITCHYARD_ROLLED
+#define SWITCHYARD_WHERE , ::switchyard::emulator::Where where = ::switchyard::emulator::Where::current()
+#define SWITCHYARD_PASS_WHERE , where
+#endif
+
+namespace switchyard {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr uint64_t kNoDeadline = UINT64_MAX;
+
+enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel };
+enum class Scope { kBlock, kDevice, kSystem };
+
+// 16 bytes: the widest access of one thread.
+struct alignas(16) Vec16 {
+  uint32_t words[4];
+};
+
+// How a launch is shaped. `num_blocks` is a budget: blocks of one launch may wait for each other.
+struct LaunchShape {
+  uint32_t num_blocks = 1;
+  uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
+  uint64_t shared_bytes = 0;
+  // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
+  // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order
+  // there.
+  bool programmatic_dependent = false;
+  // Blocks so many at a time are put side by side and reach each other's shared memory; divides num_blocks.
+  // The host target has no such blocks.
+  uint32_t cluster_blocks = 1;
+};
+
+inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a Hopper block can have
+
+// The shapes that both targets take.
+inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
+  if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 ||
+      shape.num_threads > 1024)
+    return invalid_argument(
+        "launch of %s: %u blocks of %u threads (at least 1 block; threads a multiple of %d up to 1024)", name,
+        shape.num_blocks, shape.num_threads, kWarpSize);
+  if (shape.cluster_blocks == 0 || shape.num_blocks % shape.cluster_blocks != 0)
+    return invalid_argument("launch of %s: %u blocks in clusters of %u", name, shape.num_blocks,
+                            shape.cluster_blocks);
+  if (shape.shared_bytes > kMaxSharedBytes)
+    return invalid_argument("launch of %s: %llu bytes of shared memory (at most %llu)", name,
+                            static_cast<unsigned long long>(shape.shared_bytes),
+                            static_cast<unsigned long long>(kMaxSharedBytes));
+  return Status();
+}
+
+// What a word does to memory.
+enum class WordKind { kLoad, kStore, kAdd, kCompareExchange, kBulkWait, kProxyFence };
+
+// A stream of the target: emulator::Stream* on the host, cudaStream_t on CUDA.
+using StreamHandle = void*;
+
+}  // namespace switchyard

@@ -1,0 +1,66 @@
+// Logic mutants: one line of a kernel gone wrong, to see that the tests would find it
+// (tests/ep/mutant_test.cpp). A kernel has one only if its FixedShape says `kMutant`; no shape of the library
+// does, and then nothing of it is compiled. Mutants of the memory order are in testing/order_mutant.hpp:
+// those need no change to a kernel.
+#pragma once
+
+#include "switchyard/detail/base/macros.hpp"
+
+namespace switchyard {
+
+enum class LogicMutant {
+  kSlotOffByOne,               // dispatch_async: a message goes into the slot behind its own
+  kPaddingDispatched,          // dispatch_async: padding is taken for expert 0
+  kRepeatsSentEach,            // dispatch_async: a repeated id is a message of its own
+  kStageNotWaitedFor,          // dispatch_async: a stage is rewritten while bulk copies may still read it
+  kSignalsBeforeFinished,      // dispatch_async: the watcher does not wait for the copies
+  kReservedNotPutBack,         // dispatch_async: the next step's slots go on where this one's ended
+  kFinishedNotPutBack,         // dispatch_async: the next step begins with this one's count
+  kDispatchIgnoresPoison,      // dispatch_async: starts although an earlier step broke
+  kReceiveSlotOffByOne,        // dispatch_wait: a message is read from the slot behind its own
+  kRowsWithoutRankOffset,      // dispatch_wait: every source rank's rows begin where the expert's do
+  kCellsResetTooEarly,         // dispatch_wait: no election, every block that has read the cells resets them
+  kCounterOverlaps,            // combine_async: its count of blocks lies in region B
+  kFirstBlockSignals,          // combine_async: the first block to be done signals, not the last
+  kExtraRowsNotPutBack,        // combine_async: region C stays as the step left it
+  kCombineIgnoresPoison,       // combine_async: starts although an earlier step broke
+  kPaddingCombined,            // combine_wait: padding is added like any row
+  kWeightsReversed,            // combine_wait: choice k is weighted as choice top_k - 1 - k
+  kCombineCellsResetTooEarly,  // combine_wait: as kCellsResetTooEarly
+  kSuccessorAdmittedAtOnce,    // any kernel: lets the next launch in before it waits for a peer
+
+  // Of the direct protocol.
+  kPlacedWithoutRanksBefore,   // dispatch_async: every rank's rows of an expert begin where the expert's do
+  kPlacedWithoutBlocksBefore,  // dispatch_async: every block's rows begin where the rank's do
+  kCountsNotAwaited,           // dispatch_async: takes the counts as it finds them
+  kCapacityOffByOne,           // dispatch_async: a step may have one row more than there is room for
+  kCapacityOfOwnRankOnly,      // dispatch_async: looks at no other rank's room
+  kDirectStageNotWaitedFor,    // dispatch_async: as kStageNotWaitedFor
+  kLoadsNotDrained,            // dispatch_async: leaves while tokens are on their way into its stages
+  kFirstBlockReady,            // dispatch_async: the first block to be done signals, not the last
+  kRowsNotAwaited,             // dispatch_wait: does not wait for the rows
+  kStepNotCounted,             // dispatch_wait: the next step has the same number
+  kSkippedStepCombined,        // combine_async, combine_wait: take no notice that the step was skipped
+  kOutputNotAwaited,           // combine_wait: does not wait for the experts
+  kPaddingPulled,              // combine_wait: padding is added like any row
+  kCombineWaitIgnoresPoison,   // combine_wait: starts although an earlier step broke
+
+  // Of its scales, where their tensor interleaves rows.
+  kScaleSourceOffByOne,      // dispatch_async: a row is told the scales behind its own
+  kSharedScalesNotTold,      // dispatch_async: the shared expert's rows are told of none
+  kLastScaleBandForgotten,   // dispatch_wait: rows behind the last whole band get no scales
+  kStepCountedByFirstBlock,  // dispatch_wait: the first block to be done counts the step, not the last
+
+  kOneBuffer,  // all_reduce: every step shows its values where the one before did
+};
+
+// Whether the kernels of this shape are that mutant.
+template <typename Fixed>
+SWITCHYARD_HD constexpr bool is_mutant(LogicMutant mutant) {
+  if constexpr (requires { Fixed::kMutant; })
+    return Fixed::kMutant == mutant;
+  else
+    return false;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,17 @@
+// What the tests of Switchyard itself change in a world of the host target.
+#pragma once
+
+#include <optional>
+
+#include "switchyard/detail/testing/order_mutant.hpp"
+
+namespace switchyard {
+
+struct KernelTable;
+
+struct TestHooks {
+  const KernelTable* kernels = nullptr;              // others than the library's
+  std::optional<OrderMutant> mutant = std::nullopt;  // for the weak memory
+};
+
+}  // namespace switchyard

@@ -1,0 +1,251 @@
+// ExpertParallel: dispatch and combine for all ranks of a world. Calls enqueue on the rank's stream and
+// return; synchronize() waits and says what went wrong. A step is dispatch then combine, on every rank.
+//
+//   dispatch(rank, input, output)      = dispatch_async + dispatch_wait in one launch
+//   combine(rank, input, destination)  = combine_async + combine_wait in one launch
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "switchyard/detail/ep/combine_destination.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/fault.hpp"
+#include "switchyard/trace.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard {
+
+struct ExchangeSizes;
+struct RowReadiness;
+
+// How rows travel. Slotted: messages go to receive slots and from there to rows; any buffers will do. Direct
+// exchanges counts first and stores every row where it belongs, in row_buffers().
+enum class Protocol { kAutomatic, kSlotted, kDirect };
+
+const char* to_string(Protocol protocol);
+
+// A shared expert, which every token goes to on its own rank: fused, its rows are group 0 of dispatch's.
+enum class SharedExpert { kNone, kFused };
+
+// Whether tokens go to the ranks of their experts, or every rank has all tokens and works on those that its
+// own experts want; what combine then leaves are partial sums, for all_reduce().
+enum class Routing { kAllToAll, kSkipAllToAll };
+
+struct ExpertParallelConfig {
+  int n_experts = 0;  // of the model; a multiple of the number of ranks
+  int top_k = 0;
+  int hidden = 0;               // a multiple of 8
+  int max_tokens_per_rank = 0;  // what every rank promises
+  int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
+  int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
+  uint64_t timeout_ns = 5'000'000'000;
+  // CUDA: a launch may take its place before the one in front of it has ended (programmatic dependent
+  // launch). Two launches of every rank must fit on the device at once then. Off unless asked for: it pays
+  // only where nothing else wants the multiprocessors.
+  bool dependent_launch = false;
+  Protocol protocol = Protocol::kAutomatic;
+  // Rows of row_buffers(), as a multiple of a rank's even share (max_tokens_per_rank x top_k). 0: enough for
+  // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
+  // ranks, with an error that says so; the next one may come.
+  double capacity_factor = 0;
+  // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
+  TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
+  float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
+  // NVFP4 by expert: [n_experts], the tensor scale of what goes to each; input_scale is the shared expert's.
+  std::vector<float> expert_input_scales = {};
+  // What expert rows are sent back as. fp8, slotted: rows of bf16 are encoded on their way; direct: experts
+  // hand them over encoded (RowBuffers::encoded_outputs).
+  CombineFormat combine_format = CombineFormat::kBF16;
+  SharedExpert shared_expert = SharedExpert::kNone;
+  Routing routing = Routing::kAllToAll;
+  // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
+  // the same. Only where the all-to-all is skipped.
+  int allreduce_world_size = 0;
+};
+
+// Slotted or direct, and why: what automatic comes to, from what all ranks share.
+struct ProtocolChoice {
+  Protocol protocol;
+  std::string reason;
+};
+ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks);
+
+// Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
+struct DispatchInput {
+  const bf16* tokens = nullptr;       // [num_tokens][hidden]
+  const int32_t* topk_ids = nullptr;  // [num_tokens][top_k]; -1 is padding, repeats are legal
+  int num_tokens = 0;
+};
+
+// Rows are ragged: those of group g begin at row_offsets[g], in order of source rank. They end at
+// row_offsets[g + 1], or up to a format's row alignment before it: rows that fill it up are not written.
+// Groups are the local experts; where a shared expert is fused, it is group 0 and they come behind it.
+struct DispatchOutput {
+  void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
+  int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
+  uint32_t max_rows = 0;            // max_recv_rows() is always enough
+  uint32_t* row_offsets = nullptr;  // [num_groups() + 1]
+  int32_t* expert_ids = nullptr;    // [num_groups()]: 0, 1, ..
+  void* scales = nullptr;           // of formats that have them, for max_rows rows
+  // Tiled scales: [num_groups()], the scale row of each group's first row; null: nobody asks.
+  uint32_t* scale_row_offsets = nullptr;
+};
+
+struct CombineInput {
+  // [rows][hidden] of bf16, row by row the result for DispatchOutput::rows. Direct with combine_format fp8:
+  // [rows][combine_message_bytes()], an encoded token each (docs/formats.md).
+  const void* expert_rows = nullptr;
+  // As dispatch wrote it. The direct protocol has its own and does not need it.
+  const int32_t* src_info = nullptr;
+};
+
+struct CombineOutput {
+  const int32_t* topk_ids = nullptr;    // as dispatched
+  const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
+  int num_tokens = 0;                   // as dispatched
+  CombineDestination destination = {};
+};
+
+// Memory for the rows of one rank, owned by ExpertParallel.
+struct RowBuffers {
+  bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where dispatch_format is not bf16
+  int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
+  bf16*
+      expert_outputs;  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place
+  uint32_t max_rows;
+  std::byte* encoded_rows;     // `rows` of any format
+  std::byte* scales;           // null where dispatch_format has none
+  std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
+};
+
+class ExpertParallel {
+ public:
+  // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
+  static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
+  // The same with what each rank believes the configuration to be: ranks that differ are refused, with the
+  // rank and the field named.
+  static Result<std::unique_ptr<ExpertParallel>> create(
+      World& world, const std::vector<ExpertParallelConfig>& config_of_rank);
+  ~ExpertParallel();
+
+  Status dispatch_async(int rank, const DispatchInput& input);
+  Status dispatch_wait(int rank, const DispatchOutput& output);
+  Status dispatch(int rank, const DispatchInput& input, const DispatchOutput& output);
+  Status combine_async(int rank, const CombineInput& input);
+  Status combine_wait(int rank, const CombineOutput& output);
+  Status combine(int rank, const CombineInput& input, const CombineOutput& output);
+
+  // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over all ranks, in
+  // fp32 in the order of ranks, rounded once. Every rank calls it, with as many tokens as it dispatched; a
+  // rank that has other than this one is a fault, which names it.
+  Status all_reduce(int rank, bf16* values, int num_tokens);
+
+  // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
+  // and every further call fails until reset(). A step that was skipped because it is over capacity is an
+  // error here, once, and may be followed by the next.
+  Status synchronize(int rank);
+  // The same for all ranks; the first error.
+  Status synchronize();
+  // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
+  Status reset();
+  // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
+  // 1, .. and own all experts, n_experts / survivors each; n_experts must be a multiple of their number.
+  // Graphs and row buffers of before are no longer valid.
+  Status reset(const std::vector<int>& survivors);
+  // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
+  Status poison_receive_buffers(uint8_t value);
+  // From now on kernels write down when their roles and waits began and ended, as many as fit; once, for the
+  // life of this object. A graph does what was so when it was captured.
+  Status enable_trace(uint32_t events_per_block);
+  // Waits for all ranks, be the step broken or not, and returns what each wrote since the last call. After a
+  // reset() with fewer ranks the trace of those that are gone is gone too.
+  Result<std::vector<RankTrace>> take_trace();
+  // What the rank itself found wrong in the step that failed.
+  std::optional<FaultRecord> fault(int rank) const;
+
+  // The direct protocol takes rows and expert output only here; a call may leave them null then. The slotted
+  // one takes any memory, and allocates these when they are asked for.
+  Result<RowBuffers> row_buffers(int rank);
+
+  // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
+  // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
+  // multiprocessor each. Such a kernel must not let a dependent launch in before its last wait. Not for
+  // formats whose scales lie in a tensor that interleaves rows: dispatch_wait places those.
+  Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
+
+  // [n_local_experts()][n_ranks()]: the row at which those of each source rank begin, among the rows of the
+  // rank's last dispatch, as its kernels left it. They end where the next rank's begin; behind the last
+  // rank's may come rows that only fill up the expert's. Waits for the rank's stream.
+  Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
+
+  // config().protocol is never automatic: it has been chosen, for this reason.
+  const std::string& protocol_reason() const { return protocol_reason_; }
+  const ExpertParallelConfig& config() const { return config_; }
+  int n_ranks() const { return static_cast<int>(members_.size()); }
+  int n_local_experts() const { return config_.n_experts / n_ranks(); }
+  // Of a rank's rows: the local experts, and the shared one where it is fused.
+  int num_groups() const {
+    return n_local_experts() + (config_.shared_expert == SharedExpert::kFused ? 1 : 0);
+  }
+  // Tokens of a rank that are its shared expert's rows: all of them, or its share of them.
+  SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
+  int n_sms() const { return config_.n_sms; }
+  // Rows a rank can receive at the very most: every token of every rank, top_k times, its own once more for
+  // the shared expert, and what aligns them.
+  uint64_t max_recv_rows() const;
+  // Bytes of a dispatched message, with its header where the protocol has one, and of a combined row.
+  uint32_t dispatch_message_bytes() const;
+  uint32_t combine_message_bytes() const;
+  // Exchange memory per rank.
+  uint64_t bytes_per_rank() const;
+
+ private:
+  enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
+  struct RankState;
+
+  ExpertParallel(World& world, const ExpertParallelConfig& config);
+  Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
+  EpKernels kernels() const;
+  const DispatchKernels& dispatch_kernels() const;
+  const CombineKernels& combine_kernels() const;
+  Status choose_launch();
+  Result<int> max_resident_blocks() const;
+  LaunchShape launch_shape() const;
+  Status allocate();
+  Status clear_buffers();
+  Status check_early_blocks(int rank, int num_blocks) const;
+  Status check_call(int rank, const char* call, Step required) const;
+  Status check_fault(int rank);
+  Status take_skipped_step(int rank);
+  Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
+  EpShape shape_of_rank(int rank) const;
+  // The ranks this one exchanges rows with, itself among them.
+  std::vector<int> peers_of(int rank) const;
+  // And that what has as many entries is there.
+  Status check_tokens(const char* call, int num_tokens, const void* pointer,
+                      const char* name = "topk_ids") const;
+  Scope signal_scope() const;
+  DispatchArguments dispatch_arguments(int rank) const;
+  CombineArguments combine_arguments(int rank) const;
+  FaultChannel fault_channel(int rank) const;
+  // For kernels that know only the ranks this one exchanges rows with.
+  FaultChannel step_fault_channel(int rank) const;
+  Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
+                         const DispatchInput* input, const DispatchOutput* output);
+  Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,
+                        const CombineOutput* output);
+
+  World& world_;
+  ExpertParallelConfig config_;
+  std::string protocol_reason_;
+  std::unique_ptr<ExchangeSizes> sizes_;
+  std::vector<int> members_;  // the world's rank behind each of ours
+  std::vector<std::unique_ptr<RankState>> ranks_;
+  bool is_traced_ = false;
+};
+
+}  // namespace switchyard

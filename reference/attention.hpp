@@ -1,0 +1,54 @@
+// What attention means, in plain loops: softmax(scale * Q K^T) V for each query of each head, in double.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switchyard/detail/base/bf16.hpp"
+
+namespace switchyard::reference {
+
+// A batch. Rows are [row][head][head_dim]; sequence s has the query rows from query_offsets[s] on, and its
+// key number i lies in row key_rows[s][i].
+struct AttentionBatch {
+  int num_heads = 1;
+  int num_kv_heads = 1;
+  int head_dim = 64;
+  bool causal = false;
+  int window = 0;                       // 0: none
+  float scale = 0;                      // 0: one over the square root of head_dim
+  std::vector<uint32_t> query_offsets;  // [sequences + 1]
+  std::vector<std::vector<uint32_t>> key_rows;
+  std::vector<bf16> queries, keys, values;
+  int sequence_of_nans = -1;  // its results are nothing to compare
+
+  int num_sequences() const { return static_cast<int>(key_rows.size()); }
+  int query_len(int sequence) const {
+    return static_cast<int>(query_offsets[static_cast<size_t>(sequence) + 1] -
+                            query_offsets[static_cast<size_t>(sequence)]);
+  }
+};
+
+struct AttentionRow {
+  std::vector<double> output;  // [head_dim]; zeros if the query sees no key
+  double lse = 0;              // minus infinity then
+};
+
+// Query number `query` of a sequence: the last one stands at the sequence's last key.
+AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int head);
+
+// How far a result is from what it should be.
+struct AttentionDifference {
+  double relative_error = 0;  // of the output: root of the squared errors over that of the squared values
+  double max_abs_error = 0;
+  double max_lse_error = 0;
+  std::string first_bad;  // empty: none beyond the bounds
+};
+
+// Looks at every stride-th row and head. An error counts as bad beyond bf16's rounding of output and weights.
+// No lse: it is not looked at.
+AttentionDifference compare_attention(const AttentionBatch& batch, const std::vector<bf16>& output,
+                                      const std::vector<float>& lse, int stride = 1);
+
+}  // namespace switchyard::reference

@@ -1,0 +1,143 @@
+// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. Knows nothing of kernels,
+// buffers or protocols; written to be read, and to be believed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/format/format_kind.hpp"
+
+namespace switchyard::reference {
+
+// The inputs of one step, by rank.
+struct Step {
+  int n_ranks = 1;
+  int n_experts = 1;
+  int top_k = 1;
+  int hidden = 8;
+  std::vector<std::vector<bf16>> tokens;         // [rank][token * hidden]
+  std::vector<std::vector<int32_t>> topk_ids;    // [rank][token * top_k]
+  std::vector<std::vector<float>> topk_weights;  // [rank][token * top_k]
+
+  // What tokens travel as, and expert results on their way back.
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  float input_scale = 1;
+  std::vector<float> expert_input_scales;  // NVFP4 by expert: [expert]; input_scale is the shared one's
+  // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
+  // group 0 of the rank's rows, and its result is added last, with weight 1.
+  bool has_shared_expert = false;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool is_shared_output_encoded = false;  // the shared expert's result too is as it would travel
+  // Every rank has all tokens (the same on each) and works on what its own experts want; the shared expert's
+  // tokens are shared evenly. Outputs are the ranks' sums, each rounded, added up and rounded again.
+  bool skips_all_to_all = false;
+
+  int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
+  int n_local_experts() const { return n_experts / n_ranks; }
+  int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
+  // Whether the rank's experts work on choice k of the source rank's token.
+  bool reaches(int src_rank, int expert, int rank) const {
+    return expert >= 0 && expert / n_local_experts() == rank && (!skips_all_to_all || src_rank == rank);
+  }
+  // Whether the token is among the rank's rows of the shared expert.
+  bool is_shared_row(int rank, int token_idx) const;
+  bool encodes_by_expert() const { return info_of(format).encodes_by_expert; }
+  // n_experts is the shared one.
+  float input_scale_of(int expert_idx) const {
+    return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;
+  }
+  // Of each group of the rank's rows.
+  std::vector<float> group_input_scales(int rank) const;
+  // What an expert sees of a token: the token, or what its format leaves of it.
+  std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;
+};
+
+// The step as the experts see it: tokens are what their format leaves of them, and travel as bf16. On all
+// cores. Where experts see different things, the step itself.
+Step as_seen(const Step& step);
+
+// Where a row of the ragged output came from.
+struct RowOrigin {
+  int src_rank;
+  int src_token;
+  int k;
+  friend auto operator<=>(const RowOrigin&, const RowOrigin&) = default;
+};
+
+// The rows rank `rank` receives, by group: the shared expert's if there is one (k is -1), then those of each
+// local expert; of a group by source rank, then token, then k.
+std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
+
+// What dispatch left on a rank.
+struct DispatchResult {
+  std::vector<uint32_t> row_offsets;        // [num_groups + 1]
+  std::vector<int32_t> expert_ids;          // [num_groups]
+  std::vector<int32_t> src_info;            // [rows][2]
+  std::vector<bf16> rows;                   // [rows][hidden]; of bf16 only
+  std::vector<uint8_t> encoded_rows;        // [rows][bytes], of the other formats
+  std::vector<uint8_t> scales;              // the whole tensor
+  uint64_t max_rows = 0;                    // that it has room for
+  std::vector<uint32_t> scale_row_offsets;  // [num_groups] of tiled scales; empty: not asked for
+};
+
+// Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in
+// any order.
+std::string check_dispatch(const Step& step, int rank, const DispatchResult& result);
+
+// The result of expert `expert_idx` (global) for token `token_idx` of rank `rank`: [hidden].
+using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
+                                             int expert_idx);
+
+// Experts that return what they get.
+std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int token_idx, int expert_idx);
+
+// [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
+// shared expert comes last. A result that travels as fp8 counts as (weight * scale) * code, the first
+// product cut to 20 significant bits, the second exact.
+std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// The same, rounded once.
+std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
+// The sum of what the ranks have, in fp32 in their order, rounded once.
+std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial);
+// [token * top_k * hidden]: each expert's result, zeros for padding.
+std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);
+
+// The top_k largest logits of each token, ties to the lower index, with softmax weights over those chosen.
+struct Routing {
+  std::vector<int32_t> topk_ids;
+  std::vector<float> topk_weights;
+};
+Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_experts, int top_k);
+
+// Ragged rows: group g takes rows [row_offsets[g], row_offsets[g + 1]) to expert expert_ids[g].
+struct RaggedGroups {
+  std::vector<uint32_t> row_offsets;
+  std::vector<int32_t> expert_ids;
+};
+// [row][columns]: each row [inner] times its expert's matrix [inner][columns], summed in fp32 over k in
+// order.
+std::vector<bf16> grouped_matmul(const RaggedGroups& groups, const std::vector<bf16>& rows,
+                                 const std::vector<std::vector<bf16>>& matrices, int inner, int columns);
+
+// [row][width]: silu(gate) * up in fp32, of [row][2 * width]: gate, then up. Any NaN is the positive quiet
+// one.
+std::vector<float> silu_products(const std::vector<bf16>& gate_up, int width);
+// The same, rounded once.
+std::vector<bf16> silu_mul(const std::vector<bf16>& gate_up, int width);
+
+// A gated MLP per expert: down(silu(gate(x)) * up(x)), each product summed in fp32 over k and rounded to
+// bf16.
+struct MlpExperts {
+  int hidden = 0;
+  int width = 0;
+  std::vector<std::vector<bf16>> gate_up;  // [expert][hidden * 2 width]: columns of gate, then of up
+  std::vector<std::vector<bf16>> down;     // [expert][width * hidden]
+};
+std::vector<bf16> mlp_expert(const void* experts, const Step& step, int rank, int token_idx, int expert_idx);
+
+// combine_weighted over MLP experts, for all ranks, on all cores.
+std::vector<std::vector<bf16>> moe_layer(const Step& step, const MlpExperts& experts);
+
+}  // namespace switchyard::reference

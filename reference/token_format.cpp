@@ -1,0 +1,162 @@
+#include "token_format.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace switchyard::reference {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The largest magnitude of elements [begin, begin + size); NaN if any is NaN or infinite.
+float amax_of(const std::vector<float>& token, size_t begin, size_t size) {
+  float amax = 0;
+  for (size_t i = begin; i < begin + size; ++i) {
+    const float magnitude = std::fabs(token[i]);
+    if (!std::isfinite(magnitude)) return kNan;
+    amax = std::max(amax, magnitude);
+  }
+  return amax;
+}
+
+}  // namespace
+
+QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token) {
+  const Rounder round(format);
+  const float largest = static_cast<float>(round.max());
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 128) {
+    const float amax = amax_of(token, begin, 128);
+    const float clamped = std::isnan(amax) ? kNan : std::max(amax, 1e-4f);
+    result.float_scales.push_back(std::isnan(amax) ? std::bit_cast<float>(0x7fc00000u) : clamped / largest);
+    const float factor = largest / clamped;
+    for (size_t i = begin; i < begin + 128; ++i) result.codes.push_back(round(token[i] * factor));
+  }
+  return result;
+}
+
+QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token) {
+  const Rounder round(format);
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 32) {
+    const float amax = amax_of(token, begin, 32);
+    if (std::isnan(amax)) {
+      result.scale_codes.push_back(0xff);
+      for (int i = 0; i < 32; ++i) result.codes.push_back(round(kNan));
+      continue;
+    }
+    const int exponent = amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(round.max()));
+    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
+    for (size_t i = begin; i < begin + 32; ++i)
+      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
+  }
+  return result;
+}
+
+QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
+  const Rounder round(kE2M1), round_scale(kE4M3);
+  const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 16) {
+    const float amax = amax_of(token, begin, 16);
+    const uint8_t scale_code = round_scale(amax * amax_to_scale);
+    const float scale = static_cast<float>(kE4M3.value_of(scale_code)) * tensor_scale;
+    const float factor = scale == 0 ? 0 : 1.0f / scale;
+    result.scale_codes.push_back(scale_code);
+    for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(token[i] * factor));
+  }
+  return result;
+}
+
+std::vector<float> to_floats(const std::vector<bf16>& token) {
+  std::vector<float> values;
+  for (const bf16 value : token) values.push_back(to_float(value));
+  return values;
+}
+
+std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
+  std::vector<uint8_t> bytes((codes.size() * num_bits + 7) / 8);
+  for (size_t bit = 0; bit < codes.size() * num_bits; ++bit)
+    if (codes[bit / num_bits] >> (bit % num_bits) & 1)
+      bytes[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
+  return bytes;
+}
+
+namespace {
+
+const NumberFormat& elements_of(TokenFormatKind format) {
+  switch (format) {
+    case TokenFormatKind::kFP8E5M2:
+    case TokenFormatKind::kMXFP8E5M2:
+      return kE5M2;
+    case TokenFormatKind::kMXFP6:
+      return kE2M3;
+    case TokenFormatKind::kMXFP6E3M2:
+      return kE3M2;
+    default:
+      return info_of(format).num_bits == 4 ? kE2M1 : kE4M3;
+  }
+}
+
+QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
+  switch (info_of(format).group_size) {
+    case 128:
+      return blockwise_fp8(elements_of(format), token);
+    case 32:
+      return mx(elements_of(format), token);
+    default:
+      return nvfp4(token, tensor_scale);
+  }
+}
+
+}  // namespace
+
+EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
+  const NumberFormat& elements = elements_of(format);
+  const QuantizedToken codes = quantized(format, to_floats(token), tensor_scale);
+  EncodedToken result{packed(codes.codes, elements.num_bits()), codes.scale_codes, {}};
+  for (const float scale : codes.float_scales)
+    for (int byte = 0; byte < 4; ++byte)
+      result.scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
+  const size_t group_size = token.size() / std::max(codes.float_scales.size(), codes.scale_codes.size());
+  for (size_t i = 0; i < token.size(); ++i) {
+    const size_t group = i / group_size;
+    const float code = static_cast<float>(elements.value_of(codes.codes[i]));
+    if (!codes.float_scales.empty())
+      result.values.push_back(code * codes.float_scales[group]);
+    else if (group_size == 16)
+      result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
+                              tensor_scale);
+    else
+      result.values.push_back(
+          codes.scale_codes[group] == 0xff ? kNan : code * std::ldexp(1.0f, codes.scale_codes[group] - 127));
+  }
+  return result;
+}
+
+std::vector<bf16> decoded(const EncodedToken& token) {
+  std::vector<bf16> row;
+  for (const float value : token.values) row.push_back(to_bf16(value));
+  return row;
+}
+
+uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
+  switch (info_of(format).placement) {
+    case ScalePlacement::kTransposed:
+      return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
+    case ScalePlacement::kByRow:
+      return row * (static_cast<uint64_t>(hidden) / 32) + group;
+    default:
+      return tiled_scale_offset(row, group, static_cast<uint64_t>(info_of(format).num_scales(hidden)));
+  }
+}
+
+uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns) {
+  const uint64_t tiles_across = (num_columns + 3) / 4;
+  const uint64_t tile = row / 128 * tiles_across + column / 4;
+  return ((tile * 32 + row % 32) * 4 + row / 32 % 4) * 4 + column % 4;
+}
+
+}  // namespace switchyard::reference

@@ -1,0 +1,251 @@
+// One GPU as a device. Compiled only where the CUDA toolkit is; no_cuda.cpp stands in elsewhere.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "cuda_check.hpp"
+#include "cuda_recording.hpp"
+#include "switchyard/detail/device/device.hpp"
+
+namespace switchyard {
+namespace {
+
+constexpr CurrentDeviceCalls kCurrentDevice = {
+    [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
+    [](int ordinal) { return check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }};
+
+// What is freed is no part of a recording that this thread may be making, and must not spoil it.
+class OutsideOfRecordings {
+ public:
+  OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideOfRecordings(const OutsideOfRecordings&) = delete;
+  OutsideOfRecordings& operator=(const OutsideOfRecordings&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int ordinal, const cudaDeviceProp& properties)
+      : ordinal_(ordinal), name_(properties.name), num_multiprocessors_(properties.multiProcessorCount) {}
+
+  ~CudaDevice() override {
+    if (service_stream_ != nullptr) cudaStreamDestroy(service_stream_);
+  }
+
+  Target target() const override { return Target::kCuda; }
+  std::string name() const override { return name_; }
+  DeviceScope activate() override { return {kCurrentDevice, ordinal_}; }
+  int num_multiprocessors() const override { return num_multiprocessors_; }
+
+  Result<void*> allocate(uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    void* memory = nullptr;
+    const std::string what = std::to_string(bytes) + " bytes of GPU memory";
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
+    if (Status status = clear(memory, bytes); !status.ok()) {
+      cudaFree(memory);
+      return status;
+    }
+    return memory;
+  }
+  void deallocate(void* memory) override {
+    const DeviceScope active = activate();
+    if (!active.status().ok()) return;
+    const OutsideOfRecordings outside;
+    (void)cudaFree(memory);
+  }
+  // From the device's pool: unlike cudaFree, freeing it makes nobody wait for the whole device.
+  Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const Result<cudaStream_t> stream = service_stream();
+    if (!stream.ok()) return stream.status();
+    void* memory = nullptr;
+    const std::string what = std::to_string(bytes) + " bytes of GPU memory";
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMallocAsync(&memory, bytes == 0 ? 1 : bytes, stream.value()), what.c_str()));
+    if (Status status = clear(memory, bytes); !status.ok()) {
+      (void)cudaFreeAsync(memory, stream.value());
+      return status;
+    }
+    return memory;
+  }
+  void deallocate_behind(StreamHandle stream, void* memory) override {
+    if (!check_not_recording(stream).ok()) return deallocate(memory);  // which waits for the whole device
+    const DeviceScope active = activate();
+    if (active.status().ok()) (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+  }
+  Result<void*> allocate_host_visible(uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    void* memory = nullptr;
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(
+        cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc"));
+    std::fill_n(static_cast<std::byte*>(memory), bytes, std::byte{0});
+    return memory;
+  }
+  void deallocate_host_visible(void* memory) override {
+    const OutsideOfRecordings outside;
+    (void)cudaFreeHost(memory);
+  }
+
+  Result<StreamHandle> create_stream() override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    cudaStream_t stream = nullptr;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+    return static_cast<StreamHandle>(stream);
+  }
+  void destroy_stream(StreamHandle stream) override { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+  Status synchronize(StreamHandle stream) override {
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
+    return check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)),
+                      "a kernel or copy of the stream");
+  }
+  void drain(StreamHandle stream) override {
+    // A stream that is being recorded cannot be waited for; cudaFree waits for the whole device then.
+    if (check_not_recording(stream).ok()) (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  }
+  Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+                   "cudaMemcpyAsync"));
+    return synchronize(stream);
+  }
+  Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) override {
+    SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMemsetAsync(dst, value, bytes, static_cast<cudaStream_t>(stream)), "cudaMemsetAsync"));
+    return synchronize(stream);
+  }
+
+  Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
+    return begin_cuda_recording(streams);
+  }
+
+ private:
+  // Not on the stream of a rank, whose kernels may be waiting for a launch that has not come yet. One stream
+  // for the life of the device: each new one could take the hardware queue of a rank's.
+  Result<cudaStream_t> service_stream() {
+    std::lock_guard lock(mutex_);
+    if (service_stream_ == nullptr)
+      SWITCHYARD_RETURN_IF_ERROR(
+          check_cuda(cudaStreamCreateWithFlags(&service_stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+    return service_stream_;
+  }
+  Status clear(void* memory, uint64_t bytes) {
+    const Result<cudaStream_t> stream = service_stream();
+    return stream.ok() ? fill(memory, 0, bytes, stream.value()) : stream.status();
+  }
+
+  // CUDA would refuse as well, but spoil the recording.
+  static Status check_not_recording(StreamHandle stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),
+                                          "cudaStreamIsCapturing"));
+    if (status == cudaStreamCaptureStatusNone) return Status();
+    return failed_precondition("a stream that is being recorded cannot be waited for: nothing on it runs");
+  }
+
+  const int ordinal_;
+  const std::string name_;
+  const int num_multiprocessors_;
+  std::mutex mutex_;
+  cudaStream_t service_stream_ = nullptr;  // null until it is needed
+};
+
+}  // namespace
+
+CudaReport report_cuda() {
+  CudaReport report{.is_built_in = true, .toolkit_version = CUDART_VERSION};
+  int count = 0;
+  if (cudaDriverGetVersion(&report.driver_version) != cudaSuccess ||
+      cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return report;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, ordinal) != cudaSuccess) continue;
+    GpuInfo gpu{properties.name,           properties.major,
+                properties.minor,          properties.multiProcessorCount,
+                properties.totalGlobalMem, {}};
+    for (int peer = 0; peer < count; ++peer) {
+      int can_reach = 0;
+      if (peer != ordinal && cudaDeviceCanAccessPeer(&can_reach, ordinal, peer) == cudaSuccess &&
+          can_reach != 0)
+        gpu.peers.push_back(peer);
+    }
+    report.gpus.push_back(std::move(gpu));
+  }
+  return report;
+}
+
+int num_cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  int num_usable = 0;
+  for (; num_usable < count; ++num_usable) {
+    int major = 0;
+    // Machine code for one architecture ("sm_90a") runs on no other.
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, num_usable) != cudaSuccess ||
+        major != 9)
+      break;
+  }
+  return num_usable;
+}
+
+std::string why_no_cuda() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return std::string("the CUDA driver says: ") + cudaGetErrorString(error);
+  }
+  return "no GPU of compute capability 9 (Hopper)";
+}
+
+Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {
+  if (num_devices > num_cuda_devices() || num_cuda_devices() == 0)
+    return unavailable("%d GPU(s) asked for, %d there: %s", num_devices, num_cuda_devices(),
+                       why_no_cuda().c_str());
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
+    cudaDeviceProp properties{};
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+    devices.push_back(std::make_unique<CudaDevice>(ordinal, properties));
+    const DeviceScope active = devices.back()->activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    for (int peer = 0; peer < num_devices; ++peer) {
+      if (peer == ordinal) continue;
+      const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+      if (error == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+        continue;
+      }
+      if (error != cudaSuccess) {
+        cudaGetLastError();
+        return unavailable("GPU %d cannot reach the memory of GPU %d: %s", ordinal, peer,
+                           cudaGetErrorString(error));
+      }
+    }
+  }
+  return devices;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,16 @@
+// Builds without the CUDA target: there are no GPUs, and that is no error until one is asked for.
+#include "switchyard/detail/device/device.hpp"
+
+namespace switchyard {
+
+CudaReport report_cuda() { return {}; }
+int num_cuda_devices() { return 0; }
+std::string why_no_cuda() {
+  return "this build has no CUDA target (it was configured without nvcc, where no GPU was, or with "
+         "SWITCHYARD_CUDA off)";
+}
+Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {
+  return unavailable("%d GPU(s) asked for: %s", num_devices, why_no_cuda().c_str());
+}
+
+}  // namespace switchyard

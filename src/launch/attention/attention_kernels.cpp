@@ -1,0 +1,55 @@
+// The table of attention kernels, for the host and, through attention_kernels.cu, for CUDA.
+#include "launch/kernel_tables.hpp"
+#include "make_attention_kernel.hpp"
+#include "switchyard/detail/attention/combine.hpp"
+
+namespace switchyard {
+namespace {
+
+Status launch_combine_splits(const LaunchShape& shape, StreamHandle stream,
+                             const CombineSplitsParams& params) {
+  return target::launch("combine_splits", combine_splits_kernel, shape, stream, params);
+}
+Status launch_plan_tiles(const LaunchShape& shape, StreamHandle stream, const PlanTilesParams& params) {
+  return target::launch("plan_tiles", plan_tiles_kernel, shape, stream, params);
+}
+
+#if defined(__CUDACC__)
+Status load_small_kernels() {
+  const target::ResidentKernel kernels[] = {{&combine_splits_kernel, 0}, {&plan_tiles_kernel, 0}};
+  return target::max_resident_blocks(kernels, kWarpSize).status();
+}
+uint64_t bytes_of_l2() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device);
+  return static_cast<uint64_t>(bytes);
+}
+#else
+Status load_small_kernels() { return Status(); }
+uint64_t bytes_of_l2() { return 32 << 20; }
+#endif
+
+AttentionKernels make_table() {
+  AttentionKernels table{};
+  const KernelsOfHeadDim by_head_dim[] = {SWITCHYARD_ATTENTION_KERNELS(64)(),
+                                          SWITCHYARD_ATTENTION_KERNELS(128)(),
+                                          SWITCHYARD_ATTENTION_KERNELS(256)()};
+  for (int dim = 0; dim < 3; ++dim)
+    for (int kind = 0; kind < kNumAttentionKinds; ++kind)
+      table.kernels[dim][kind] = by_head_dim[dim].kernels[kind];
+  table.combine_splits = &launch_combine_splits;
+  table.plan_tiles = &launch_plan_tiles;
+  table.load = &load_small_kernels;
+  table.l2_bytes = &bytes_of_l2;
+  return table;
+}
+
+}  // namespace
+
+template <>
+const AttentionKernels& attention_kernels_of<kThisTarget>() {
+  static const AttentionKernels table = make_table();
+  return table;
+}
+
+}  // namespace switchyard

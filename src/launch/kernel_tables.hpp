@@ -1,0 +1,31 @@
+// The tables of kernels, each made by a file that is compiled once for every target.
+#pragma once
+
+#include "switchyard/detail/launch/attention_kernels.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/launch/matmul_kernels.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard {
+
+// Defined for kHost, and in builds with CUDA for kCuda.
+template <Target kTarget>
+const KernelTable& kernel_table_of();
+template <Target kTarget>
+const AttentionKernels& attention_kernels_of();
+template <Target kTarget>
+const MatmulKernels& matmul_kernels_of();
+
+const TracedKernels& cuda_traced_kernels();  // only in builds with CUDA
+
+inline namespace SWITCHYARD_TARGET {
+
+// What the file that includes this is compiled for.
+#if defined(__CUDACC__)
+inline constexpr Target kThisTarget = Target::kCuda;
+#else
+inline constexpr Target kThisTarget = Target::kHost;
+#endif
+
+}  // namespace SWITCHYARD_TARGET
+}  // namespace switchyard

@@ -1,0 +1,59 @@
+// Instantiates every kernel for the target this file is compiled for and a shape: kernel_table.cpp for the
+// shape the library ships, a test for kernels of its own.
+#pragma once
+
+#include "launch_recode_rows.hpp"
+#include "launch_silu_mul.hpp"
+#include "switchyard/detail/ep/topk_softmax.hpp"
+#include "switchyard/detail/gemm/grouped_matmul.hpp"
+#include "switchyard/detail/launch/launch_all_reduce.hpp"
+#include "switchyard/detail/launch/make_combine_kernels.hpp"
+#include "switchyard/detail/launch/make_dispatch_kernels.hpp"
+#include "switchyard/detail/sync/check_output.hpp"
+#include "switchyard/detail/sync/time_stamp.hpp"
+#include "switchyard/detail/testing/stall.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul";
+inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
+
+template <const char* kName, typename Params, void (*kKernel)(Params)>
+Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params& params) {
+  return target::launch(kName, kKernel, shape, stream, params);
+}
+
+// The others are loaded when max_resident_blocks looks at them.
+inline Status load_plain_kernels() {
+#if defined(__CUDACC__)
+  const target::ResidentKernel kernels[] = {{&topk_softmax_kernel, 0},
+                                            {&grouped_matmul_kernel, 0},
+                                            {&stall_kernel, 0},
+                                            {&time_stamp_kernel, 0},
+                                            {&check_output_kernel, 0}};
+  SWITCHYARD_RETURN_IF_ERROR(load_silu_mul_kernels());
+  SWITCHYARD_RETURN_IF_ERROR(load_recode_rows_kernels());
+  return target::max_resident_blocks(kernels, kWarpSize).status();
+#else
+  return Status();
+#endif
+}
+
+// bf16 only.
+template <FixedShape Slotted, FixedShape Direct>
+constexpr KernelTable make_kernel_table() {
+  return {
+      .load = &load_plain_kernels,
+      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>, kAllReduce<Slotted>},
+      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>, kAllReduce<Direct>},
+      .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
+      .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
+      .silu_mul = &launch_silu_mul,
+      .recode_rows = &launch_recode_rows,
+      .stall = &launch_plain<kStall, StallParams, stall_kernel>,
+      .time_stamp = &launch_plain<kTimeStamp, TimeStampParams, time_stamp_kernel>,
+      .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
+  };
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

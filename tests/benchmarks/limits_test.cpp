@@ -1,0 +1,102 @@
+// The bare kernels that benchmarks compare with, on every target: they move what they say.
+#include "benchmarks/limits.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ep/ep_harness.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::must;
+
+struct LimitShape {
+  uint32_t num_rows;
+  int num_places;
+  int hidden;
+};
+
+class Limits : public testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override {
+    SWITCHYARD_SKIP_IF_ABSENT(GetParam());
+    world = must(World::create({.target = GetParam(), .n_ranks = 1}));
+  }
+  Rank& rank() { return world->rank(0); }
+  const benchmarks::LimitKernels& kernels() { return benchmarks::limit_kernels(world->target()); }
+
+  // Small whole numbers, which sums keep exact.
+  std::vector<bf16> values(size_t count) {
+    std::vector<bf16> result(count);
+    for (bf16& value : result) value = to_bf16(static_cast<float>(random() % 16));
+    return result;
+  }
+  std::vector<uint32_t> shuffled_places(const LimitShape& shape) {
+    std::vector<uint32_t> places(shape.num_rows * static_cast<size_t>(shape.num_places));
+    std::iota(places.begin(), places.end(), 0u);
+    std::shuffle(places.begin(), places.end(), random);
+    return places;
+  }
+
+  std::unique_ptr<World> world;
+  std::mt19937_64 random{5};
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, Limits, testing_support::all_targets(),
+                         [](const auto& info) { return testing_support::target_name(info.param); });
+
+// Fewer rows than warps and more, rows of one chunk and such that few warps have room for.
+constexpr LimitShape kShapes[] = {{1, 1, 8}, {5, 3, 72}, {70, 8, 256}, {9, 32, 512}, {11, 2, 16384}};
+constexpr LaunchShape kLaunch{.num_blocks = 3, .num_threads = 256};
+
+TEST_P(Limits, ScatterWritesEveryRowToAllItsPlaces) {
+  for (const LimitShape& shape : kShapes) {
+    const size_t hidden = static_cast<size_t>(shape.hidden);
+    const std::vector<bf16> rows = values(shape.num_rows * hidden);
+    const std::vector<uint32_t> places = shuffled_places(shape);
+    const auto rows_there = must(rank().upload(rows));
+    const auto places_there = must(rank().upload(places));
+    const auto output = must(rank().allocate<bf16>(places.size() * hidden));
+    const Status launched = kernels().scatter(kLaunch, rank().stream(),
+                                              {rows_there.data(), output.data(), places_there.data(),
+                                               shape.num_rows, shape.num_places, shape.hidden});
+    ASSERT_TRUE(launched.ok()) << launched.to_string();
+    const std::vector<bf16> seen = must(output.download());
+    for (size_t i = 0; i < places.size(); ++i)
+      ASSERT_TRUE(std::equal(
+          seen.begin() + static_cast<ptrdiff_t>(places[i] * hidden),
+          seen.begin() + static_cast<ptrdiff_t>((places[i] + 1) * hidden),
+          rows.begin() + static_cast<ptrdiff_t>(i / static_cast<size_t>(shape.num_places) * hidden)))
+          << "hidden " << hidden << ", copy " << i;
+  }
+}
+
+TEST_P(Limits, GatherSumsTheRowsOfEveryOutput) {
+  for (const LimitShape& shape : kShapes) {
+    const size_t hidden = static_cast<size_t>(shape.hidden), top_k = static_cast<size_t>(shape.num_places);
+    const std::vector<bf16> rows = values(shape.num_rows * top_k * hidden);
+    const std::vector<uint32_t> places = shuffled_places(shape);
+    std::vector<float> weights(places.size());
+    for (float& weight : weights) weight = static_cast<float>(random() % 4) / 4;
+    const auto rows_there = must(rank().upload(rows));
+    const auto places_there = must(rank().upload(places));
+    const auto weights_there = must(rank().upload(weights));
+    const auto output = must(rank().allocate<bf16>(shape.num_rows * hidden));
+    const Status launched =
+        kernels().gather(kLaunch, rank().stream(),
+                         {rows_there.data(), output.data(), places_there.data(), weights_there.data(),
+                          shape.num_rows, shape.num_places, shape.hidden});
+    ASSERT_TRUE(launched.ok()) << launched.to_string();
+    const std::vector<bf16> seen = must(output.download());
+    for (size_t i = 0; i < seen.size(); ++i) {
+      float sum = 0;
+      for (size_t term = i / hidden * top_k; term < (i / hidden + 1) * top_k; ++term)
+        sum += weights[term] * to_float(rows[places[term] * hidden + i % hidden]);
+      ASSERT_EQ(seen[i], to_bf16(sum)) << "hidden " << hidden << ", value " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

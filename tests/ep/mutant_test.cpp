@@ -1,0 +1,309 @@
+// The logic mutants of testing/logic_mutant.hpp: kernels with one line gone wrong, each of which the checks
+// that the real kernels pass must catch. (Mutants of the memory order are in weak_protocol_test.cpp.)
+#include <cmath>
+#include <iostream>
+
+#include "ep_harness.hpp"
+#include "launch/make_kernel_table.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::as_run;
+using testing_support::EpHarness;
+using testing_support::make_step;
+using testing_support::must;
+using testing_support::RunOptions;
+using testing_support::Shape;
+using testing_support::StepMode;
+
+template <LogicMutant kOne>
+struct MutantShape {
+  static constexpr EpShape kShape{};
+  static constexpr LogicMutant kMutant = kOne;
+};
+
+template <LogicMutant kOne>
+constexpr KernelTable kMutantSlotted = make_kernel_table<MutantShape<kOne>, RunTimeShape>();
+template <LogicMutant kOne>
+constexpr KernelTable kMutantDirect = make_kernel_table<RunTimeShape, MutantShape<kOne>>();
+
+// A format whose scales are the same for all experts, and one that has them for each.
+template <FixedShape Fixed>
+const DispatchKernels* direct_interleaved(TokenFormatKind format) {
+  return format == TokenFormatKind::kFP8
+             ? &kDirectDispatch<Fixed, BlockwiseFP8TokenFormat<e4m3>>
+             : &kDirectDispatch<Fixed, NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>;
+}
+template <FixedShape Fixed>
+constexpr KernelTable make_interleaved_table() {
+  KernelTable table = make_kernel_table<RunTimeShape, RunTimeShape>();
+  table.direct.dispatch = &direct_interleaved<Fixed>;
+  return table;
+}
+template <LogicMutant kOne>
+constexpr KernelTable kMutantInterleaved = make_interleaved_table<MutantShape<kOne>>();
+
+RunOptions options_of(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  return {
+      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+      .protocol = protocol,
+      .n_sms = seed % 8 == 3 ? 1 : 2,  // one block has tokens enough to use its stages again
+      .num_threads = 32,
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.kernels = &kernels}}};
+}
+
+// Padding now and then; repeats come by themselves.
+reference::Step make_padded_step(const Shape& shape, uint64_t seed) {
+  reference::Step step = make_step(shape, seed);
+  std::mt19937_64 random(seed);
+  for (auto& ids : step.topk_ids)
+    for (int32_t& id : ids)
+      if (random() % 8 == 0) id = -1;
+  return step;
+}
+
+// A check runs what its seed draws on these kernels and says what is wrong, or nothing.
+using Check = std::string (*)(uint64_t seed, Protocol protocol, const KernelTable& kernels);
+
+// Two steps, back to back or one by one, against the reference. In the latter case receive buffers hold
+// nothing useful when a step begins.
+std::string run_two_steps(uint64_t seed, const Shape& shape, const RunOptions& options) {
+  EpHarness harness(shape, options);
+  const std::vector<reference::Step> steps = {as_run(make_padded_step(shape, seed * 2), options),
+                                              as_run(make_padded_step(shape, seed * 2 + 1), options)};
+  if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
+  for (const reference::Step& step : steps) {
+    if (const Status status = harness.ep().poison_receive_buffers(0xdd); !status.ok())
+      return status.to_string();
+    if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
+  }
+  return "";
+}
+
+std::string run_steps(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const bool two_ranks = seed % 3 != 2;
+  const Shape shape{.n_ranks = two_ranks ? 2 : 3,
+                    .n_experts = two_ranks ? 4 : 6,
+                    .top_k = 3,
+                    .hidden = 16,
+                    .tokens_per_rank = two_ranks ? std::vector{4, 3} : std::vector{2, 3, 4}};
+  return run_two_steps(seed, shape, options_of(seed, protocol, kernels));
+}
+
+// The same where scales lie in between those of other rows, with a shared expert.
+std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.format = seed / 4 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
+  options.shared_expert = SharedExpert::kFused;
+  const Shape shape{.n_experts = 4,
+                    .top_k = 3,
+                    .hidden = info_of(options.format).hidden_multiple(),
+                    .tokens_per_rank = {4, 3}};
+  return run_two_steps(seed, shape, options);
+}
+
+// A good step, a broken one with others behind it, which must name the bad id and do nothing else, and a good
+// one after reset(). The broken step's messages for the last expert fill their slots to the end of the
+// buffer.
+std::string run_behind_a_broken_step(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.hidden = 16, .tokens_per_rank = {3, 3}};
+  EpHarness harness(shape, options_of(seed, protocol, kernels));
+  const auto run_good_step = [&](uint64_t step_seed) {
+    return harness.run_and_compare(make_padded_step(shape, step_seed));
+  };
+  if (const std::string difference = run_good_step(seed * 2); !difference.empty()) return difference;
+  reference::Step broken = make_step(shape, seed);
+  std::fill(broken.topk_ids[1].begin(), broken.topk_ids[1].end(), shape.n_experts - 1);
+  broken.topk_ids[1][0] = 99;
+  Status status = harness.enqueue_steps(broken, 2);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (status.code() != StatusCode::kInvalidArgument ||
+      status.message().find("topk_ids of rank 1 holds 99") == std::string::npos)
+    return status.to_string();
+  if (const Status reset = harness.ep().reset(); !reset.ok()) return reset.to_string();
+  return run_good_step(seed * 2 + 1);
+}
+
+// A good step, one that the last rank has no room for, with the same behind it, and a good one right after.
+std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 3}};
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.capacity_factor = 10.5 / 6;  // 11 rows
+  EpHarness harness(shape, options);
+  reference::Step good = make_padded_step(shape, seed * 2), crowd = good;
+  good.topk_ids = {{0, 3, 0, 3, 1, 2}, {2, 1, 3, 0, 3, 1}};
+  for (auto& ids : crowd.topk_ids) std::fill(ids.begin(), ids.end(), shape.n_experts - 1);
+  if (const std::string difference = harness.run_and_compare(good); !difference.empty()) return difference;
+  Status status = harness.enqueue_steps(crowd, 2);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (status.code() != StatusCode::kResourceExhausted)
+    return "not said to be over capacity: " + status.to_string();
+  if (!harness.outputs_are_untouched()) return "an output of a step that was skipped has been written";
+  return harness.run_and_compare(good);
+}
+
+// All-reduces in a row behind a step: each makes four of what the first one has left on all ranks.
+std::string run_all_reduces(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  constexpr int kNumTokens = 24, kHidden = 16, kNumReductions = 12;
+  const Shape shape{.n_ranks = 4,
+                    .n_experts = 4,
+                    .top_k = 2,
+                    .hidden = kHidden,
+                    .tokens_per_rank = std::vector<int>(4, kNumTokens)};
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.routing = Routing::kSkipAllToAll;
+  EpHarness harness(shape, options);
+  const std::string difference = harness.run_and_compare(as_run(make_step(shape, seed), options));
+  if (!difference.empty()) return difference;
+  std::vector<Buffer<bf16>> values;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    values.push_back(must(harness.world().rank(rank).upload(
+        std::vector<bf16>(kNumTokens * kHidden, to_bf16(static_cast<float>(rank + 1))))));
+  Status status;
+  for (int i = 0; i < kNumReductions; ++i)
+    for (int rank = 0; rank < shape.n_ranks && status.ok(); ++rank)
+      status = harness.ep().all_reduce(rank, values[static_cast<size_t>(rank)].data(), kNumTokens);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (!status.ok()) return status.to_string();
+  const float expected = std::ldexp(1 + 2 + 3 + 4, 2 * (kNumReductions - 1));
+  for (const Buffer<bf16>& of_rank : values)
+    for (const bf16 value : must(of_rank.download()))
+      if (to_float(value) != expected)
+        return "a sum is " + std::to_string(to_float(value)) + " instead of " + std::to_string(expected);
+  return "";
+}
+
+// The first step breaks, so that nothing a combine_wait waits for has ever come: it must write nothing.
+std::string run_broken_from_the_start(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.hidden = 16, .tokens_per_rank = {3, 3}};
+  EpHarness harness(shape, options_of(seed, protocol, kernels));
+  reference::Step broken = make_step(shape, seed);
+  broken.topk_ids[1][0] = 99;
+  Status status = harness.enqueue_steps(broken, 2);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (status.code() != StatusCode::kInvalidArgument) return status.to_string();
+  return harness.outputs_are_untouched() ? "" : "an output of a step that broke has been written";
+}
+
+struct NamedMutant {
+  const char* name;
+  Protocol protocol;
+  const KernelTable& kernels;
+  Check check;
+};
+
+#define SWITCHYARD_MUTANT(name, check) \
+  { #name, Protocol::kSlotted, kMutantSlotted < LogicMutant::k##name>, check }
+#define SWITCHYARD_DIRECT_MUTANT(name, check) \
+  { #name, Protocol::kDirect, kMutantDirect < LogicMutant::k##name>, check }
+#define SWITCHYARD_INTERLEAVED_MUTANT(name) \
+  { #name, Protocol::kDirect, kMutantInterleaved < LogicMutant::k##name>, run_interleaved }
+const NamedMutant kMutants[] = {
+    SWITCHYARD_MUTANT(SlotOffByOne, run_steps),
+    SWITCHYARD_MUTANT(PaddingDispatched, run_steps),
+    SWITCHYARD_MUTANT(RepeatsSentEach, run_steps),
+    SWITCHYARD_MUTANT(StageNotWaitedFor, run_steps),
+    SWITCHYARD_MUTANT(SignalsBeforeFinished, run_steps),
+    SWITCHYARD_MUTANT(ReservedNotPutBack, run_steps),
+    SWITCHYARD_MUTANT(FinishedNotPutBack, run_steps),
+    SWITCHYARD_MUTANT(DispatchIgnoresPoison, run_behind_a_broken_step),
+    SWITCHYARD_MUTANT(ReceiveSlotOffByOne, run_steps),
+    SWITCHYARD_MUTANT(RowsWithoutRankOffset, run_steps),
+    SWITCHYARD_MUTANT(CellsResetTooEarly, run_steps),
+    SWITCHYARD_MUTANT(CounterOverlaps, run_steps),
+    SWITCHYARD_MUTANT(FirstBlockSignals, run_steps),
+    SWITCHYARD_MUTANT(ExtraRowsNotPutBack, run_steps),
+    SWITCHYARD_MUTANT(CombineIgnoresPoison, run_behind_a_broken_step),
+    SWITCHYARD_MUTANT(PaddingCombined, run_steps),
+    SWITCHYARD_MUTANT(WeightsReversed, run_steps),
+    SWITCHYARD_MUTANT(CombineCellsResetTooEarly, run_steps),
+    SWITCHYARD_MUTANT(SuccessorAdmittedAtOnce, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(SuccessorAdmittedAtOnce, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(PlacedWithoutRanksBefore, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(PlacedWithoutBlocksBefore, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(CountsNotAwaited, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(CapacityOffByOne, run_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(CapacityOfOwnRankOnly, run_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(DirectStageNotWaitedFor, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(LoadsNotDrained, run_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(FirstBlockReady, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(RowsNotAwaited, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(StepNotCounted, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(SkippedStepCombined, run_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(OutputNotAwaited, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(PaddingPulled, run_steps),
+    SWITCHYARD_DIRECT_MUTANT(CombineWaitIgnoresPoison, run_broken_from_the_start),
+    SWITCHYARD_INTERLEAVED_MUTANT(ScaleSourceOffByOne),
+    SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
+    SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
+    SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
+    SWITCHYARD_MUTANT(OneBuffer, run_all_reduces),
+};
+#undef SWITCHYARD_MUTANT
+#undef SWITCHYARD_DIRECT_MUTANT
+#undef SWITCHYARD_INTERLEAVED_MUTANT
+
+class LogicMutants : public testing::TestWithParam<NamedMutant> {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a mutant may leave its memory, and only the weak memory stops it: not in this build";
+#endif
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kernels, LogicMutants, testing::ValuesIn(kMutants), [](const auto& info) {
+  return info.param.name + testing_support::protocol_name(info.param.protocol);
+});
+
+// On every seed that is tried the real kernels pass the same check.
+TEST_P(LogicMutants, IsCaught) {
+  constexpr uint64_t kMaxSeeds = 40;
+  for (uint64_t seed = 0; seed < kMaxSeeds; ++seed) {
+    ASSERT_EQ(GetParam().check(seed, GetParam().protocol, kernel_table(Target::kHost)), "")
+        << "seed " << seed;
+    const std::string difference = GetParam().check(seed, GetParam().protocol, GetParam().kernels);
+    if (difference.empty()) continue;
+    std::cout << "seed " << seed << ": " << difference << "\n";
+    return;
+  }
+  FAIL() << "none of " << kMaxSeeds << " seeds shows it";
+}
+
+// Neither the checks nor kernels being a test's own are what catches the mutants.
+struct NoMutantShape {
+  static constexpr EpShape kShape{};
+};
+constexpr KernelTable kNoMutantKernels = make_kernel_table<NoMutantShape, NoMutantShape>();
+constexpr KernelTable kNoMutantInterleaved = make_interleaved_table<NoMutantShape>();
+
+TEST(LogicMutantChecks, PassWithATestsOwnKernelsThatAreNoMutant) {
+  for (uint64_t seed = 0; seed < 40; ++seed)
+    for (const Check check : {run_steps, run_behind_a_broken_step})
+      for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
+        ASSERT_EQ(check(seed, protocol, kNoMutantKernels), "")
+            << "seed " << seed << ", " << to_string(protocol);
+  for (uint64_t seed = 0; seed < 40; ++seed)
+    ASSERT_EQ(run_interleaved(seed, Protocol::kDirect, kNoMutantInterleaved), "") << "seed " << seed;
+}
+
+// A world has the library's kernels unless it is given others, and those are no mutants.
+template <typename Fixed>
+concept SaysMutant = requires {
+  Fixed::kMutant;
+};
+static_assert(!SaysMutant<RunTimeShape> && SaysMutant<MutantShape<LogicMutant::kSlotOffByOne>>);
+
+TEST(LogicMutantChecks, RunMutantsOnlyInWorldsThatAreGivenThem) {
+  EXPECT_EQ(&must(World::create({.target = TargetChoice::kHost}))->rank(0).kernels(),
+            &kernel_table(Target::kHost));
+  EXPECT_EQ(
+      &must(World::create({.target = TargetChoice::kHost, .host = {.hooks = {.kernels = &kNoMutantKernels}}}))
+           ->rank(0)
+           .kernels(),
+      &kNoMutantKernels);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,398 @@
+// The tiled grouped matmul on every target that is here, against plain loops.
+#include "switchyard/grouped_matmul.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "layer_kernels_fixture.hpp"
+#include "reference/matmul.hpp"
+#include "switchyard/detail/gemm/tiled/tile_grid.hpp"
+#include "switchyard/graph.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::bits_of;
+using testing_support::must;
+using testing_support::random_bf16;
+
+enum class Layout { kRagged, kAligned, kMasked };
+
+struct MatmulCase {
+  std::vector<int> group_rows;
+  int inner = 64;
+  int columns = 128;
+  Layout layout = Layout::kRagged;
+  std::vector<int32_t> expert_ids;  // empty: group g has expert g
+  int num_experts = 0;
+  int num_rows_before = 0;  // in front of the first group
+  int num_spare_rows = 0;   // after the last one
+  int group_of_nans = -1;   // whose rows are NaN: what leaks from it is seen
+  int num_blocks = 3;
+  std::optional<MatmulTuning> tuning;
+};
+
+constexpr uint16_t kPoison = 0xeeee;
+
+// One case on a rank: its memory there, and the GroupedMatmul made for it. Rows of no group hold NaN.
+class MatmulHarness {
+ public:
+  MatmulHarness(Rank& rank, const MatmulCase& matmul_case) : case_(matmul_case), rank_(rank) {
+    place_groups();
+    const size_t inner = static_cast<size_t>(case_.inner), columns = static_cast<size_t>(case_.columns);
+    const size_t num_experts = static_cast<size_t>(
+        case_.num_experts > 0 ? case_.num_experts : static_cast<int>(case_.group_rows.size()));
+    rows_ = random_bf16(num_rows_ * inner, 1);
+    weights_ = random_bf16(num_experts * columns * inner, 2);
+    for (size_t row = 0; row < num_rows_; ++row)
+      if (group_of_row_[row] < 0 || group_of_row_[row] == case_.group_of_nans)
+        std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(row * inner), inner, to_bf16(NAN));
+    matmul_ = must(GroupedMatmul::create(rank, shape()));
+    rows_buffer_ = must(rank.upload(rows_));
+    weights_buffer_ = must(rank.upload(weights_));
+    output_ = must(rank.allocate<bf16>(num_rows_ * columns));
+    offsets_buffer_ = must(rank.upload(offsets_));
+    counts_buffer_ = must(rank.upload(counts_));
+    expert_ids_ = must(rank.upload(case_.expert_ids));
+    tensors_ = {.rows = rows_buffer_.data(), .weights = weights_buffer_.data(), .output = output_.data()};
+    if (case_.layout != Layout::kMasked) tensors_.row_offsets = offsets_buffer_.data();
+    if (case_.layout != Layout::kRagged) tensors_.row_counts = counts_buffer_.data();
+    if (!case_.expert_ids.empty()) tensors_.expert_ids = expert_ids_.data();
+  }
+
+  GroupedMatmulShape shape() const {
+    return {.num_groups = static_cast<int>(case_.group_rows.size()),
+            .num_experts = case_.num_experts,
+            .inner = case_.inner,
+            .columns = case_.columns,
+            .max_rows = static_cast<int64_t>(num_rows_),
+            .group_capacity = case_.layout == Layout::kMasked ? static_cast<int64_t>(capacity_) : 0,
+            .num_blocks = case_.num_blocks,
+            .tuning = case_.tuning};
+  }
+  // Other rows per group, among the rows there are: of the ragged layout, and no more of them in all.
+  void regroup(const std::vector<int>& group_rows) {
+    case_.group_rows = group_rows;
+    const size_t num_rows = num_rows_;
+    place_groups();
+    num_rows_ = num_rows;
+    group_of_row_.resize(num_rows_, -1);
+    ASSERT_TRUE(offsets_buffer_.upload(offsets_).ok());
+  }
+  Status clear() { return output_.fill_bytes(kPoison & 0xff); }
+  Status launch() { return matmul_->run(tensors_); }
+
+  std::vector<bf16> output() {
+    EXPECT_TRUE(rank_.synchronize().ok());
+    return must(output_.download());
+  }
+  // Runs once and says what is wrong.
+  std::string compare() {
+    if (Status status = clear(); !status.ok()) return status.to_string();
+    if (Status status = launch(); !status.ok()) return status.to_string();
+    return compare(output());
+  }
+  std::string compare(const std::vector<bf16>& output) const {
+    const size_t inner = static_cast<size_t>(case_.inner), columns = static_cast<size_t>(case_.columns);
+    reference::MatmulDifference difference;
+    for (size_t row = 0; row < num_rows_; ++row)
+      for (size_t column = 0; column < columns; ++column) {
+        const bf16 value = output[row * columns + column];
+        const std::string where = "row " + std::to_string(row) + ", column " + std::to_string(column);
+        const int group = group_of_row_[row];
+        if (group < 0 && value.bits != kPoison) return where + " of no group was written";
+        if (group < 0 || group == case_.group_of_nans) continue;
+        const size_t expert = static_cast<size_t>(
+            case_.expert_ids.empty() ? group : case_.expert_ids[static_cast<size_t>(group)]);
+        difference.add({rows_.data() + row * inner, inner},
+                       {weights_.data() + (expert * columns + column) * inner, inner}, value, where);
+      }
+    return difference.first_bad;
+  }
+
+ private:
+  void place_groups() {
+    counts_.clear();
+    offsets_.clear();
+    group_of_row_.clear();
+    const size_t num_groups = case_.group_rows.size();
+    for (const int count : case_.group_rows) {
+      counts_.push_back(static_cast<uint32_t>(count));
+      capacity_ = std::max(capacity_, static_cast<size_t>(count));
+    }
+    size_t row = static_cast<size_t>(case_.num_rows_before);
+    for (size_t g = 0; g < num_groups; ++g) {
+      if (case_.layout == Layout::kAligned) row = align_up<size_t>(row, 16);
+      if (case_.layout == Layout::kMasked) row = g * capacity_;
+      offsets_.push_back(static_cast<uint32_t>(row));
+      group_of_row_.resize(row, -1);
+      row += counts_[g];
+      group_of_row_.resize(row, static_cast<int>(g));
+    }
+    offsets_.push_back(static_cast<uint32_t>(row));
+    num_rows_ = case_.layout == Layout::kMasked ? num_groups * capacity_ : row;
+    num_rows_ += static_cast<size_t>(case_.num_spare_rows);
+    group_of_row_.resize(num_rows_, -1);
+  }
+
+  MatmulCase case_;
+  Rank& rank_;
+  size_t num_rows_ = 0, capacity_ = 0;
+  std::vector<int> group_of_row_;  // -1: none
+  std::vector<uint32_t> offsets_, counts_;
+  std::vector<bf16> rows_, weights_;
+  std::unique_ptr<GroupedMatmul> matmul_;
+  Buffer<bf16> rows_buffer_, weights_buffer_, output_;
+  Buffer<uint32_t> offsets_buffer_, counts_buffer_;
+  Buffer<int32_t> expert_ids_;
+  GroupedMatmulTensors tensors_;
+};
+
+std::string compare(Rank& rank, const MatmulCase& matmul_case) {
+  return MatmulHarness(rank, matmul_case).compare();
+}
+
+class GroupedMatmulTest : public ::testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override {
+    SWITCHYARD_SKIP_IF_ABSENT(GetParam());
+    world_ = must(World::create({.target = GetParam()}));
+  }
+  Rank& rank() { return world_->rank(0); }
+  World& world() { return *world_; }
+  // Blocks for a tuning, whether or not they work in pairs.
+  int budget(const MatmulTuning& tuning, int num_pairs) {
+    return num_pairs *
+           static_cast<int>(matmul_kernels(rank().device().target()).find(tuning)->cluster_blocks);
+  }
+
+ private:
+  std::unique_ptr<World> world_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, GroupedMatmulTest,
+                         ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda), [](const auto& info) {
+                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
+                         });
+
+TEST_P(GroupedMatmulTest, EveryTuningWithRowsOfAnyNumber) {
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    EXPECT_EQ(compare(rank(), {.group_rows = {0, 1, 63, 0, 64, 129, 300, 16, 0},
+                               .inner = 200,
+                               .columns = 264,
+                               .num_blocks = budget(tuning, 3),
+                               .tuning = tuning}),
+              "")
+        << to_string(tuning);
+}
+
+TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    for (const int inner : {8, 56, 64, 72, 128, 1000})
+      for (const int columns : {8, 120, 136, 520})
+        EXPECT_EQ(compare(rank(), {.group_rows = {5, 70},
+                                   .inner = inner,
+                                   .columns = columns,
+                                   .num_blocks = budget(tuning, 2),
+                                   .tuning = tuning}),
+                  "")
+            << to_string(tuning) << ", K " << inner << ", N " << columns;
+}
+
+TEST_P(GroupedMatmulTest, MoreGroupsThanLanesAndAnyExpertForEach) {
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    MatmulCase matmul_case{.inner = 72, .columns = 136, .num_experts = 5, .num_blocks = budget(tuning, 4)};
+    matmul_case.tuning = tuning;
+    std::mt19937 random(3);
+    for (int g = 0; g < 100; ++g) {
+      matmul_case.group_rows.push_back(random() % 3 == 0 ? static_cast<int>(random() % 20) : 0);
+      matmul_case.expert_ids.push_back(static_cast<int32_t>(random() % 5));
+    }
+    EXPECT_EQ(compare(rank(), matmul_case), "") << to_string(tuning);
+  }
+}
+
+TEST_P(GroupedMatmulTest, AllRowsInOneGroupAndNoneInAny) {
+  for (const std::vector<int>& group_rows :
+       {std::vector<int>{0, 0, 700, 0}, std::vector<int>{0, 0}, std::vector<int>{2500}})
+    EXPECT_EQ(compare(rank(), {.group_rows = group_rows, .inner = 64, .columns = 264, .num_spare_rows = 3}),
+              "");
+}
+
+TEST_P(GroupedMatmulTest, NeighboursThatAreNoNumbersAndRowsOfNobodyAreLeftAlone) {
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    for (const int group_of_nans : {0, 1, 2})
+      EXPECT_EQ(compare(rank(), {.group_rows = {33, 65, 127},
+                                 .inner = 136,
+                                 .num_rows_before = 7,
+                                 .num_spare_rows = 40,
+                                 .group_of_nans = group_of_nans,
+                                 .num_blocks = budget(tuning, 1),
+                                 .tuning = tuning}),
+                "")
+          << to_string(tuning) << ", NaN in group " << group_of_nans;
+}
+
+TEST_P(GroupedMatmulTest, LayoutsWithGapsBetweenGroups) {
+  for (const Layout layout : {Layout::kAligned, Layout::kMasked})
+    for (const MatmulTuning& tuning : kMatmulTunings)
+      EXPECT_EQ(compare(rank(), {.group_rows = {3, 0, 130, 17, 65},
+                                 .inner = 80,
+                                 .columns = 144,
+                                 .layout = layout,
+                                 .num_spare_rows = 5,
+                                 .num_blocks = budget(tuning, 2),
+                                 .tuning = tuning}),
+                "")
+          << to_string(tuning) << (layout == Layout::kMasked ? ", masked" : ", aligned");
+}
+
+TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    std::vector<uint16_t> expected;
+    for (const int num_blocks : {1, 2, 5, 12}) {
+      MatmulHarness harness(rank(), {.group_rows = {40, 0, 140, 65},
+                                     .inner = 136,
+                                     .columns = 392,
+                                     .num_blocks = budget(tuning, num_blocks),
+                                     .tuning = tuning});
+      for (int run = 0; run < 2; ++run) {  // the second one finds the queue as the first has left it
+        ASSERT_EQ(harness.compare(), "");
+        const std::vector<uint16_t> bits = bits_of(harness.output());
+        if (expected.empty()) expected = bits;
+        EXPECT_EQ(bits, expected) << to_string(tuning) << " on " << num_blocks << " blocks, run " << run;
+      }
+    }
+  }
+}
+
+TEST_P(GroupedMatmulTest, AGraphOfItReadsTheCountsAnew) {
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    MatmulHarness harness(rank(), {.group_rows = {40, 0, 100},
+                                   .inner = 136,
+                                   .columns = 264,
+                                   .num_blocks = budget(tuning, 2),
+                                   .tuning = tuning});
+    const auto graph = must(world().capture([&] {
+      SWITCHYARD_RETURN_IF_ERROR(harness.launch());
+      return harness.launch();
+    }));
+    for (const std::vector<int>& group_rows :
+         {std::vector<int>{40, 0, 100}, {0, 140, 0}, {70, 69, 1}, {0, 0, 0}, {40, 0, 100}}) {
+      harness.regroup(group_rows);
+      ASSERT_TRUE(harness.clear().ok());
+      ASSERT_TRUE(graph->launch().ok());
+      ASSERT_TRUE(graph->synchronize().ok());
+      EXPECT_EQ(harness.compare(harness.output()), "") << to_string(tuning);
+    }
+  }
+}
+
+// What offsets say beyond the tensors is not believed, and an expert that is not there has weights of zero.
+TEST_P(GroupedMatmulTest, OffsetsBeyondTheRowsAndExpertsThatAreNotThereTouchNothingElse) {
+  constexpr int kInner = 64, kColumns = 128, kRows = 20;
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    const auto matmul = must(GroupedMatmul::create(rank(), {.num_groups = 3,
+                                                            .inner = kInner,
+                                                            .columns = kColumns,
+                                                            .max_rows = kRows,
+                                                            .num_blocks = budget(tuning, 1),
+                                                            .tuning = tuning}));
+    const auto rows = must(rank().upload(random_bf16(kRows * kInner, 1)));
+    const auto weights = must(rank().upload(random_bf16(3 * kColumns * kInner, 2)));
+    const auto offsets = must(rank().upload(std::vector<uint32_t>{0, 10, 300, 5}));
+    const auto expert_ids = must(rank().upload(std::vector<int32_t>{-1, 7, 1}));
+    auto output = must(rank().allocate<bf16>((kRows + 300) * kColumns));
+    ASSERT_TRUE(output.fill_bytes(kPoison & 0xff).ok());
+    ASSERT_TRUE(matmul
+                    ->run({.rows = rows.data(),
+                           .weights = weights.data(),
+                           .output = output.data(),
+                           .row_offsets = offsets.data(),
+                           .expert_ids = expert_ids.data()})
+                    .ok());
+    ASSERT_TRUE(rank().synchronize().ok());
+    const std::vector<bf16> values = must(output.download());
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i].bits & 0x7fff, i < kRows * kColumns ? 0 : kPoison & 0x7fff)
+          << to_string(tuning) << ", output " << i;
+  }
+}
+
+TEST_P(GroupedMatmulTest, ShapesItCannotMultiplyAreRefusedByName) {
+  const GroupedMatmulShape good{.num_groups = 2, .inner = 64, .columns = 64, .max_rows = 10};
+  const auto message_of = [&](auto change) {
+    GroupedMatmulShape shape = good;
+    change(shape);
+    return GroupedMatmul::create(rank(), shape).status().message();
+  };
+  EXPECT_NE(message_of([](auto& s) { s.inner = 60; }).find("inner: 60"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) { s.columns = 0; }).find("columns: 0"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) { s.num_groups = 0; }).find("num_groups: 0"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) { s.max_rows = -1; }).find("max_rows: -1"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) { s.group_capacity = 6; }).find("group_capacity: 6"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) {
+              s.tuning = MatmulTuning{32, 8, 64, 1};
+            }).find("32x8x64x1"),
+            std::string::npos);
+  const auto matmul = must(GroupedMatmul::create(rank(), good));
+  EXPECT_NE(matmul->run({}).message().find("rows"), std::string::npos);
+}
+
+TEST_P(GroupedMatmulTest, ABudgetOfBlocksIsNeverExceeded) {
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    for (const int num_blocks : {2, 3, 7}) {
+      const auto matmul = must(GroupedMatmul::create(
+          rank(), {.inner = 64, .columns = 64, .max_rows = 10, .num_blocks = num_blocks, .tuning = tuning}));
+      EXPECT_LE(matmul->num_blocks(), static_cast<uint32_t>(num_blocks)) << to_string(tuning);
+      EXPECT_GE(matmul->num_blocks() + 1, static_cast<uint32_t>(num_blocks)) << to_string(tuning);
+    }
+  EXPECT_EQ(compare(rank(), {.group_rows = {300}, .num_blocks = 1}), "");
+}
+
+TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto world =
+        must(World::create({.target = TargetChoice::kHost,
+                            .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
+    for (const MatmulTuning& tuning : {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6}})
+      EXPECT_EQ(
+          compare(world->rank(0),
+                  {.group_rows = {3, 0, 66}, .inner = 72, .columns = 136, .num_blocks = 2, .tuning = tuning}),
+          "")
+          << to_string(tuning) << ", seed " << seed;
+  }
+}
+
+TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
+  EXPECT_EQ(to_string(choose_matmul_tuning(8, 4096, 7168)), "64x128x64x8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(32, 4096, 7168)), "64x128x128x4");
+  EXPECT_EQ(to_string(choose_matmul_tuning(128, 4096, 7168)), "128x128x64x6");
+  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x64x4");
+  for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
+    for (const int64_t columns : {8, 128, 136, 7168}) {
+      const MatmulTuning tuning = choose_matmul_tuning(rows, columns, 64);
+      EXPECT_NE(std::find(std::begin(kMatmulTunings), std::end(kMatmulTunings), tuning),
+                std::end(kMatmulTunings))
+          << to_string(tuning);
+    }
+}
+
+TEST(MatmulTiles, EveryTileOfAGroupHasOnePlace) {
+  for (const uint32_t num_row_tiles : {1u, 3u, 16u, 17u, 40u})
+    for (const uint32_t num_column_tiles : {1u, 5u, 32u}) {
+      std::set<std::pair<uint32_t, uint32_t>> seen;
+      for (uint32_t idx = 0; idx < num_row_tiles * num_column_tiles; ++idx) {
+        const TilePlace place = place_in_group(idx, num_row_tiles, num_column_tiles, 16);
+        EXPECT_LT(place.row_tile, num_row_tiles);
+        EXPECT_LT(place.column_tile, num_column_tiles);
+        seen.insert({place.row_tile, place.column_tile});
+      }
+      EXPECT_EQ(seen.size(), num_row_tiles * num_column_tiles);
+    }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""scripts/performance_tables.py: tables of JSON that the command wrote (performance_tables/), and of what it writes now.
+
+The second half runs the command that the environment variable SWITCHYARD_TOOL names, and is skipped without it.
+"""
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+SCRIPT = FOLDER.parent.parent / "scripts" / "performance_tables.py"
+sys.dont_write_bytecode = True  # no __pycache__ beside the script
+spec = importlib.util.spec_from_file_location("performance_tables", SCRIPT)
+tables = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tables)
+
+
+def stored(name):
+    return json.loads((FOLDER / "performance_tables" / f"{name}.json").read_text())
+
+
+def with_changes(report, **changes):
+    return dict(copy.deepcopy(report), **changes)
+
+
+def rows_of(table):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+class TablesOfStoredRuns(unittest.TestCase):
+    maxDiff = None
+
+    def test_dispatch_and_combine_stand_beside_their_limits_direct_first(self):
+        self.assertEqual(tables.ep_table([stored("ep")]), """\
+| tokens/rank | scatter limit | gather limit | direct: dispatch | combine | step | slotted: dispatch | combine | step |
+|---|---|---|---|---|---|---|---|---|
+| 1 | 140 | 103 | 653 (4.66x) | 308 (3.00x) | **969** | 732 (5.23x) | 581 (5.65x) | **1309** |
+| 4 | 159 | 161 | 834 (5.26x) | 312 (1.94x) | **1177** | 851 (5.36x) | 581 (3.62x) | **1299** |""")
+
+    def test_a_size_that_was_skipped_has_no_row(self):
+        report = stored("ep")
+        report["sizes"][1] = {"tokens_per_rank": 4, "why_skipped": "out of memory"}
+        self.assertEqual([row[0] for row in rows_of(tables.ep_table([report]))], ["1"])
+
+    def test_shapes_are_named_once_with_their_routing(self):
+        runs = [stored("ep"), with_changes(stored("ep"), ranks=1, n_sms=132, routing="zipf")]
+        self.assertEqual([row[:3] for row in rows_of(tables.shapes_table(runs))],
+                         [["2 ranks x 4 blocks, hidden 64, top-2, 8 experts", "1", "653"], ["", "4", "834"],
+                          ["1 rank x 132 blocks, hidden 64, top-2, 8 experts, zipf routing", "1", "653"],
+                          ["", "4", "834"]])
+
+    def test_many_ranks_have_all_steps_of_a_run_in_a_cell(self):
+        self.assertEqual(tables.many_ranks_table([stored("ep")]), """\
+| ranks x blocks, experts | slotted, 1 / 4 tokens | direct, 1 / 4 tokens |
+|---|---|---|
+| 2 x 4, 8 | 1309 / 1299 | 969 / 1177 |""")
+
+    def test_formats_are_compared_with_bf16_of_the_same_size_and_protocol(self):
+        half = with_changes(stored("ep"), format="fp8")
+        for time in half["times"]:
+            time["us"] /= 2
+        rows = rows_of(tables.TABLES["token-formats"]([half, stored("ep")]))
+        self.assertIn(["fp8", "direct", "4", "417", "0.50"], rows)
+        self.assertIn(["bf16", "direct", "4", "834", ""], rows)
+        self.assertEqual(len(rows), 8)
+
+    def test_two_runs_of_one_format_are_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "two runs have the format bf16"):
+            tables.TABLES["token-formats"]([stored("ep"), stored("ep")])
+
+    def test_formats_without_bf16_are_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "no run has the format bf16"):
+            tables.TABLES["token-formats"]([with_changes(stored("ep"), format="fp8")])
+
+    def test_checks_cost_the_difference_of_the_means(self):
+        runs = [stored("ep"), stored("ep"), with_changes(stored("ep"), checked=False)]
+        for time in runs[1]["times"]:
+            time["us"] += 2
+        rows = rows_of(tables.checks_table(runs))
+        self.assertEqual(rows[0], ["direct", "1", "970", "969", "1.0 us, 0.1%"])
+        self.assertEqual(len(rows), 4)
+
+    def test_checks_need_both_builds(self):
+        with self.assertRaisesRegex(tables.Problem, "checked and of an unchecked"):
+            tables.checks_table([stored("ep")])
+
+    def test_attention_without_a_peer_has_our_rates_alone(self):
+        self.assertEqual(tables.attention_table([stored("attention")]), """\
+| | 64 | 1k |
+|---|---|---|
+| d64 full | 0.000264 | 0.00156 |
+| d64 causal | 0.000295 | 0.00172 |""")
+
+    def test_attention_stands_beside_cudnn_where_it_was_timed(self):
+        report = stored("attention")
+        for case in report["results"]:
+            case["tflops"] = 500.0
+            case["peers"] = {"cudnn": 400.0, "flash": 300.0}
+        report["results"][0]["peers"] = {}
+        self.assertEqual([row[1:] for row in rows_of(tables.attention_table([report]))],
+                         [["500", "500 / 400 (1.25)"], ["500 / 400 (1.25)", "500 / 400 (1.25)"]])
+
+    def test_ragged_schedules_are_compared_with_the_last(self):
+        self.assertEqual(rows_of(tables.ragged_table([stored("attention")])),
+                         [["lpt queue", "0.000325", "0.99"], ["static", "0.000329", "1.00"]])
+
+    def test_accuracy_has_a_row_per_format_and_three_columns_per_input(self):
+        self.assertEqual(tables.accuracy_table([stored("formats")]), """\
+| format | bits | normal: rms | element | max | heavy-tailed: rms | element | max | outliers: rms | element | max |
+|---|---|---|---|---|---|---|---|---|---|---|
+| bf16 | 16.00 | 0.17 | 0.17 | 0.39 | 0.17 | 0.17 | 0.39 | 0.17 | 0.17 | 0.39 |
+| NVFP4 | 4.50 | 9.50 | 31.00 | 17.60 | 9.08 | 39.99 | 17.60 | 4.87 | 32.75 | 17.61 |""")
+
+
+class Regions(unittest.TestCase):
+    PAGE = "# Title\n<!-- table: ep -->\nold\n<!-- end -->\nbetween\n<!-- table: decode -->\nkept\n<!-- end -->\nafter\n"
+
+    def test_only_the_named_region_changes_and_a_second_time_changes_nothing(self):
+        once = tables.replace_region(self.PAGE, "ep", "new\nlines")
+        self.assertEqual(once, self.PAGE.replace("old", "new\nlines"))
+        self.assertEqual(tables.replace_region(once, "ep", "new\nlines"), once)
+
+    def test_a_page_without_the_region_is_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "0 regions '<!-- table: shapes -->'"):
+            tables.replace_region(self.PAGE, "shapes", "new")
+
+    def test_a_region_that_does_not_end_before_the_next_is_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "has no '<!-- end -->'"):
+            tables.replace_region(self.PAGE.replace("<!-- end -->\nbetween", "between"), "ep", "new")
+
+    def test_a_caption_names_machine_commit_and_date(self):
+        self.assertEqual(tables.caption([stored("ep")], "abc1234", "2026-11-15"),
+                         "*SIMT emulator on 2 cores, copy bandwidth 17 GB/s, commit abc1234, 2026-11-15*")
+        self.assertEqual(tables.caption([stored("formats")], "abc1234", "2026-11-15"), "*commit abc1234, 2026-11-15*")
+
+    def test_runs_of_two_machines_are_no_table(self):
+        with self.assertRaisesRegex(tables.Problem, "must agree on device"):
+            tables.make_region("shapes", [stored("ep"), with_changes(stored("ep"), device="GPU")], "abc1234", "today")
+
+    def test_a_run_that_was_not_verified_is_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "not verified"):
+            tables.make_region("ep", [with_changes(stored("ep"), verified=False)], "abc1234", "today")
+
+    def test_the_json_of_another_command_is_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "the JSON has no 'formats'"):
+            tables.make_region("accuracy", [stored("ep")], "abc1234", "today")
+
+    def test_every_region_of_the_docs_is_of_a_table_that_can_be_made(self):
+        for page in sorted((FOLDER.parent / "docs").glob("*.md")):
+            text = page.read_text()
+            for name in tables.re.findall(r"<!-- table: (.*?) -->", text):
+                with self.subTest(page=page.name, table=name):
+                    self.assertIn(name, tables.TABLES)
+                    tables.replace_region(text, name, "new")
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.page = self.folder / "page.md"
+
+    def run_script(self, *arguments):
+        """The exit code and what was said of a problem."""
+        errors = io.StringIO()
+        with mock.patch("sys.argv", ["performance_tables.py", str(self.page), *arguments]):
+            with contextlib.redirect_stderr(errors):
+                return tables.main(), errors.getvalue()
+
+    def write_page(self, *names):
+        self.page.write_text("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in names))
+
+    def test_a_problem_leaves_the_page_alone(self):
+        self.write_page("ep")
+        before = self.page.read_text()
+        code, said = self.run_script("ep=" + str(FOLDER / "performance_tables" / "ep.json"), "ep=nowhere.json")
+        self.assertEqual(code, 2)
+        self.assertIn("nowhere.json", said)
+        self.assertEqual(self.page.read_text(), before)
+
+    def test_a_word_that_is_no_source_is_named(self):
+        self.write_page("ep")
+        self.assertIn("'ep.json' is not TABLE=FILE.json", self.run_script("ep.json")[1])
+
+    @unittest.skipUnless("SWITCHYARD_TOOL" in os.environ, "SWITCHYARD_TOOL names no command")
+    def test_every_table_is_made_of_what_the_command_writes(self):
+        def bench(name, *arguments):
+            path = self.folder / f"{name}.json"
+            subprocess.run([os.environ["SWITCHYARD_TOOL"], "bench", *arguments, "--json", str(path)], check=True,
+                           stdout=subprocess.DEVNULL)
+            return str(path)
+
+        ep = bench("ep", "ep", "--target", "host", "--protocol", "both", "--mode", "fused", "--tokens", "1,4", "--ranks",
+                   "2", "--hidden", "64", "--experts", "8", "--top-k", "2")
+        attention = bench("attention", "attention", "--target", "host", "--lengths", "64")
+        accuracy = bench("accuracy", "formats")
+        unchecked = self.folder / "unchecked.json"
+        with open(ep, encoding="utf-8") as file:
+            unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
+        sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
+                   "checks": f"{ep},{unchecked}", "attention": attention, "ragged": attention, "decode": attention,
+                   "accuracy": accuracy}
+        self.assertEqual(sources.keys(), tables.TABLES.keys())
+        self.write_page(*sources)
+        code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
+        self.assertEqual((code, said), (0, ""))
+        self.assertEqual(self.page.read_text().count("commit abc1234"), len(sources))
+
+
+if __name__ == "__main__":
+    unittest.main()

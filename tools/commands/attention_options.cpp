@@ -1,0 +1,86 @@
+#include "attention_options.hpp"
+
+#include "options.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 20;
+
+// Numbers as choices, each by its name.
+std::vector<std::pair<std::string, int>> numbers(std::initializer_list<int> values) {
+  std::vector<std::pair<std::string, int>> choices;
+  for (const int value : values) choices.emplace_back(std::to_string(value), value);
+  return choices;
+}
+
+void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
+  add_choice_option<SchedulerChoice>(
+      command, "--scheduler", attention_case.scheduler,
+      {{"auto", SchedulerChoice::kAuto},
+       {"transient", SchedulerChoice::kTransient},
+       {"tile", SchedulerChoice::kTile},
+       {"queued", SchedulerChoice::kQueued}},
+      "transient (a block per tile), tile (each block every n-th), queued (the next free one),\n"
+      "or auto, which chooses and says why");
+  add_choice_option<OrderChoice>(
+      command, "--order", attention_case.order,
+      {{"auto", OrderChoice::kAuto},
+       {"default", OrderChoice::kDefault},
+       {"rotate", OrderChoice::kRotate},
+       {"lpt", OrderChoice::kLpt}},
+      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto");
+  add_number_option(command, "--ctas", attention_case.num_blocks, 0, 65535,
+                    "Blocks at a time; 0: all multiprocessors");
+}
+
+}  // namespace
+
+void add_attention_options(CLI::App& command, AttentionOptions& options) {
+  reference::AttentionCase& attention_case = options.attention_case;
+  add_target_option(command, options.target);
+  CLI::Option* batch =
+      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq queries");
+  CLI::Option* seq =
+      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Queries of each sequence");
+  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
+                  "Queries of each sequence, as 512,0,17,..")
+      ->excludes(batch)
+      ->excludes(seq);
+  add_list_option(command, "--kv-lens", options.kv_lens, 0, kMaxSeqLen,
+                  "Keys of each sequence, or one number for all [as the queries]");
+  add_number_option(command, "--heads", attention_case.num_heads, 1, 1024, "Query heads");
+  add_number_option(command, "--kv-heads", options.num_kv_heads, 1, 1024,
+                    "K/V heads, a divisor of --heads [--heads]")
+      ->default_str("");
+  add_choice_option<int>(command, "--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
+                         "Elements of a row of a head: 64, 128 or 256");
+  command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
+  add_number_option(command, "--window", attention_case.window, 0, kMaxSeqLen,
+                    "A query sees keys less than so far away; 0: all");
+  add_choice_option<int>(command, "--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),
+                         "Keys and values in pages of so many rows, 16, 32, 64, 128 or 256; 0: none");
+  add_choices(command, attention_case);
+  add_seed_option(command, "--seed", attention_case.seed, "All numbers follow from it");
+}
+
+Status finish_attention_options(AttentionOptions& options) {
+  reference::AttentionCase& attention_case = options.attention_case;
+  attention_case.query_lens = options.seq_lens;
+  if (options.seq_lens.empty())
+    attention_case.query_lens.assign(static_cast<size_t>(options.batch), options.seq_len);
+  attention_case.key_lens = options.kv_lens;
+  if (options.kv_lens.size() == 1)
+    attention_case.key_lens.assign(attention_case.query_lens.size(), options.kv_lens[0]);
+  if (!attention_case.key_lens.empty() && attention_case.key_lens.size() != attention_case.query_lens.size())
+    return invalid_argument("--kv-lens: %zu values given for %zu sequences", attention_case.key_lens.size(),
+                            attention_case.query_lens.size());
+  attention_case.is_dense = options.seq_lens.empty() && options.kv_lens.size() <= 1;
+  attention_case.num_kv_heads = options.num_kv_heads == 0 ? attention_case.num_heads : options.num_kv_heads;
+  if (attention_case.num_heads % attention_case.num_kv_heads != 0)
+    return invalid_argument("--kv-heads: %d must be a divisor of --heads (%d)", attention_case.num_kv_heads,
+                            attention_case.num_heads);
+  return check_target_option(options.target);
+}
+
+}  // namespace switchyard::tools

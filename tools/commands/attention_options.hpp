@@ -1,0 +1,31 @@
+// The options that describe a batch of attention and how it is to run, for the commands that run one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reference/attention_case.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace switchyard::tools {
+
+struct AttentionOptions {
+  std::string target = "auto";
+  int batch = 2;
+  int seq_len = 512;
+  std::vector<int> seq_lens;
+  std::vector<int> kv_lens;
+  int num_kv_heads = 0;  // 0: as many as heads
+  reference::AttentionCase attention_case{.num_heads = 4, .num_kv_heads = 0, .head_dim = 128};
+};
+
+// --target, and everything of the case. `seq_lens_excludes`: batch and seq are for lengths that are all
+// alike.
+void add_attention_options(CLI::App& command, AttentionOptions& options);
+// What no flag alone can get wrong; fills in the case.
+Status finish_attention_options(AttentionOptions& options);
+
+}  // namespace switchyard::tools

@@ -1,0 +1,239 @@
+// `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
+#include <cstdio>
+#include <type_traits>
+
+#include "commands.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+#include "report/bench_report.hpp"
+#include "report/progress.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// Zero and empty mean: as the target suggests.
+struct BenchOptions {
+  std::string target = "auto";
+  int n_ranks = 8;
+  EpLaunch launch;
+  std::string protocol = "automatic";
+  int hidden = 0;
+  int top_k = 8;
+  int n_experts = 0;
+  std::vector<int> tokens;
+  std::string mode = "both";
+  int num_replays = 0;
+  std::string routing = "uniform";
+  uint64_t seed = 1;
+  int64_t repeat_check = 0;
+  std::string json;
+  std::string svg;
+
+  std::vector<StepMode> modes() const {
+    if (mode == "both") return {StepMode::kSplit, StepMode::kFused};
+    return {mode == "fused" ? StepMode::kFused : StepMode::kSplit};
+  }
+  std::vector<Protocol> protocols() const {
+    if (protocol == "both") return {Protocol::kSlotted, Protocol::kDirect};
+    return {protocol == "slotted"  ? Protocol::kSlotted
+            : protocol == "direct" ? Protocol::kDirect
+                                   : Protocol::kAutomatic};
+  }
+};
+
+Status finish_options(BenchOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
+  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
+  const bool is_host = options.target == "host";
+  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
+    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
+  };
+  choose(options.launch.n_sms, 4, 16);
+  choose(options.hidden, 512, 7168);
+  choose(options.n_experts, 32, 256);
+  choose(options.num_replays, 3, 100);
+  choose(options.tokens, std::vector<int>{1, 8, 32}, std::vector<int>{1, 16, 128, 1024, 4096});
+  if (options.n_experts % options.n_ranks != 0)
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", options.n_experts,
+                            options.n_ranks);
+  if (options.hidden % kHiddenMultiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
+  if (options.top_k > options.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
+  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
+}
+
+Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
+  Workload workload;
+  workload.n_ranks = options.n_ranks;
+  workload.tokens_per_rank.assign(static_cast<size_t>(options.n_ranks), tokens_per_rank);
+  workload.hidden = options.hidden;
+  workload.top_k = options.top_k;
+  workload.n_experts = options.n_experts;
+  workload.routing = options.routing == "zipf" ? RoutingKind::kZipf : RoutingKind::kUniform;
+  workload.seed = options.seed;
+  return workload;
+}
+
+Status measure_steps(World& world, const BenchOptions& options, Protocol protocol, Progress& progress,
+                     SizeResult& size) {
+  const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
+  progress.begin(label + "preparing");
+  EpLaunch launch = options.launch;
+  launch.protocol = protocol;
+  Result<std::unique_ptr<EpBench>> created =
+      EpBench::create(world, workload_of(options, size.tokens_per_rank), launch, options.num_replays);
+  if (!created.ok()) return created.status();
+  EpBench& bench = *created.value();
+  size.num_sets = bench.num_sets();
+  size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
+  for (const StepMode mode : options.modes()) {
+    progress.begin(label + to_string(mode));
+    if (options.repeat_check > 0) {
+      Result<RepeatCheck> check = bench.repeat(mode, options.repeat_check, [&](int64_t num_done) {
+        progress.note(label + to_string(mode) + ", " + std::to_string(num_done) + " of " +
+                      std::to_string(options.repeat_check) + " replays");
+      });
+      if (!check.ok()) return check.status();
+      size.repeats.push_back(check.value());
+    } else {
+      Result<std::vector<PhaseTime>> times = bench.time(mode, options.num_replays);
+      if (!times.ok()) return times.status();
+      size.times.insert(size.times.end(), times.value().begin(), times.value().end());
+    }
+  }
+  if (size.first_difference.empty()) size.first_difference = bench.first_difference();
+  return Status();
+}
+
+// What does not fit is left out, with the reason. The limits come last, when the steps' memory is free again.
+Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
+  Status status;
+  for (const Protocol protocol : options.protocols())
+    if (status.ok()) status = measure_steps(world, options, protocol, progress, size);
+  if (status.code() == StatusCode::kResourceExhausted && size.times.empty() && size.repeats.empty()) {
+    size.why_skipped = status.message();
+    return Status();
+  }
+  if (!status.ok() || options.repeat_check > 0) return status;
+  progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
+  Result<Limits> limits =
+      measure_limits(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
+  if (limits.status().code() == StatusCode::kResourceExhausted) return Status();
+  if (!limits.ok()) return limits.status();
+  size.limits = limits.value();
+  return Status();
+}
+
+Status measure(const BenchOptions& options, BenchReport& report) {
+  const int units_per_size = (options.repeat_check == 0 ? 1 : 0) +
+                             static_cast<int>(options.protocols().size() * (1 + options.modes().size()));
+  Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
+  progress.begin("copy bandwidth");
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = target_choice(options.target), .n_ranks = options.n_ranks});
+  if (!world.ok()) return world.status();
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device().name();
+  report.workload = workload_of(options, 0);
+  report.routing = options.routing;
+  report.n_sms = options.launch.n_sms;
+  report.format = options.launch.format;
+  report.combine_format = options.launch.combine_format;
+  report.num_replays = options.num_replays;
+  report.lead_us = options.launch.lead_us;
+  if (options.repeat_check == 0) {
+    Result<CopyBandwidth> copy = measure_copy(*world.value());
+    if (!copy.ok()) return copy.status();
+    report.copy = copy.value();
+  }
+  for (const int tokens : options.tokens) {
+    SizeResult& size = report.sizes.emplace_back();
+    size.tokens_per_rank = tokens;
+    if (Status status = measure_size(*world.value(), options, progress, size); !status.ok())
+      return Status(status.code(), std::to_string(tokens) + " tokens per rank: " + status.message());
+  }
+  return Status();
+}
+
+Result<ExitCode> bench_and_report(BenchOptions& options) {
+  BenchReport report;
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, report)));
+  if (options.json != "-" && options.svg != "-") print_table(report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
+  if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
+  return report.verified() ? kVerified : kNotVerified;
+}
+
+void add_ep(CLI::App& bench, Command* run) {
+  CLI::App* command = bench.add_subcommand(
+      "ep",
+      "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
+  auto options = std::make_shared<BenchOptions>();
+  add_target_option(*command, options->target);
+  add_number_option(*command, "--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
+  add_number_option(*command, "--n-sms", options->launch.n_sms, 1, 65535,
+                    "Blocks of each launch, per rank [16; host 4]")
+      ->default_str("");
+  add_number_option(*command, "--num-threads", options->launch.num_threads, 0, 1024,
+                    "Threads of a block, a multiple of 32; 0 chooses")
+      ->default_str("");
+  command
+      ->add_option("--protocol", options->protocol,
+                   "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape")
+      ->check(CLI::IsMember({"automatic", "slotted", "direct", "both"}))
+      ->capture_default_str();
+  add_number_option(
+      *command, "--lead-us", options->launch.lead_us, 0, 1000000,
+      "A pause of so many us in front of what is timed, while the graph is still being submitted");
+  command->add_flag("--dependent-launch", options->launch.dependent,
+                    "CUDA: launches may take their places before their predecessors have ended");
+  add_number_option(*command, "--hidden", options->hidden, kHiddenMultiple, kMaxHidden,
+                    "Elements of a token, a multiple of 8 [7168; host 512]")
+      ->default_str("");
+  add_number_option(*command, "--top-k", options->top_k, 1, kMaxTopK, "Experts of each token");
+  add_number_option(*command, "--experts", options->n_experts, 1, kMaxExperts,
+                    "Experts, a multiple of --ranks [256; host 32]")
+      ->default_str("");
+  add_format_option(*command, options->launch.format);
+  add_combine_format_option(*command, options->launch.combine_format);
+  add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
+                  "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
+  command
+      ->add_option("--mode", options->mode,
+                   "Two kernels for dispatch and two for combine, one each, or both ways")
+      ->check(CLI::IsMember({"split", "fused", "both"}))
+      ->capture_default_str();
+  add_number_option(*command, "--replays", options->num_replays, 2, 1000000,
+                    "Replays of each graph; their median counts [100; host 3]")
+      ->default_str("");
+  command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
+      ->check(CLI::IsMember({"uniform", "zipf"}))
+      ->capture_default_str();
+  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
+  add_number_option(*command, "--repeat-check", options->repeat_check, 1, 1'000'000'000,
+                    "Instead of timing, replay each step so often and compare the hash of every output")
+      ->default_str("");
+  add_json_option(*command, options->json);
+  command
+      ->add_option("--svg", options->svg,
+                   "Plot time and bandwidth against tokens per rank to FILE, or alone to stdout with -")
+      ->type_name("FILE");
+  command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, Command* run) {
+  CLI::App* command = app.add_subcommand("bench", "Measure this machine");
+  command->require_subcommand(1);
+  add_ep(*command, run);
+  add_bench_formats_command(*command, run);
+  add_bench_attention(*command, run);
+  add_bench_matmul(*command, run);
+}
+
+}  // namespace switchyard::tools

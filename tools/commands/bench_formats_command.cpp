@@ -1,0 +1,78 @@
+// `switchyard bench formats`: what each number format costs in bits and loses in accuracy.
+#include <cstdio>
+#include <memory>
+
+#include "benchmarks/format_accuracy.hpp"
+#include "commands.hpp"
+#include "files/json.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct FormatsOptions {
+  uint64_t seed = 1;
+  std::string json;
+};
+
+void print_accuracy(const FormatsOptions& options, const std::vector<FormatAccuracy>& formats) {
+  std::printf("Switchyard: what number formats lose, in %%, over %d values of each kind, seed %llu\n\n",
+              kNumAccuracyValues, static_cast<unsigned long long>(options.seed));
+  std::printf("  rms       rms of the errors, by the rms of the values\n");
+  std::printf("  element   rms of each element's error by the element itself\n");
+  std::printf("  max       largest error, by the largest magnitude of its group\n\n");
+  std::printf("  %-18s  %5s", "", "");
+  for (const InputKind kind : kInputKinds) std::printf("  | %-25s", to_string(kind));
+  std::printf("\n  %-18s  %5s", "format", "bits");
+  for (size_t i = 0; i < std::size(kInputKinds); ++i)
+    std::printf("  | %7s  %7s  %7s", "rms", "element", "max");
+  std::printf("\n");
+  for (const FormatAccuracy& format : formats) {
+    std::printf("  %-18s  %5.2f", format.format.c_str(), format.bits_per_element);
+    for (const FormatError& error : format.errors)
+      std::printf("  | %7.3f  %7.3f  %7.3f", 100 * error.rms, 100 * error.element, 100 * error.largest);
+    std::printf("\n");
+  }
+}
+
+std::string to_json(const FormatsOptions& options, const std::vector<FormatAccuracy>& formats) {
+  std::vector<std::string> results;
+  for (const FormatAccuracy& format : formats)
+    for (size_t i = 0; i < format.errors.size(); ++i)
+      results.push_back(JsonObject(2)
+                            .text("format", format.format)
+                            .number("bits_per_element", format.bits_per_element)
+                            .text("input", to_string(kInputKinds[i]))
+                            .number("rms_error", format.errors[i].rms)
+                            .number("rms_element_error", format.errors[i].element)
+                            .number("max_error_of_group_amax", format.errors[i].largest)
+                            .str());
+  return JsonObject()
+             .raw("seed", std::to_string(options.seed))
+             .integer("values", kNumAccuracyValues)
+             .raw("formats", json_list(results))
+             .str() +
+         "\n";
+}
+
+Result<ExitCode> report_accuracy(const FormatsOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}}));
+  const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed);
+  if (options.json != "-") print_accuracy(options, formats);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, formats)));
+  return kVerified;
+}
+
+}  // namespace
+
+void add_bench_formats_command(CLI::App& bench, Command* run) {
+  CLI::App* command = bench.add_subcommand(
+      "formats", "Number formats: bits per element, and errors on normal, heavy-tailed and outlier values");
+  auto options = std::make_shared<FormatsOptions>();
+  add_seed_option(*command, "--seed", options->seed, "All values follow from it");
+  add_json_option(*command, options->json);
+  command->callback([=] { *run = [options] { return report_accuracy(*options); }; });
+}
+
+}  // namespace switchyard::tools

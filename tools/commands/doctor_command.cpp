@@ -1,0 +1,132 @@
+// `switchyard doctor`: what this machine has, and what will run here.
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "commands.hpp"
+#include "files/json.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "workload/host_memory.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "unknown CPU";
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1ull << 30); }
+
+// What automatic comes to, for worlds on both sides of where it changes its mind.
+struct ProtocolExample {
+  int n_ranks, max_tokens;
+  ProtocolChoice choice;
+};
+
+std::vector<ProtocolExample> protocol_examples() {
+  std::vector<ProtocolExample> examples;
+  for (const auto& [n_ranks, max_tokens] : {std::pair(8, 4096), std::pair(64, 128), std::pair(64, 4)}) {
+    ExpertParallelConfig config;
+    config.n_experts = 256;
+    config.max_tokens_per_rank = max_tokens;
+    examples.push_back({n_ranks, max_tokens, choose_protocol(config, n_ranks)});
+  }
+  return examples;
+}
+
+void print_text(const CudaReport& cuda) {
+  std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
+              gib(host_memory_bytes()));
+  if (cuda.is_built_in)
+    std::printf("CUDA       built with toolkit %s; driver %s\n", version_text(cuda.toolkit_version).c_str(),
+                cuda.driver_version == 0 ? "not there" : version_text(cuda.driver_version).c_str());
+  else
+    std::printf("CUDA       not in this build\n");
+  for (size_t i = 0; i < cuda.gpus.size(); ++i) {
+    const GpuInfo& gpu = cuda.gpus[i];
+    std::printf("GPU %-6zu %s, sm_%d%d, %d multiprocessors, %.1f GiB; reaches", i, gpu.name.c_str(),
+                gpu.compute_major, gpu.compute_minor, gpu.num_multiprocessors, gib(gpu.memory_bytes));
+    for (const int peer : gpu.peers) std::printf(" GPU %d", peer);
+    std::printf("%s\n", gpu.peers.empty() ? " no other GPU" : "");
+  }
+  if (!kChecked)
+    std::printf("Build      UNCHECKED: no deadlines, no faults; only to measure what checks cost\n");
+  std::printf("\nWhat runs here\n");
+  std::printf("  host     yes: every kernel, in the SIMT emulator, 1..64 ranks\n");
+  if (num_cuda_devices() > 0)
+    std::printf("  cuda     yes: on %d GPU(s), ranks sharing a GPU where there are more of them\n",
+                num_cuda_devices());
+  else
+    std::printf("  cuda     no: %s\n", why_no_cuda().c_str());
+  std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
+  std::printf("\nWhat --protocol automatic picks\n");
+  for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
+    std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
+                to_string(choice.protocol), choice.reason.c_str());
+}
+
+std::string to_json(const CudaReport& cuda) {
+  std::string gpus = "[";
+  for (const GpuInfo& gpu : cuda.gpus)
+    gpus +=
+        (gpus.size() > 1 ? ", " : "") + JsonObject(2)
+                                            .text("name", gpu.name)
+                                            .integer("compute_major", gpu.compute_major)
+                                            .integer("compute_minor", gpu.compute_minor)
+                                            .integer("multiprocessors", gpu.num_multiprocessors)
+                                            .integer("memory_bytes", static_cast<int64_t>(gpu.memory_bytes))
+                                            .raw("peers", json_array(gpu.peers))
+                                            .str();
+  std::string protocols = "[";
+  for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
+    protocols += (protocols.size() > 1 ? ", " : "") + JsonObject(2)
+                                                          .integer("ranks", n_ranks)
+                                                          .integer("max_tokens_per_rank", max_tokens)
+                                                          .text("protocol", to_string(choice.protocol))
+                                                          .text("why", choice.reason)
+                                                          .str();
+  JsonObject report;
+  report.text("cpu", cpu_name())
+      .integer("cores", std::thread::hardware_concurrency())
+      .integer("memory_bytes", static_cast<int64_t>(host_memory_bytes()))
+      .boolean("checked", kChecked)
+      .boolean("cuda_built_in", cuda.is_built_in)
+      .integer("cuda_toolkit", cuda.toolkit_version)
+      .integer("cuda_driver", cuda.driver_version)
+      .raw("gpus", gpus + "]")
+      .raw("automatic_protocol", protocols + "]")
+      .boolean("host_runs", true)
+      .boolean("cuda_runs", num_cuda_devices() > 0);
+  if (num_cuda_devices() == 0) report.text("why_no_cuda", why_no_cuda());
+  return report.text("auto_target", num_cuda_devices() > 0 ? "cuda" : "host").str() + "\n";
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, Command* run) {
+  CLI::App* command = app.add_subcommand("doctor", "Say what this machine has and what will run here");
+  auto json = std::make_shared<std::string>();
+  add_json_option(*command, *json);
+  command->callback([=] {
+    *run = [=]() -> Result<ExitCode> {
+      SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", *json}}));
+      const CudaReport cuda = report_cuda();
+      if (*json != "-") print_text(cuda);
+      SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", *json}, to_json(cuda)));
+      return kVerified;
+    };
+  });
+}
+
+}  // namespace switchyard::tools

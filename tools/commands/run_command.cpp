@@ -1,0 +1,378 @@
+// `switchyard run`: steps of a MoE layer over all ranks, each verified against the plain reference.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "commands.hpp"
+#include "files/json.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+#include "report/progress.hpp"
+#include "report/trace_file.hpp"
+#include "workload/host_memory.hpp"
+#include "workload/run_check.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct RunOptions {
+  std::string target = "auto";
+  int tokens = 64;
+  int n_sms = 0;
+  Protocol protocol = Protocol::kAutomatic;
+  double capacity_factor = 0;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool skips_all_to_all = false;
+  std::string mode = "split";
+  std::string routing = "uniform";
+  int steps = 2;
+  uint64_t deadline_ms = 0;  // 0: as the target suggests
+  std::string kill;          // RANK@PHASE
+  std::string stall;         // RANK@PHASE:MS
+  std::string dump;
+  std::string json;
+  std::string trace;
+  Workload workload;
+  FaultPlan faults;
+  bool tokens_given = false;
+  bool top_k_given = false;
+
+  // Whatever goes to stdout is alone there.
+  bool prints_text() const { return json != "-" && trace != "-"; }
+};
+
+std::vector<std::string> phase_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  if (has_router(options.workload)) names.push_back("route");
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  const bool is_fused = options.mode == "fused";
+  is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
+  if (options.format != TokenFormatKind::kBF16) add({"decode"});
+  add({"gate_up", "silu_mul", "down"});
+  // Which protocol it will be is not known yet: a phase that does not come harms nobody.
+  if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
+    add({"encode"});
+  is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
+  if (options.skips_all_to_all) add({"all_reduce"});
+  return names;
+}
+
+// RANK@PHASE, or RANK@PHASE:MS where `milliseconds` is wanted.
+Status parse_fault(const char* flag, const std::string& text, bool wants_milliseconds,
+                   const RunOptions& options, FaultPlan::Event& event) {
+  if (text.empty()) return Status();
+  const char* form = wants_milliseconds ? "RANK@PHASE:MS" : "RANK@PHASE";
+  const size_t at = text.find('@'), colon = text.find(':');
+  if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds ||
+      (wants_milliseconds && colon < at))
+    return invalid_argument("%s: %s is not of the form %s", flag, text.c_str(), form);
+  if (!is_whole_number(text.substr(0, at), event.rank) || event.rank < 0 ||
+      event.rank >= options.workload.n_ranks)
+    return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(),
+                            options.workload.n_ranks - 1);
+  event.phase = text.substr(at + 1, wants_milliseconds ? colon - at - 1 : std::string::npos);
+  if (wants_milliseconds &&
+      (!is_whole_number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
+    return invalid_argument("%s: the milliseconds in %s must be 0..3600000", flag, text.c_str());
+  const std::vector<std::string> names = phase_names(options);
+  if (std::find(names.begin(), names.end(), event.phase) != names.end()) return Status();
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return invalid_argument("%s: the phase in %s must be one of %s", flag, text.c_str(), all.c_str());
+}
+
+// Everything a flag can get wrong beyond its own range.
+Status finish_options(RunOptions& options) {
+  Workload& workload = options.workload;
+  if (options.routing == "uniform") {
+    workload.routing = RoutingKind::kUniform;
+  } else if (options.routing == "zipf") {
+    workload.routing = RoutingKind::kZipf;
+  } else if (options.routing == "one-expert") {
+    workload.routing = RoutingKind::kOneExpert;
+  } else {
+    workload.routing = RoutingKind::kFile;
+    if (options.tokens_given)
+      return invalid_argument(
+          "--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
+    SWITCHYARD_RETURN_IF_ERROR(
+        read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
+  }
+  if (workload.routing != RoutingKind::kFile && workload.tokens_per_rank.empty())
+    workload.tokens_per_rank.assign(static_cast<size_t>(workload.n_ranks), options.tokens);
+  if (static_cast<int>(workload.tokens_per_rank.size()) != workload.n_ranks)
+    return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d",
+                            workload.tokens_per_rank.size(), workload.n_ranks);
+  if (workload.n_experts % workload.n_ranks != 0)
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts,
+                            workload.n_ranks);
+  if (workload.hidden % kHiddenMultiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
+  workload.is_replicated = options.skips_all_to_all;
+  if (options.skips_all_to_all && workload.routing == RoutingKind::kFile)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; a --routing file says otherwise");
+  if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
+                                             workload.tokens_per_rank.front()) != workload.n_ranks)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
+  if (options.skips_all_to_all && options.capacity_factor != 0)
+    return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
+  if (workload.expert_width % 8 != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
+  if (has_router(workload) && workload.top_k > workload.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
+  if (!kChecked && !(options.kill.empty() && options.stall.empty()))
+    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
+  // Where the results are to go is tried before there are any.
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}, {"--trace", options.trace}}));
+  if (options.dump == "-")
+    return invalid_argument("--dump: a dump is a folder with many files; it cannot go to stdout");
+  if (!options.dump.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.dump, error);
+    if (error)
+      return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
+  }
+  return check_target_option(options.target);
+}
+
+// Of each block; the first ones are kept. Also of the host's phases.
+constexpr uint32_t kMaxTraceEvents = 8192;
+
+void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
+  for (const TimedPhase& phase : layer.phases())
+    if (trace.phases.size() < kMaxTraceEvents)
+      trace.phases.push_back({step_idx, phase});
+    else
+      ++trace.num_dropped_phases;
+}
+
+Status finish_trace(const OutputName& output, MoeLayer& layer, RunTrace& trace) {
+  Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
+  if (!ranks.ok()) return ranks.status();
+  trace.ranks = std::move(ranks).value();
+  if (trace.num_dropped() > 0)
+    std::fprintf(stderr, "switchyard run: --trace: %llu events did not fit; each row has its first %u\n",
+                 static_cast<unsigned long long>(trace.num_dropped()), kMaxTraceEvents);
+  return write_output(output, to_json(trace));
+}
+
+Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, MoeLayer& layer,
+                     Progress& progress, RunReport& report, RunTrace& trace) {
+  const Workload& workload = options.workload;
+  const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
+  for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
+    const std::string label =
+        "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
+    reference::Step step = make_step(workload, step_idx);
+    progress.begin(label + "running");
+    const Status status = layer.run(step_idx, mode, step);
+    if (!options.trace.empty()) add_phases(layer, step_idx, trace);
+    SWITCHYARD_RETURN_IF_ERROR(status);
+    progress.begin(label + "verifying");
+    SWITCHYARD_RETURN_IF_ERROR(check_step(layer, step, experts, label, report));
+    if (!options.dump.empty() && step_idx == options.steps - 1)
+      SWITCHYARD_RETURN_IF_ERROR(dump_step(options.dump, layer, step, experts));
+  }
+  report.phases = layer.phases();
+  return Status();
+}
+
+Status run_steps(const RunOptions& options, RunReport& report) {
+  const Workload& workload = options.workload;
+  Progress progress(1 + options.steps * 2);  // each is run and verified
+  progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks});
+  if (!world.ok()) return world.status();
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
+      *world.value(), workload,
+      {.n_sms = options.n_sms,
+       .timeout_ns = options.deadline_ms == 0 ? default_timeout_ns(world.value()->target())
+                                              : options.deadline_ms * 1'000'000,
+       .protocol = options.protocol,
+       .capacity_factor = options.capacity_factor,
+       .dispatch_format = options.format,
+       .input_scale = kInputScale,
+       .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
+       .combine_format = options.combine_format,
+       .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
+       .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll},
+      options.faults);
+  if (!created.ok()) return created.status();
+  MoeLayer& layer = *created.value();
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes()));
+  const reference::MlpExperts experts = make_experts(workload);
+  SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device().name();
+  report.n_sms = layer.ep().n_sms();
+  report.protocol = layer.ep().config().protocol;
+  report.protocol_reason = layer.ep().protocol_reason();
+  const bool is_traced = !options.trace.empty();
+  if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
+  RunTrace trace{.target = report.target, .device = report.device};
+  const Status status = run_each_step(options, experts, layer, progress, report, trace);
+  // A run that failed is traced as well: there it is wanted most.
+  const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
+  return status.ok() ? traced : status;
+}
+
+void print_table(const RunOptions& options, const RunReport& report) {
+  const Workload& workload = options.workload;
+  std::printf("Switchyard: a mixture-of-experts layer over %d rank%s\n\n", workload.n_ranks,
+              workload.n_ranks == 1 ? "" : "s");
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
+              report.n_sms);
+  std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
+  std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
+              workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
+              workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
+              options.routing.c_str(), options.skips_all_to_all ? ", no all-to-all" : "");
+  std::printf("  rank   tokens   expert rows\n");
+  const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    const uint64_t rows = report.rows_per_rank[rank];
+    const size_t bar = most == 0 ? 0 : static_cast<size_t>((rows * 30 + most - 1) / most);
+    std::printf("  %4d  %7d  %12llu  %s\n", rank, workload.tokens_per_rank[rank],
+                static_cast<unsigned long long>(rows), std::string(bar, '#').c_str());
+  }
+  std::printf("\n  phase                    time\n");
+  for (const TimedPhase& phase : report.phases)
+    std::printf("  %-16s %9.1f us\n", phase.name.c_str(), phase.microseconds());
+  std::printf("\n  bytes moved      %.2f MB per step (%s)\n", static_cast<double>(report.bytes_moved) * 1e-6,
+              options.skips_all_to_all ? "partial sums that ranks read of each other"
+                                       : "dispatch messages and combined rows");
+  std::printf("  largest error    %.3g over %d step%s\n", report.max_abs_error, options.steps,
+              options.steps == 1 ? "" : "s");
+  if (options.combine_format != CombineFormat::kBF16)
+    std::printf("  combine in fp8   costs %.3g at most, %.3g %% rms, against bf16\n", report.combine_error,
+                100 * report.relative_combine_error());
+  if (report.verified)
+    std::printf("  verified         row_offsets, expert_ids, src_info, rows%s and output\n",
+                options.format == TokenFormatKind::kBF16 ? "" : ", scales");
+  else
+    std::printf("  NOT VERIFIED     %s\n", report.first_difference.c_str());
+}
+
+std::string to_json(const RunOptions& options, const RunReport& report) {
+  const Workload& workload = options.workload;
+  JsonObject phases(2), shape(2);
+  for (const TimedPhase& phase : report.phases) phases.number(phase.name, phase.microseconds());
+  shape.integer("ranks", workload.n_ranks)
+      .raw("tokens_per_rank", json_array(workload.tokens_per_rank))
+      .integer("hidden", workload.hidden)
+      .integer("top_k", workload.top_k)
+      .integer("experts", workload.n_experts)
+      .integer("expert_width", workload.expert_width);
+  JsonObject json;
+  json.boolean("verified", report.verified)
+      .number("max_abs_error", report.max_abs_error)
+      .raw("rows_per_rank", json_array(report.rows_per_rank))
+      .integer("bytes_moved", static_cast<int64_t>(report.bytes_moved))
+      .raw("phases", phases.str())
+      .text("target", to_string(report.target))
+      .text("device", report.device)
+      .raw("shape", shape.str())
+      .text("format", to_string(options.format))
+      .text("combine_format", to_string(options.combine_format))
+      .boolean("shared_expert", workload.has_shared_expert)
+      .boolean("skip_a2a", options.skips_all_to_all)
+      .text("mode", options.mode)
+      .text("routing", options.routing)
+      .number("padding", workload.padding)
+      .integer("n_sms", report.n_sms)
+      .text("protocol", to_string(report.protocol))
+      .text("protocol_reason", report.protocol_reason)
+      .integer("steps", options.steps)
+      .raw("seed", std::to_string(workload.seed));
+  if (options.combine_format != CombineFormat::kBF16)
+    json.number("combine_error", report.combine_error)
+        .number("combine_error_rms", report.relative_combine_error());
+  if (!report.verified) json.text("first_difference", report.first_difference);
+  return json.str() + "\n";
+}
+
+Result<ExitCode> run_and_report(RunOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  RunReport report;
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, report)));
+  if (options.prints_text()) print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
+  return report.verified ? kVerified : kNotVerified;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Command* run) {
+  CLI::App* command =
+      app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
+  auto options = std::make_shared<RunOptions>();
+  Workload& workload = options->workload;
+  add_target_option(*command, options->target);
+  add_number_option(*command, "--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
+  CLI::Option* tokens =
+      add_number_option(*command, "--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
+  CLI::Option* tokens_per_rank = add_list_option(*command, "--tokens-per-rank", workload.tokens_per_rank, 0,
+                                                 kMaxTokensPerRank, "Tokens of each rank, as 5,0,7,..")
+                                     ->excludes(tokens);
+  add_number_option(*command, "--hidden", workload.hidden, kHiddenMultiple, kMaxHidden,
+                    "Elements of a token, a multiple of 8");
+  CLI::Option* top_k =
+      add_number_option(*command, "--top-k", workload.top_k, 1, kMaxTopK, "Experts of each token");
+  add_number_option(*command, "--experts", workload.n_experts, 1, kMaxExperts,
+                    "Experts of the model, a multiple of --ranks");
+  add_number_option(*command, "--expert-width", workload.expert_width, 8, 65536,
+                    "Inner width of an expert's MLP, a multiple of 8");
+  add_format_option(*command, options->format);
+  add_combine_format_option(*command, options->combine_format);
+  command->add_flag("--shared-expert", workload.has_shared_expert,
+                    "One expert more, which every token goes to on its own rank, fused in");
+  command->add_flag("--skip-a2a", options->skips_all_to_all,
+                    "Every rank has all tokens and its own experts; an all-reduce completes the step");
+  command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
+      ->check(CLI::IsMember({"split", "fused"}))
+      ->capture_default_str();
+  add_number_option(*command, "--n-sms", options->n_sms, 0, 65535,
+                    "Blocks of each launch, per rank; 0 chooses");
+  add_protocol_option(*command, options->protocol, "chooses by shape and says why");
+  add_fraction_option(*command, "--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
+                      "Room for rows, as a multiple of a rank's even share; 0 chooses");
+  command
+      ->add_option("--routing", options->routing,
+                   "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
+                   "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
+      ->capture_default_str();
+  add_fraction_option(*command, "--padding", workload.padding, 0.0, 1.0, "Share of the ids that become -1");
+  add_number_option(*command, "--steps", options->steps, 1, 1000000, "Steps to run, each with new tokens");
+  add_seed_option(*command, "--seed", workload.seed, "All numbers follow from it");
+  add_number_option(*command, "--deadline-ms", options->deadline_ms, 1, 3600000,
+                    "How long a wait for a peer may take before it is a fault [5000; host 60000]")
+      ->default_str("");
+  command->add_option("--kill", options->kill,
+                      "RANK@PHASE: the rank does not come to that phase, nor to a later one");
+  command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
+  command
+      ->add_option("--dump", options->dump,
+                   "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)")
+      ->type_name("DIR");
+  add_json_option(*command, options->json);
+  command
+      ->add_option("--trace", options->trace,
+                   "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing,\nor "
+                   "alone to stdout with -")
+      ->type_name("FILE");
+  command->callback([=] {
+    options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
+    options->top_k_given = top_k->count() > 0;
+    *run = [options] { return run_and_report(*options); };
+  });
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,249 @@
+// `switchyard schedule`: what a tile scheduler makes of a workload of attention, before a kernel runs.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "attention_options.hpp"
+#include "commands.hpp"
+#include "files/json.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+#include "workload/measured_schedule.hpp"
+#include "workload/tile_twin.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 24;
+constexpr SchedulerKind kAllKinds[] = {SchedulerKind::kTransient, SchedulerKind::kTile,
+                                       SchedulerKind::kQueued};
+constexpr MHASchedule kAllOrders[] = {MHASchedule::DEFAULT, MHASchedule::PROMPT_ROTATE, MHASchedule::LPT};
+
+struct ScheduleOptions {
+  AttentionWorkload workload;
+  int batch = 4;
+  int seq_len = 4096;
+  std::vector<int> seq_lens;
+  uint32_t l2_mib = 50;
+  SchedulerKind kind = SchedulerKind::kQueued;
+  MHASchedule schedule = MHASchedule::LPT;
+  bool compares = false;
+  bool measures = false;
+  std::string target = "auto";
+  std::string json;
+  std::string svg;
+
+  bool prints_text() const { return json != "-" && svg != "-"; }
+};
+
+Status finish_options(ScheduleOptions& options, bool has_kv_heads) {
+  AttentionWorkload& workload = options.workload;
+  workload.is_ragged = !options.seq_lens.empty();
+  if (workload.is_ragged)
+    workload.seq_lens.assign(options.seq_lens.begin(), options.seq_lens.end());
+  else
+    workload.seq_lens.assign(static_cast<size_t>(options.batch), static_cast<uint32_t>(options.seq_len));
+  if (!has_kv_heads) workload.num_kv_heads = workload.num_heads;
+  workload.l2_bytes = uint64_t{options.l2_mib} << 20;
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
+  SWITCHYARD_RETURN_IF_ERROR(options.measures ? fit_to_kernel(workload) : workload.check());
+  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
+}
+
+struct Spread {
+  double low = 0, mean = 0, high = 0;
+};
+
+template <typename T>
+Spread spread_of(const std::vector<T>& values) {
+  Spread spread{static_cast<double>(values.front()), 0, static_cast<double>(values.front())};
+  for (const T value : values) {
+    spread.low = std::min(spread.low, static_cast<double>(value));
+    spread.high = std::max(spread.high, static_cast<double>(value));
+    spread.mean += static_cast<double>(value) / static_cast<double>(values.size());
+  }
+  return spread;
+}
+
+void print_workload(const AttentionWorkload& workload) {
+  std::printf("%s\n%s\n\n", workload.describe_batch().c_str(), workload.describe_tiles().c_str());
+}
+
+void print_one(const AttentionWorkload& workload, const TwinResult& result) {
+  print_workload(workload);
+  std::printf("%s\n", result.type_name.c_str());
+  const Spread tiles = spread_of(result.tiles_per_block), busy = spread_of(result.busy_per_block);
+  std::printf("  tiles per block   least %g, mean %.2f, most %g\n", tiles.low, tiles.mean, tiles.high);
+  if (result.tiles_per_block.size() <= 32) {
+    std::printf("                   ");
+    for (const uint32_t count : result.tiles_per_block) std::printf(" %u", count);
+    std::printf("\n");
+  }
+  std::printf("  busy per block    least %g, mean %.2f, most %g\n", busy.low, busy.mean, busy.high);
+  std::printf("  makespan          %g (at best %g)\n", result.makespan, result.bound());
+  std::printf("  efficiency        %.3f\n", result.efficiency());
+}
+
+void print_measured(const TwinResult& twin, const MeasuredSchedule& measured, const std::string& device) {
+  const TwinResult& result = measured.result;
+  const Spread busy = spread_of(result.busy_per_block);
+  std::printf("  measured on %s, a unit being %.3f us\n", device.c_str(), measured.microseconds_per_unit);
+  std::printf("    busy per block  least %.2f, mean %.2f, most %.2f\n", busy.low, busy.mean, busy.high);
+  std::printf("    makespan        %.2f (%.1f us), predicted %g\n", result.makespan,
+              result.makespan * measured.microseconds_per_unit, twin.makespan);
+  std::printf("    efficiency      %.3f, predicted %.3f\n", result.efficiency(), twin.efficiency());
+}
+
+void print_comparison(const AttentionWorkload& workload, const std::vector<TwinResult>& results) {
+  print_workload(workload);
+  std::printf("scheduler   order     tiles per block   busy per block      makespan   efficiency\n");
+  const TwinResult* best = &results.front();
+  for (const TwinResult& result : results)
+    if (result.makespan < best->makespan) best = &result;
+  for (const TwinResult& result : results) {
+    const Spread tiles = spread_of(result.tiles_per_block), busy = spread_of(result.busy_per_block);
+    char tile_range[40], busy_range[40];
+    std::snprintf(tile_range, sizeof(tile_range), "%g..%g", tiles.low, tiles.high);
+    std::snprintf(busy_range, sizeof(busy_range), "%g..%g", busy.low, busy.high);
+    std::printf("%-10s  %-8s  %-15s   %-17s   %8g   %10.3f%s\n", to_string(result.kind),
+                option_name(result.schedule), tile_range, busy_range, result.makespan, result.efficiency(),
+                result.makespan == best->makespan ? "  *" : "");
+  }
+  std::printf("\nNo schedule ends before %g. * ends first.\n", results.front().bound());
+}
+
+std::string to_json(const AttentionWorkload& workload, const std::vector<TwinResult>& results,
+                    bool verified) {
+  std::string schedules;
+  for (const TwinResult& result : results) {
+    std::string busy = "[";
+    for (const double value : result.busy_per_block)
+      busy += (busy.size() > 1 ? ", " : "") + json_number(value);
+    JsonObject json(2);
+    json.text("scheduler", to_string(result.kind))
+        .text("order", option_name(result.schedule))
+        .text("type", result.type_name)
+        .boolean("verified", result.is_verified)
+        .integer("tiles", static_cast<int64_t>(result.tiles.size()))
+        .number("total_cost", result.total_cost)
+        .number("makespan", result.makespan)
+        .number("bound", result.bound())
+        .number("efficiency", result.efficiency())
+        .raw("tiles_per_block", json_array(result.tiles_per_block))
+        .raw("busy_per_block", busy + "]");
+    schedules += (schedules.empty() ? "" : ", ") + json.str();
+  }
+  JsonObject json;
+  json.boolean("verified", verified)
+      .raw("seq_lens", json_array(workload.seq_lens))
+      .boolean("causal", workload.is_causal)
+      .integer("heads", workload.num_heads)
+      .integer("kv_heads", workload.num_kv_heads)
+      .integer("head_dim", workload.head_dim)
+      .integer("tile_m", workload.tile_m)
+      .integer("tile_n", workload.tile_n)
+      .number("tile_overhead", workload.tile_overhead)
+      .integer("blocks", workload.num_ctas)
+      .integer("l2_bytes", static_cast<int64_t>(workload.l2_bytes))
+      .raw("schedules", "[" + schedules + "]");
+  return json.str() + "\n";
+}
+
+// Appends what was measured after what was predicted, each scheduler in its turn.
+Status measure_all(const ScheduleOptions& options, std::vector<TwinResult>& results) {
+  Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
+  if (!world.ok()) return world.status();
+  const size_t num_twins = results.size();
+  for (size_t i = 0; i < num_twins; ++i) {
+    Result<MeasuredSchedule> measured = measure_schedule(*world.value(), options.workload, results[i]);
+    if (!measured.ok()) return measured.status();
+    if (options.prints_text()) {
+      if (options.compares) std::printf("%s\n", results[i].type_name.c_str());
+      print_measured(results[i], measured.value(), world.value()->rank(0).device().name());
+    }
+    results.push_back(std::move(measured).value().result);
+  }
+  return Status();
+}
+
+Result<ExitCode> schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options, has_kv_heads));
+  std::vector<TwinResult> results;
+  for (const SchedulerKind kind : kAllKinds)
+    for (const MHASchedule schedule : kAllOrders)
+      if (options.compares || (kind == options.kind && schedule == options.schedule))
+        results.push_back(run_twin(options.workload, kind, schedule));
+  if (options.prints_text())
+    options.compares ? print_comparison(options.workload, results)
+                     : print_one(options.workload, results.front());
+  if (options.measures) SWITCHYARD_RETURN_IF_ERROR(measure_all(options, results));
+  const bool verified = std::all_of(results.begin(), results.end(),
+                                    [](const TwinResult& result) { return result.is_verified; });
+  SWITCHYARD_RETURN_IF_ERROR(
+      write_output({"--json", options.json}, to_json(options.workload, results, verified)));
+  if (!options.svg.empty())
+    SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(options.workload, results)));
+  if (!verified) std::fprintf(stderr, "switchyard schedule: NOT VERIFIED: a tile was lost or given twice\n");
+  return verified ? kVerified : kNotVerified;
+}
+
+void add_workload_options(CLI::App& command, ScheduleOptions& options) {
+  AttentionWorkload& workload = options.workload;
+  CLI::Option* batch =
+      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq rows");
+  CLI::Option* seq =
+      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Rows of each sequence");
+  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
+                  "Rows of each sequence, as 4096,0,17,..")
+      ->excludes(batch)
+      ->excludes(seq);
+  command.add_flag("--causal", workload.is_causal, "A row sees the rows up to itself only");
+  add_number_option(command, "--heads", workload.num_heads, 1, 1024, "Query heads");
+  add_number_option(command, "--head-dim", workload.head_dim, 1, 1024,
+                    "Elements of a row of a head, in bf16");
+  add_number_option(command, "--tile-m", workload.tile_m, 1, 65536, "Query rows of a tile");
+  add_number_option(command, "--tile-n", workload.tile_n, 1, 65536, "K/V rows that cost one unit");
+  add_fraction_option(command, "--tile-overhead", workload.tile_overhead, 0.0, 1e6,
+                      "Units that every tile costs beyond its K/V tiles");
+  add_number_option(command, "--ctas", workload.num_ctas, 1, 65535, "Blocks that run at a time");
+  add_number_option(command, "--l2-mib", options.l2_mib, 1, 65536,
+                    "L2 cache, which lpt wants to hold the K/V of the heads at work");
+}
+
+}  // namespace
+
+void add_schedule_command(CLI::App& app, Command* run) {
+  CLI::App* command =
+      app.add_subcommand("schedule", "Predict how a tile scheduler of attention shares work among blocks");
+  auto options = std::make_shared<ScheduleOptions>();
+  add_workload_options(*command, *options);
+  CLI::Option* kv_heads = add_number_option(*command, "--kv-heads", options->workload.num_kv_heads, 1, 1024,
+                                            "K/V heads, a divisor of --heads [--heads]")
+                              ->default_str("");
+  CLI::Option* scheduler = add_choice_option<SchedulerKind>(
+      *command, "--scheduler", options->kind,
+      {{"transient", SchedulerKind::kTransient},
+       {"tile", SchedulerKind::kTile},
+       {"queued", SchedulerKind::kQueued}},
+      "transient (a block per tile), tile (each block every n-th), queued (the next free one)");
+  CLI::Option* order = add_choice_option<MHASchedule>(
+      *command, "--order", options->schedule,
+      {{"default", MHASchedule::DEFAULT}, {"rotate", MHASchedule::PROMPT_ROTATE}, {"lpt", MHASchedule::LPT}},
+      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first)");
+  command->add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
+      ->excludes(scheduler)
+      ->excludes(order);
+  command->add_flag(
+      "--measure", options->measures,
+      "Run the attention kernel too, and show beside the prediction when each tile began and ended");
+  add_target_option(*command, options->target, "Where --measure runs: auto takes a GPU if there is one");
+  command->add_option("--svg", options->svg, "Draw who works on what when to FILE, or alone to stdout with -")
+      ->type_name("FILE");
+  add_json_option(*command, options->json);
+  command->callback([=] {
+    const bool has_kv_heads = kv_heads->count() > 0;
+    *run = [=] { return schedule_and_report(*options, has_kv_heads); };
+  });
+}
+
+}  // namespace switchyard::tools

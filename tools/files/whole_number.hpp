@@ -1,0 +1,16 @@
+// A number that is written out in a text.
+#pragma once
+
+#include <charconv>
+#include <string>
+
+namespace switchyard::tools {
+
+// The whole of the text, as a decimal number: 010 is ten.
+template <typename T>
+bool is_whole_number(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace switchyard::tools

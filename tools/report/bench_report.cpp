@@ -1,0 +1,215 @@
+#include "bench_report.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "files/json.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "0x%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+class TimeTable {
+ public:
+  explicit TimeTable(const BenchReport& report) : report_(report) {
+    std::printf(
+        "  tokens/rank  protocol  mode   phase                  us          MB      %s   %% of copy   x "
+        "limit\n",
+        report.target == Target::kCuda ? "TB/s" : "GB/s");
+  }
+  // `size`, `protocol` and `mode` are empty where they are those of the line above.
+  void print_line(const std::string& size, const char* protocol, const char* mode, const std::string& phase,
+                  const Timing& time, std::optional<double> over_limit) const {
+    std::printf("  %11s  %-8s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), protocol, mode,
+                phase.c_str(), time.median_us, static_cast<double>(time.bytes) / 1e6,
+                time.bytes_per_second() / (report_.target == Target::kCuda ? 1e12 : 1e9),
+                100 * report_.fraction_of_copy(time));
+    if (over_limit) std::printf("  %8.2f", *over_limit);
+    std::printf("\n");
+  }
+
+ private:
+  const BenchReport& report_;
+};
+
+void print_times(const BenchReport& report) {
+  const TimeTable table(report);
+  for (const SizeResult& size : report.sizes) {
+    if (!size.why_skipped.empty()) {
+      std::printf("  %11d  skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
+      continue;
+    }
+    std::string label = std::to_string(size.tokens_per_rank);
+    if (size.limits) {
+      table.print_line(label, "limit", "", "scatter", size.limits->scatter, {});
+      table.print_line("", "", "", "gather", size.limits->gather, {});
+      label.clear();
+    }
+    for (size_t i = 0; i < size.times.size(); ++i) {
+      const PhaseTime& time = size.times[i];
+      const bool begins_protocol = i == 0 || size.times[i - 1].protocol != time.protocol;
+      const bool begins_mode = begins_protocol || size.times[i - 1].mode != time.mode;
+      table.print_line(i == 0 ? label : "", begins_protocol ? to_string(time.protocol) : "",
+                       begins_mode ? to_string(time.mode) : "", time.phase, time, size.over_limit(time));
+    }
+  }
+}
+
+void print_repeats(const BenchReport& report) {
+  for (const SizeResult& size : report.sizes) {
+    if (!size.why_skipped.empty())
+      std::printf("  %d tokens/rank, skipped: %s\n", size.tokens_per_rank, size.why_skipped.c_str());
+    for (const RepeatCheck& check : size.repeats)
+      std::printf("  %d tokens/rank, %s, %s: %lld replays, %lld outputs hashed, %s (%s over %d sets)\n",
+                  size.tokens_per_rank, to_string(check.protocol), to_string(check.mode),
+                  static_cast<long long>(check.num_replays), static_cast<long long>(check.num_hashed),
+                  check.num_different == 0 ? "all equal to the reference"
+                                           : (std::to_string(check.num_different) + " DIFFERENT").c_str(),
+                  hex(check.hash).c_str(), size.num_sets);
+  }
+}
+
+std::string time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
+  JsonObject json(2);
+  json.integer("tokens_per_rank", size.tokens_per_rank)
+      .text("protocol", to_string(time.protocol))
+      .text("mode", to_string(time.mode))
+      .text("phase", time.phase)
+      .number("us", time.median_us)
+      .number("us_min", time.min_us)
+      .number("us_p95", time.p95_us)
+      .integer("bytes", static_cast<int64_t>(time.bytes))
+      .number("bytes_per_second", time.bytes_per_second())
+      .number("fraction_of_copy", report.fraction_of_copy(time));
+  if (const std::optional<double> over_limit = size.over_limit(time)) json.number("over_limit", *over_limit);
+  return json.str();
+}
+
+std::string repeat_json(const SizeResult& size, const RepeatCheck& check) {
+  return JsonObject(2)
+      .integer("tokens_per_rank", size.tokens_per_rank)
+      .text("protocol", to_string(check.protocol))
+      .text("mode", to_string(check.mode))
+      .integer("replays", check.num_replays)
+      .integer("hashed", check.num_hashed)
+      .integer("different", check.num_different)
+      .text("hash", hex(check.hash))
+      .str();
+}
+
+std::string size_json(const SizeResult& size) {
+  JsonObject json(2);
+  json.integer("tokens_per_rank", size.tokens_per_rank);
+  if (!size.why_skipped.empty()) return json.text("why_skipped", size.why_skipped).str();
+  json.integer("buffer_sets", size.num_sets)
+      .integer("exchange_bytes_per_rank", static_cast<int64_t>(size.exchange_bytes_per_rank));
+  if (size.limits)
+    json.number("scatter_limit_us", size.limits->scatter.median_us)
+        .number("gather_limit_us", size.limits->gather.median_us)
+        .integer("limit_bytes", static_cast<int64_t>(size.limits->scatter.bytes));
+  if (!size.first_difference.empty()) json.text("first_difference", size.first_difference);
+  return json.str();
+}
+
+}  // namespace
+
+std::optional<double> SizeResult::over_limit(const PhaseTime& time) const {
+  if (!limits) return {};
+  if (time.phase == "dispatch") return time.median_us / limits->scatter.median_us;
+  if (time.phase == "combine") return time.median_us / limits->gather.median_us;
+  if (time.phase == kWholeStep)
+    return time.median_us / (limits->scatter.median_us + limits->gather.median_us);
+  return {};
+}
+
+bool BenchReport::anything_ran() const {
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [](const SizeResult& size) { return size.why_skipped.empty(); });
+}
+
+bool BenchReport::verified() const {
+  return std::all_of(sizes.begin(), sizes.end(), [](const SizeResult& size) {
+    return size.first_difference.empty() &&
+           std::all_of(size.repeats.begin(), size.repeats.end(),
+                       [](const RepeatCheck& check) { return check.num_different == 0; });
+  });
+}
+
+void print_table(const BenchReport& report) {
+  const Workload& workload = report.workload;
+  const bool has_repeats = std::any_of(report.sizes.begin(), report.sizes.end(),
+                                       [](const SizeResult& size) { return !size.repeats.empty(); });
+  std::printf("Switchyard: dispatch and combine over %d rank%s, by graph replay\n\n", workload.n_ranks,
+              workload.n_ranks == 1 ? "" : "s");
+  std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
+              report.n_sms);
+  std::printf("  shape     hidden %d, top-%d, %d experts, %s routing, identity experts\n", workload.hidden,
+              workload.top_k, workload.n_experts, report.routing.c_str());
+  std::printf("  formats   %s there, %s back\n", to_string(report.format), to_string(report.combine_format));
+  if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
+  if (has_repeats) {
+    std::printf("\n");
+    print_repeats(report);
+  } else {
+    std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
+                report.copy.bytes_per_second / 1e9,
+                static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
+    std::printf(
+        "  times     of all ranks together, median of %d replays, %llu us after each began; buffers take "
+        "turns\n",
+        report.num_replays, static_cast<unsigned long long>(report.lead_us));
+    std::printf(
+        "  limits    bare kernels on as many blocks: dispatch is compared with scatter, combine with "
+        "gather\n\n");
+    print_times(report);
+  }
+  for (const SizeResult& size : report.sizes)
+    if (!size.first_difference.empty())
+      std::printf("\n  %d tokens/rank: %s\n", size.tokens_per_rank, size.first_difference.c_str());
+  if (!report.anything_ran())
+    std::printf("\nnothing was run: every size was skipped\n");
+  else
+    std::printf("\n%s\n", report.verified() ? "verified: every output of every set of buffers, bit for bit"
+                                            : "NOT VERIFIED");
+}
+
+std::string to_json(const BenchReport& report) {
+  std::vector<std::string> times, repeats, sizes;
+  for (const SizeResult& size : report.sizes) {
+    sizes.push_back(size_json(size));
+    for (const PhaseTime& time : size.times) times.push_back(time_json(report, size, time));
+    for (const RepeatCheck& check : size.repeats) repeats.push_back(repeat_json(size, check));
+  }
+  const Workload& workload = report.workload;
+  JsonObject json;
+  json.boolean("verified", report.anything_ran() && report.verified())
+      .text("target", to_string(report.target))
+      .text("device", report.device)
+      .boolean("checked", kChecked)
+      .integer("ranks", workload.n_ranks)
+      .integer("n_sms", report.n_sms)
+      .integer("hidden", workload.hidden)
+      .integer("top_k", workload.top_k)
+      .integer("experts", workload.n_experts)
+      .text("format", to_string(report.format))
+      .text("combine_format", to_string(report.combine_format))
+      .text("routing", report.routing)
+      .raw("seed", std::to_string(workload.seed));
+  if (!times.empty())
+    json.integer("replays", report.num_replays)
+        .integer("lead_us", static_cast<int64_t>(report.lead_us))
+        .number("copy_bytes_per_second", report.copy.bytes_per_second)
+        .integer("copy_bytes", static_cast<int64_t>(report.copy.bytes_copied));
+  return json.raw("sizes", json_list(sizes))
+             .raw("times", json_list(times))
+             .raw("repeats", json_list(repeats))
+             .str() +
+         "\n";
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,53 @@
+// What `switchyard bench ep` found, for people (a table, a plot) and for machines (JSON).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/ep_bench.hpp"
+#include "benchmarks/limit_bench.hpp"
+
+namespace switchyard::tools {
+
+struct SizeResult {
+  int tokens_per_rank;
+  std::string why_skipped;  // empty: it was measured
+  int num_sets = 0;
+  uint64_t exchange_bytes_per_rank = 0;
+  std::optional<Limits> limits;
+  std::vector<PhaseTime> times;
+  std::vector<RepeatCheck> repeats;
+  std::string first_difference;  // empty: every output was right
+
+  // The time as a multiple of its limit: of dispatch, of combine, of the whole step. Halves of them have
+  // none.
+  std::optional<double> over_limit(const PhaseTime& time) const;
+};
+
+struct BenchReport {
+  Target target = Target::kHost;
+  std::string device;
+  Workload workload;  // the shape; tokens are those of each size
+  std::string routing;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  int n_sms = 0;
+  int num_replays = 0;
+  uint64_t lead_us = 0;
+  CopyBandwidth copy{};
+  std::vector<SizeResult> sizes;
+
+  bool anything_ran() const;
+  bool verified() const;
+  double fraction_of_copy(const Timing& time) const {
+    return time.bytes_per_second() / copy.bytes_per_second;
+  }
+};
+
+void print_table(const BenchReport& report);
+std::string to_json(const BenchReport& report);
+// Two panels over tokens per rank: time, and bandwidth as a part of the copy's.
+std::string to_svg(const BenchReport& report);
+
+}  // namespace switchyard::tools

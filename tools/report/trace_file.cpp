@@ -1,0 +1,223 @@
+#include "trace_file.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "files/json.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct Slice {
+  uint64_t begin_ns;
+  uint64_t end_ns;
+  std::string name;
+  std::string category;
+  std::string args;  // JSON members
+};
+
+// A stretch of time in which one rank was the next to arrive.
+struct WaitStretch {
+  TraceEvent last;
+  int num_waits;
+};
+
+// The waits of a block's threads overlap; a row shows one thing at a time. So the row says who came next:
+// each wait is shown from the end of the one before it, in the order in which they ended.
+std::vector<WaitStretch> line_up(std::vector<TraceEvent> waits, uint64_t from_ns, uint64_t to_ns) {
+  std::sort(waits.begin(), waits.end(),
+            [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
+  std::vector<WaitStretch> stretches;
+  uint64_t shown_until_ns = from_ns;
+  for (TraceEvent wait : waits) {
+    wait.begin_ns = std::max(wait.begin_ns, shown_until_ns);
+    wait.end_ns = std::min(wait.end_ns, to_ns);
+    WaitStretch* previous = stretches.empty() ? nullptr : &stretches.back();
+    const bool goes_on = previous != nullptr && previous->last.late_rank == wait.late_rank &&
+                         previous->last.name == wait.name && previous->last.end_ns >= wait.begin_ns;
+    if (goes_on) {
+      wait.begin_ns = previous->last.begin_ns;
+      wait.end_ns = std::max(wait.end_ns, previous->last.end_ns);
+      *previous = {wait, previous->num_waits + 1};
+    } else if (wait.begin_ns < wait.end_ns) {
+      stretches.push_back({wait, 1});
+    } else {
+      continue;  // it ended with another one, which is shown
+    }
+    shown_until_ns = wait.end_ns;
+  }
+  return stretches;
+}
+
+Slice slice_of(const TraceEvent& role) {
+  return {role.begin_ns, role.end_ns, to_string(role.name), to_string(role.phase), ""};
+}
+
+Slice slice_of(const WaitStretch& stretch, int rank) {
+  const TraceEvent& wait = stretch.last;
+  const char* outcome = wait.name == TraceName::kTimedOutWait    ? "timed out"
+                        : wait.name == TraceName::kAbandonedWait ? "abandoned"
+                                                                 : "arrived";
+  std::string name = wait.late_rank == rank ? "wait for own blocks"
+                     : wait.late_rank < 0   ? "wait"
+                                            : "wait for rank " + std::to_string(wait.late_rank);
+  if (wait.name != TraceName::kWait) name += std::string(": ") + outcome;
+  const std::string args =
+      "\"late_rank\":" + std::to_string(wait.late_rank) + ",\"last_expert\":" + std::to_string(wait.expert) +
+      ",\"waits\":" + std::to_string(stretch.num_waits) + ",\"outcome\":\"" + outcome + "\"";
+  return {wait.begin_ns, wait.end_ns, name, to_string(wait.phase), args};
+}
+
+bool comes_first(uint64_t begin_a, uint64_t end_a, uint64_t begin_b, uint64_t end_b) {
+  return begin_a != begin_b ? begin_a < begin_b : end_a > end_b;
+}
+
+// The row of a block: outer roles one after the other, in them the roles they call and the block's waits.
+std::vector<Slice> arrange(const BlockTrace& block, int rank) {
+  std::vector<TraceEvent> roles, waits, outer;
+  for (const TraceEvent& event : block.events) (is_wait(event.name) ? waits : roles).push_back(event);
+  std::sort(roles.begin(), roles.end(), [](const TraceEvent& a, const TraceEvent& b) {
+    return comes_first(a.begin_ns, a.end_ns, b.begin_ns, b.end_ns);
+  });
+  std::vector<Slice> slices;
+  for (const TraceEvent& role : roles)
+    if (outer.empty() || role.begin_ns >= outer.back().end_ns)
+      outer.push_back(role);
+    else
+      slices.push_back(slice_of(role));
+
+  // Thread 0 says when a role ends, but other threads may have waited longer. Waits that lie in no role,
+  // since its own event found no room or thread 0 came late to it, stand alone, in the gap behind the role
+  // before.
+  std::vector<std::vector<TraceEvent>> inside(outer.size()), behind(outer.size() + 1);
+  for (const TraceEvent& wait : waits) {
+    const auto later =
+        std::upper_bound(outer.begin(), outer.end(), wait.end_ns,
+                         [](uint64_t end_ns, const TraceEvent& role) { return end_ns < role.begin_ns; });
+    const size_t next = static_cast<size_t>(later - outer.begin());
+    const bool is_inside = next > 0 && outer[next - 1].phase == wait.phase;
+    (is_inside ? inside[next - 1] : behind[next]).push_back(wait);
+  }
+  const auto add_waits = [&](std::vector<TraceEvent>& of_gap, uint64_t from_ns, uint64_t to_ns) {
+    for (const WaitStretch& stretch : line_up(std::move(of_gap), from_ns, to_ns))
+      slices.push_back(slice_of(stretch, rank));
+  };
+  uint64_t shown_until_ns = 0;
+  for (size_t i = 0; i <= outer.size(); ++i) {
+    add_waits(behind[i], shown_until_ns, i < outer.size() ? outer[i].begin_ns : UINT64_MAX);
+    if (i == outer.size()) break;
+    const uint64_t next_begin_ns = i + 1 < outer.size() ? outer[i + 1].begin_ns : UINT64_MAX;
+    for (const TraceEvent& wait : inside[i])
+      outer[i].end_ns = std::max(outer[i].end_ns, std::min(wait.end_ns, next_begin_ns));
+    slices.push_back(slice_of(outer[i]));
+    add_waits(inside[i], outer[i].begin_ns, outer[i].end_ns);
+    shown_until_ns = outer[i].end_ns;
+  }
+  return slices;
+}
+
+// Viewers want every slice of a row to lie within the one that it begins in.
+void nest(std::vector<Slice>& slices) {
+  std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+    return comes_first(a.begin_ns, a.end_ns, b.begin_ns, b.end_ns);
+  });
+  std::vector<uint64_t> open_ends_ns;
+  for (Slice& slice : slices) {
+    while (!open_ends_ns.empty() && open_ends_ns.back() <= slice.begin_ns) open_ends_ns.pop_back();
+    if (!open_ends_ns.empty()) slice.end_ns = std::min(slice.end_ns, open_ends_ns.back());
+    open_ends_ns.push_back(slice.end_ns);
+  }
+}
+
+struct Row {
+  int process_idx;
+  int thread_idx;
+  std::string name;
+  std::vector<Slice> slices;
+};
+
+std::string microseconds(uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%llu.%03llu", static_cast<unsigned long long>(ns / 1000),
+                static_cast<unsigned long long>(ns % 1000));
+  return text;
+}
+
+// Perfetto gives process 0 and thread 0 a meaning of their own: ours begin at 1.
+std::string place(int process_idx, int thread_idx) {
+  return "\"pid\":" + std::to_string(process_idx + 1) + ",\"tid\":" + std::to_string(thread_idx + 1);
+}
+
+std::string metadata(const char* name, const std::string& where, const std::string& args) {
+  return std::string("{\"ph\":\"M\",\"name\":\"") + name + "\"," + where + ",\"args\":{" + args + "}}";
+}
+
+std::string complete_event(const Row& row, const Slice& slice, uint64_t origin_ns) {
+  return "{\"ph\":\"X\",\"name\":" + json_text(slice.name) + ",\"cat\":" + json_text(slice.category) + "," +
+         place(row.process_idx, row.thread_idx) + ",\"ts\":" + microseconds(slice.begin_ns - origin_ns) +
+         ",\"dur\":" + microseconds(slice.end_ns - slice.begin_ns) + ",\"args\":{" + slice.args + "}}";
+}
+
+// The phases of one rank; those it did not come to are not there.
+Row phases_of(const RunTrace& trace, int rank) {
+  Row row{rank, 0, "phases", {}};
+  for (const auto& [step_idx, phase] : trace.phases) {
+    const auto& [begin_ns, end_ns] = phase.of_rank[static_cast<size_t>(rank)];
+    if (end_ns != 0)
+      row.slices.push_back({begin_ns, end_ns, phase.name, "phase", "\"step\":" + std::to_string(step_idx)});
+  }
+  return row;
+}
+
+std::vector<Row> make_rows(const RunTrace& trace) {
+  std::vector<Row> rows;
+  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank) {
+    rows.push_back(phases_of(trace, rank));
+    const std::vector<BlockTrace>& blocks = trace.ranks[static_cast<size_t>(rank)].blocks;
+    for (size_t block = 0; block < blocks.size(); ++block)
+      rows.push_back({rank, static_cast<int>(block) + 1, "block " + std::to_string(block),
+                      arrange(blocks[block], rank)});
+  }
+  for (Row& row : rows) nest(row.slices);
+  return rows;
+}
+
+}  // namespace
+
+uint64_t RunTrace::num_dropped() const {
+  uint64_t num_dropped = num_dropped_phases;
+  for (const RankTrace& rank : ranks)
+    for (const BlockTrace& block : rank.blocks) num_dropped += block.num_dropped;
+  return num_dropped;
+}
+
+std::string to_json(const RunTrace& trace) {
+  const std::vector<Row> rows = make_rows(trace);
+  uint64_t origin_ns = UINT64_MAX;
+  for (const Row& row : rows)
+    for (const Slice& slice : row.slices) origin_ns = std::min(origin_ns, slice.begin_ns);
+
+  std::ostringstream file;
+  file << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"target\":" << json_text(to_string(trace.target))
+       << ",\"device\":" << json_text(trace.device) << ",\"dropped_events\":" << trace.num_dropped()
+       << ",\"clock\":"
+       << json_text(trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank")
+       << "},\n\"traceEvents\":[\n";
+  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank)
+    file << metadata("process_name", place(rank, 0), "\"name\":" + json_text("rank " + std::to_string(rank)))
+         << ",\n"
+         << metadata("process_sort_index", place(rank, 0), "\"sort_index\":" + std::to_string(rank)) << ",\n";
+  bool is_first = true;
+  for (const Row& row : rows) {
+    const std::string where = place(row.process_idx, row.thread_idx);
+    file << (is_first ? "" : ",\n") << metadata("thread_name", where, "\"name\":" + json_text(row.name))
+         << ",\n"
+         << metadata("thread_sort_index", where, "\"sort_index\":" + std::to_string(row.thread_idx));
+    is_first = false;
+    for (const Slice& slice : row.slices) file << ",\n" << complete_event(row, slice, origin_ns);
+  }
+  file << "\n]}\n";
+  return file.str();
+}
+
+}  // namespace switchyard::tools

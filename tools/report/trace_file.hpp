@@ -1,0 +1,30 @@
+// What `switchyard run --trace` writes: the run as a trace in Chrome's JSON format, for Perfetto and
+// chrome://tracing. A process per rank, in it a row per block and one for the rank's phases.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "workload/moe_layer.hpp"
+
+namespace switchyard::tools {
+
+struct RunTrace {
+  struct Phase {
+    int step_idx;
+    TimedPhase time;
+  };
+
+  Target target = Target::kHost;
+  std::string device;
+  std::vector<Phase> phases;
+  std::vector<RankTrace> ranks;
+  uint64_t num_dropped_phases = 0;
+
+  // Events that did not fit.
+  uint64_t num_dropped() const;
+};
+
+std::string to_json(const RunTrace& trace);
+
+}  // namespace switchyard::tools

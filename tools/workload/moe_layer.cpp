@@ -1,0 +1,423 @@
+#include "moe_layer.hpp"
+
+#include <algorithm>
+
+#include "buffers.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// A step has fewer.
+constexpr size_t kMaxPhases = 16;
+
+// The matrices of one rank's groups of rows, end to end: the shared expert's, which is the last, comes first.
+std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int n_local,
+                              const Workload& workload) {
+  std::vector<bf16> all;
+  if (workload.has_shared_expert) all = matrices.back();
+  for (int i = rank * n_local; i < (rank + 1) * n_local; ++i)
+    all.insert(all.end(), matrices[i].begin(), matrices[i].end());
+  return all;
+}
+
+}  // namespace
+
+double TimedPhase::microseconds() const {
+  uint64_t longest_ns = 0;
+  for (const Interval& interval : of_rank)
+    longest_ns = std::max(longest_ns, interval.end_ns - interval.begin_ns);
+  return static_cast<double>(longest_ns) * 1e-3;
+}
+
+Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
+                                                   ExpertParallelConfig config, const FaultPlan& faults) {
+  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults));
+  config.n_experts = workload.n_experts;
+  config.top_k = workload.top_k;
+  config.hidden = workload.hidden;
+  config.max_tokens_per_rank = workload.max_tokens_per_rank();
+  auto ep = ExpertParallel::create(world, config);
+  if (!ep.ok()) return ep.status();
+  layer->ep_ = std::move(ep).value();
+  const Result<RowBuffers> rows = layer->ep_->row_buffers(0);
+  if (!rows.ok()) return rows.status();
+  layer->max_rows_ = rows.value().max_rows;
+  return layer;
+}
+
+Status MoeLayer::allocate(const reference::MlpExperts& experts) {
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
+  const int n_local = ep_->n_local_experts();
+  ranks_.resize(static_cast<size_t>(world_.n_ranks()));
+  for (int r = 0; r < world_.n_ranks(); ++r) {
+    const Rank& rank = world_.rank(r);
+    RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+    const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
+    const uint64_t num_ids = num_tokens * static_cast<uint64_t>(workload_.top_k);
+    const uint64_t num_groups = static_cast<uint64_t>(ep_->num_groups());
+    Result<RowBuffers> rows = ep_->row_buffers(r);
+    if (!rows.ok()) return rows.status();
+    const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
+    const uint64_t max_rows = rows.value().max_rows;
+    buffers.rows = rank.view(reinterpret_cast<uint8_t*>(rows.value().encoded_rows),
+                             max_rows * format.row_bytes(workload_.hidden));
+    buffers.scales = rank.view(reinterpret_cast<uint8_t*>(rows.value().scales),
+                               format.scale_tensor_bytes(rows.value().max_rows, workload_.hidden).value());
+    const uint64_t output_bytes = encodes_outputs() ? ep_->combine_message_bytes() : hidden * sizeof(bf16);
+    buffers.expert_outputs =
+        rank.view(encodes_outputs() ? reinterpret_cast<uint8_t*>(rows.value().encoded_outputs)
+                                    : reinterpret_cast<uint8_t*>(rows.value().expert_outputs),
+                  max_rows * output_bytes);
+    buffers.src_info = rank.view(rows.value().src_info, 2 * max_rows);
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up_weights, rank, num_groups * hidden * 2 * width));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_groups * hidden * width));
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, rank, num_tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, num_tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.routed_ids, rank, num_ids));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.stamps, rank, kMaxPhases + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
+    if (format.placement == ScalePlacement::kTiled)
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
+    SWITCHYARD_RETURN_IF_ERROR(
+        buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, n_local, workload_)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(matrices_of(experts.down, r, n_local, workload_)));
+  }
+  return Status();
+}
+
+// What the experts make on their way holds what the step needs, not the worst that could come: the tool knows
+// the routing.
+Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
+  RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+  const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
+  if (num_rows * width <= buffers.activated.size()) return Status();
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  if (is_encoded())
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), num_rows * hidden));
+  if (encodes_outputs())
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down, world_.rank(r), num_rows * hidden));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_rows * 2 * width));
+  return allocate_into(buffers.activated, world_.rank(r), num_rows * width);
+}
+
+LaunchShape MoeLayer::layer_launch(int rank) const {
+  const bool is_host = world_.target() == Target::kHost;
+  const int num_blocks = is_host ? ep_->n_sms() : 4 * world_.rank(rank).device().num_multiprocessors();
+  return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? kHostThreads : 256u};
+}
+
+// Everything that the host has to do with the step before it is enqueued.
+Status MoeLayer::prepare(int step_idx, reference::Step& step) {
+  describe(step);
+  if (has_router(workload_)) {
+    const std::vector<std::vector<float>> logits = make_logits(workload_, step_idx);
+    for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+      SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
+      reference::Routing routing =
+          reference::topk_softmax(logits[rank], step.num_tokens(rank), workload_.n_experts, workload_.top_k);
+      step.topk_ids[rank] = std::move(routing.topk_ids);
+      step.topk_weights[rank] = std::move(routing.topk_weights);
+    }
+  }
+  apply_padding(workload_, step_idx, step);
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+    RankBuffers& buffers = ranks_[rank];
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    if (has_router(workload_))
+      SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.fill_bytes(0xff));
+    else
+      SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
+    uint64_t num_rows = 0;
+    for (const auto& rows : reference::dispatched_rows(step, rank))
+      num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
+    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
+    // What a step does not write must not look as if it had. Rows that it should not write are left alone:
+    // most of their memory is never touched.
+    const uint64_t num_filled = std::min<uint64_t>(num_rows, buffers.src_info.size() / 2);
+    SWITCHYARD_RETURN_IF_ERROR(
+        buffers.rows.fill_bytes(0xff, num_filled * info_of(step.format).row_bytes(workload_.hidden)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff, 2 * num_filled));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.routed_ids.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.stamps.fill_bytes(0));
+  }
+  return Status();
+}
+
+// The next stamp of the rank says when its stream has come so far.
+Status MoeLayer::stamp(int r) {
+  const Rank& rank = world_.rank(r);
+  return rank.launch(rank.kernels().time_stamp, {},
+                     {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
+}
+
+// Phase after phase over all ranks, not rank after rank: streams of more ranks than the GPU has queues share
+// queues, and what waits for a peer must not be queued in front of what it waits for.
+Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(int rank)>& launch) {
+  if (faults_.kill.phase == phase) killed_ = true;
+  phases_.push_back({phase, {}});
+  for (int r = 0; r < world_.n_ranks(); ++r) {
+    if (!is_alive(r)) continue;
+    Rank& rank = world_.rank(r);
+    const DeviceScope active = rank.device().activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    if (faults_.stall.rank == r && faults_.stall.phase == phase)
+      SWITCHYARD_RETURN_IF_ERROR(
+          rank.kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
+    SWITCHYARD_RETURN_IF_ERROR(launch(r));
+  }
+  // Behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a queue.
+  for (int r = 0; r < world_.n_ranks(); ++r)
+    if (is_alive(r)) SWITCHYARD_RETURN_IF_ERROR(stamp(r));
+  return Status();
+}
+
+// After the step has ended, be it well or not.
+Status MoeLayer::take_times() {
+  for (const RankBuffers& buffers : ranks_) {
+    const Result<std::vector<uint64_t>> stamps = buffers.stamps.download();
+    if (!stamps.ok()) return stamps.status();
+    for (size_t i = 0; i < phases_.size(); ++i) {
+      const uint64_t begin_ns = stamps.value()[i], end_ns = stamps.value()[i + 1];
+      phases_[i].of_rank.push_back(end_ns == 0 ? TimedPhase::Interval{}
+                                               : TimedPhase::Interval{begin_ns, end_ns});
+    }
+  }
+  return Status();
+}
+
+Status MoeLayer::enqueue_router(const reference::Step& step) {
+  return enqueue("route", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const TopkSoftmaxParams params{step.num_tokens(rank),     workload_.n_experts,
+                                   workload_.top_k,           buffers.logits.data(),
+                                   buffers.routed_ids.data(), buffers.topk_weights.data()};
+    return world_.rank(rank).kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(), params);
+  });
+}
+
+const int32_t* MoeLayer::topk_ids(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return has_router(workload_) && workload_.padding == 0 ? buffers.routed_ids.data()
+                                                         : buffers.topk_ids.data();
+}
+
+Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
+  const auto input = [&](int rank) {
+    return DispatchInput{ranks_[rank].tokens.data(), topk_ids(rank), step.num_tokens(rank)};
+  };
+  const auto output = [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return DispatchOutput{buffers.rows.data(),
+                          buffers.src_info.data(),
+                          static_cast<uint32_t>(buffers.src_info.size() / 2),
+                          buffers.row_offsets.data(),
+                          buffers.expert_ids.data(),
+                          buffers.scales.data(),
+                          buffers.scale_row_offsets.data()};
+  };
+  if (mode == StepMode::kFused)
+    return enqueue("dispatch", [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
+  SWITCHYARD_RETURN_IF_ERROR(
+      enqueue("dispatch_async", [&](int rank) { return ep_->dispatch_async(rank, input(rank)); }));
+  return enqueue("dispatch_wait", [&](int rank) { return ep_->dispatch_wait(rank, output(rank)); });
+}
+
+const bf16* MoeLayer::expert_input(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return is_encoded() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
+}
+
+// The matmuls here know bf16 only.
+Status MoeLayer::decode_rows() {
+  return enqueue("decode", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = ep_->config().dispatch_format,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                   .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                   .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                   .tensor_scale = ep_->config().input_scale},
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
+         .group_tensor_scales = buffers.group_input_scales.data(),
+         .output_format = CombineFormat::kBF16,
+         .output = buffers.decoded.data()});
+  });
+}
+
+bf16* MoeLayer::expert_output(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return encodes_outputs() ? buffers.down.data() : reinterpret_cast<bf16*>(buffers.expert_outputs.data());
+}
+
+// What the epilogue of a matmul that knows fp8 would do.
+Status MoeLayer::encode_outputs() {
+  return enqueue("encode", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = TokenFormatKind::kBF16,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
+         .output_format = ep_->config().combine_format,
+         .output = buffers.expert_outputs.data()});
+  });
+}
+
+Status MoeLayer::enqueue_experts() {
+  if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
+  const int num_groups = ep_->num_groups();
+  const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
+                          bf16* output) {
+    RankBuffers& buffers = ranks_[rank];
+    const GroupedMatmulParams params{
+        num_groups, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(),
+        output};
+    return world_.rank(rank).kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, expert_input(rank), workload_.hidden, buffers.gate_up_weights.data(),
+                  2 * workload_.expert_width, buffers.gate_up.data());
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("silu_mul", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const SiluMulArguments arguments{num_groups, workload_.expert_width, buffers.gate_up.data(),
+                                     buffers.row_offsets.data()};
+    return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), arguments,
+                                                {.rows = buffers.activated.data()});
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
+                  workload_.hidden, expert_output(rank));
+  }));
+  return encodes_outputs() ? encode_outputs() : Status();
+}
+
+Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
+  const auto input = [&](int rank) {
+    return CombineInput{ranks_[rank].expert_outputs.data(), ranks_[rank].src_info.data()};
+  };
+  const auto output = [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return CombineOutput{topk_ids(rank),
+                         buffers.topk_weights.data(),
+                         step.num_tokens(rank),
+                         {CombineReduction::kWeighted, buffers.output.data()}};
+  };
+  if (mode == StepMode::kFused)
+    return enqueue("combine", [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
+  SWITCHYARD_RETURN_IF_ERROR(
+      enqueue("combine_async", [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
+  return enqueue("combine_wait", [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
+}
+
+Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
+  for (int rank = 0; rank < world_.n_ranks(); ++rank) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
+  if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(step, mode));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_experts());
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step, mode));
+  if (ep_->config().routing == Routing::kAllToAll) return Status();
+  return enqueue("all_reduce", [&](int rank) {
+    return ep_->all_reduce(rank, ranks_[rank].output.data(), step.num_tokens(rank));
+  });
+}
+
+Status MoeLayer::run(int step_idx, StepMode mode, reference::Step& step) {
+  phases_.clear();
+  SWITCHYARD_RETURN_IF_ERROR(prepare(step_idx, step));
+  Status status = enqueue_step(step, mode);
+  if (status.ok()) status = ep_->synchronize();
+  const Status timed = take_times();
+  return status.ok() ? timed : status;
+}
+
+void MoeLayer::describe(reference::Step& step) const {
+  const ExpertParallelConfig& config = ep_->config();
+  step.format = config.dispatch_format;
+  step.input_scale = config.input_scale;
+  step.expert_input_scales = config.expert_input_scales;
+  step.combine_format = config.combine_format;
+  step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
+  step.is_shared_output_encoded = encodes_outputs();
+  step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;
+}
+
+Result<std::vector<int32_t>> MoeLayer::source_ranks(int rank,
+                                                    const reference::DispatchResult& dispatch) const {
+  const Result<std::vector<uint32_t>> offsets = ep_->source_row_offsets(rank);
+  if (!offsets.ok()) return offsets.status();
+  const size_t num_rows = dispatch.src_info.size() / 2, n_ranks = static_cast<size_t>(world_.n_ranks());
+  std::vector<int32_t> source(num_rows, rank);  // a shared expert's rows are the rank's own
+  for (size_t i = 0; i < offsets.value().size(); ++i) {
+    // To the end of the expert's rows; the next source rank takes its own of them.
+    const size_t group = static_cast<size_t>(ep_->num_groups() - ep_->n_local_experts()) + i / n_ranks;
+    const size_t end = std::min<size_t>(dispatch.row_offsets[group + 1], num_rows);
+    for (size_t row = offsets.value()[i]; row < end; ++row) source[row] = static_cast<int32_t>(i % n_ranks);
+  }
+  for (size_t row = 0; row < num_rows; ++row)
+    if (dispatch.src_info[2 * row] < 0) source[row] = -1;
+  return source;
+}
+
+Result<MoeLayer::Results> MoeLayer::download(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  Results results;
+  const auto take = [](auto result, auto& into) {
+    if (!result.ok()) return result.status();
+    into = std::move(result).value();
+    return Status();
+  };
+  if (has_router(workload_)) {
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.routed_ids.download(), results.routing.topk_ids));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.topk_weights.download(), results.routing.topk_weights));
+  }
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
+  const uint64_t num_rows =
+      std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);
+  const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.src_info.download(2 * num_rows), results.dispatch.src_info));
+  SWITCHYARD_RETURN_IF_ERROR(take(source_ranks(rank, results.dispatch), results.src_rank));
+  if (encodes_outputs())
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_outputs.download(num_rows * ep_->combine_message_bytes()),
+                                    results.encoded_outputs));
+  if (is_encoded()) {
+    const uint64_t row_bytes = info_of(ep_->config().dispatch_format).row_bytes(workload_.hidden);
+    SWITCHYARD_RETURN_IF_ERROR(
+        take(buffers.rows.download(num_rows * row_bytes), results.dispatch.encoded_rows));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.scales.download(), results.dispatch.scales));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.decoded.download(num_rows * hidden), results.dispatch.rows));
+    results.dispatch.max_rows = buffers.src_info.size() / 2;
+    if (buffers.scale_row_offsets.size() > 0)
+      SWITCHYARD_RETURN_IF_ERROR(
+          take(buffers.scale_row_offsets.download(), results.dispatch.scale_row_offsets));
+  } else {
+    const Buffer<bf16> rows = world_.rank(rank).view(reinterpret_cast<bf16*>(buffers.rows.data()),
+                                                     buffers.rows.size() / sizeof(bf16));
+    SWITCHYARD_RETURN_IF_ERROR(take(rows.download(num_rows * hidden), results.dispatch.rows));
+  }
+  const Buffer<bf16> outputs = world_.rank(rank).view(expert_output(rank), num_rows * hidden);
+  SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));
+  return results;
+}
+
+}  // namespace switchyard::tools

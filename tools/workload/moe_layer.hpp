@@ -1,0 +1,123 @@
+// A MoE layer on a world: router, dispatch, the experts' gated MLP, combine. All phases of a step are
+// enqueued on all ranks, as an application would, and waited for once, at its end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "switchyard/expert_parallel.hpp"
+#include "workload.hpp"
+
+namespace switchyard::tools {
+
+// When each rank began and ended a phase, by the clock of the target (target::now_ns()), which on the host is
+// std::chrono::steady_clock. Both are 0 on a rank that did not come to it.
+struct TimedPhase {
+  struct Interval {
+    uint64_t begin_ns = 0;
+    uint64_t end_ns = 0;
+  };
+
+  std::string name;
+  std::vector<Interval> of_rank;
+
+  // Of the rank that took longest; its waits for others are part of it.
+  double microseconds() const;
+};
+
+class MoeLayer {
+ public:
+  // `config` says everything that the workload does not. The layer takes little memory until allocate().
+  static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
+                                                  ExpertParallelConfig config, const FaultPlan& faults);
+  // Host memory that steps and their verification touch, the reference's experts included; about, and before
+  // allocate(). On the emulator the ranks' memory is part of it.
+  double host_bytes() const;
+  // The buffers of all ranks, and the experts into them.
+  Status allocate(const reference::MlpExperts& experts);
+
+  // Runs one step. With a router the step's ids and weights are those that the reference's router finds; then
+  // padding is applied.
+  Status run(int step_idx, StepMode mode, reference::Step& step);
+
+  struct Results {
+    reference::Routing routing;  // of the layer's router, where it has one
+    reference::DispatchResult dispatch;
+    std::vector<int32_t> src_rank;     // [rows], as the kernels counted; -1 of rows that only align a group
+    std::vector<bf16> expert_outputs;  // [rows][hidden]
+    std::vector<uint8_t> encoded_outputs;  // [rows][bytes], where combine takes them encoded
+    std::vector<bf16> output;              // [tokens][hidden]
+  };
+  Result<Results> download(int rank) const;
+
+  // False for the rank that FaultPlan::kill has taken: it has no results.
+  bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }
+
+  // The phases of the last step, in order; of one that failed, up to the phase in which it did.
+  const std::vector<TimedPhase>& phases() const { return phases_; }
+  const ExpertParallel& ep() const { return *ep_; }
+  ExpertParallel& ep() { return *ep_; }
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> gate_up_weights, down_weights;
+    Buffer<float> logits, topk_weights;
+    Buffer<bf16> tokens, output;
+    Buffer<int32_t> topk_ids, expert_ids, src_info;
+    Buffer<int32_t> routed_ids;  // of the router; topk_ids has padding
+    Buffer<uint64_t> stamps;     // [phase + 1]: when the rank began the first phase, and ended each
+    Buffer<uint32_t> row_offsets, scale_row_offsets;
+    Buffer<float> group_input_scales;
+    Buffer<uint8_t> rows, scales;    // of ExpertParallel, as they were dispatched
+    Buffer<uint8_t> expert_outputs;  // of ExpertParallel, as combine takes them
+    // [rows][..], grown as a step needs
+    Buffer<bf16> decoded, gate_up, activated, down;
+  };
+
+  MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)
+      : world_(world), workload_(workload), faults_(faults) {}
+  double rank_bytes(double num_rows) const;
+  Status reserve_rows(int rank, uint64_t num_rows);
+  Status prepare(int step_idx, reference::Step& step);
+  Status enqueue_step(const reference::Step& step, StepMode mode);
+  Status enqueue(const std::string& phase, const std::function<Status(int rank)>& launch);
+  Status stamp(int rank);
+  Status take_times();
+  Status enqueue_router(const reference::Step& step);
+  Status enqueue_dispatch(const reference::Step& step, StepMode mode);
+  Status enqueue_experts();
+  Status enqueue_combine(const reference::Step& step, StepMode mode);
+  Status decode_rows();
+  Status encode_outputs();
+  // What the configuration makes of a step, for the reference.
+  void describe(reference::Step& step) const;
+  // Where each row of a rank came from, by what its kernels left.
+  Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
+  bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
+  // Where peers read the expert outputs themselves, experts encode them.
+  bool encodes_outputs() const {
+    return ep_->config().protocol == Protocol::kDirect &&
+           ep_->config().combine_format != CombineFormat::kBF16;
+  }
+  // What dispatch and combine read: as the router wrote them, unless padding has been put in since.
+  const int32_t* topk_ids(int rank) const;
+  bf16* expert_output(int rank) const;
+  // What the experts work on.
+  const bf16* expert_input(int rank) const;
+  LaunchShape layer_launch(int rank) const;
+
+  static constexpr uint32_t kHostThreads = 64;  // of a block of the router and the experts
+
+  World& world_;
+  Workload workload_;
+  FaultPlan faults_;
+  bool killed_ = false;  // faults_.kill has come
+  std::unique_ptr<ExpertParallel> ep_;
+  uint32_t max_rows_ = 0;  // that each rank has room for
+  std::vector<RankBuffers> ranks_;
+  std::vector<TimedPhase> phases_;
+};
+
+}  // namespace switchyard::tools

@@ -1,0 +1,203 @@
+#include "run_check.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "files/npy.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// What the combine in fp8 has changed, against outputs that came back as bf16.
+void add_combine_error(const std::vector<bf16>& output, const std::vector<bf16>& as_bf16, RunReport& report) {
+  for (size_t i = 0; i < output.size(); ++i) {
+    const double value = to_float(as_bf16[i]), error = std::abs(to_float(output[i]) - value);
+    report.combine_error = std::max(report.combine_error, error);
+    report.squared_combine_error += error * error;
+    report.squared_output += value * value;
+  }
+}
+
+// Nothing here may differ between targets or from the reference: sums have one order, every operation is
+// rounded once, and the exponential is ours (base/exp.hpp).
+std::string compare_output(int rank, const std::vector<bf16>& output, const std::vector<bf16>& expected,
+                           size_t hidden, double& max_abs_error) {
+  std::string difference;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(static_cast<double>(to_float(output[i])) - to_float(expected[i]));
+    if (!(error <= max_abs_error) && !std::isnan(max_abs_error)) max_abs_error = error;
+    if (output[i].bits == expected[i].bits || !difference.empty()) continue;
+    difference = "rank " + std::to_string(rank) + ", token " + std::to_string(i / hidden) + ", column " +
+                 std::to_string(i % hidden) + ": output " + std::to_string(to_float(output[i])) +
+                 ", expected " + std::to_string(to_float(expected[i]));
+  }
+  return difference;
+}
+
+// Ids that have become padding since are not compared.
+std::string compare_routing(int rank, const reference::Routing& routing, const reference::Step& step) {
+  for (size_t i = 0; i < routing.topk_ids.size(); ++i) {
+    const int32_t id = step.topk_ids[rank][i];
+    if ((id < 0 || routing.topk_ids[i] == id) && routing.topk_weights[i] == step.topk_weights[rank][i])
+      continue;
+    return "rank " + std::to_string(rank) + ", token " + std::to_string(i / static_cast<size_t>(step.top_k)) +
+           ": the router chose expert " + std::to_string(routing.topk_ids[i]) + " with weight " +
+           std::to_string(routing.topk_weights[i]) + ", expected " + std::to_string(id) + " with " +
+           std::to_string(step.topk_weights[rank][i]);
+  }
+  return "";
+}
+
+// Rows that only align a group have no source: MoeLayer fills src_info with ones before a step.
+uint64_t num_expert_rows(const reference::DispatchResult& dispatch) {
+  uint64_t num_rows = 0;
+  for (size_t row = 0; 2 * row < dispatch.src_info.size(); ++row) num_rows += dispatch.src_info[2 * row] >= 0;
+  return num_rows;
+}
+
+// By source rank alone; which of its tokens a row is, check_dispatch() looks at.
+std::string compare_sources(const reference::Step& step, int rank, const std::vector<int32_t>& src_rank) {
+  std::vector<int32_t> expected;
+  for (const auto& expert_rows : reference::dispatched_rows(step, rank)) {
+    for (const reference::RowOrigin& origin : expert_rows) expected.push_back(origin.src_rank);
+    expected.resize(align_up<size_t>(expected.size(), info_of(step.format).row_alignment), -1);
+  }
+  for (size_t row = 0; row < expected.size(); ++row)
+    if (row >= src_rank.size() || src_rank[row] != expected[row])
+      return "rank " + std::to_string(rank) + ", row " + std::to_string(row) + ": counted as from rank " +
+             (row < src_rank.size() ? std::to_string(src_rank[row]) : "none") + ", expected " +
+             std::to_string(expected[row]);
+  return "";
+}
+
+// Codes and scales as the device wrote them (docs/formats.md says how they lie), and the tensor scales they
+// are by.
+Status dump_encoded(const std::string& folder, const reference::Step& step, int rank,
+                    const reference::DispatchResult& dispatch) {
+  const TokenFormatInfo format = info_of(step.format);
+  const auto file = [&](const char* name) { return OutputName{"--dump", folder + name}; };
+  const uint64_t num_scales = static_cast<uint64_t>(format.num_scales(step.hidden));
+  SWITCHYARD_RETURN_IF_ERROR(write_npy(file("codes.npy"),
+                                       {dispatch.row_offsets.back(), format.row_bytes(step.hidden)},
+                                       dispatch.encoded_rows));
+  const std::vector<float> tensor_scales = step.group_input_scales(rank);
+  SWITCHYARD_RETURN_IF_ERROR(
+      write_npy(file("group_input_scales.npy"), {tensor_scales.size()}, tensor_scales));
+  if (!dispatch.scale_row_offsets.empty())
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("scale_row_offsets.npy"), {dispatch.scale_row_offsets.size()},
+                                         dispatch.scale_row_offsets));
+  // Tiles have an order of their own; the other tensors have rows and columns.
+  if (format.placement == ScalePlacement::kTransposed)
+    return write_npy_bytes(file("scales.npy"), npy_dtype(float{}),
+                           {num_scales, dispatch.scales.size() / sizeof(float) / num_scales},
+                           dispatch.scales.data(), dispatch.scales.size());
+  if (format.placement == ScalePlacement::kByRow)
+    return write_npy(file("scales.npy"), {dispatch.scales.size() / num_scales, num_scales}, dispatch.scales);
+  return write_npy(file("scales.npy"), {dispatch.scales.size()}, dispatch.scales);
+}
+
+uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
+  if (step.skips_all_to_all)  // every rank reads all others' partial sums
+    return static_cast<uint64_t>(step.n_ranks) * static_cast<uint64_t>(step.n_ranks - 1) *
+           static_cast<uint64_t>(step.num_tokens(0)) * static_cast<uint64_t>(step.hidden) * sizeof(bf16);
+  uint64_t num_messages = 0, num_rows = 0;
+  for (const std::vector<int32_t>& ids_of_rank : step.topk_ids)
+    for (auto first = ids_of_rank.begin(); first != ids_of_rank.end(); first += step.top_k) {
+      std::vector<int32_t> ids(first, first + step.top_k);
+      ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+      num_rows += ids.size();
+      if (ep.config().protocol == Protocol::kSlotted) {  // which sends a repeated id once
+        std::sort(ids.begin(), ids.end());
+        ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+      }
+      num_messages += ids.size();
+    }
+  return num_messages * ep.dispatch_message_bytes() + num_rows * ep.combine_message_bytes();
+}
+
+}  // namespace
+
+Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
+                  const std::string& label, RunReport& report) {
+  const std::vector<std::vector<bf16>> expected = reference::moe_layer(step, experts);
+  std::vector<std::vector<bf16>> as_bf16;
+  if (step.combine_format != CombineFormat::kBF16) {
+    reference::Step plain = step;
+    plain.combine_format = CombineFormat::kBF16;
+    as_bf16 = reference::moe_layer(plain, experts);
+  }
+  report.rows_per_rank.assign(static_cast<size_t>(step.n_ranks), 0);
+  const auto note = [&](const std::string& difference) {
+    if (difference.empty() || !report.verified) return;
+    report.verified = false;
+    report.first_difference = label + difference;
+  };
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    if (!layer.is_alive(rank)) {
+      note("rank " + std::to_string(rank) + " was killed");
+      continue;
+    }
+    Result<MoeLayer::Results> results = layer.download(rank);
+    if (!results.ok()) return results.status();
+    const auto& [routing, dispatch, src_rank, expert_outputs, encoded_outputs, output] = results.value();
+    report.rows_per_rank[rank] = num_expert_rows(dispatch);
+    note(compare_routing(rank, routing, step));
+    note(reference::check_dispatch(step, rank, dispatch));
+    note(compare_sources(step, rank, src_rank));
+    note(
+        compare_output(rank, output, expected[rank], static_cast<size_t>(step.hidden), report.max_abs_error));
+    if (!as_bf16.empty()) add_combine_error(output, as_bf16[rank], report);
+  }
+  report.bytes_moved = bytes_moved(layer.ep(), step);
+  return Status();
+}
+
+Status dump_step(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
+                 const reference::MlpExperts& experts) {
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    const std::string folder = directory + "/rank_" + std::to_string(rank) + "/";
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return unavailable("--dump: cannot make %s: %s", folder.c_str(), error.message().c_str());
+    const auto file = [&](const char* name) { return OutputName{"--dump", folder + name}; };
+    Result<MoeLayer::Results> results = layer.download(rank);
+    if (!results.ok()) return results.status();
+    const auto& [routing, dispatch, src_rank, expert_outputs, encoded_outputs, output] = results.value();
+    const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)),
+                   top_k = static_cast<uint64_t>(step.top_k);
+    const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
+    const uint64_t rows = dispatch.row_offsets.back(),
+                   n_local = static_cast<uint64_t>(step.n_local_experts()),
+                   groups = static_cast<uint64_t>(step.num_groups());
+    std::vector<bf16> gate_up, down;
+    if (step.has_shared_expert) {
+      gate_up = experts.gate_up.back();
+      down = experts.down.back();
+    }
+    for (uint64_t i = 0; i < n_local; ++i) {
+      const uint64_t expert = static_cast<uint64_t>(rank) * n_local + i;
+      gate_up.insert(gate_up.end(), experts.gate_up[expert].begin(), experts.gate_up[expert].end());
+      down.insert(down.end(), experts.down[expert].begin(), experts.down[expert].end());
+    }
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("tokens.npy"), {tokens, hidden}, step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("topk_ids.npy"), {tokens, top_k}, step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("topk_weights.npy"), {tokens, top_k}, step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("gate_up_weights.npy"), {groups, hidden, 2 * width}, gate_up));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("down_weights.npy"), {groups, width, hidden}, down));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("row_offsets.npy"), {groups + 1}, dispatch.row_offsets));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_ids.npy"), {groups}, dispatch.expert_ids));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("src_info.npy"), {rows, 2}, dispatch.src_info));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("src_rank.npy"), {rows}, src_rank));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_rows.npy"), {rows, hidden}, dispatch.rows));
+    if (step.format != TokenFormatKind::kBF16)
+      SWITCHYARD_RETURN_IF_ERROR(dump_encoded(folder, step, rank, dispatch));
+    if (!encoded_outputs.empty())
+      SWITCHYARD_RETURN_IF_ERROR(
+          write_npy(file("encoded_outputs.npy"), {rows, encoded_outputs.size() / rows}, encoded_outputs));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_outputs.npy"), {rows, hidden}, expert_outputs));
+    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("output.npy"), {tokens, hidden}, output));
+  }
+  return Status();
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,489 @@
+#include "simulation.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "buffers.hpp"
+#include "reference/identity_experts.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+constexpr uint64_t kDeadlineNs = 1'000'000'000;  // virtual: costs nothing
+
+// A world under test: buffers of every rank, and what a step needs.
+class SimulatedWorld {
+ public:
+  explicit SimulatedWorld(const Scenario& scenario) : scenario_(scenario) {}
+
+  Status create();
+  // The difference to the reference, or what a step with the scenario's fault should have said and did not.
+  std::string run_step(int step_idx);
+  uint64_t trace_hash() const { return world_->rank(0).device().trace_hash(); }
+  std::vector<std::string> events() const;
+
+ private:
+  struct RankBuffers {
+    Buffer<bf16> tokens, output;
+    Buffer<uint8_t> rows, scales, expert_outputs;  // in their formats
+    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<float> topk_weights, group_input_scales;
+    Buffer<uint32_t> row_offsets;
+
+    uint32_t max_rows() const { return static_cast<uint32_t>(src_info.size() / 2); }
+  };
+
+  Status allocate();
+  Status view_rows(int rank);
+  // Experts hand their rows over as fp8: the direct protocol does not encode them.
+  bool encodes_outputs() const {
+    return scenario_.protocol == Protocol::kDirect && scenario_.combine_format != CombineFormat::kBF16;
+  }
+  reference::Step draw_step(int step_idx, bool has_bad_id);
+  Status upload(const reference::Step& step);
+  Status launch_experts(int rank);
+  Status launch(const reference::Step& step, int phase_idx, int rank);
+  Status launch_all(const reference::Step& step, int step_idx);
+  std::string compare(const reference::Step& step);
+  std::string check_fault(const Status& status);
+  std::string check_skipped();
+  Rank& member(int rank) { return world_->rank(members_[static_cast<size_t>(rank)]); }
+
+  const Scenario& scenario_;
+  std::unique_ptr<World> world_;
+  std::unique_ptr<ExpertParallel> ep_;
+  std::vector<int> members_;  // the world's rank of each of ep_'s
+  std::vector<RankBuffers> ranks_;
+};
+
+Status SimulatedWorld::create() {
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = TargetChoice::kHost,
+                     .n_ranks = scenario_.n_ranks,
+                     .host = {.mode = EmulatorMode::kSimulated, .seed = scenario_.seed, .weak = true}});
+  if (!world.ok()) return world.status();
+  world_ = std::move(world).value();
+  Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(
+      *world_, {.n_experts = scenario_.n_experts,
+                .top_k = scenario_.top_k,
+                .hidden = scenario_.hidden,
+                .max_tokens_per_rank = scenario_.max_tokens,
+                .n_sms = scenario_.n_sms,
+                .num_threads = kWarpSize,
+                .timeout_ns = kDeadlineNs,
+                .protocol = scenario_.protocol,
+                .capacity_factor = scenario_.capacity_factor,
+                .dispatch_format = scenario_.format,
+                .input_scale = kInputScale,
+                .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
+                .combine_format = scenario_.combine_format});
+  if (!ep.ok()) return ep.status();
+  ep_ = std::move(ep).value();
+  for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
+  return allocate();
+}
+
+Status SimulatedWorld::allocate() {
+  const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
+                 hidden = static_cast<uint64_t>(scenario_.hidden);
+  const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k);
+  const uint64_t n_local = static_cast<uint64_t>(ep_->n_local_experts());
+  ranks_.clear();
+  ranks_.resize(members_.size());
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, member(rank), tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(view_rows(rank));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), n_local));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), n_local + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), n_local));
+  }
+  return Status();
+}
+
+Status SimulatedWorld::view_rows(int rank) {
+  const Result<RowBuffers> result = ep_->row_buffers(rank);
+  if (!result.ok()) return result.status();
+  const RowBuffers& rows = result.value();
+  const TokenFormatInfo format = info_of(scenario_.format);
+  const uint64_t max_rows = rows.max_rows, hidden = static_cast<uint64_t>(scenario_.hidden);
+  const auto view = [&](void* pointer, uint64_t bytes) {
+    return member(rank).view(static_cast<uint8_t*>(pointer), bytes);
+  };
+  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  buffers.rows = view(rows.encoded_rows, max_rows * format.row_bytes(scenario_.hidden));
+  buffers.scales = view(rows.scales, format.scale_tensor_bytes(rows.max_rows, scenario_.hidden).value());
+  buffers.expert_outputs = rows.encoded_outputs != nullptr
+                               ? view(rows.encoded_outputs, max_rows * ep_->combine_message_bytes())
+                               : view(rows.expert_outputs, max_rows * hidden * sizeof(bf16));
+  buffers.src_info = member(rank).view(rows.src_info, 2 * max_rows);
+  return Status();
+}
+
+reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
+  std::mt19937_64 random(scenario_.seed * 1000 + static_cast<uint64_t>(step_idx));
+  const int n_ranks = ep_->n_ranks();
+  reference::Step step{n_ranks, scenario_.n_experts, scenario_.top_k, scenario_.hidden, {}, {}, {}};
+  step.format = scenario_.format;
+  step.input_scale = kInputScale;
+  step.expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts);
+  step.combine_format = scenario_.combine_format;
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    const size_t num_tokens = static_cast<size_t>(scenario_.tokens_of_step[step_idx][rank]);
+    std::vector<bf16> tokens(num_tokens * static_cast<size_t>(scenario_.hidden));
+    for (bf16& value : tokens) value = to_bf16(static_cast<float>(random() % 4001) / 1000.0f - 2.0f);
+    std::vector<int32_t> ids(num_tokens * static_cast<size_t>(scenario_.top_k));
+    // Padding now and then; repeats come by themselves.
+    for (int32_t& id : ids)
+      id = random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % scenario_.n_experts);
+    std::vector<float> weights(ids.size());
+    for (float& weight : weights) weight = static_cast<float>(random() % 1000 + 1) / 1000.0f;
+    step.tokens.push_back(std::move(tokens));
+    step.topk_ids.push_back(std::move(ids));
+    step.topk_weights.push_back(std::move(weights));
+  }
+  if (scenario_.fault == SimulatedFault::kOverflow && step_idx == scenario_.fault_step)
+    for (auto& ids : step.topk_ids)
+      std::fill(ids.begin(), ids.end(), scenario_.fault_rank * ep_->n_local_experts());
+  if (has_bad_id)
+    step.topk_ids[scenario_.fault_rank].back() = scenario_.n_experts + static_cast<int>(random() % 3);
+  return step;
+}
+
+// Outputs and receive buffers are poisoned: what is stale or never written shows. A step that breaks has no
+// rows for the experts behind it.
+Status SimulatedWorld::upload(const reference::Step& step) {
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(0));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xee));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xee));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xee));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(0xee));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xee));
+  }
+  return ep_->poison_receive_buffers(0xdd);
+}
+
+// The experts are the identity, in front of combine, on the rank's stream.
+Status SimulatedWorld::launch_experts(int rank) {
+  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  const StreamHandle stream = member(rank).stream();
+  if (scenario_.format == TokenFormatKind::kBF16 && !encodes_outputs())
+    return reference::launch_identity_experts(
+        stream,
+        {reinterpret_cast<bf16*>(buffers.rows.data()), reinterpret_cast<bf16*>(buffers.expert_outputs.data()),
+         buffers.row_offsets.data() + ep_->n_local_experts(), buffers.max_rows(), scenario_.hidden});
+  return member(rank).kernels().recode_rows(
+      {}, stream,
+      {.format = scenario_.format,
+       .hidden = scenario_.hidden,
+       .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                 .max_rows = buffers.max_rows(),
+                 .tensor_scale = kInputScale},
+       .num_groups = ep_->num_groups(),
+       .row_offsets = buffers.row_offsets.data(),
+       .group_tensor_scales = buffers.group_input_scales.data(),
+       .output_format = encodes_outputs() ? scenario_.combine_format : CombineFormat::kBF16,
+       .output = buffers.expert_outputs.data()});
+}
+
+Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
+  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
+  const DispatchOutput rows{buffers.rows.data(),        buffers.src_info.data(),   buffers.max_rows(),
+                            buffers.row_offsets.data(), buffers.expert_ids.data(), buffers.scales.data()};
+  const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
+  const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
+  if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
+  const CombineOutput output{buffers.topk_ids.data(),
+                             buffers.topk_weights.data(),
+                             step.num_tokens(rank),
+                             {CombineReduction::kWeighted, buffers.output.data()}};
+  if (scenario_.mode == StepMode::kFused)
+    return phase_idx == 0 ? ep_->dispatch(rank, input, rows) : ep_->combine(rank, experts, output);
+  switch (phase_idx) {
+    case 0:
+      return ep_->dispatch_async(rank, input);
+    case 1:
+      return ep_->dispatch_wait(rank, rows);
+    case 2:
+      return ep_->combine_async(rank, experts);
+    default:
+      return ep_->combine_wait(rank, output);
+  }
+}
+
+Status SimulatedWorld::launch_all(const reference::Step& step, int step_idx) {
+  const bool has_fault = step_idx == scenario_.fault_step;
+  const int num_phases = static_cast<int>(scenario_.phases().size());
+  for (int phase_idx = 0; phase_idx < num_phases; ++phase_idx) {
+    for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+      const bool is_culprit = has_fault && rank == scenario_.fault_rank;
+      if (is_culprit && scenario_.fault == SimulatedFault::kKill && phase_idx >= scenario_.fault_phase)
+        continue;
+      if (is_culprit && phase_idx == scenario_.fault_phase &&
+          (scenario_.fault == SimulatedFault::kShortStall || scenario_.fault == SimulatedFault::kLongStall)) {
+        const uint64_t stall_ns =
+            scenario_.fault == SimulatedFault::kShortStall ? kDeadlineNs / 2 : kDeadlineNs * 2;
+        SWITCHYARD_RETURN_IF_ERROR(
+            member(rank).kernels().stall({}, member(rank).stream(), StallParams{stall_ns}));
+      }
+      SWITCHYARD_RETURN_IF_ERROR(launch(step, phase_idx, rank));
+    }
+  }
+  return Status();
+}
+
+template <typename T>
+std::vector<T> downloaded(const Buffer<T>& buffer, size_t count) {
+  Result<std::vector<T>> values = buffer.download(count);
+  return values.ok() ? std::move(values).value() : std::vector<T>(count);
+}
+
+std::string SimulatedWorld::compare(const reference::Step& step) {
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    reference::DispatchResult result;
+    result.row_offsets = downloaded(buffers.row_offsets, buffers.row_offsets.size());
+    result.expert_ids = downloaded(buffers.expert_ids, buffers.expert_ids.size());
+    const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.max_rows());
+    result.src_info = downloaded(buffers.src_info, 2 * num_rows);
+    result.encoded_rows = downloaded(buffers.rows, num_rows * info_of(step.format).row_bytes(step.hidden));
+    if (step.format == TokenFormatKind::kBF16) {
+      result.rows.resize(num_rows * static_cast<size_t>(step.hidden));
+      std::copy(result.encoded_rows.begin(), result.encoded_rows.end(),
+                reinterpret_cast<uint8_t*>(result.rows.data()));  // of no rows, too
+    }
+    result.scales = downloaded(buffers.scales, buffers.scales.size());
+    result.max_rows = buffers.max_rows();
+    if (std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
+      return difference;
+    const std::vector<bf16> expected =
+        reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
+    if (downloaded(buffers.output, expected.size()) != expected)
+      return "rank " + std::to_string(rank) + ": the combined output is wrong";
+  }
+  return "";
+}
+
+// A fault must end the step with the right culprit, named on every rank that is alive.
+std::string SimulatedWorld::check_fault(const Status& status) {
+  if (status.ok()) return "the step succeeded in spite of " + std::string(to_string(scenario_.fault));
+  const bool is_timeout = scenario_.fault != SimulatedFault::kBadId;
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    if (rank == scenario_.fault_rank && scenario_.fault == SimulatedFault::kKill) continue;
+    const Status seen = ep_->synchronize(rank);
+    const StatusCode expected = is_timeout ? StatusCode::kDeadlineExceeded : StatusCode::kInvalidArgument;
+    const std::string culprit =
+        (is_timeout ? "for rank " : "topk_ids of rank ") + std::to_string(scenario_.fault_rank);
+    if (seen.code() != expected || seen.message().find(culprit) == std::string::npos)
+      return "rank " + std::to_string(rank) + " should have named rank " +
+             std::to_string(scenario_.fault_rank) + " and says: " + seen.to_string();
+  }
+  Status reset = scenario_.go_on_with_fewer ? Status() : ep_->reset();
+  if (scenario_.go_on_with_fewer) {
+    std::vector<int> survivors;
+    for (int rank = 0; rank < ep_->n_ranks(); ++rank)
+      if (rank != scenario_.fault_rank) survivors.push_back(rank);
+    members_.erase(members_.begin() + scenario_.fault_rank);
+    reset = ep_->reset(survivors);
+    if (reset.ok()) reset = allocate();
+  }
+  return reset.ok() ? "" : "reset: " + reset.to_string();
+}
+
+// Every rank must say that the step did not fit, and none may have written an output.
+std::string SimulatedWorld::check_skipped() {
+  const std::string culprit = "rank " + std::to_string(scenario_.fault_rank) + " would receive ";
+  const auto is_filled = []<typename T>(const Buffer<T>& buffer, T with) {
+    const std::vector<T> values = downloaded(buffer, buffer.size());
+    return std::all_of(values.begin(), values.end(), [&](T value) { return value == with; });
+  };
+  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    const std::string name = "rank " + std::to_string(rank);
+    const Status seen = ep_->synchronize(rank);
+    if (seen.code() != StatusCode::kResourceExhausted || seen.message().find(culprit) == std::string::npos)
+      return name + " should have said '" + culprit + "' and says: " + seen.to_string();
+    if (!is_filled(buffers.output, bf16{0xeeee})) return name + " wrote an output of a step that was skipped";
+    if (!is_filled(buffers.rows, uint8_t{0xdd})) return name + " received rows of a step that was skipped";
+  }
+  return "";
+}
+
+std::string SimulatedWorld::run_step(int step_idx) {
+  const bool must_fail = step_idx == scenario_.fault_step && scenario_.fault != SimulatedFault::kNone &&
+                         scenario_.fault != SimulatedFault::kShortStall;
+  const reference::Step step = draw_step(step_idx, must_fail && scenario_.fault == SimulatedFault::kBadId);
+  if (Status status = upload(step); !status.ok()) return status.to_string();
+  if (Status status = launch_all(step, step_idx); !status.ok()) return status.to_string();
+  if (must_fail && scenario_.fault == SimulatedFault::kOverflow) return check_skipped();
+  const Status status = ep_->synchronize();
+  if (must_fail) return check_fault(status);
+  return status.ok() ? compare(step) : status.to_string();
+}
+
+std::vector<std::string> SimulatedWorld::events() const {
+  std::vector<std::string> events;
+  for (int rank = 0; rank < world_->n_ranks(); ++rank)
+    events.push_back(world_->rank(rank).device().recent_events(world_->rank(rank).stream()));
+  return events;
+}
+
+}  // namespace
+
+const char* to_string(SimulatedFault fault) {
+  switch (fault) {
+    case SimulatedFault::kNone:
+      return "none";
+    case SimulatedFault::kShortStall:
+      return "short-stall";
+    case SimulatedFault::kLongStall:
+      return "long-stall";
+    case SimulatedFault::kKill:
+      return "kill";
+    case SimulatedFault::kBadId:
+      return "bad-id";
+    case SimulatedFault::kOverflow:
+      return "overflow";
+  }
+  return "unknown";
+}
+
+std::vector<std::string> Scenario::phases() const {
+  if (mode == StepMode::kFused) return {"dispatch", "combine"};
+  return {"dispatch_async", "dispatch_wait", "combine_async", "combine_wait"};
+}
+
+std::string Scenario::describe() const {
+  std::string text = std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
+                     std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " +
+                     std::to_string(n_sms) + " blocks, " + switchyard::to_string(protocol) + ", " +
+                     switchyard::to_string(format) + ", combine in " + switchyard::to_string(combine_format) +
+                     ", " + (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
+  for (const std::vector<int>& tokens : tokens_of_step) {
+    for (size_t rank = 0; rank < tokens.size(); ++rank) {
+      text += rank > 0 ? "," : " ";
+      text += std::to_string(tokens[rank]);
+    }
+  }
+  if (fault == SimulatedFault::kNone) return text;
+  text += "; ";
+  text += to_string(fault);
+  text += " of rank " + std::to_string(fault_rank) + " in step " + std::to_string(fault_step);
+  return fault == SimulatedFault::kBadId || fault == SimulatedFault::kOverflow
+             ? text
+             : text + " at " + phases()[fault_phase];
+}
+
+namespace {
+
+// Whether there is room for rows that fill up each expert's: more than so few tokens overflow, and less than
+// fewer ranks need, which have more experts each.
+bool aligns_rows(TokenFormatKind format) { return info_of(format).row_alignment > 1; }
+
+// One row fewer than the worst case, which comes in the fault's step and in no other. The slotted protocol
+// has room for everything.
+void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
+  if (space.protocol == Protocol::kSlotted || (space.format && aligns_rows(*space.format))) {
+    scenario.fault = SimulatedFault::kNone;
+    return;
+  }
+  scenario.protocol = Protocol::kDirect;
+  if (aligns_rows(scenario.format)) scenario.format = TokenFormatKind::kMXFP8;  // takes their hidden sizes
+  const double even_share = scenario.max_tokens * scenario.top_k;
+  scenario.capacity_factor = (scenario.n_ranks * even_share - 1.5) / even_share;
+  for (std::vector<int>& tokens : scenario.tokens_of_step)
+    tokens[0] = std::min(tokens[0], scenario.max_tokens - 1);
+  for (int& tokens : scenario.tokens_of_step[scenario.fault_step]) tokens = scenario.max_tokens;
+}
+
+// From numbers of their own: what else a seed draws is the same in every format. Two thirds of the seeds
+// have bf16, which is simulated fastest.
+void draw_formats(const ScenarioSpace& space, Scenario& scenario) {
+  std::mt19937_64 random(scenario.seed ^ 0xf0e4a7ull);
+  const uint64_t encoded = 1 + random() % (kNumTokenFormats - 1);
+  const uint64_t format = random() % 3 == 0 ? encoded : 0, combine_format = random() % 8;
+  scenario.format = space.format.value_or(static_cast<TokenFormatKind>(format));
+  scenario.combine_format =
+      space.combine_format.value_or(combine_format == 0 ? CombineFormat::kFP8 : CombineFormat::kBF16);
+}
+
+}  // namespace
+
+Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
+  std::mt19937_64 random(seed ^ 0x5eedull);
+  const auto below = [&](uint64_t bound) { return static_cast<int>(random() % bound); };
+  Scenario scenario;
+  scenario.seed = seed;
+  draw_formats(space, scenario);
+  scenario.n_ranks = space.rank_counts[below(space.rank_counts.size())];
+  // A multiple of the ranks, and of one rank less: a world may go on without a dead one.
+  scenario.n_experts = scenario.n_ranks * std::max(1, scenario.n_ranks - 1) * (1 + below(2));
+  scenario.top_k = 1 + below(4);
+  const int multiple = std::max(info_of(scenario.format).hidden_multiple(),
+                                info_of(kind_of(scenario.combine_format)).hidden_multiple());
+  const int size = below(3);
+  scenario.hidden = multiple * (1 + (multiple == kHiddenMultiple ? size : size / 2));
+  scenario.n_sms = 1 + below(3);
+  scenario.mode = below(2) == 0 ? StepMode::kSplit : StepMode::kFused;
+  scenario.protocol = space.protocol;
+  if (space.protocol == Protocol::kAutomatic)
+    scenario.protocol = below(2) == 0 ? Protocol::kSlotted : Protocol::kDirect;
+  const int num_steps = 2 + below(2);
+  for (int step = 0; step < num_steps; ++step) {
+    std::vector<int> tokens;
+    for (int rank = 0; rank < scenario.n_ranks; ++rank)
+      tokens.push_back(below(static_cast<uint64_t>(scenario.max_tokens) + 1));
+    scenario.tokens_of_step.push_back(tokens);
+  }
+  scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // a step comes after it
+  scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
+  if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
+  if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
+  if (scenario.fault == SimulatedFault::kNone) return scenario;
+  const int num_phases = static_cast<int>(scenario.phases().size());
+  scenario.fault_phase = below(static_cast<uint64_t>(num_phases));
+  // Who is late to its own last wait keeps nobody waiting; nor does one whose stall begins after it has sent
+  // everything.
+  if (scenario.fault != SimulatedFault::kShortStall &&
+      scenario.phases()[scenario.fault_phase] == "combine_wait")
+    scenario.fault_phase -= 1;
+  scenario.go_on_with_fewer = scenario.fault == SimulatedFault::kKill && scenario.n_ranks > 1 &&
+                              below(2) == 0 && !aligns_rows(scenario.format);
+  if (scenario.fault == SimulatedFault::kBadId) {
+    int& tokens = scenario.tokens_of_step[scenario.fault_step][scenario.fault_rank];
+    tokens = std::max(1, tokens);
+  }
+  return scenario;
+}
+
+SimulationResult simulate(const Scenario& scenario) {
+  SimulationResult result;
+  SimulatedWorld world(scenario);
+  if (Status status = world.create(); !status.ok()) {
+    result.difference = status.to_string();
+    return result;
+  }
+  for (int step_idx = 0;
+       step_idx < static_cast<int>(scenario.tokens_of_step.size()) && result.difference.empty(); ++step_idx) {
+    result.difference = world.run_step(step_idx);
+    if (!result.difference.empty())
+      result.difference = "step " + std::to_string(step_idx) + ": " + result.difference;
+  }
+  result.trace_hash = world.trace_hash();
+  result.events = world.events();
+  return result;
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,78 @@
+// A tile scheduler run on the host for a workload of attention, with a model of what a tile costs instead of
+// the attention: what a launch would look like if cost were time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "switchyard/attention.hpp"
+#include "switchyard/detail/schedule/types.hpp"
+#include "switchyard/status.hpp"
+
+namespace switchyard::tools {
+
+using SchedulerKind = TileSchedulerKind;
+// As options say it: default, rotate, lpt.
+const char* option_name(MHASchedule schedule);
+
+struct AttentionWorkload {
+  std::vector<uint32_t> seq_lens;
+  bool is_ragged = false;  // told by row offsets and a plan, not as one common length
+  bool is_causal = false;
+  uint32_t num_heads = 16;
+  uint32_t num_kv_heads = 16;
+  uint32_t head_dim = 128;
+  uint32_t tile_m = 128;     // query rows of a tile
+  uint32_t tile_n = 128;     // K/V rows that are one unit of cost
+  double tile_overhead = 1;  // of a tile, beyond the K/V tiles it visits
+  uint32_t num_ctas = 132;   // blocks at a time
+  uint64_t l2_bytes = 50 << 20;
+
+  Status check() const;
+  uint32_t max_seq_len() const;
+  uint64_t num_tiles() const;
+  MHATileShape tile_shape() const;
+  double cost(uint32_t seq_len, uint32_t prompt_offset) const;
+  // "4 sequences of 4096, 16 heads, ..", in two lines.
+  std::string describe_batch() const;
+  std::string describe_tiles() const;
+};
+
+struct TwinTile {
+  uint32_t block;  // of those that run at a time
+  uint32_t sequence;
+  uint32_t head;
+  uint32_t tile;
+  double begin;
+  double end;
+};
+
+struct TwinResult {
+  SchedulerKind kind;
+  MHASchedule schedule;
+  std::string type_name;
+  std::vector<TwinTile> tiles;  // in the order in which they began
+  std::vector<uint32_t> tiles_per_block;
+  std::vector<double> busy_per_block;
+  double total_cost = 0;
+  double longest_tile = 0;
+  double makespan = 0;
+  bool is_verified = false;  // every tile once, and the queue back at its start
+
+  double efficiency() const {
+    return makespan > 0 ? total_cost / (static_cast<double>(tiles_per_block.size()) * makespan) : 1;
+  }
+  // No schedule ends before this.
+  double bound() const {
+    const double even_share = total_cost / static_cast<double>(tiles_per_block.size());
+    return even_share > longest_tile ? even_share : longest_tile;
+  }
+};
+
+TwinResult run_twin(const AttentionWorkload& workload, SchedulerKind kind, MHASchedule schedule);
+
+// Gantt charts: one large, or several small that share their time axis.
+std::string to_svg(const AttentionWorkload& workload, const std::vector<TwinResult>& results);
+
+}  // namespace switchyard::tools

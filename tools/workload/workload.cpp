@@ -1,0 +1,203 @@
+#include "workload.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "switchyard/detail/ep/shape.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+// A stream of random numbers named by (seed, purpose, index): the same on every machine, cheap to make in
+// bulk.
+class Random {
+ public:
+  Random(uint64_t seed, uint64_t purpose, uint64_t index) : state_(seed * 0x9e3779b97f4a7c15ull) {
+    state_ ^= mix(purpose + 1) ^ mix(index + 0x10001);
+  }
+  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15ull); }
+  float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }  // [0, 1)
+  // Near enough to a normal distribution for test data: twelve uniforms would be nearer, four are cheaper.
+  float normal() {
+    const uint64_t bits = next();
+    const auto part = [&](int i) { return static_cast<float>(bits >> (16 * i) & 0xffff) * 0x1p-16f - 0.5f; };
+    return (part(0) + part(1) + part(2) + part(3)) * std::sqrt(3.0f);
+  }
+
+ private:
+  static uint64_t mix(uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+  }
+  uint64_t state_;
+};
+
+enum Purpose : uint64_t { kTokens, kLogits, kWeights, kPadding, kGateUp, kDown };
+
+uint64_t stream_of(int step_idx, int rank) {
+  return static_cast<uint64_t>(step_idx) * 4096 + static_cast<uint64_t>(rank);
+}
+
+std::vector<bf16> random_matrix(uint64_t seed, Purpose purpose, int expert, size_t size, float scale) {
+  Random random(seed, purpose, static_cast<uint64_t>(expert));
+  std::vector<bf16> values(size);
+  for (bf16& value : values) value = to_bf16(random.normal() * scale);
+  return values;
+}
+
+}  // namespace
+
+int Workload::max_tokens_per_rank() const {
+  return tokens_per_rank.empty() ? 0 : *std::max_element(tokens_per_rank.begin(), tokens_per_rank.end());
+}
+
+Status read_routing_file(const std::string& path, int top_k, Workload& workload) {
+  if (std::error_code error; std::filesystem::is_directory(path, error))
+    return invalid_argument("--routing: %s is a directory; it must be a file", path.c_str());
+  std::ifstream file(path);
+  if (!file)
+    return invalid_argument("--routing: %s is not uniform, zipf or one-expert, and no file to read: %s",
+                            path.c_str(), std::strerror(errno));
+  workload.file_ids.assign(static_cast<size_t>(workload.n_ranks), {});
+  std::string line;
+  bool has_tokens = false;
+  for (int line_number = 1; std::getline(file, line); ++line_number) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.find_first_not_of(" \t") == std::string::npos || line.front() == '#') continue;
+    std::vector<int32_t> fields;
+    const char* position = line.data();
+    const char* const end = position + line.size();
+    for (;;) {
+      while (position < end && *position == ' ') ++position;
+      int32_t value = 0;
+      const auto [after, error] = std::from_chars(position, end, value);
+      if (error != std::errc())
+        return invalid_argument("--routing: %s line %d, column %td: %s", path.c_str(), line_number,
+                                position - line.data() + 1,
+                                error == std::errc::result_out_of_range ? "the number does not fit 32 bits"
+                                                                        : "not a whole number");
+      fields.push_back(value);
+      position = after;
+      while (position < end && *position == ' ') ++position;
+      if (position == end) break;
+      if (*position++ != ',')
+        return invalid_argument("--routing: %s line %d: fields must be separated by commas", path.c_str(),
+                                line_number);
+    }
+    const int num_ids = static_cast<int>(fields.size()) - 1;
+    if (num_ids < 1 || num_ids > kMaxTopK)
+      return invalid_argument("--routing: %s line %d has %d ids; it must have 1..%d", path.c_str(),
+                              line_number, num_ids, kMaxTopK);
+    if (top_k == 0) top_k = num_ids;
+    if (num_ids != top_k)
+      return invalid_argument("--routing: %s line %d has %d id%s; it must have %d, as %s", path.c_str(),
+                              line_number, num_ids, num_ids == 1 ? "" : "s", top_k,
+                              has_tokens ? "the lines before it" : "--top-k says");
+    if (fields[0] < 0 || fields[0] >= workload.n_ranks)
+      return invalid_argument("--routing: %s line %d: rank %d must be 0..%d (--ranks)", path.c_str(),
+                              line_number, fields[0], workload.n_ranks - 1);
+    for (int i = 1; i <= num_ids; ++i)
+      if (fields[i] < -1 || fields[i] >= workload.n_experts)
+        return invalid_argument("--routing: %s line %d: id %d must be -1..%d (--experts)", path.c_str(),
+                                line_number, fields[i], workload.n_experts - 1);
+    auto& ids = workload.file_ids[static_cast<size_t>(fields[0])];
+    ids.insert(ids.end(), fields.begin() + 1, fields.end());
+    if (ids.size() > static_cast<size_t>(kMaxTokensPerRank) * static_cast<size_t>(top_k))
+      return invalid_argument("--routing: %s line %d: rank %d has more than %d tokens", path.c_str(),
+                              line_number, fields[0], kMaxTokensPerRank);
+    has_tokens = true;
+  }
+  if (file.bad()) return invalid_argument("--routing: %s cannot be read to its end", path.c_str());
+  if (!has_tokens) return invalid_argument("--routing: %s has no line with ids", path.c_str());
+  workload.top_k = top_k;
+  workload.tokens_per_rank.clear();
+  for (const auto& ids : workload.file_ids)
+    workload.tokens_per_rank.push_back(static_cast<int>(ids.size()) / top_k);
+  return Status();
+}
+
+bool has_router(const Workload& workload) {
+  return workload.routing == RoutingKind::kUniform || workload.routing == RoutingKind::kZipf;
+}
+
+namespace {
+
+// The rank whose numbers this one has.
+int source_of(const Workload& workload, int rank) { return workload.is_replicated ? 0 : rank; }
+
+}  // namespace
+
+reference::Step make_step(const Workload& workload, int step_idx) {
+  reference::Step step{workload.n_ranks, workload.n_experts, workload.top_k, workload.hidden, {}, {}, {}};
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    const size_t num_tokens = static_cast<size_t>(workload.tokens_per_rank[rank]);
+    const size_t num_ids = num_tokens * static_cast<size_t>(workload.top_k);
+    Random random(workload.seed, kTokens, stream_of(step_idx, source_of(workload, rank)));
+    std::vector<bf16> tokens(num_tokens * static_cast<size_t>(workload.hidden));
+    for (bf16& value : tokens) value = to_bf16(random.normal());
+    step.tokens.push_back(std::move(tokens));
+    step.topk_ids.push_back(workload.routing == RoutingKind::kFile ? workload.file_ids[rank]
+                                                                   : std::vector<int32_t>(num_ids, 0));
+    Random weights_random(workload.seed, kWeights, stream_of(step_idx, source_of(workload, rank)));
+    std::vector<float> weights(num_ids);
+    for (float& weight : weights)
+      weight = (0.5f + weights_random.uniform()) / static_cast<float>(workload.top_k);
+    step.topk_weights.push_back(std::move(weights));
+  }
+  return step;
+}
+
+std::vector<std::vector<float>> make_logits(const Workload& workload, int step_idx) {
+  std::vector<std::vector<float>> logits;
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    Random random(workload.seed, kLogits, stream_of(step_idx, source_of(workload, rank)));
+    std::vector<float> values(static_cast<size_t>(workload.tokens_per_rank[rank]) *
+                              static_cast<size_t>(workload.n_experts));
+    for (size_t i = 0; i < values.size(); ++i) {
+      // Gumbel noise: the largest of logit + noise is drawn with the softmax probability of its logit.
+      const float noise = -std::log(-std::log(random.uniform() * 0.999999f + 5e-7f));
+      const float popularity =
+          workload.routing == RoutingKind::kZipf
+              ? -std::log(static_cast<float>(i % static_cast<size_t>(workload.n_experts) + 1))
+              : 0.0f;
+      values[i] = popularity + noise;
+    }
+    logits.push_back(std::move(values));
+  }
+  return logits;
+}
+
+void apply_padding(const Workload& workload, int step_idx, reference::Step& step) {
+  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+    Random random(workload.seed, kPadding, stream_of(step_idx, source_of(workload, rank)));
+    for (int32_t& id : step.topk_ids[rank])
+      if (random.uniform() < workload.padding) id = -1;
+  }
+}
+
+std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
+  std::vector<float> scales;
+  for (int expert = 0; info_of(format).encodes_by_expert && expert < n_experts; ++expert)
+    scales.push_back(kInputScale * (1 + 0.25f * static_cast<float>(expert % 4)));
+  return scales;
+}
+
+reference::MlpExperts make_experts(const Workload& workload) {
+  reference::MlpExperts experts{workload.hidden, workload.expert_width, {}, {}};
+  const size_t size = static_cast<size_t>(workload.hidden) * static_cast<size_t>(workload.expert_width);
+  for (int expert = 0; expert < workload.n_experts + (workload.has_shared_expert ? 1 : 0); ++expert) {
+    experts.gate_up.push_back(random_matrix(workload.seed, kGateUp, expert, 2 * size,
+                                            1.0f / std::sqrt(static_cast<float>(workload.hidden))));
+    experts.down.push_back(random_matrix(workload.seed, kDown, expert, size,
+                                         1.0f / std::sqrt(static_cast<float>(workload.expert_width))));
+  }
+  return experts;
+}
+
+}  // namespace switchyard::tools
