@@ -12,12 +12,25 @@ constexpr size_t kPeriod = 4194301;
 }  // namespace
 
 Result<PeriodicNumbers> PeriodicNumbers::create(const Rank& rank, uint64_t seed) {
-  PeriodicNumbers numbers;
-  numbers.rank_ = &rank;
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
-  numbers.period_.resize(kPeriod);
-  for (bf16& value : numbers.period_) value = to_bf16(normal(random));
+  std::vector<bf16> period(kPeriod);
+  for (bf16& value : period) value = to_bf16(normal(random));
+  return repeat(rank, std::move(period));
+}
+
+Result<PeriodicNumbers> PeriodicNumbers::create_codes(const Rank& rank, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto code = [&] { return random() % 0x60 | random() % 2 << 7; };
+  std::vector<bf16> period(kPeriod);
+  for (bf16& value : period) value.bits = static_cast<uint16_t>(code() | code() << 8);
+  return repeat(rank, std::move(period));
+}
+
+Result<PeriodicNumbers> PeriodicNumbers::repeat(const Rank& rank, std::vector<bf16> period) {
+  PeriodicNumbers numbers;
+  numbers.rank_ = &rank;
+  numbers.period_ = std::move(period);
   Result<Buffer<bf16>> uploaded = rank.upload(numbers.period_);
   if (!uploaded.ok()) return uploaded.status();
   numbers.on_device_ = std::move(uploaded).value();

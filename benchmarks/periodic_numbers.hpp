@@ -14,6 +14,8 @@ class PeriodicNumbers {
   PeriodicNumbers() = default;
   // Normally distributed.
   static Result<PeriodicNumbers> create(const Rank& rank, uint64_t seed);
+  // Each stands for two e4m3 codes of numbers up to 30.
+  static Result<PeriodicNumbers> create_codes(const Rank& rank, uint64_t seed);
 
   Status fill(const Buffer<bf16>& tensor, int shift) const;
   // Elements begin..end - 1 of a tensor that was filled with this shift.
@@ -22,6 +24,8 @@ class PeriodicNumbers {
   const std::vector<bf16>& period() const { return period_; }
 
  private:
+  static Result<PeriodicNumbers> repeat(const Rank& rank, std::vector<bf16> period);
+
   const Rank* rank_ = nullptr;
   std::vector<bf16> period_;
   Buffer<bf16> on_device_;

@@ -1,18 +1,22 @@
 #include "switchyard/grouped_matmul.hpp"
 
 #include <cinttypes>
+#include <vector>
+
+#include "switchyard/detail/format/scale_layout.hpp"
 
 namespace switchyard {
 namespace {
 
-constexpr int kMultiple = 8;  // of K and N: rows begin at multiples of 16 bytes
+constexpr int kMultiple = 8;  // of N: rows begin at multiples of 16 bytes
 
 Status check_shape(const GroupedMatmulShape& shape) {
+  const int inner_multiple = 16 / bytes_of(shape.element);
   if (shape.num_groups < 1) return invalid_argument("num_groups: %d must be at least 1", shape.num_groups);
   if (shape.num_experts < 0)
     return invalid_argument("num_experts: %d must not be negative", shape.num_experts);
-  if (shape.inner < kMultiple || shape.inner % kMultiple != 0)
-    return invalid_argument("inner: %d must be a positive multiple of %d", shape.inner, kMultiple);
+  if (shape.inner < inner_multiple || shape.inner % inner_multiple != 0)
+    return invalid_argument("inner: %d must be a positive multiple of %d", shape.inner, inner_multiple);
   if (shape.columns < kMultiple || shape.columns % kMultiple != 0)
     return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns, kMultiple);
   if (shape.max_rows < 0 || shape.max_rows > INT32_MAX)
@@ -31,13 +35,14 @@ Status check_shape(const GroupedMatmulShape& shape) {
   return Status();
 }
 
-TensorShape matrix_of(const void* base, int64_t columns, int64_t heads, int64_t rows) {
+// Told of in pairs of bytes.
+TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_t rows) {
   TensorShape shape;
   shape.base = base;
-  shape.columns = static_cast<uint32_t>(columns);
+  shape.columns = static_cast<uint32_t>(row_bytes / 2);
   shape.heads = static_cast<uint32_t>(heads);
   shape.rows = static_cast<uint32_t>(rows);
-  shape.head_stride_bytes = static_cast<uint64_t>(columns) * sizeof(bf16);
+  shape.head_stride_bytes = static_cast<uint64_t>(row_bytes);
   shape.row_stride_bytes = shape.head_stride_bytes * shape.heads;
   return shape;
 }
@@ -56,9 +61,13 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
   const uint32_t budget =
       static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : rank.device().num_multiprocessors());
-  MatmulTuning chosen = choose_matmul_tuning(shape.expected_rows_per_group, shape.columns, shape.inner);
+  MatmulTuning chosen =
+      choose_matmul_tuning(shape.element, shape.expected_rows_per_group, shape.columns, shape.inner);
   if (budget == 1) chosen.sharing = MatmulSharing::kNone;
   const MatmulTuning tuning = shape.tuning.value_or(chosen);
+  if (tuning.element != shape.element)
+    return invalid_argument("tuning: %s is not one of element %s", to_string(tuning).c_str(),
+                            to_string(shape.element));
   const MatmulKernel* kernel = matmul_kernels(rank.device().target()).find(tuning);
   if (kernel == nullptr)
     return invalid_argument("tuning: there is no matmul kernel %s", to_string(tuning).c_str());
@@ -77,8 +86,12 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
 }
 
 Status GroupedMatmul::check_tensors(const GroupedMatmulTensors& tensors) const {
-  const std::pair<const char*, const void*> needed[] = {
+  std::vector<std::pair<const char*, const void*>> needed = {
       {"rows", tensors.rows}, {"weights", tensors.weights}, {"output", tensors.output}};
+  if (shape_.element == MatmulElement::kFP8) {
+    needed.emplace_back("row_scales", tensors.row_scales);
+    needed.emplace_back("weight_scales", tensors.weight_scales);
+  }
   for (const auto& [name, tensor] : needed) {
     if (tensor == nullptr) return invalid_argument("%s: must not be null", name);
     if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
@@ -100,13 +113,18 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
   numbers.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape_.group_capacity),
                     static_cast<uint32_t>(shape_.num_groups), static_cast<uint32_t>(shape_.max_rows)};
   numbers.expert_ids = tensors.expert_ids;
+  numbers.row_scales = tensors.row_scales;
+  numbers.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape_.max_rows)}.stride();
+  numbers.weight_scales = tensors.weight_scales;
+  numbers.num_experts = static_cast<uint32_t>(shape_.num_experts);
   numbers.inner = static_cast<uint32_t>(shape_.inner);
   numbers.columns = static_cast<uint32_t>(shape_.columns);
   numbers.output = tensors.output;
   numbers.queue = queue_.data();
+  const int64_t row_bytes = int64_t{shape_.inner} * bytes_of(shape_.element);
   return kernel_.launch(num_blocks_, rank_.stream(),
-                        {matrix_of(tensors.rows, shape_.inner, shape_.max_rows, 1),
-                         matrix_of(tensors.weights, shape_.inner, shape_.columns, shape_.num_experts)},
+                        {matrix_of(tensors.rows, row_bytes, shape_.max_rows, 1),
+                         matrix_of(tensors.weights, row_bytes, shape_.columns, shape_.num_experts)},
                         numbers);
 }
 

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "layer_kernels_fixture.hpp"
 #include "reference/matmul.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #include "switchyard/graph.hpp"
 
@@ -32,9 +35,54 @@ struct MatmulCase {
   int group_of_nans = -1;   // whose rows are NaN: what leaks from it is seen
   int num_blocks = 3;
   std::optional<MatmulTuning> tuning;
+
+  MatmulElement element() const { return tuning ? tuning->element : MatmulElement::kBF16; }
 };
 
 constexpr uint16_t kPoison = 0xeeee;
+
+// A matrix as it lies in memory, and the values it stands for.
+struct Operand {
+  std::vector<uint8_t> bytes;
+  std::vector<float> values;
+
+  Operand() = default;
+  Operand(MatmulElement element, size_t size, uint64_t seed) : values(size), element_(element) {
+    bytes.resize(size * static_cast<size_t>(bytes_of(element)));
+    const std::vector<bf16> numbers = random_bf16(size, seed);
+    std::mt19937_64 random(seed);
+    for (size_t i = 0; i < size; ++i) {
+      const uint8_t code = static_cast<uint8_t>(random() % 2 * 0x80 + random() % 0x60);  // up to 30
+      if (element == MatmulElement::kFP8)
+        set(i, &code, to_float(e4m3{code}));
+      else
+        set(i, &numbers[i], to_float(numbers[i]));
+    }
+  }
+  void set_nan(size_t begin, size_t end) {
+    const uint8_t code = 0x7f;
+    const bf16 number = to_bf16(NAN);
+    for (size_t i = begin; i < end; ++i)
+      set(i, element_ == MatmulElement::kFP8 ? static_cast<const void*>(&code) : &number, NAN);
+  }
+  std::span<const float> at(size_t row, size_t size) const { return {values.data() + row * size, size}; }
+
+ private:
+  void set(size_t i, const void* from, float value) {
+    const size_t num_bytes = static_cast<size_t>(bytes_of(element_));
+    std::memcpy(bytes.data() + i * num_bytes, from, num_bytes);
+    values[i] = value;
+  }
+
+  MatmulElement element_ = MatmulElement::kBF16;
+};
+
+std::vector<float> random_scales(size_t size, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<float> scales(size);
+  for (float& scale : scales) scale = static_cast<float>(random() % 1000 + 100) / 1000.0f;
+  return scales;
+}
 
 // One case on a rank: its memory there, and the GroupedMatmul made for it. Rows of no group hold NaN.
 class MatmulHarness {
@@ -44,14 +92,15 @@ class MatmulHarness {
     const size_t inner = static_cast<size_t>(case_.inner), columns = static_cast<size_t>(case_.columns);
     const size_t num_experts = static_cast<size_t>(
         case_.num_experts > 0 ? case_.num_experts : static_cast<int>(case_.group_rows.size()));
-    rows_ = random_bf16(num_rows_ * inner, 1);
-    weights_ = random_bf16(num_experts * columns * inner, 2);
+    rows_ = Operand(case_.element(), num_rows_ * inner, 1);
+    weights_ = Operand(case_.element(), num_experts * columns * inner, 2);
     for (size_t row = 0; row < num_rows_; ++row)
       if (group_of_row_[row] < 0 || group_of_row_[row] == case_.group_of_nans)
-        std::fill_n(rows_.begin() + static_cast<std::ptrdiff_t>(row * inner), inner, to_bf16(NAN));
+        rows_.set_nan(row * inner, (row + 1) * inner);
+    if (case_.element() == MatmulElement::kFP8) make_scales(num_experts);
     matmul_ = must(GroupedMatmul::create(rank, shape()));
-    rows_buffer_ = must(rank.upload(rows_));
-    weights_buffer_ = must(rank.upload(weights_));
+    rows_buffer_ = must(rank.upload(rows_.bytes));
+    weights_buffer_ = must(rank.upload(weights_.bytes));
     output_ = must(rank.allocate<bf16>(num_rows_ * columns));
     offsets_buffer_ = must(rank.upload(offsets_));
     counts_buffer_ = must(rank.upload(counts_));
@@ -60,11 +109,14 @@ class MatmulHarness {
     if (case_.layout != Layout::kMasked) tensors_.row_offsets = offsets_buffer_.data();
     if (case_.layout != Layout::kRagged) tensors_.row_counts = counts_buffer_.data();
     if (!case_.expert_ids.empty()) tensors_.expert_ids = expert_ids_.data();
+    tensors_.row_scales = row_scales_.data();
+    tensors_.weight_scales = weight_scales_.data();
   }
 
   GroupedMatmulShape shape() const {
     return {.num_groups = static_cast<int>(case_.group_rows.size()),
             .num_experts = case_.num_experts,
+            .element = case_.element(),
             .inner = case_.inner,
             .columns = case_.columns,
             .max_rows = static_cast<int64_t>(num_rows_),
@@ -106,13 +158,31 @@ class MatmulHarness {
         if (group < 0 || group == case_.group_of_nans) continue;
         const size_t expert = static_cast<size_t>(
             case_.expert_ids.empty() ? group : case_.expert_ids[static_cast<size_t>(group)]);
-        difference.add({rows_.data() + row * inner, inner},
-                       {weights_.data() + (expert * columns + column) * inner, inner}, value, where);
+        difference.add(case_.element(), rows_.at(row, inner), weights_.at(expert * columns + column, inner),
+                       value, where);
       }
     return difference.first_bad;
   }
 
  private:
+  // The values become code times scale.
+  void make_scales(size_t num_experts) {
+    const size_t inner = static_cast<size_t>(case_.inner), columns = static_cast<size_t>(case_.columns);
+    const size_t num_groups = ceil_div<size_t>(inner, 128),
+                 num_column_groups = ceil_div<size_t>(columns, 128);
+    const size_t stride = align_up<size_t>(num_rows_, 4);
+    const std::vector<float> row_scales = random_scales(num_groups * stride, 3),
+                             weight_scales = random_scales(num_experts * num_column_groups * num_groups, 4);
+    for (size_t i = 0; i < rows_.values.size(); ++i)
+      rows_.values[i] *= row_scales[i % inner / 128 * stride + i / inner];
+    for (size_t i = 0; i < weights_.values.size(); ++i) {
+      const size_t expert = i / inner / columns, column = i / inner % columns;
+      weights_.values[i] *=
+          weight_scales[(expert * num_column_groups + column / 128) * num_groups + i % inner / 128];
+    }
+    row_scales_ = must(rank_.upload(row_scales));
+    weight_scales_ = must(rank_.upload(weight_scales));
+  }
   void place_groups() {
     counts_.clear();
     offsets_.clear();
@@ -142,9 +212,11 @@ class MatmulHarness {
   size_t num_rows_ = 0, capacity_ = 0;
   std::vector<int> group_of_row_;  // -1: none
   std::vector<uint32_t> offsets_, counts_;
-  std::vector<bf16> rows_, weights_;
+  Operand rows_, weights_;
   std::unique_ptr<GroupedMatmul> matmul_;
-  Buffer<bf16> rows_buffer_, weights_buffer_, output_;
+  Buffer<uint8_t> rows_buffer_, weights_buffer_;
+  Buffer<bf16> output_;
+  Buffer<float> row_scales_, weight_scales_;
   Buffer<uint32_t> offsets_buffer_, counts_buffer_;
   Buffer<int32_t> expert_ids_;
   GroupedMatmulTensors tensors_;
@@ -180,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, GroupedMatmulTest,
 TEST_P(GroupedMatmulTest, EveryTuningWithRowsOfAnyNumber) {
   for (const MatmulTuning& tuning : kMatmulTunings)
     EXPECT_EQ(compare(rank(), {.group_rows = {0, 1, 63, 0, 64, 129, 300, 16, 0},
-                               .inner = 200,
+                               .inner = 208,
                                .columns = 264,
                                .num_blocks = budget(tuning, 3),
                                .tuning = tuning}),
@@ -190,7 +262,8 @@ TEST_P(GroupedMatmulTest, EveryTuningWithRowsOfAnyNumber) {
 
 TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
   for (const MatmulTuning& tuning : kMatmulTunings)
-    for (const int inner : {8, 56, 64, 72, 128, 1000})
+    for (const int inner : {8, 16, 64, 72, 144, 1008}) {
+      if (tuning.element == MatmulElement::kFP8 && inner % 16 != 0) continue;
       for (const int columns : {8, 120, 136, 520})
         EXPECT_EQ(compare(rank(), {.group_rows = {5, 70},
                                    .inner = inner,
@@ -199,11 +272,12 @@ TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
                                    .tuning = tuning}),
                   "")
             << to_string(tuning) << ", K " << inner << ", N " << columns;
+    }
 }
 
 TEST_P(GroupedMatmulTest, MoreGroupsThanLanesAndAnyExpertForEach) {
   for (const MatmulTuning& tuning : kMatmulTunings) {
-    MatmulCase matmul_case{.inner = 72, .columns = 136, .num_experts = 5, .num_blocks = budget(tuning, 4)};
+    MatmulCase matmul_case{.inner = 144, .columns = 136, .num_experts = 5, .num_blocks = budget(tuning, 4)};
     matmul_case.tuning = tuning;
     std::mt19937 random(3);
     for (int g = 0; g < 100; ++g) {
@@ -225,7 +299,7 @@ TEST_P(GroupedMatmulTest, NeighboursThatAreNoNumbersAndRowsOfNobodyAreLeftAlone)
   for (const MatmulTuning& tuning : kMatmulTunings)
     for (const int group_of_nans : {0, 1, 2})
       EXPECT_EQ(compare(rank(), {.group_rows = {33, 65, 127},
-                                 .inner = 136,
+                                 .inner = 144,
                                  .num_rows_before = 7,
                                  .num_spare_rows = 40,
                                  .group_of_nans = group_of_nans,
@@ -254,7 +328,7 @@ TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
     std::vector<uint16_t> expected;
     for (const int num_blocks : {1, 2, 5, 12}) {
       MatmulHarness harness(rank(), {.group_rows = {40, 0, 140, 65},
-                                     .inner = 136,
+                                     .inner = 144,
                                      .columns = 392,
                                      .num_blocks = budget(tuning, num_blocks),
                                      .tuning = tuning});
@@ -271,7 +345,7 @@ TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
 TEST_P(GroupedMatmulTest, AGraphOfItReadsTheCountsAnew) {
   for (const MatmulTuning& tuning : kMatmulTunings) {
     MatmulHarness harness(rank(), {.group_rows = {40, 0, 100},
-                                   .inner = 136,
+                                   .inner = 144,
                                    .columns = 264,
                                    .num_blocks = budget(tuning, 2),
                                    .tuning = tuning});
@@ -295,15 +369,17 @@ TEST_P(GroupedMatmulTest, OffsetsBeyondTheRowsAndExpertsThatAreNotThereTouchNoth
   constexpr int kInner = 64, kColumns = 128, kRows = 20;
   for (const MatmulTuning& tuning : kMatmulTunings) {
     const auto matmul = must(GroupedMatmul::create(rank(), {.num_groups = 3,
+                                                            .element = tuning.element,
                                                             .inner = kInner,
                                                             .columns = kColumns,
                                                             .max_rows = kRows,
                                                             .num_blocks = budget(tuning, 1),
                                                             .tuning = tuning}));
-    const auto rows = must(rank().upload(random_bf16(kRows * kInner, 1)));
-    const auto weights = must(rank().upload(random_bf16(3 * kColumns * kInner, 2)));
+    const auto rows = must(rank().upload(Operand(tuning.element, kRows * kInner, 1).bytes));
+    const auto weights = must(rank().upload(Operand(tuning.element, 3 * kColumns * kInner, 2).bytes));
     const auto offsets = must(rank().upload(std::vector<uint32_t>{0, 10, 300, 5}));
     const auto expert_ids = must(rank().upload(std::vector<int32_t>{-1, 7, 1}));
+    const auto scales = must(rank().upload(random_scales(kRows, 3)));
     auto output = must(rank().allocate<bf16>((kRows + 300) * kColumns));
     ASSERT_TRUE(output.fill_bytes(kPoison & 0xff).ok());
     ASSERT_TRUE(matmul
@@ -311,7 +387,9 @@ TEST_P(GroupedMatmulTest, OffsetsBeyondTheRowsAndExpertsThatAreNotThereTouchNoth
                            .weights = weights.data(),
                            .output = output.data(),
                            .row_offsets = offsets.data(),
-                           .expert_ids = expert_ids.data()})
+                           .expert_ids = expert_ids.data(),
+                           .row_scales = scales.data(),
+                           .weight_scales = scales.data()})
                     .ok());
     ASSERT_TRUE(rank().synchronize().ok());
     const std::vector<bf16> values = must(output.download());
@@ -329,6 +407,15 @@ TEST_P(GroupedMatmulTest, ShapesItCannotMultiplyAreRefusedByName) {
     return GroupedMatmul::create(rank(), shape).status().message();
   };
   EXPECT_NE(message_of([](auto& s) { s.inner = 60; }).find("inner: 60"), std::string::npos);
+  EXPECT_NE(message_of([](auto& s) {
+              s.element = MatmulElement::kFP8;
+              s.inner = 24;
+            }).find("inner: 24 must be a positive multiple of 16"),
+            std::string::npos);
+  EXPECT_NE(message_of([](auto& s) {
+              s.tuning = MatmulTuning{64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8};
+            }).find("is not one of element bf16"),
+            std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.columns = 0; }).find("columns: 0"), std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.num_groups = 0; }).find("num_groups: 0"), std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.max_rows = -1; }).find("max_rows: -1"), std::string::npos);
@@ -344,8 +431,12 @@ TEST_P(GroupedMatmulTest, ShapesItCannotMultiplyAreRefusedByName) {
 TEST_P(GroupedMatmulTest, ABudgetOfBlocksIsNeverExceeded) {
   for (const MatmulTuning& tuning : kMatmulTunings)
     for (const int num_blocks : {2, 3, 7}) {
-      const auto matmul = must(GroupedMatmul::create(
-          rank(), {.inner = 64, .columns = 64, .max_rows = 10, .num_blocks = num_blocks, .tuning = tuning}));
+      const auto matmul = must(GroupedMatmul::create(rank(), {.element = tuning.element,
+                                                              .inner = 64,
+                                                              .columns = 64,
+                                                              .max_rows = 10,
+                                                              .num_blocks = num_blocks,
+                                                              .tuning = tuning}));
       EXPECT_LE(matmul->num_blocks(), static_cast<uint32_t>(num_blocks)) << to_string(tuning);
       EXPECT_GE(matmul->num_blocks() + 1, static_cast<uint32_t>(num_blocks)) << to_string(tuning);
     }
@@ -357,27 +448,34 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
     const auto world =
         must(World::create({.target = TargetChoice::kHost,
                             .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
-    for (const MatmulTuning& tuning : {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6}})
+    for (const MatmulTuning& tuning :
+         {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6},
+          MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8}})
       EXPECT_EQ(
-          compare(world->rank(0),
-                  {.group_rows = {3, 0, 66}, .inner = 72, .columns = 136, .num_blocks = 2, .tuning = tuning}),
+          compare(
+              world->rank(0),
+              {.group_rows = {3, 0, 66}, .inner = 144, .columns = 136, .num_blocks = 2, .tuning = tuning}),
           "")
           << to_string(tuning) << ", seed " << seed;
   }
 }
 
 TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
-  EXPECT_EQ(to_string(choose_matmul_tuning(8, 4096, 7168)), "64x128x64x8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(32, 4096, 7168)), "64x128x128x4");
-  EXPECT_EQ(to_string(choose_matmul_tuning(128, 4096, 7168)), "128x128x64x6");
-  EXPECT_EQ(to_string(choose_matmul_tuning(1024, 4096, 7168)), "128x256x64x4");
+  using enum MatmulElement;
+  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 8, 4096, 7168)), "64x128x64x8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 32, 4096, 7168)), "64x128x128x4");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 128, 4096, 7168)), "128x128x64x6");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 1024, 4096, 7168)), "128x256x64x4");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 32, 4096, 7168)), "64x128x128x8 fp8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 1024, 4096, 7168)), "128x128x128x6 fp8");
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
-    for (const int64_t columns : {8, 128, 136, 7168}) {
-      const MatmulTuning tuning = choose_matmul_tuning(rows, columns, 64);
-      EXPECT_NE(std::find(std::begin(kMatmulTunings), std::end(kMatmulTunings), tuning),
-                std::end(kMatmulTunings))
-          << to_string(tuning);
-    }
+    for (const int64_t columns : {8, 128, 136, 7168})
+      for (const MatmulElement element : {kBF16, kFP8}) {
+        const MatmulTuning tuning = choose_matmul_tuning(element, rows, columns, 64);
+        EXPECT_NE(std::find(std::begin(kMatmulTunings), std::end(kMatmulTunings), tuning),
+                  std::end(kMatmulTunings))
+            << to_string(tuning);
+      }
 }
 
 TEST(MatmulTiles, EveryTileOfAGroupHasOnePlace) {

@@ -17,6 +17,7 @@ enum class Tunings { kChosen, kAll };
 
 struct BenchOptions {
   std::string target = "auto";
+  MatmulElement element = MatmulElement::kBF16;
   int hidden = 0;
   int expert_width = 0;
   int num_experts = 0;
@@ -30,6 +31,7 @@ struct BenchOptions {
 
 struct BenchReport {
   Target target = Target::kHost;
+  MatmulElement element = MatmulElement::kBF16;
   std::string device;
   int num_replays = 0;
   std::vector<MatmulBenchResult> results;
@@ -52,21 +54,27 @@ Status finish_options(BenchOptions& options) {
   choose(options.num_experts, 4, 32);
   choose(options.rows, std::vector<int>{8, 130}, std::vector<int>{8, 32, 128, 1024});
   choose(options.num_replays, 2, 20);
-  if (options.hidden % 8 != 0)
-    return invalid_argument("--hidden: %d must be a multiple of 8", options.hidden);
-  if (options.expert_width % 8 != 0)
-    return invalid_argument("--expert-width: %d must be a multiple of 8", options.expert_width);
+  const int multiple = 16 / bytes_of(options.element);
+  if (options.hidden % multiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, multiple);
+  if (options.expert_width % multiple != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of %d", options.expert_width, multiple);
   return check_outputs({{"--json", options.json}});
 }
 
 std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {
   std::vector<std::optional<MatmulTuning>> tunings{std::nullopt};
-  if (options.tunings == Tunings::kAll) tunings.assign(std::begin(kMatmulTunings), std::end(kMatmulTunings));
+  if (options.tunings == Tunings::kAll) {
+    tunings.clear();
+    for (const MatmulTuning& tuning : kMatmulTunings)
+      if (tuning.element == options.element) tunings.push_back(tuning);
+  }
   std::vector<MatmulBenchCase> cases;
   for (const bool is_down : {false, true})
     for (const int rows : options.rows)
       for (const auto& tuning : tunings)
         cases.push_back({.name = is_down ? "down" : "gate_up",
+                         .element = options.element,
                          .num_experts = options.num_experts,
                          .inner = is_down ? options.expert_width : options.hidden,
                          .columns = is_down ? options.hidden : 2 * options.expert_width,
@@ -85,6 +93,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.target = world.value()->target();
   report.device = world.value()->rank(0).device().name();
   report.num_replays = options.num_replays;
+  report.element = options.element;
   Result<std::unique_ptr<MatmulBench>> bench = MatmulBench::create(*world.value(), cases, options.seed);
   if (!bench.ok()) return bench.status();
   for (const MatmulBenchCase& bench_case : cases) {
@@ -97,8 +106,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 }
 
 void print_table(const BenchReport& report) {
-  std::printf("grouped matmul on %s: %s, bf16, cold L2, median of %d replays\n\n", to_string(report.target),
-              report.device.c_str(), report.num_replays);
+  std::printf("grouped matmul on %s: %s, %s, cold L2, median of %d replays\n\n", to_string(report.target),
+              report.device.c_str(), to_string(report.element), report.num_replays);
   std::printf("shape          K      N  experts  rows each   time us   TFLOP/s     TB/s   tuning\n");
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
@@ -137,6 +146,7 @@ std::string to_json(const BenchReport& report) {
   json.boolean("verified", report.verified())
       .text("target", to_string(report.target))
       .text("device", report.device)
+      .text("element", to_string(report.element))
       .integer("replays", report.num_replays)
       .raw("results", json_list(results));
   return json.str() + "\n";
@@ -167,6 +177,9 @@ void add_bench_matmul(CLI::App& bench, Command* run) {
       ->default_str("");
   add_number_option(*command, "--experts", options->num_experts, 1, 4096, "Experts with rows [32; host 4]")
       ->default_str("");
+  add_choice_option<MatmulElement>(
+      *command, "--element", options->element, {{"bf16", MatmulElement::kBF16}, {"fp8", MatmulElement::kFP8}},
+      "What rows and weights hold: bf16, or fp8 with a scale per 128: bf16, fp8");
   add_list_option(*command, "--rows", options->rows, 1, 1 << 20,
                   "Rows of each expert, a sweep [8,32,128,1024; host 8,130]");
   add_choice_option<Tunings>(*command, "--tunings", options->tunings,

@@ -14,7 +14,14 @@ struct MatmulConfig {
   static constexpr int kTileColumns = kTuning.tile_columns;
   static constexpr int kNumStages = kTuning.num_stages;
   static constexpr int kStageInner = kTuning.stage_inner;
-  static constexpr int kNumPanels = kStageInner / kPanelColumns;
+  // The copy engine and the layout of shared memory count in pairs of bytes, whatever the elements are.
+  static constexpr int kNumPanels = kStageInner * bytes_of(kTuning.element) / kPanelRowBytes;
+  static constexpr int kStagePairs = kNumPanels * kPanelColumns;
+  static_assert(kNumPanels * kPanelRowBytes == kStageInner * bytes_of(kTuning.element));
+
+  // Products of fp8 are scaled and added up stage by stage.
+  static constexpr bool kIsScaled = kTuning.element == MatmulElement::kFP8;
+  static_assert(!kIsScaled || kStageInner == kMatmulScaleGroup);
 
   static constexpr bool kSharesWeights = target::kHasClusters && kTuning.sharing == MatmulSharing::kWeights;
   static constexpr bool kSharesRows = target::kHasClusters && kTuning.sharing == MatmulSharing::kRows;
@@ -37,6 +44,10 @@ struct MatmulConfig {
   static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
   static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;
   static constexpr int kWeightBoxRows = kSharesWeights ? kTileColumns / 2 : kTileColumns;
+
+  static_assert(!kIsScaled || kConsumerColumns == kMatmulScaleGroup);  // one scale of the weights at a time
+  // Scales of the rows of a stage, from a row on that is a multiple of four: so the copy engine wants it.
+  static constexpr int kScaleRows = kIsScaled ? kTileRows + 4 : 4;
 
   // About as many rows as the columns that all blocks of a GPU then have.
   static constexpr int kBandTiles = 2048 / kTileRows / (kSharesWeights ? 2 : 1);

@@ -1,6 +1,8 @@
 // A consumer of a block of the tiled matmul: a warpgroup with 64 rows, or some columns, of every tile.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 #if defined(__CUDACC__)
@@ -25,15 +27,13 @@ class MatmulConsumer {
 
   SWITCHYARD_DEVICE void run() {
     for (;;) {
-      wait_for_phase(shared_.tile_full, tiles_.parity());
-      tiles_.advance();
-      const MatmulTile tile = target::ld(&shared_.tile);
+      const MatmulTile tile = take_tile();
       if (!tile.is_tile) return;
-      // release: this warp has read the tile; pairs with the planner's wait before it writes the next one
-      target::sync_warp();
-      if (target::lane_idx() == 0) shared_.tile_empty.arrive();
       if (first_row_ < tile.num_rows) {
-        multiply(tile.num_rows - first_row_);
+        if constexpr (Config::kIsScaled)
+          multiply_scaled(tile);
+        else
+          multiply(tile.num_rows - first_row_);
         store(tile);
       } else {
         pass_over();
@@ -42,6 +42,27 @@ class MatmulConsumer {
   }
 
  private:
+  // One lane waits for the tile, reads it and tells the others. (A lane that looked at tile_full after the
+  // arrival below would miss the phase and wait forever.)
+  SWITCHYARD_DEVICE MatmulTile take_tile() {
+    MatmulTile tile{};
+    if (target::lane_idx() == 0) {
+      wait_for_phase(shared_.tile_full, tiles_.parity());
+      tile = target::ld(&shared_.tile);
+      // release: the tile was read; pairs with the planner's wait before it writes the next one
+      shared_.tile_empty.arrive();
+    }
+    tiles_.advance();
+    const uint32_t packed = target::shuffle(
+        uint32_t{tile.num_rows} | uint32_t{tile.is_tile} << 16 | uint32_t{tile.is_alone} << 17, 0);
+    return {.first_row = target::shuffle(tile.first_row, 0),
+            .first_column = target::shuffle(tile.first_column, 0),
+            .expert = target::shuffle(tile.expert, 0),
+            .num_rows = static_cast<uint16_t>(packed),
+            .is_tile = (packed >> 16 & 1) != 0,
+            .is_alone = (packed >> 17 & 1) != 0};
+  }
+
   // A step's products run while those of the step before it end and give back their stage.
   SWITCHYARD_DEVICE void multiply(int num_rows) {
     uint32_t last_stage = 0;
@@ -58,6 +79,40 @@ class MatmulConsumer {
     }
     product_.template wait<0>();
     release(last_stage);
+  }
+
+  // The same of fp8, whose products are scaled before they are added to those of other stages: the matrix
+  // unit keeps too few bits of a long sum. The other consumer's products run meanwhile.
+  SWITCHYARD_DEVICE void multiply_scaled(const MatmulTile& tile) {
+    const float* weight_scale = weight_scales_of(tile);
+    const int first_scale = static_cast<int>(tile.first_row % 4) + first_row_;
+    float next_scale = target::ld(weight_scale);
+    product_.clear();
+    SWITCHYARD_ROLLED
+    for (uint32_t step = 0; step < num_steps_; ++step) {
+      const float scale = next_scale;
+      if (step + 1 < num_steps_) next_scale = target::ld(weight_scale + step + 1);
+      const uint32_t stage = stages_.stage();
+      wait_for_phase(shared_.full[stage], stages_.parity());
+      stages_.advance();
+      product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
+                     shared_.weights[stage] + first_column_ * kPanelRowBytes, tile.num_rows - first_row_);
+      product_.load_row_scales(shared_.row_scales[stage] + first_scale, tile.num_rows - first_row_);
+      product_.wait();
+      target::fence_proxy_async_shared();  // the scales were read before the next load may write there
+      release(stage);
+      product_.add_scaled(scale);
+    }
+  }
+  SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile) const {
+    const uint32_t num_column_groups = ceil_div(numbers_.columns, uint32_t{kMatmulScaleGroup});
+    uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup;
+    if (column_group >= num_column_groups) column_group = num_column_groups - 1;  // no columns are stored
+    // An expert that is not there has weights of zero, which any scale will do for.
+    const uint32_t expert = static_cast<uint32_t>(tile.expert);
+    const uint64_t row =
+        expert < numbers_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
+    return numbers_.weight_scales + row * num_steps_;
   }
 
   // A tile without rows for this consumer.
@@ -98,7 +153,7 @@ class MatmulConsumer {
   MatmulShared<Config>& shared_;
   const int first_row_, first_column_;  // of this consumer in a tile
   const uint32_t num_steps_;
-  WarpgroupProduct<Config> product_;
+  std::conditional_t<Config::kIsScaled, ScaledWarpgroupProduct<Config>, WarpgroupProduct<Config>> product_;
   StageCursor<1> tiles_;
   StageCursor<Config::kNumStages> stages_;
 };

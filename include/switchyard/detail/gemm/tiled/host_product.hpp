@@ -1,15 +1,41 @@
 // 64 rows times a consumer's columns of weights, on the CPU: the same steps as warpgroup_product.cuh in plain
-// loops, half of a warp's lanes with a row each. What is started there has ended here when the call returns.
+// loops. What is started there has ended here when the call returns.
 #pragma once
 
+#include <array>
+
 #include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+// The sums of a warpgroup: half of a warp's lanes have those of a row each.
 template <typename Config>
-class WarpgroupProduct {
+class WarpgroupSums {
+ public:
+  template <typename PlaceOf>
+  void store(int num_columns, PlaceOf place_of) const {
+    bf16* place = has_row() ? place_of(row()) : nullptr;
+    for (int i = 0; place != nullptr && i < kColumns && i < num_columns; ++i)
+      target::st(place + i, to_bf16(sums_[i]));
+  }
+
+ protected:
+  static constexpr int kColumns = Config::kConsumerColumns;
+
+  static bool has_row() { return target::lane_idx() < 16; }
+  static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
+
+  float sums_[kColumns];
+};
+
+template <typename Config>
+class WarpgroupProduct : public WarpgroupSums<Config> {
+  using Sums = WarpgroupSums<Config>;
+  using Sums::kColumns, Sums::sums_, Sums::has_row, Sums::row;
+
  public:
   // num_rows: those past it were not loaded.
   void start(const unsigned char* rows, const unsigned char* weights, bool accumulate, int num_rows) {
@@ -29,27 +55,64 @@ class WarpgroupProduct {
   template <int kPending>
   void wait() {}
 
-  template <typename PlaceOf>
-  void store(int num_columns, PlaceOf place_of) const {
-    bf16* place = has_row() ? place_of(row()) : nullptr;
-    for (int i = 0; place != nullptr && i < kColumns && i < num_columns; ++i)
-      target::st(place + i, to_bf16(sums_[i]));
-  }
-
  private:
-  static constexpr int kColumns = Config::kConsumerColumns;
-
-  static bool has_row() { return target::lane_idx() < 16; }
-  static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
   static void load(const unsigned char* tile, int row, float (&values)[kPanelColumns]) {
     for (int unit = 0; unit < kPanelColumns / 8; ++unit) {
-      const Vec16 packed = target::ld_16(tile + row * kPanelRowBytes + unit * 16);
+      const Vec16 packed = target::matrix_ld_16(tile + row * kPanelRowBytes + unit * 16);
       for (int i = 0; i < 8; ++i)
         values[unit * 8 + i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
     }
   }
+};
 
-  float sums_[kColumns];
+// Of fp8: each step's products are sums of their own, which are scaled before they are added up.
+template <typename Config>
+class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
+  using Sums = WarpgroupSums<Config>;
+  using Sums::kColumns, Sums::sums_, Sums::has_row, Sums::row;
+
+ public:
+  void clear() {
+    for (float& sum : sums_) sum = 0;
+  }
+  // num_rows: those past it were not loaded.
+  void start(const unsigned char* rows, const unsigned char* weights, int num_rows) {
+    has_sums_ = has_row() && row() < num_rows;
+    if (!has_sums_) return;
+    float values[kPanelRowBytes];
+    load(rows, row(), values);
+    for (int column = 0; column < kColumns; ++column) {
+      float column_values[kPanelRowBytes];
+      load(weights, column, column_values);
+      float sum = 0;
+      for (int i = 0; i < kPanelRowBytes; ++i) sum += values[i] * column_values[i];
+      step_sums_[column] = sum;
+    }
+  }
+  void load_row_scales(const float* scales, int num_rows) {
+    if (has_row() && row() < num_rows) row_scale_ = target::ld(scales + row());
+  }
+  void wait() {}
+  void add_scaled(float weight_scale) {
+    for (int i = 0; has_sums_ && i < kColumns; ++i) sums_[i] += step_sums_[i] * (row_scale_ * weight_scale);
+  }
+
+ private:
+  static void load(const unsigned char* tile, int row, float (&values)[kPanelRowBytes]) {
+    for (int unit = 0; unit < kPanelRowBytes / 16; ++unit) {
+      const Vec16 packed = target::matrix_ld_16(tile + row * kPanelRowBytes + unit * 16);
+      for (int i = 0; i < 16; ++i) values[unit * 16 + i] = kValues[packed.words[i / 4] >> (i % 4 * 8) & 0xff];
+    }
+  }
+  static constexpr std::array<float, 256> kValues = [] {
+    std::array<float, 256> values{};
+    for (int code = 0; code < 256; ++code) values[code] = to_float(e4m3{static_cast<uint8_t>(code)});
+    return values;
+  }();
+
+  float step_sums_[kColumns];
+  float row_scale_ = 0;
+  bool has_sums_ = false;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

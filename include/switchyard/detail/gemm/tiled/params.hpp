@@ -19,10 +19,15 @@ struct GroupRows {
 struct MatmulNumbers {
   GroupRows groups;
   const int32_t* expert_ids = nullptr;  // [num_groups]; null: group g has the weights of expert g
-  uint32_t inner = 0;                   // K, a multiple of 8
-  uint32_t columns = 0;                 // N, a multiple of 8
-  bf16* output = nullptr;               // [rows][N]
-  uint32_t* queue = nullptr;            // a word that is 0 before and after every launch
+  // fp8: float [ceil(K / 128)][row_scale_stride], and float [expert][ceil(N / 128)][ceil(K / 128)].
+  const float* row_scales = nullptr;
+  uint32_t row_scale_stride = 0;
+  const float* weight_scales = nullptr;
+  uint32_t num_experts = 0;   // of the weights
+  uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16
+  uint32_t columns = 0;       // N, a multiple of 8
+  bf16* output = nullptr;     // [rows][N]
+  uint32_t* queue = nullptr;  // a word that is 0 before and after every launch
 };
 
 }  // namespace switchyard

@@ -25,7 +25,7 @@ class MatmulProducer {
       for (uint32_t step = 0; step < num_steps_; ++step) {
         // release: the tile was read; pairs with the planner's wait before it takes the next one
         if (step == ask_step) shared_.tile_empty.arrive();
-        load(tile, static_cast<int>(step * Config::kStageInner));
+        load(tile, step);
       }
     }
   }
@@ -35,14 +35,27 @@ class MatmulProducer {
   // in time, and late enough that a block does not take from the queue what another could begin sooner.
   static constexpr uint32_t kStepsAhead = ceil_div<uint32_t>(8, Config::kNumPanels);
 
-  SWITCHYARD_DEVICE void load(const MatmulTile& tile, int inner) {
+  SWITCHYARD_DEVICE void load(const MatmulTile& tile, uint32_t step) {
+    const int inner = static_cast<int>(step * Config::kStagePairs);
     const uint32_t stage = stages_.stage();
     wait_for_phase(shared_.empty[stage], stages_.parity() ^ 1);
     stages_.advance();
     const int num_boxes = (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
     target::TransferBarrier& full = shared_.full[stage];
-    full.arrive_expect(static_cast<uint32_t>(Config::kNumPanels *
-                                             (num_boxes * Config::kBoxBytes + Config::kWeightPanelBytes)));
+    const uint32_t panel_bytes = static_cast<uint32_t>(
+        Config::kNumPanels * (num_boxes * Config::kBoxBytes + Config::kWeightPanelBytes));
+    if constexpr (Config::kIsScaled) {
+      const uint32_t first = tile.first_row & ~3u;
+      const uint32_t scale_bytes =
+          align_up(tile.first_row + tile.num_rows - first, 4u) * static_cast<uint32_t>(sizeof(float));
+      full.arrive_expect(panel_bytes + scale_bytes);
+      target::bulk_load(
+          shared_.row_scales[stage],
+          params_.numbers.row_scales + uint64_t{step} * params_.numbers.row_scale_stride + first, scale_bytes,
+          full);
+    } else {
+      full.arrive_expect(panel_bytes);
+    }
     SWITCHYARD_UNROLL
     for (int panel = 0; panel < Config::kNumPanels; ++panel)
       load_weights(tile, inner + panel * kPanelColumns,

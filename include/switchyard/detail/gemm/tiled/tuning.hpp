@@ -10,13 +10,24 @@ namespace switchyard {
 // block loads for itself.
 enum class MatmulSharing { kNone, kWeights, kRows };
 
+// What rows and weights hold. fp8: e4m3 codes, with a scale for each 128 elements of a row and for each
+// 128 x 128 of the weights.
+enum class MatmulElement { kBF16, kFP8 };
+
+constexpr int bytes_of(MatmulElement element) { return element == MatmulElement::kBF16 ? 2 : 1; }
+constexpr const char* to_string(MatmulElement element) {
+  return element == MatmulElement::kBF16 ? "bf16" : "fp8";
+}
+inline constexpr int kMatmulScaleGroup = 128;  // elements that share a scale
+
 // A block of one warpgroup that loads and plans, and one or two that multiply.
 struct MatmulTuning {
   int tile_rows = 64;      // 64 or 128
   int tile_columns = 128;  // 128 or 256
-  int stage_inner = 64;    // elements of the inner dimension that are loaded at a time, a multiple of 64
+  int stage_inner = 64;  // elements of the inner dimension that are loaded at a time, a multiple of 128 bytes
   int num_stages = 8;
   MatmulSharing sharing = MatmulSharing::kNone;
+  MatmulElement element = MatmulElement::kBF16;
 
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
 };
@@ -31,6 +42,10 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {128, 256, 64, 4},
     {128, 256, 64, 4, MatmulSharing::kWeights},
     {128, 256, 64, 4, MatmulSharing::kRows},
+    // A stage of fp8 is one group of scales.
+    {64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8},
+    {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+    {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
@@ -38,20 +53,26 @@ inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmul
 // With few rows weights are all the traffic: narrow tiles give blocks an even share of them. With about one
 // tile of rows wide tiles would leave blocks without work at the end; with many, loads from L2 are what is
 // scarce, and tiles are wide.
-constexpr MatmulTuning choose_matmul_tuning(int64_t rows_per_group, int64_t columns, int64_t /*inner*/) {
+constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_per_group, int64_t columns,
+                                            int64_t /*inner*/) {
+  if (element == MatmulElement::kFP8) {
+    if (rows_per_group <= 64) return {64, 128, 128, 8, MatmulSharing::kNone, element};
+    return {128, 128, 128, 6, MatmulSharing::kNone, element};
+  }
   if (rows_per_group <= 16) return {64, 128, 64, 8};
   if (rows_per_group <= 64) return {64, 128, 128, 4};
   if (columns <= 128 || rows_per_group <= 128) return {128, 128, 64, 6};
   return {128, 256, 64, 4};
 }
 
-// As "128x256x64x4+weights": rows, columns, inner elements of a stage, stages.
+// As "128x256x64x4+weights" or "64x128x128x8 fp8": rows, columns, inner elements of a stage, stages.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
          std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
          (tuning.sharing == MatmulSharing::kWeights ? "+weights"
           : tuning.sharing == MatmulSharing::kRows  ? "+rows"
-                                                    : "");
+                                                    : "") +
+         (tuning.element == MatmulElement::kFP8 ? " fp8" : "");
 }
 
 }  // namespace switchyard

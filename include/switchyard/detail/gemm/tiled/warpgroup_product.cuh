@@ -1,6 +1,6 @@
 // 64 rows times a consumer's columns of weights, on Hopper's matrix unit: sums in registers, operands in
 // shared memory. A product runs while the warpgroup does other things; start() begins one step of it, wait()
-// ends those started before.
+// waits for those started before.
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"
@@ -9,32 +9,10 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+// The sums of a warpgroup, in registers.
 template <typename Config>
-class WarpgroupProduct {
+class WarpgroupSums {
  public:
-  // rows, weights: of the first panel of a stage. Without `accumulate` the sums begin anew.
-  SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, bool accumulate,
-                               int /*num_rows*/) {
-    target::hold_registers(sums_);
-    target::matrix_fence();
-    const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
-    const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
-    SWITCHYARD_UNROLL
-    for (int step = 0; step < Config::kStageInner / 16; ++step) {
-      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
-      target::MatrixUnit<kColumns>::multiply(
-          sums_, row_operand + panel * (Config::kRowPanelBytes / 16) + in_panel,
-          weight_operand + panel * (Config::kWeightPanelBytes / 16) + in_panel, step != 0 || accumulate);
-    }
-    target::matrix_commit();
-    target::hold_registers(sums_);
-  }
-  template <int kPending>
-  SWITCHYARD_DEVICE void wait() {
-    target::matrix_wait<kPending>();
-    if constexpr (kPending == 0) target::hold_registers(sums_);
-  }
-
   // The first num_columns columns of each row as bf16: place_of(row) is where it goes, or null.
   template <typename PlaceOf>
   SWITCHYARD_DEVICE void store(int num_columns, PlaceOf place_of) const {
@@ -58,11 +36,84 @@ class WarpgroupProduct {
     }
   }
 
- private:
+ protected:
   static constexpr int kColumns = Config::kConsumerColumns;
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
 
   float sums_[kColumns / 2];  // of a thread: two rows, every fourth pair of columns
+};
+
+template <typename Config>
+class WarpgroupProduct : public WarpgroupSums<Config> {
+  using WarpgroupSums<Config>::kColumns, WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
+
+ public:
+  // rows, weights: of the first panel of a stage. Without `accumulate` the sums begin anew.
+  SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, bool accumulate,
+                               int /*num_rows*/) {
+    target::hold_registers(sums_);
+    target::matrix_fence();
+    const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
+    const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
+    SWITCHYARD_UNROLL
+    for (int step = 0; step < Config::kStageInner / 16; ++step) {
+      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
+      target::MatrixUnit<kColumns>::multiply(
+          sums_, row_operand + panel * (Config::kRowPanelBytes / 16) + in_panel,
+          weight_operand + panel * (Config::kWeightPanelBytes / 16) + in_panel, step != 0 || accumulate);
+    }
+    target::matrix_commit();
+    target::hold_registers(sums_);
+  }
+  template <int kPending>
+  SWITCHYARD_DEVICE void wait() {
+    target::matrix_wait<kPending>();
+    if constexpr (kPending == 0) target::hold_registers(sums_);
+  }
+};
+
+// Of fp8: each step's products are sums of their own, which are scaled before they are added up.
+template <typename Config>
+class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
+  using WarpgroupSums<Config>::kColumns, WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
+
+ public:
+  SWITCHYARD_DEVICE void clear() {
+    SWITCHYARD_UNROLL
+    for (float& sum : sums_) sum = 0;
+  }
+  SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, int /*num_rows*/) {
+    target::hold_registers(step_sums_);
+    target::matrix_fence();
+    const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
+    const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
+    SWITCHYARD_UNROLL
+    for (int step = 0; step < kPanelRowBytes / 32; ++step)  // 32 elements are two units of 16 bytes
+      target::MatrixUnit<kColumns>::multiply_fp8(step_sums_, row_operand + 2 * step,
+                                                 weight_operand + 2 * step, step != 0);
+    target::matrix_commit();
+    target::hold_registers(step_sums_);
+  }
+  // Of this warpgroup's rows, while the products run.
+  SWITCHYARD_DEVICE void load_row_scales(const float* scales, int /*num_rows*/) {
+    const int row = target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx() / 4;
+    row_scales_[0] = target::ld(scales + row);
+    row_scales_[1] = target::ld(scales + row + 8);
+  }
+  SWITCHYARD_DEVICE void wait() {
+    target::matrix_wait<0>();
+    target::hold_registers(step_sums_);
+  }
+  SWITCHYARD_DEVICE void add_scaled(float weight_scale) {
+    const float scales[2] = {row_scales_[0] * weight_scale, row_scales_[1] * weight_scale};
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kColumns / 2; ++i)
+      sums_[i] = target::multiply_add(step_sums_[i], scales[i / 2 % 2], sums_[i]);
+  }
+
+ private:
+  float step_sums_[kColumns / 2];
+  float row_scales_[2];
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
