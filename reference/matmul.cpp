@@ -24,7 +24,7 @@ void MatmulDifference::add(MatmulElement element, std::span<const float> row, st
   const MatmulValue expected = multiply(row, weights);
   const double error = std::abs(static_cast<double>(to_float(output)) - expected.value);
   const double num_sums = static_cast<double>(row.size()) / 16 + 1;
-  const double sum_error = element == MatmulElement::kFP8 ? 0x1p-12 : num_sums * 0x1p-22;
+  const double sum_error = element == MatmulElement::kFP8 ? 0x1p-11 : num_sums * 0x1p-22;
   const double bound = std::abs(expected.value) * 0x1p-8 + expected.magnitude * sum_error;
   squared_error += error * error;
   squared_value += expected.value * expected.value;

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <numeric>
 #include <set>
 #include <span>
@@ -54,24 +53,26 @@ struct Operand {
     for (size_t i = 0; i < size; ++i) {
       const uint8_t code = static_cast<uint8_t>(random() % 2 * 0x80 + random() % 0x60);  // up to 30
       if (element == MatmulElement::kFP8)
-        set(i, &code, to_float(e4m3{code}));
+        set(i, code, to_float(e4m3{code}));
       else
-        set(i, &numbers[i], to_float(numbers[i]));
+        set(i, numbers[i].bits, to_float(numbers[i]));
     }
   }
   void set_nan(size_t begin, size_t end) {
-    const uint8_t code = 0x7f;
-    const bf16 number = to_bf16(NAN);
     for (size_t i = begin; i < end; ++i)
-      set(i, element_ == MatmulElement::kFP8 ? static_cast<const void*>(&code) : &number, NAN);
+      set(i, element_ == MatmulElement::kFP8 ? uint16_t{0x7f} : to_bf16(NAN).bits, NAN);
   }
   std::span<const float> at(size_t row, size_t size) const { return {values.data() + row * size, size}; }
 
  private:
-  void set(size_t i, const void* from, float value) {
-    const size_t num_bytes = static_cast<size_t>(bytes_of(element_));
-    std::memcpy(bytes.data() + i * num_bytes, from, num_bytes);
+  void set(size_t i, uint16_t bits, float value) {
     values[i] = value;
+    if (element_ == MatmulElement::kFP8) {
+      bytes[i] = static_cast<uint8_t>(bits);
+    } else {
+      bytes[2 * i] = static_cast<uint8_t>(bits);
+      bytes[2 * i + 1] = static_cast<uint8_t>(bits >> 8);
+    }
   }
 
   MatmulElement element_ = MatmulElement::kBF16;

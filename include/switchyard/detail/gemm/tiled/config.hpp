@@ -45,7 +45,9 @@ struct MatmulConfig {
   static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;
   static constexpr int kWeightBoxRows = kSharesWeights ? kTileColumns / 2 : kTileColumns;
 
-  static_assert(!kIsScaled || kConsumerColumns == kMatmulScaleGroup);  // one scale of the weights at a time
+  // Columns of a consumer that share a scale of the weights, and how many such there are.
+  static constexpr int kColumnGroup = kIsScaled ? kMatmulScaleGroup : kConsumerColumns;
+  static constexpr int kNumColumnGroups = kConsumerColumns / kColumnGroup;
   // Scales of the rows of a stage, from a row on that is a multiple of four: so the copy engine wants it.
   static constexpr int kScaleRows = kIsScaled ? kTileRows + 4 : 4;
 

@@ -84,29 +84,43 @@ class MatmulConsumer {
   // The same of fp8, whose products are scaled before they are added to those of other stages: the matrix
   // unit keeps too few bits of a long sum. The other consumer's products run meanwhile.
   SWITCHYARD_DEVICE void multiply_scaled(const MatmulTile& tile) {
-    const float* weight_scale = weight_scales_of(tile);
+    const int num_rows = tile.num_rows - first_row_;
     const int first_scale = static_cast<int>(tile.first_row % 4) + first_row_;
-    float next_scale = target::ld(weight_scale);
+    const float* weight_scales[Config::kNumColumnGroups];
+    float next_scales[Config::kNumColumnGroups];
+    SWITCHYARD_UNROLL
+    for (int group = 0; group < Config::kNumColumnGroups; ++group) {
+      weight_scales[group] = weight_scales_of(tile, group);
+      next_scales[group] = target::ld(weight_scales[group]);
+    }
     product_.clear();
     SWITCHYARD_ROLLED
     for (uint32_t step = 0; step < num_steps_; ++step) {
-      const float scale = next_scale;
-      if (step + 1 < num_steps_) next_scale = target::ld(weight_scale + step + 1);
       const uint32_t stage = stages_.stage();
       wait_for_phase(shared_.full[stage], stages_.parity());
       stages_.advance();
-      product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
-                     shared_.weights[stage] + first_column_ * kPanelRowBytes, tile.num_rows - first_row_);
-      product_.load_row_scales(shared_.row_scales[stage] + first_scale, tile.num_rows - first_row_);
-      product_.wait();
-      target::fence_proxy_async_shared();  // the scales were read before the next load may write there
-      release(stage);
-      product_.add_scaled(scale);
+      SWITCHYARD_UNROLL
+      for (int group = 0; group < Config::kNumColumnGroups; ++group) {
+        const int column = first_column_ + group * Config::kColumnGroup;
+        product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
+                       shared_.weights[stage] + column * kPanelRowBytes, num_rows);
+        const float scale = next_scales[group];
+        if (step + 1 < num_steps_) next_scales[group] = target::ld(weight_scales[group] + step + 1);
+        if (group == 0) product_.load_row_scales(shared_.row_scales[stage] + first_scale, num_rows);
+        product_.wait();
+        if (group == Config::kNumColumnGroups - 1) {
+          target::fence_proxy_async_shared();  // the scales were read before the next load may write there
+          release(stage);
+        }
+        product_.add_scaled(group, scale);
+      }
     }
   }
-  SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile) const {
+  // Of a group of this consumer's columns, one for each step.
+  SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int group) const {
     const uint32_t num_column_groups = ceil_div(numbers_.columns, uint32_t{kMatmulScaleGroup});
-    uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup;
+    uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup +
+                            static_cast<uint32_t>(group);
     if (column_group >= num_column_groups) column_group = num_column_groups - 1;  // no columns are stored
     // An expert that is not there has weights of zero, which any scale will do for.
     const uint32_t expert = static_cast<uint32_t>(tile.expert);

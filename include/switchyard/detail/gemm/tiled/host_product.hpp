@@ -65,11 +65,12 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
-// Of fp8: each step's products are sums of their own, which are scaled before they are added up.
+// Of fp8: a step's products with the columns that share a scale are sums of their own, which are scaled
+// before they are added up.
 template <typename Config>
 class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   using Sums = WarpgroupSums<Config>;
-  using Sums::kColumns, Sums::sums_, Sums::has_row, Sums::row;
+  using Sums::sums_, Sums::has_row, Sums::row;
 
  public:
   void clear() {
@@ -81,7 +82,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     if (!has_sums_) return;
     float values[kPanelRowBytes];
     load(rows, row(), values);
-    for (int column = 0; column < kColumns; ++column) {
+    for (int column = 0; column < Config::kColumnGroup; ++column) {
       float column_values[kPanelRowBytes];
       load(weights, column, column_values);
       float sum = 0;
@@ -93,8 +94,10 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     if (has_row() && row() < num_rows) row_scale_ = target::ld(scales + row());
   }
   void wait() {}
-  void add_scaled(float weight_scale) {
-    for (int i = 0; has_sums_ && i < kColumns; ++i) sums_[i] += step_sums_[i] * (row_scale_ * weight_scale);
+  // group: of columns, whose products were started last.
+  void add_scaled(int group, float weight_scale) {
+    for (int i = 0; has_sums_ && i < Config::kColumnGroup; ++i)
+      sums_[group * Config::kColumnGroup + i] += step_sums_[i] * (row_scale_ * weight_scale);
   }
 
  private:
@@ -110,7 +113,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     return values;
   }();
 
-  float step_sums_[kColumns];
+  float step_sums_[Config::kColumnGroup];
   float row_scale_ = 0;
   bool has_sums_ = false;
 };

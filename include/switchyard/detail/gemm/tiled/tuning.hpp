@@ -46,6 +46,7 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8},
     {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
+    {128, 256, 128, 4, MatmulSharing::kNone, MatmulElement::kFP8},
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 

@@ -72,10 +72,11 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
-// Of fp8: each step's products are sums of their own, which are scaled before they are added up.
+// Of fp8: a step's products with the columns that share a scale are sums of their own, which are scaled
+// before they are added up.
 template <typename Config>
 class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
-  using WarpgroupSums<Config>::kColumns, WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
+  using WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
 
  public:
   SWITCHYARD_DEVICE void clear() {
@@ -89,8 +90,8 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
     SWITCHYARD_UNROLL
     for (int step = 0; step < kPanelRowBytes / 32; ++step)  // 32 elements are two units of 16 bytes
-      target::MatrixUnit<kColumns>::multiply_fp8(step_sums_, row_operand + 2 * step,
-                                                 weight_operand + 2 * step, step != 0);
+      target::MatrixUnit<Config::kColumnGroup>::multiply_fp8(step_sums_, row_operand + 2 * step,
+                                                             weight_operand + 2 * step, step != 0);
     target::matrix_commit();
     target::hold_registers(step_sums_);
   }
@@ -104,15 +105,20 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     target::matrix_wait<0>();
     target::hold_registers(step_sums_);
   }
-  SWITCHYARD_DEVICE void add_scaled(float weight_scale) {
+  // group: of columns, whose products were started last.
+  SWITCHYARD_DEVICE void add_scaled(int group, float weight_scale) {
     const float scales[2] = {row_scales_[0] * weight_scale, row_scales_[1] * weight_scale};
     SWITCHYARD_UNROLL
-    for (int i = 0; i < kColumns / 2; ++i)
-      sums_[i] = target::multiply_add(step_sums_[i], scales[i / 2 % 2], sums_[i]);
+    for (int i = 0; i < kGroupSums; ++i) {
+      float& sum = sums_[group * kGroupSums + i];
+      sum = target::multiply_add(step_sums_[i], scales[i / 2 % 2], sum);
+    }
   }
 
  private:
-  float step_sums_[kColumns / 2];
+  static constexpr int kGroupSums = Config::kColumnGroup / 2;
+
+  float step_sums_[kGroupSums];
   float row_scales_[2];
 };
 
