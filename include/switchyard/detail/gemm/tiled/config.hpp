@@ -32,6 +32,8 @@ struct MatmulConfig {
   static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows;
   static constexpr int kNumConsumers = kSplitsRows ? kTileRows / kWarpgroupRows : kTileColumns / 128;
   static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
+  // Two consumers of fp8 start their products in turn: one scales while those of the other run.
+  static constexpr bool kTakesTurns = kIsScaled && kNumConsumers == 2;
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
   // Two consumers want more registers than a block of three warpgroups is launched with.
   static constexpr bool kMovesRegisters = kNumConsumers > 1;

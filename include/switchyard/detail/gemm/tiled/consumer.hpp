@@ -21,14 +21,16 @@ class MatmulConsumer {
                                    int consumer_idx)
       : numbers_(numbers),
         shared_(shared),
+        consumer_idx_(consumer_idx),
         first_row_(Config::kSplitsRows ? consumer_idx * kWarpgroupRows : 0),
         first_column_(Config::kSplitsRows ? 0 : consumer_idx * Config::kConsumerColumns),
         num_steps_(ceil_div(numbers.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
+    if (consumer_idx_ == 1) pass_turn();  // the first one is the other's
     for (;;) {
       const MatmulTile tile = take_tile();
-      if (!tile.is_tile) return;
+      if (!tile.is_tile) break;
       if (first_row_ < tile.num_rows) {
         if constexpr (Config::kIsScaled)
           multiply_scaled(tile);
@@ -39,9 +41,21 @@ class MatmulConsumer {
         pass_over();
       }
     }
+    if (consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
   }
 
  private:
+  static constexpr uint32_t kFirstTurnBarrier = 1;  // a named barrier for each consumer
+
+  SWITCHYARD_DEVICE void take_turn() {
+    if constexpr (Config::kTakesTurns)
+      target::named_barrier_sync(kFirstTurnBarrier + consumer_idx_, 2 * kWarpgroupThreads);
+  }
+  SWITCHYARD_DEVICE void pass_turn() {
+    if constexpr (Config::kTakesTurns)
+      target::named_barrier_arrive(kFirstTurnBarrier + (1 - consumer_idx_), 2 * kWarpgroupThreads);
+  }
+
   // One lane waits for the tile, reads it and tells the others. (A lane that looked at tile_full after the
   // arrival below would miss the phase and wait forever.)
   SWITCHYARD_DEVICE MatmulTile take_tile() {
@@ -102,8 +116,10 @@ class MatmulConsumer {
       SWITCHYARD_UNROLL
       for (int group = 0; group < Config::kNumColumnGroups; ++group) {
         const int column = first_column_ + group * Config::kColumnGroup;
+        take_turn();
         product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
                        shared_.weights[stage] + column * kPanelRowBytes, num_rows);
+        pass_turn();
         const float scale = next_scales[group];
         if (step + 1 < num_steps_) next_scales[group] = target::ld(weight_scales[group] + step + 1);
         if (group == 0) product_.load_row_scales(shared_.row_scales[stage] + first_scale, num_rows);
@@ -135,13 +151,19 @@ class MatmulConsumer {
       const uint32_t stage = stages_.stage();
       wait_for_phase(shared_.full[stage], stages_.parity());
       stages_.advance();
+      for (int group = 0; group < Config::kNumColumnGroups; ++group) {
+        take_turn();
+        pass_turn();
+      }
       release(stage);
     }
   }
 
   // release: this warp has read the stage; pairs with the producer's wait before the next load into it, or
-  // those of both producers of a pair
+  // those of both producers of a pair. Where ordinary loads have read scales, every thread arrives for its
+  // own.
   SWITCHYARD_DEVICE void release(uint32_t stage) {
+    if constexpr (Config::kIsScaled) return shared_.empty[stage].arrive();
     target::sync_warp();
     if constexpr (Config::kIsPair) {
       if (target::lane_idx() < Config::kClusterBlocks)
@@ -165,6 +187,7 @@ class MatmulConsumer {
 
   const MatmulNumbers& numbers_;
   MatmulShared<Config>& shared_;
+  const int consumer_idx_;
   const int first_row_, first_column_;  // of this consumer in a tile
   const uint32_t num_steps_;
   std::conditional_t<Config::kIsScaled, ScaledWarpgroupProduct<Config>, WarpgroupProduct<Config>> product_;

@@ -31,10 +31,11 @@ struct MatmulShared {
   MatmulTile tile;
 
   SWITCHYARD_DEVICE void init_barriers() {
-    constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
+    constexpr uint32_t kNumConsumerThreads = Config::kNumConsumers * kWarpgroupThreads;
+    constexpr uint32_t kNumConsumerWarps = kNumConsumerThreads / kWarpSize;
     for (int stage = 0; stage < Config::kNumStages; ++stage) {
       full[stage].init(1);
-      empty[stage].init(kNumConsumerWarps * Config::kClusterBlocks);
+      empty[stage].init(Config::kIsScaled ? kNumConsumerThreads : kNumConsumerWarps * Config::kClusterBlocks);
     }
     tile_full.init(1);
     tile_empty.init(kNumConsumerWarps + 1);  // and the producer
