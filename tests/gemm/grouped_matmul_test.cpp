@@ -469,6 +469,7 @@ TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
   EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 1024, 4096, 7168)), "128x256x64x4");
   EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 32, 4096, 7168)), "64x128x128x8 fp8");
   EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 1024, 4096, 7168)), "128x256x128x4 fp8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 128, 4096, 7168)), "128x128x128x6 fp8");
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
     for (const int64_t columns : {8, 128, 136, 7168})
       for (const MatmulElement element : {kBF16, kFP8}) {

@@ -58,7 +58,7 @@ constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_
                                             int64_t /*inner*/) {
   if (element == MatmulElement::kFP8) {
     if (rows_per_group <= 64) return {64, 128, 128, 8, MatmulSharing::kNone, element};
-    if (columns <= 128) return {128, 128, 128, 6, MatmulSharing::kNone, element};
+    if (columns <= 128 || rows_per_group <= 128) return {128, 128, 128, 6, MatmulSharing::kNone, element};
     return {128, 256, 128, 4, MatmulSharing::kNone, element};
   }
   if (rows_per_group <= 16) return {64, 128, 64, 8};
