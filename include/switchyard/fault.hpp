@@ -1,6 +1,10 @@
-// What a kernel leaves behind when a wait runs out of time or its input is bad. The first to find a fault on
-// a rank writes the rank's record, which the host can read, and poisons all ranks, whose kernels then leave.
-// (A step over capacity poisons nobody, and has a record of its own.)
+// What a kernel reports when a wait misses its deadline or its input is invalid. The first thread of a rank
+// that finds a fault writes the rank's FaultRecord, which the host can read, and poisons all ranks: their
+// kernels then return without finishing the step. (A step over capacity poisons no rank, and has a record of
+// its own.)
+//
+// ExpertParallel owns the records; ExpertParallel::fault() returns a copy, and ExpertParallel::synchronize()
+// turns the fault into a Status. ExpertParallel::reset() clears the records.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +12,47 @@
 
 namespace switchyard {
 
+// What went wrong. `seen`, `expected`, `late_rank` and `expert` are fields of FaultRecord.
 enum class FaultKind : uint32_t {
   kNone,
-  kTimeout,      // `late_rank` did not deliver in time
+  kTimeout,      // `late_rank` did not deliver before the deadline
   kBadExpertId,  // topk_ids holds `seen`; valid are -1 and [0, expected)
-  kTooManyRows,  // the step has `seen` rows for this rank, the output holds `expected`
-  // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks see it and skip the
-  // step; none is poisoned, and the next step may come.
+  kTooManyRows,  // the step has `seen` rows for this rank, whose output holds `expected`
+  // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks skip the step; none is
+  // poisoned, and the next step may follow.
   kOverCapacity,
-  kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
-  // src_info sends a row of `expert` back to (k << 32 | token) `seen` of `late_rank`; both halves must be
-  // below those of `expected`. The row was sent nowhere.
+  kOtherTokens,  // `late_rank` has `seen` tokens and this rank `expected`; the numbers must be equal
+  // src_info names the token and k, packed as (k << 32 | token), `seen` of `late_rank` as the source of a row
+  // of `expert`; both halves must be below those of `expected`. The row was not sent.
   kBadSourceInfo,
-  kNoExpertRows,  // this rank received `seen` rows, and combine was given none to send back
+  kNoExpertRows,  // this rank received `seen` rows, but combine got no expert rows to send back
 };
 
+// The call whose kernel found the fault, or in which a traced event happened.
 enum class Phase : uint32_t { kNone, kDispatchAsync, kDispatchWait, kCombineAsync, kCombineWait, kAllReduce };
 
+// Returns the name of the call, such as "dispatch_async".
 const char* to_string(Phase phase);
 
+// The first fault that a rank found. Kernels write it; the host may read the other fields once `state` is
+// kWritten.
 struct alignas(64) FaultRecord {
+  // A thread claims a clear record before it writes, so that only the first fault is kept.
   enum State : uint32_t { kClear, kClaimed, kWritten };
   uint32_t state;
   FaultKind kind;
   Phase phase;
-  int32_t waiting_rank;
-  int32_t late_rank;  // -1: no rank in particular
-  int32_t expert;     // global index; -1: no expert in particular
+  int32_t waiting_rank;  // the rank that found the fault
+  int32_t late_rank;     // -1: no rank in particular
+  int32_t expert;        // global index; -1: no expert in particular
   uint64_t expected;
   uint64_t seen;
-  uint64_t elapsed_ns;
+  uint64_t elapsed_ns;  // kTimeout: how long the rank has waited
 };
 static_assert(sizeof(FaultRecord) == 64);
 
+// Returns a sentence for people: who waited where for whom and for how long, or which value broke which
+// limit.
 std::string describe(const FaultRecord& record);
 
 }  // namespace switchyard

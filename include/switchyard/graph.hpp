@@ -1,4 +1,4 @@
-// Launches of all ranks, recorded once by World::capture() and replayed as one.
+// Graph: launches of all ranks, recorded once by World::capture() and replayed as one.
 //
 //   auto graph = world->capture([&] { return ep->dispatch(..); }).value();
 //   for (;;) { graph->launch(); .. graph->synchronize(); }
@@ -12,20 +12,33 @@
 
 namespace switchyard {
 
+// The time between two marks of a graph.
 struct GraphPhase {
-  std::string name;
+  std::string name;  // as given to World::mark()
   double microseconds;
 };
 
-// Must not outlive its world. Waits for its last launch when it goes.
+// A captured graph over the streams of all ranks.
+//
+// Ownership: the caller owns the graph, which must not outlive its world. The graph holds pointers to the
+// buffers, and to the memory of the ExpertParallel, Attention and GroupedMatmul, that were used inside
+// capture(): all of them must outlive its last launch. A reset() with fewer ranks makes the graphs captured
+// before it invalid. The destructor blocks until the last launch has ended.
+// Stream: a launch begins when everything on the streams of all ranks has ended, and everything that is
+// enqueued later on any of them begins when the launch has ended.
+// Threads: one thread at a time, and no launches on the world's streams from other threads while launch()
+// runs.
+// Errors: launch() returns what can be seen when it enqueues, synchronize() what went wrong while kernels
+// ran. Neither reports faults: ExpertParallel::synchronize() does.
 class Graph {
  public:
-  // Enqueues everything once more: after what is on the stream of any rank, before what comes on any of them
-  // later. On the emulator a graph with marks runs to its end here.
+  // Enqueues all recorded launches and returns. On the emulator a graph with marks has run up to its last
+  // mark when launch() returns.
   Status launch();
-  // Waits for the last launch. Whether a step of it met a fault is for ExpertParallel::synchronize() to say.
+  // Blocks until the last launch has ended.
   Status synchronize();
-  // The phases that World::mark() began, in order, as the last launch took them; that launch must have ended.
+  // Returns the phases that World::mark() began, in order, with their times in the last launch. The launch
+  // must have ended; otherwise, and before the first launch, this is kFailedPrecondition.
   Result<std::vector<GraphPhase>> elapsed() const;
 
  private:

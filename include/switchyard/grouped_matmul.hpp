@@ -1,7 +1,10 @@
-// Grouped matmul over rows of bf16 or blockwise fp8, as dispatch leaves them: each group's rows times the
-// weights of its expert. Persistent blocks stream tiles (gemm/tiled/). A GroupedMatmul is made once for a
-// shape, checks it and keeps what its launches need; run() only launches, so it can be recorded as a graph.
-// How many rows each group has is read on the device.
+// GroupedMatmul: a persistent matmul over the groups of rows that dispatch writes, in bf16 or blockwise fp8,
+// with an output in bf16. The rows of each group are multiplied by the weights of the group's expert. The
+// kernel reads the number of rows of each group on the device, so the host need not know it.
+//
+//   auto matmul = GroupedMatmul::create(rank, {.num_groups = 32, .inner = 7168, .columns = 4096,
+//                                              .max_rows = 4096}).value();
+//   Status status = matmul->run({rows, weights, output, row_offsets});
 #pragma once
 
 #include <memory>
@@ -12,49 +15,63 @@
 
 namespace switchyard {
 
+// The sizes of a grouped matmul; they are fixed when it is made.
 struct GroupedMatmulShape {
   int num_groups = 1;
-  int num_experts = 0;                           // of the weights; 0: as many as groups
+  int num_experts = 0;                           // how many experts the weights have; 0: num_groups
   MatmulElement element = MatmulElement::kBF16;  // of rows and weights; the output is bf16
-  int inner = 0;                                 // K, a multiple of 8; of fp8, 16
+  int inner = 0;                                 // K, a multiple of 8; of 16 in fp8
   int columns = 0;                               // N, a multiple of 8
-  int64_t max_rows = 0;                          // of all groups together: rows that the tensors hold
-  // Group g begins at row g * group_capacity (masked: counts come with the tensors); 0: by row_offsets.
+  int64_t max_rows = 0;                          // how many rows the tensors hold, of all groups together
+  // If not 0, group g begins at row g * group_capacity, and row_counts say how many of its rows are used. If
+  // 0, groups begin where row_offsets say.
   int64_t group_capacity = 0;
-  // What the tuning is chosen for; 0: max_rows / num_groups.
+  // How many rows a group has on average, by which the tuning is chosen; 0: max_rows / num_groups.
   int64_t expected_rows_per_group = 0;
-  int num_blocks = 0;                  // a budget; 0: one per multiprocessor
-  std::optional<MatmulTuning> tuning;  // none: chosen
+  int num_blocks = 0;                  // the most blocks of a launch; 0: one per multiprocessor
+  std::optional<MatmulTuning> tuning;  // if empty, choose_matmul_tuning() chooses it
 };
 
-// In memory of the rank's device, 16-byte aligned, without gaps.
+// The tensors of one launch, in memory of the rank's device. Rows, weights and output are contiguous and
+// 16-byte aligned. Kernels do not check offsets, counts and ids: these must lie within the shape.
 struct GroupedMatmulTensors {
   const void* rows = nullptr;             // [max_rows][K]
-  const void* weights = nullptr;          // [expert][N][K]
-  bf16* output = nullptr;                 // [max_rows][N]; rows of no group are left as they are
+  const void* weights = nullptr;          // [num_experts][N][K]
+  bf16* output = nullptr;                 // [max_rows][N]; rows of no group are not written
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids = nullptr;    // [num_groups]; null: group g has the weights of expert g
-  // fp8: element = code * scale. [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 leaves them;
-  // and [expert][ceil(N / 128)][ceil(K / 128)].
+  // fp8: element = code * scale. [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 writes them.
   const float* row_scales = nullptr;
+  // fp8: [num_experts][ceil(N / 128)][ceil(K / 128)].
   const float* weight_scales = nullptr;
 };
 
+// A grouped matmul of one shape on one rank.
+//
+// Ownership: the caller owns the object, and the rank must outlive it. The object owns the word from which
+// blocks take their tiles; the caller owns the tensors, which must stay valid until the launch has ended. The
+// object may be destroyed while its launches run, but must outlive the launches of a graph that holds one.
+// Stream: run() enqueues one kernel on the rank's stream and returns. It allocates nothing, waits for nothing
+// and copies nothing, so it can be captured as a graph.
+// Threads: one call at a time. Launches of one object must not overlap; on the rank's stream they never do.
+// Errors: create() and run() check shape and pointers and return kInvalidArgument with the argument, its
+// value and its limit. What the kernel reads on the device is not checked.
 class GroupedMatmul {
  public:
-  // `rank` must outlive the object.
+  // Checks the shape, chooses the tuning, loads the kernel and allocates what its launches need.
   static Result<std::unique_ptr<GroupedMatmul>> create(Rank& rank, const GroupedMatmulShape& shape);
 
-  // Launches on the rank's stream and returns. One launch of a GroupedMatmul at a time. An output is the sum
-  // over K of exact products, in fp32, in an order of the target's, rounded once to bf16; it has the same
-  // bits from run to run and for every number of blocks. (Of fp8 the matrix unit adds up 128 products with
-  // fewer bits than fp32 has; all else is in fp32.)
+  // Enqueues the matmul. An output element is the sum over K of exact products, in fp32, in an order that the
+  // target sets, rounded once to bf16. It has the same bits from run to run and for every number of blocks.
+  // In fp8 the matrix unit adds 128 products with fewer bits than fp32 has; all other sums are in fp32.
   Status run(const GroupedMatmulTensors& tensors);
 
+  // The shape as given, with num_experts and expected_rows_per_group filled in.
   const GroupedMatmulShape& shape() const { return shape_; }
   const MatmulTuning& tuning() const { return kernel_.tuning; }
-  uint32_t num_blocks() const { return num_blocks_; }  // of a launch: whole pairs where they work so
+  // The blocks of a launch. The number is even if blocks work in pairs.
+  uint32_t num_blocks() const { return num_blocks_; }
 
  private:
   GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel, uint32_t num_blocks);

@@ -1,16 +1,23 @@
-// Starting early: a kernel between dispatch_async and dispatch_wait on a rank's stream (a grouped matmul,
-// say) may work on an expert as soon as the rows of all ranks for it are there.
-// ExpertParallel::row_readiness() gives what it needs; dispatch_wait must follow all the same.
+// RowReadiness: for kernels of your own that start before dispatch has ended. A kernel that is launched
+// between dispatch_async and dispatch_wait on a rank's stream, such as a grouped matmul, may work on an
+// expert as soon as the rows of all ranks for it have arrived. ExpertParallel::row_readiness() returns what
+// the kernel needs. dispatch_wait must follow on the same stream.
 #pragma once
 
 #include "switchyard/detail/ep/direct/wait_for_step.hpp"
 
 namespace switchyard {
 
+// Pointers into the rank's memory, passed to a kernel by value.
+//
+// Ownership: the ExpertParallel owns what the pointers point to. They stay valid until it is destroyed or
+// reset with fewer ranks, so a graph may hold them.
+// Stream: the kernel runs on the rank's stream, behind dispatch_async. It must not admit a dependent launch
+// before its last wait, and may have as many blocks as were passed to row_readiness().
 struct RowReadiness {
   const uint64_t* cells;       // [n_local_experts][n_ranks], a StepCell each
-  const int32_t* num_steps;    // whose dispatch has ended; the one under way is the next
-  const int32_t* row_offsets;  // [n_local_experts + 1], known before any row is there
+  const int32_t* num_steps;    // how many dispatches have ended; the current step has the next number
+  const int32_t* row_offsets;  // [n_local_experts + 1]; this rank's dispatch_async has written them
   int32_t n_ranks;
   FaultChannel fault;  // takes experts by their local index
 };
@@ -19,8 +26,9 @@ struct RowReadiness {
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Waits until every rank has written its rows of this expert, and acquires them for the calling thread.
-// False: as wait_for().
+// Waits until every rank has written its rows of this expert, and acquires them for the calling thread. Other
+// threads of the block may read the rows after a barrier. Returns false if a deadline has passed or the rank
+// is poisoned: the kernel must then return without reading the rows.
 SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int local_expert_idx) {
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
   bool arrived = true;

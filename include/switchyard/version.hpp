@@ -1,4 +1,5 @@
-// The version of Switchyard. It is told here alone: CMakeLists.txt reads this line.
+// The version of Switchyard, as MAJOR.MINOR.PATCH. CMakeLists.txt reads it from this line: it stands nowhere
+// else.
 #pragma once
 
 namespace switchyard {
