@@ -26,7 +26,7 @@ struct CheckOutput {
     if (target::thread_idx() == 0 && is_last_block()) compare();
   }
 
-  // Deals 16 bytes at a time to all threads of the launch, always in the same way.
+  // All threads of the launch share the output, 16 bytes at a time, always in the same way.
   template <typename Work>
   SWITCHYARD_DEVICE static void for_each_vector(uint64_t num_bytes, Work work) {
     const uint64_t num_threads =

@@ -1,10 +1,10 @@
 // EPLocalSyncCounters: the int32 counters through which the blocks of one rank synchronise, one region per
-// kernel. dispatch_wait and combine_async share a region: the one leaves there what the other reads. All are
-// 0 before the first step and, but for what a comment below says lasts, after each.
+// kernel. dispatch_wait and combine_async share a region: the first leaves there what the second reads. All
+// counters are 0 before the first step and after each step, except those that a comment below says last.
 //
 // The slotted protocol uses all three regions. The direct protocol reserves no slots and knows every row
-// before it moves: what it counts, and keeps from step to step, lies in the region of dispatch_async alone
-// (DirectCounters in ep/direct/layout.hpp), and the other two stay 0.
+// before it moves: what it counts, and keeps from step to step, is in the region of dispatch_async only
+// (DirectCounters in ep/direct/layout.hpp), and the other two regions stay 0.
 #pragma once
 
 #include <cassert>
@@ -17,8 +17,8 @@
 
 namespace switchyard {
 
-// Ranks that may form one direct-store group. 64 is the largest power of two within a rack of 72 GPUs that
-// NVLink joins, and a rank then fits into the 6 bits that packed words have for it (ScaleSource in
+// The most ranks that may store to each other's memory. 64 is the largest power of two within a rack of 72
+// GPUs that NVLink joins, and a rank then fits into the 6 bits that packed words have for it (ScaleSource in
 // ep/direct/layout.hpp).
 inline constexpr int MAX_GPUS_PER_NODE = 64;
 
@@ -45,7 +45,7 @@ concept CounterBuffer = requires(const T& buffer) {
   { buffer.size() } -> std::convertible_to<size_t>;
 };
 
-// The number of experts is a type's, or a value's where the type leaves it open.
+// The number of experts is part of the type, or a value if the type leaves it open.
 inline constexpr int kRunTimeExperts = 0;
 
 template <int kNumExperts>
@@ -70,7 +70,7 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
   SWITCHYARD_HD constexpr explicit EPLocalSyncCounters(int32_t* memory) requires(kIsFixed) : ptr(memory) {}
   SWITCHYARD_HD constexpr EPLocalSyncCounters(int32_t* memory, int num_experts) requires(!kIsFixed)
       : SyncCounterLayoutOf<n_experts>{num_experts}, ptr(memory) {}
-  // Of a buffer, which must hold total_size() elements and outlive the counters.
+  // The buffer must hold total_size() elements and outlive the counters.
   template <CounterBuffer Buffer>
   explicit EPLocalSyncCounters(const Buffer& buffer) requires(kIsFixed) : ptr(buffer.data()) {
     assert(buffer.size() >= static_cast<size_t>(total_size()));
@@ -80,7 +80,8 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
       : EPLocalSyncCounters(buffer.data(), num_experts) {
     assert(buffer.size() >= static_cast<size_t>(this->layout().total_size()));
   }
-  // Either kind of the other: a kernel of a fixed number of experts is launched with the counters of any.
+  // Each kind converts to the other: a kernel with a fixed number of experts is launched with counters whose
+  // type leaves the number open.
   template <int kOther>
   SWITCHYARD_HD constexpr EPLocalSyncCounters(const EPLocalSyncCounters<kOther>& other)  // NOLINT
       requires(kIsFixed != EPLocalSyncCounters<kOther>::kIsFixed)
@@ -92,7 +93,7 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
     return kIsFixed ? "EPLocalSyncCounters[" + std::to_string(n_experts) + "]" : "EPLocalSyncCounters";
   }
 
-  // In int32 elements. Where the number of experts is left to run time, SyncCounterLayout tells them.
+  // Sizes in int32 elements. If the number of experts is known at run time only, SyncCounterLayout has them.
   SWITCHYARD_HD static constexpr int dispatch_async_size() requires(kIsFixed) {
     return SyncCounterLayout{n_experts}.dispatch_async_size();
   }
@@ -119,15 +120,15 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
   // The counters of the slotted protocol by name. A pair is (local expert, rank): local_expert_idx * n_ranks
   // + rank.
 
-  // dispatch_async: slots handed out, and messages copied, per expert. The MAX_GPUS_PER_NODE words behind
-  // them are unused.
+  // dispatch_async: the slots reserved and the messages copied, per expert. The MAX_GPUS_PER_NODE words
+  // behind them are unused.
   SWITCHYARD_HD constexpr int32_t* reserved(int expert_idx) const { return ptr + expert_idx; }
   SWITCHYARD_HD constexpr int32_t* finished(int expert_idx) const {
     return ptr + this->layout().n_experts + expert_idx;
   }
 
-  // dispatch_wait / combine_async, regions A to G. A and B last until the next dispatch_wait. C counts the
-  // rows that repeated ids make, until combine_async puts it back. E, F and G are there for the layout: no
+  // dispatch_wait and combine_async, regions A to G. A and B last until the next dispatch_wait. C counts the
+  // rows of repeated ids, until combine_async resets it. E, F and G are part of the layout but unused: no
   // block waits for another to learn the offsets.
   SWITCHYARD_HD constexpr int32_t* row_end(int pair_idx) const { return wait_region(0) + 2 * pair_idx; }  // A
   SWITCHYARD_HD constexpr int32_t* row_count(int pair_idx) const {                                        // A
@@ -142,7 +143,7 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
   SWITCHYARD_HD constexpr int32_t* send_buf_ready() const { return wait_region(4) + 2; }                 // F
   SWITCHYARD_HD constexpr int32_t* shared_expert_started() const { return wait_region(4) + 3; }          // G
 
-  // combine_wait. One word, whatever the number of blocks.
+  // combine_wait: one word, whatever the number of blocks.
   SWITCHYARD_HD constexpr int32_t* combine_blocks_left() const { return get_combine_wait_ptr(); }
 
  private:

@@ -1,4 +1,4 @@
-// What kernels report faults through, and notice those of others by.
+// How kernels report faults and notice the faults of other ranks.
 #pragma once
 
 #include "switchyard/detail/sync/counters.hpp"
@@ -7,23 +7,23 @@
 
 namespace switchyard {
 
-// False only in builds that measure what checking costs (SWITCHYARD_UNCHECKED): kernels then wait for ever,
-// believe their input and never find a fault.
+// False only in builds that measure what the checks cost (SWITCHYARD_UNCHECKED): these have no deadlines and
+// no input checks, and never report a fault.
 #if defined(SWITCHYARD_UNCHECKED)
 inline constexpr bool kChecked = false;
 #else
 inline constexpr bool kChecked = true;
 #endif
 
-// What a kernel needs to report a fault and to notice one, and to say how long it waited.
+// What a kernel needs to report a fault, to notice one, and to bound and trace its waits.
 struct FaultChannel {
-  FaultRecord* record;                  // this rank's, in memory the host can read
-  FaultRecord* skipped;                 // the same for a step over capacity, which breaks nothing
-  uint32_t* poison[MAX_GPUS_PER_NODE];  // each rank's: 0, or 1 + the rank that found a fault
+  FaultRecord* record;                  // this rank's, in memory that the host can read
+  FaultRecord* skipped;                 // the same for a step over capacity, after which steps go on
+  uint32_t* poison[MAX_GPUS_PER_NODE];  // of each rank: 0, or 1 + the rank that found a fault
   int32_t my_rank;
   int32_t n_ranks;
-  // Added to the ranks and experts that a kernel names: a rank that does not exchange tokens is a world of
-  // its own to its kernels, but not to who reads what they report.
+  // Added to the ranks and experts that a kernel names. To its kernels, a rank that skips the all-to-all is a
+  // world of one rank; what they report has the numbers of the real world.
   int32_t first_rank;
   int32_t first_expert;
   uint64_t timeout_ns;

@@ -1,5 +1,5 @@
-// What `switchyard bench ep --repeat-check` puts behind every step: is the output what it must be? A hash on
-// the device answers, so that replays follow each other with nothing of the host in between.
+// What `switchyard bench ep --repeat-check` runs after every step: a kernel that hashes the output and
+// compares it with the expected hash on the device, so that replays follow each other without the host.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace switchyard {
 
-// Lives in device memory. The kernel leaves `sum` and `blocks_done` as it found them, at zero.
+// This struct lies in device memory. The kernel leaves `sum` and `blocks_done` at zero, as it found them.
 struct OutputCheck {
   uint64_t expected;       // output_hash() of the right output
   uint64_t num_checked;    // outputs so far
-  uint64_t num_different;  // of those, with another hash
-  uint64_t sum;            // of the blocks that are done
+  uint64_t num_different;  // how many of those had another hash
+  uint64_t sum;            // the hashes of the blocks that are done
   int32_t blocks_done;
 };
 
-// Hashes the output, then overwrites it and `scratch`: what the next step does not write cannot look right.
+// The kernel hashes the output, then overwrites it and `scratch`: memory that the next step fails to write
+// cannot look right.
 struct CheckOutputParams {
   OutputCheck* check;
   std::byte* output;
@@ -27,9 +28,10 @@ struct CheckOutputParams {
   uint64_t scratch_bytes;
 };
 
-inline constexpr uint32_t kOverwritten = 0xffffffffu;  // as bf16: not a number
+inline constexpr uint32_t kOverwritten = 0xffffffffu;  // as bf16: NaN
 
-// What one word adds to the hash. The sum does not depend on the order of the words, but on their places.
+// What one word adds to the hash. The sum does not depend on the order of addition, but on the index of each
+// word.
 SWITCHYARD_HD constexpr uint64_t hash_of_word(uint64_t word, uint64_t word_idx) {
   uint64_t value = word + (word_idx + 1) * 0x9e3779b97f4a7c15ull;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -37,7 +39,7 @@ SWITCHYARD_HD constexpr uint64_t hash_of_word(uint64_t word, uint64_t word_idx) 
   return value ^ (value >> 31);
 }
 
-// On the host, of what an output must be.
+// The hash of the expected output, on the host.
 inline uint64_t output_hash(const void* output, uint64_t output_bytes) {
   uint64_t sum = 0;
   for (uint64_t word_idx = 0; word_idx < output_bytes / sizeof(uint64_t); ++word_idx) {

@@ -1,4 +1,4 @@
-// A kernel that only tells the time: what `switchyard run` puts between its phases.
+// A kernel that only records the time: `switchyard run` launches it between its phases.
 #pragma once
 
 #include "switchyard/detail/sync/time_stamp_params.hpp"

@@ -4,7 +4,7 @@
 
 namespace switchyard {
 
-// When a rank's stream has come so far, by the clock of its target.
+// Where to store the time at which a rank's stream reached the kernel, on the clock of its target.
 struct TimeStampParams {
   uint64_t* reached_ns;
 };

@@ -5,8 +5,8 @@
 
 namespace switchyard {
 
-// Where the blocks of one rank write: each has its own events and its own count of them, which goes on
-// counting when `events_per_block` are full. Null: nothing is traced.
+// The events of one rank. Each block has its own events and its own count of them, which keeps counting when
+// `events_per_block` events are stored. If the pointers are null, nothing is traced.
 struct TraceBuffer {
   TraceEvent* events;    // [num_blocks][events_per_block]
   uint64_t* num_events;  // [num_blocks]

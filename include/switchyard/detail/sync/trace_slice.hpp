@@ -1,6 +1,6 @@
-// Writing trace events from inside a kernel. On the host a slice costs one branch when there is no trace. On
-// CUDA even code that never runs costs, in registers and instruction cache: kernels that can trace are
-// compiled apart, with SWITCHYARD_TRACED, and in all others the slices are nothing.
+// How kernels record trace events. On the host a slice costs one branch when tracing is off. On CUDA even
+// code that never runs costs registers and instruction cache: kernels that can trace are compiled separately,
+// with SWITCHYARD_TRACED, and in all others a slice is empty.
 #pragma once
 
 #include "switchyard/detail/sync/trace_buffer.hpp"
@@ -16,7 +16,8 @@ inline constexpr bool kCanTrace = true;
 
 SWITCHYARD_DEVICE bool is_on(const TraceBuffer& trace) { return kCanTrace && trace.events != nullptr; }
 
-// By any thread of the block. The host reads events when the launch has ended: that orders them.
+// Any thread of the block may record an event. The host reads the events when the launch has ended, which
+// orders them.
 SWITCHYARD_DEVICE void record(const TraceBuffer& trace, const TraceEvent& event) {
   const uint64_t block_idx = static_cast<uint64_t>(target::block_idx());
   const uint64_t event_idx = target::atomic_add_relaxed_device(&trace.num_events[block_idx], uint64_t{1});
@@ -30,7 +31,7 @@ SWITCHYARD_DEVICE void record(const TraceBuffer& trace, const TraceEvent& event)
   target::st(&recorded.expert, event.expert);
 }
 
-// A role of the block, from here to the end of the scope, as thread 0 sees it.
+// Records a role of the block, from the construction to the end of the scope, in thread 0.
 class TraceSlice {
  public:
   SWITCHYARD_DEVICE TraceSlice(const TraceBuffer& trace, Phase phase, TraceName name)

@@ -1,5 +1,5 @@
-// Waiting for a peer inside a kernel: every such wait has a deadline, notices poison, and names who it waited
-// for.
+// Waits for a peer inside a kernel: every such wait has a deadline, notices poison, and names the rank that
+// it waited for.
 #pragma once
 
 #include "switchyard/detail/sync/fault_channel.hpp"
@@ -8,7 +8,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Who waits where for what: all that a fault record says besides what was seen.
+// Who waits where for what: everything in a fault record except what was seen.
 struct WaitSite {
   Phase phase;
   int late_rank;
@@ -16,14 +16,14 @@ struct WaitSite {
   uint64_t expected;
 };
 
-// The same by the numbers that ranks and experts have outside the kernel.
+// Translates the rank and the expert to the numbers that they have outside the kernel.
 SWITCHYARD_DEVICE WaitSite in_world(const FaultChannel& channel, WaitSite site) {
   if (site.late_rank >= 0) site.late_rank += channel.first_rank;
   if (site.expert >= 0) site.expert += channel.first_expert;
   return site;
 }
 
-// Fills in the record, if it is clear.
+// Writes the record if it is clear: the first fault of a rank is kept.
 SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind kind, const WaitSite& site,
                                     uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
@@ -42,12 +42,12 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
   }
 }
 
-// Records the fault, if it is this rank's first, and tells all ranks to leave.
+// Records the fault, if it is this rank's first, and poisons all ranks.
 SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
   record_fault(*channel.record, channel.my_rank, kind, in_world(channel, site), seen, elapsed_ns);
-  SWITCHYARD_ROLLED  // code that never runs is in the way of code that does
+  SWITCHYARD_ROLLED  // unrolled, this rarely executed code would fill the instruction cache
       for (int rank = 0; rank < channel.n_ranks; ++rank) target::atomic_cas_acq_rel_system(
           channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
 }
@@ -56,28 +56,28 @@ SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
   return kChecked && target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
 }
 
-// The same asked once per block, by its last thread, which has the least else to do. For
-// sync_block_all_well().
+// The same, polled once per block by its last thread, which has the least to do. For sync_block_all_well().
 SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
   return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(channel);
 }
 
-// A barrier of the block; true if no thread has found anything wrong.
+// A barrier of the block. Returns true if no thread has found a fault.
 SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
   if constexpr (kChecked) return !target::sync_block_any(!is_well);
   target::sync_block();
   return true;
 }
 
-// Waits until `done(load())`. False if a peer has poisoned this rank or time ran out (which it then reports):
-// the caller must leave without touching what it waited for. `load` carries the acquire; the value is left in
-// `seen`. A wait whose first look is not its last is traced.
+// Waits until `done(load())`. Returns false if a peer has poisoned this rank, or if the deadline has passed,
+// which it then reports as a fault: the caller must return without accessing what it waited for. `load` has
+// the acquire; `seen` is the value that it last returned. A wait that is not satisfied at its first poll is
+// traced.
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
                                 Done done) {
   if (in_world(channel, site).late_rank != channel.my_rank) target::check_may_wait_for_peer();
   if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
-  // What is there already, or very soon, needs neither clock nor poison.
+  // A value that has arrived already, or arrives very soon, needs neither clock nor poison.
   if (!is_on(channel.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
   const uint64_t start_ns = target::now_ns();
   const WaitSite named = in_world(channel, site);
@@ -86,12 +86,12 @@ SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& sit
   uint32_t num_looks = 0;
   const bool ended = target::wait_until(
       [&] {
-        // Lanes of a warp leave the loop together: only here does each know when it looked last.
+        // The lanes of a warp leave the loop together, so each records here when it polled last.
         if (is_on(channel.trace)) [[unlikely]] {
           looked_ns = target::now_ns();
           ++num_looks;
         }
-        // Both loads are under way before either is looked at: the check for poison adds no time to a poll.
+        // Both loads are in flight before either is used: the check for poison adds no latency to a poll.
         const bool poisoned = is_poisoned(channel);
         seen = load();
         arrived = done(seen);

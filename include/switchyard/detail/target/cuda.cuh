@@ -1,4 +1,5 @@
-// The vocabulary on CUDA; sm_90 and later. Inline assembly is here and in cuda_matrix*.cuh alone.
+// The vocabulary on CUDA; sm_90 and later. Inline assembly is allowed here and in cuda_matrix*.cuh only.
+// target/host.hpp says what each word means.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -65,7 +66,7 @@ SWITCHYARD_DEVICE float add_product(float sum, float a, float b) { return __fadd
 SWITCHYARD_DEVICE float divide(float dividend, float divisor) { return __fdiv_rn(dividend, divisor); }
 // a * b must be exact, so that one rounding is as good as two.
 SWITCHYARD_DEVICE float add_exact_product(float sum, float a, float b) { return __fmaf_rn(a, b, sum); }
-// Neither is NaN.
+// Neither argument may be NaN.
 SWITCHYARD_DEVICE float min_f32(float a, float b) { return fminf(a, b); }
 SWITCHYARD_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
@@ -88,7 +89,7 @@ SWITCHYARD_DEVICE void from_e4m3x2(uint16_t codes, float& first, float& second) 
       : "r"(halves));
 }
 SWITCHYARD_DEVICE uint32_t to_bf16x2(float first, float second) {
-  if (first != first || second != second)  // the instruction has a NaN of its own
+  if (first != first || second != second)  // the instruction would return another NaN
     return to_bf16(first).bits | static_cast<uint32_t>(to_bf16(second).bits) << 16;
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
@@ -103,7 +104,7 @@ SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
 // The mask must not be 0.
 SWITCHYARD_DEVICE int lowest_set_bit(uint32_t mask) { return __ffs(static_cast<int>(mask)) - 1; }
 
-// Memory that crosses threads.
+// Memory that several threads share.
 namespace detail {
 template <Scope kScope>
 inline constexpr cuda::thread_scope kThreadScope = kScope == Scope::kBlock    ? cuda::thread_scope_block
@@ -127,7 +128,7 @@ SWITCHYARD_DEVICE void store(T* p, T value) {
 }
 template <Order kOrder, Scope kScope, typename T>
 SWITCHYARD_DEVICE T fetch_add(T* p, T value) {
-  // So that the compiler sees what is in shared memory; an atomic_ref hides it.
+  // An atomic_ref would hide from the compiler that the address is in shared memory.
   if constexpr (kOrder == Order::kRelaxed && kScope == Scope::kBlock && sizeof(T) == sizeof(uint32_t))
     return atomicAdd_block(p, value);
   return cuda::atomic_ref<T, detail::kThreadScope<kScope>>(*p).fetch_add(value, detail::kMemoryOrder<kOrder>);
@@ -236,16 +237,16 @@ SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
   return true;
 }
 
-// What a kernel must be told once before it is launched. Every call says the same, whatever the launch:
-// threads that launch a kernel with different sizes do not undo each other's.
+// Sets the attributes of a kernel before it is launched. They do not depend on the launch, so threads that
+// launch the kernel with different sizes do not overwrite each other's attributes.
 inline cudaError_t prepare_kernel(const void* kernel) {
   cudaFuncAttributes attributes{};
   cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(kMaxSharedBytes - attributes.sharedSizeBytes));
-  // One split between L1 and shared memory for all our kernels: a multiprocessor changes it only when idle,
-  // and a block that waits for that while others wait for the block would wait for ever.
+  // All our kernels have the same split between L1 and shared memory. A multiprocessor changes it only when
+  // idle: a block that waited for that while resident blocks wait for it would wait forever.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
@@ -262,7 +263,8 @@ struct ResidentKernel {
   uint64_t shared_bytes;
 };
 
-// Blocks of `num_threads` that fit on the current device at once, of whichever kernel needs the most.
+// Returns how many blocks of `num_threads` can be resident on the current device at once, whichever of the
+// kernels they run.
 template <size_t kNumKernels>
 Result<int> max_resident_blocks(const ResidentKernel (&kernels)[kNumKernels], int num_threads) {
   int device = 0, num_multiprocessors = 0;

@@ -1,5 +1,5 @@
-// The words of tile kernels on CUDA: tensor maps and the loads they steer, the matrix unit, and what a
-// warpgroup's softmax is made of. Assembly is here and in the two files beside it alone.
+// The words of tile kernels on CUDA: tensor maps and tensor loads, the matrix unit, and the words of a
+// warpgroup's softmax. Assembly is allowed here and in the two files beside it only.
 #pragma once
 
 #include <cuda.h>
@@ -12,12 +12,12 @@ namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 inline constexpr size_t kTileAlignment = 1024;  // of a tile in shared memory, for the swizzle
 
-// A tensor as the copy engine sees it; lives in the parameters of a kernel.
+// A tensor as the copy engine sees it. It must be a kernel parameter.
 struct TensorMap {
   CUtensorMap map;
 };
 
-// Boxes land in shared memory with the 16-byte units of a row permuted by the row (128-byte swizzle).
+// In shared memory the 16-byte units of each row of a box are permuted by the row (128-byte swizzle).
 inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -53,8 +53,8 @@ SWITCHYARD_DEVICE void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Brings the box that begins at these places; zeros for what lies past the tensor's end. Completes on
-// `barrier` with the bytes of a whole box. `keep`: how long L2 should hold the lines.
+// Loads the box that begins at these coordinates, with zeros past the tensor's end. The load completes on
+// `barrier` with the bytes of a whole box. `keep` says how long the L2 should hold the lines.
 SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
                                    TransferBarrier& barrier, CacheHint keep) {
   asm volatile(
@@ -65,8 +65,7 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
       : "memory");
 }
 
-// Pairs of blocks that a launch puts side by side (LaunchShape::cluster_blocks) reach each other's shared
-// memory.
+// The blocks of a cluster (LaunchShape::cluster_blocks) can access each other's shared memory.
 inline constexpr bool kHasClusters = true;
 
 SWITCHYARD_DEVICE uint32_t cluster_block_idx() {
@@ -74,12 +73,12 @@ SWITCHYARD_DEVICE uint32_t cluster_block_idx() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(idx));
   return idx;
 }
-// As sync_block, over all threads of the cluster that have not ended.
+// As sync_block, for all threads of the cluster that have not exited.
 SWITCHYARD_DEVICE void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// As tensor_load, but the box lands at the same place of both blocks of a pair, and completes on the barrier
-// there of each.
+// As tensor_load, but multicast: the box is written at the same address in both blocks of a pair, and
+// completes on the barrier at the same address in each.
 SWITCHYARD_DEVICE void tensor_load_to_pair(void* shared_dst, const TensorMap& map, int column, int head,
                                            int row, TransferBarrier& barrier, CacheHint keep) {
   asm volatile(
@@ -90,7 +89,7 @@ SWITCHYARD_DEVICE void tensor_load_to_pair(void* shared_dst, const TensorMap& ma
       "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
       : "memory");
 }
-// An arrival at the barrier that a block of the cluster has at this one's place.
+// Arrives at the barrier that another block of the cluster has at the same address.
 SWITCHYARD_DEVICE void arrive_in_cluster(TransferBarrier& barrier, uint32_t cluster_block) {
   asm volatile(
       "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
@@ -99,7 +98,7 @@ SWITCHYARD_DEVICE void arrive_in_cluster(TransferBarrier& barrier, uint32_t clus
       : "memory");
 }
 
-// Registers per thread from here on; all warps of a warpgroup say it.
+// Set the registers per thread from here on; all warps of a warpgroup must call the same one.
 template <int kRegisters>
 SWITCHYARD_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -109,23 +108,23 @@ SWITCHYARD_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A tile of shared memory as the matrix unit wants to be told of it. `group_stride` leads from 8 rows to the
-// next 8, `panel_stride` from 64 columns to the next 64 (of a second operand with the inner dimension across
-// rows).
+// The matrix unit's descriptor of a tile in shared memory. `group_stride` is the distance from 8 rows to the
+// next 8, `panel_stride` that from 64 columns to the next 64 (for a second operand whose rows run along the
+// inner dimension).
 SWITCHYARD_DEVICE uint64_t matrix_operand(const void* tile, uint32_t group_stride, uint32_t panel_stride) {
   return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 |
          static_cast<uint64_t>(panel_stride >> 4) << 16 | (shared_address(tile) & 0x3ffff) >> 4;
 }
 
-// Products are started, committed in groups, and waited for. matrix_fence() stands between other writes of
-// the registers they use and their start.
+// Products are started, committed in groups, and waited for. matrix_fence() must stand between other writes
+// to the registers that they use and their start.
 SWITCHYARD_DEVICE void matrix_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 SWITCHYARD_DEVICE void matrix_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
 SWITCHYARD_DEVICE void matrix_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving accesses of registers that a product uses across this point.
+// Keeps the compiler from moving accesses to registers that a product uses across this point.
 template <int kSize>
 SWITCHYARD_DEVICE void hold_registers(float (&values)[kSize]) {
   SWITCHYARD_UNROLL
@@ -156,7 +155,7 @@ SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
 }
 
 namespace detail {
-// Trades with the lane kStep away what lies off the diagonal.
+// Exchanges the words off the diagonal with the lane kStep away.
 template <int kStep>
 SWITCHYARD_DEVICE void exchange_words(Vec16& words) {
   const bool is_upper = (lane_idx() & kStep) != 0;
@@ -169,8 +168,8 @@ SWITCHYARD_DEVICE void exchange_words(Vec16& words) {
 }
 }  // namespace detail
 
-// Transposes four words of four neighbouring lanes: of a product's rows, which four lanes hold pair by pair,
-// each then has eight columns that lie together.
+// Transposes four words of four neighbouring lanes. These hold the rows of a product pair by pair; afterwards
+// each lane has eight contiguous columns.
 SWITCHYARD_DEVICE void transpose_quad(Vec16& words) {
   detail::exchange_words<1>(words);
   detail::exchange_words<2>(words);

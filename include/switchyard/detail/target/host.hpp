@@ -1,5 +1,6 @@
 // The vocabulary on the CPU: each CUDA thread is a fiber of the emulator (emulator/machine.hpp).
-// Every word that can block or be overtaken says where it was called, so that a deadlock can name the place.
+// Every word that can block or be overtaken knows where it was called, so that a report can name the
+// location.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 
 namespace switchyard::emulator {
 
-// What a fiber knows about itself. Defined and kept by the emulator.
+// What a fiber knows about itself. The emulator defines and updates it.
 struct ThreadState {
   uint32_t thread_idx = 0;
   uint32_t num_threads = 0;
@@ -38,41 +39,41 @@ extern __thread ThreadState* current_thread;
 void sync_block(Where where);
 bool sync_block_any(bool value, Where where);
 void named_barrier(uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where);
-// Joins the lanes of this warp that have not exited and returns the 32 values they brought (0 for exited
-// lanes). The values stay valid until this thread's next call.
+// Waits for all lanes of this warp that have not exited, and returns the 32 values that they passed (0 for
+// exited lanes). The values stay valid until this thread's next call.
 const uint64_t* warp_collect(uint64_t value, const char* word, Where where);
 void preempt(Where where);  // simulated mode: another thread may run here
-// Lets others run and comes back when something may have changed. `looked_in_vain`: nothing was done since
-// the last one.
+// Lets other threads run, and returns when something may have changed. `looked_in_vain`: the thread has only
+// polled since its last spin.
 void spin(uint64_t deadline_ns, bool looked_in_vain, Where where);
 uint64_t now_ns();
-// What lets the stream's next launch in must not wait for a peer afterwards: the machine fails if it does,
-// since on a GPU the two may share the room that the peer needs.
+// A launch that has admitted the stream's next launch must not wait for a peer afterwards: on a GPU the two
+// could hold the multiprocessors that the peer needs. The machine fails if it does.
 void admit_successor();
 void check_may_wait_for_peer(Where where);
 void transfer_init(uint64_t* barrier, uint32_t num_arrivals);
 void transfer_arrive(uint64_t* barrier, uint32_t expected_bytes);
 void transfer_complete(uint64_t* barrier, uint32_t bytes);
-uint32_t transfer_phase(const uint64_t* barrier);  // that is under way
+uint32_t transfer_phase(const uint64_t* barrier);  // the current one
 bool transfer_done(uint64_t* barrier, uint32_t parity);
 
 // The words when memory is weak (emulator/weak_memory.hpp).
 struct WeakAccess {
   const void* address;
-  uint32_t bytes;  // within 16 that are aligned; the words of weak_words.cpp split others
+  uint32_t bytes;  // within one aligned 16-byte line; weak_words.cpp splits larger accesses
   WordKind kind;
   Order order;
   Scope scope;
-  bool is_atomic;  // else it neither releases nor acquires, whatever the order says
+  bool is_atomic;  // if false, it neither releases nor acquires, whatever the order says
   Where where;
 };
-// Makes a new value of the old one, in place; false: memory stays as it is.
+// Replaces the value in place by the new one. It returns false if memory must stay as it is.
 using ModifyFunction = bool (*)(void* value, const void* operands);
 void weak_load(const WeakAccess& access, void* value);
 void weak_store(const WeakAccess& access, const void* value);
 void weak_modify(const WeakAccess& access, void* old, ModifyFunction modify, const void* operands);
 void weak_copy(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes, Where where);
-// Brings zeros if `src` is null.
+// Writes zeros if `src` is null.
 void weak_bulk_load(void* dst, const void* src, uint64_t num_bytes, uint64_t* barrier, Where where);
 void weak_bulk_store(void* dst, const void* src, uint64_t num_bytes, Where where);
 void weak_bulk_commit();
@@ -80,7 +81,7 @@ void weak_bulk_wait_read(uint32_t num_pending);
 void weak_bulk_wait(uint32_t num_pending, Where where);
 enum class FencedMemory { kAll, kShared };
 void weak_fence_proxy(FencedMemory memory, Where where);
-// What the matrix unit reads of shared memory, as bulk copies do: not by the path of ordinary loads.
+// A load of shared memory by the matrix unit, which reads through the async proxy, as bulk copies do.
 void weak_matrix_load(const WeakAccess& access, void* value);
 
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
@@ -98,24 +99,24 @@ inline int num_threads() { return static_cast<int>(emulator::current_thread->num
 inline int block_idx() { return static_cast<int>(emulator::current_thread->block_idx); }
 inline int num_blocks() { return static_cast<int>(emulator::current_thread->num_blocks); }
 
-// The dynamic shared memory of this block, seen as a T. A T that does not fit the launch is a null pointer.
+// The dynamic shared memory of this block as a T, which must fit into the launch's shared_bytes.
 template <typename T>
 T& shared_storage() {
   static_assert(std::is_trivially_destructible_v<T>);
   return *reinterpret_cast<T*>(emulator::current_thread->shared);
 }
 
-// What the launch gave every block of it.
+// The bytes of dynamic shared memory that the launch gave to each block.
 inline uint64_t shared_bytes() { return emulator::current_thread->shared_bytes; }
 
-// Barriers. They order memory among the threads they join.
+// Barriers. They order memory among the threads that meet in them.
 inline void sync_block(Where where = Where::current()) { emulator::sync_block(where); }
-// As sync_block; true if any thread of the block brought true.
+// As sync_block; returns true if any thread of the block passed true.
 inline bool sync_block_any(bool value, Where where = Where::current()) {
   return emulator::sync_block_any(value, where);
 }
 inline void sync_warp(Where where = Where::current()) { emulator::warp_collect(0, "sync_warp", where); }
-// Named barrier 1..15 of `num_threads` arrivals (a multiple of the warp size).
+// Named barrier 1..15, complete after `num_threads` arrivals (a multiple of the warp size).
 inline void named_barrier_sync(uint32_t barrier_idx, uint32_t num_threads, Where where = Where::current()) {
   emulator::named_barrier(barrier_idx, num_threads, /*wait=*/true, where);
 }
@@ -123,7 +124,7 @@ inline void named_barrier_arrive(uint32_t barrier_idx, uint32_t num_threads, Whe
   emulator::named_barrier(barrier_idx, num_threads, /*wait=*/false, where);
 }
 
-// Warp collectives: all lanes of the warp call them together.
+// Warp collectives: all lanes of the warp must call them together.
 namespace detail {
 template <typename T>
 uint64_t to_bits(T value) {
@@ -150,7 +151,7 @@ T shuffle_xor(T value, int lane_mask, Where where = Where::current()) {
   const int src_lane = (thread_idx() % kWarpSize) ^ lane_mask;
   return detail::from_bits<T>(emulator::warp_collect(detail::to_bits(value), "shuffle_xor", where)[src_lane]);
 }
-// The value of the lane `delta` below; lanes under `delta` keep their own.
+// Returns the value of the lane `delta` below; lanes below `delta` keep their own.
 template <typename T>
 T shuffle_up(T value, int delta, Where where = Where::current()) {
   const int lane_idx = thread_idx() % kWarpSize;
@@ -165,7 +166,7 @@ inline uint32_t ballot(bool value, Where where = Where::current()) {
   return mask;
 }
 
-// The lanes that brought the same value.
+// Returns the mask of the lanes that passed the same value.
 inline uint32_t match_any(uint32_t value, Where where = Where::current()) {
   const uint64_t* values = emulator::warp_collect(value, "match_any", where);
   uint32_t mask = 0;
@@ -175,19 +176,19 @@ inline uint32_t match_any(uint32_t value, Where where = Where::current()) {
 }
 
 inline int popcount(uint32_t mask) { return std::popcount(mask); }
-// sum + a * b with both operations rounded: the same bits on every target. (-ffp-contract=off comes with the
-// library.)
+// sum + a * b with both operations rounded, which gives the same bits on every target. (The library's CMake
+// target adds -ffp-contract=off.)
 inline float add_product(float sum, float a, float b) { return sum + a * b; }
 
-// The quotient rounded to nearest, however fast the compiler was told to be.
+// The quotient, rounded to nearest whatever the compiler's fast-math options.
 inline float divide(float dividend, float divisor) { return dividend / divisor; }
-// The larger of the lower halves and of the upper halves, each as a number without sign.
+// The maximum of the lower halves and the maximum of the upper halves, as unsigned numbers.
 inline uint32_t max_u16x2(uint32_t a, uint32_t b) {
   return std::max(a & 0xffffu, b & 0xffffu) | std::max(a >> 16, b >> 16) << 16;
 }
 // a * b must be exact, so that one rounding is as good as two.
 inline float add_exact_product(float sum, float a, float b) { return sum + a * b; }
-// Neither is NaN.
+// Neither argument may be NaN.
 inline float min_f32(float a, float b) { return a < b ? a : b; }
 // Byte i is byte `selector >> 4 * i & 7` of a (0..3) and b (4..7).
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
@@ -197,7 +198,7 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
     picked |= static_cast<uint32_t>(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
   return picked;
 }
-// Two codes, the first in the lower byte, as base/minifloat.hpp converts them.
+// Converts to two codes, the first in the lower byte, with the same rounding as base/minifloat.hpp.
 inline uint16_t to_e4m3x2(float first, float second) {
   return static_cast<uint16_t>(to_minifloat<e4m3>(first).bits | to_minifloat<e4m3>(second).bits << 8);
 }
@@ -205,7 +206,7 @@ inline void from_e4m3x2(uint16_t codes, float& first, float& second) {
   first = to_float(e4m3{static_cast<uint8_t>(codes)});
   second = to_float(e4m3{static_cast<uint8_t>(codes >> 8)});
 }
-// As to_bf16() rounds, the first in the lower half.
+// Converts to two bf16, the first in the lower half, with the same rounding as to_bf16().
 inline uint32_t to_bf16x2(float first, float second) {
   return to_bf16(first).bits | static_cast<uint32_t>(to_bf16(second).bits) << 16;
 }
@@ -216,8 +217,9 @@ inline uint16_t to_e5m2x2(float first, float second) {
 // The mask must not be 0.
 inline int lowest_set_bit(uint32_t mask) { return std::countr_zero(mask); }
 
-// Memory that crosses threads. The scope is part of the contract; all scopes are one on the CPU, but not in a
-// weak memory. The compiler's builtins stand where std::atomic_ref could: libc++ has none before version 19.
+// Memory that several threads share. The scope is part of the contract: on the CPU all scopes are the same,
+// but not in weak memory. These are compiler builtins because libc++ has no std::atomic_ref before version
+// 19.
 namespace detail {
 constexpr int memory_order(Order order) {
   switch (order) {
@@ -286,7 +288,7 @@ bool compare_exchange(T* p, T expected, T desired, Where where = Where::current(
   return __atomic_compare_exchange_n(p, &expected, desired, /*weak=*/false, detail::memory_order(kOrder),
                                      __ATOMIC_ACQUIRE);
 }
-// Adds one, but makes 0 of `last` and of what lies beyond it; returns the value before.
+// Adds one, but wraps `last` and anything above it to 0; returns the old value.
 template <Order kOrder, Scope kScope>
 uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last, Where where = Where::current()) {
   detail::preemption_point(where);
@@ -308,7 +310,7 @@ uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last, Where where = Where::current
   return old;
 }
 
-// Weak accesses: ordered by releases and acquires around them, never by themselves.
+// Weak accesses: releases and acquires around them order them; they order nothing themselves.
 template <typename T>
 T ld(const T* p, Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]] {
@@ -333,7 +335,7 @@ inline void st_16(void* p, Vec16 value, Where where = Where::current()) {
   st(static_cast<Vec16*>(p), value, where);
 }
 
-// Copies `num_bytes` (a multiple of 16) with one lane of `num_lanes` calling it for each lane_idx.
+// Copies `num_bytes` (a multiple of 16). Each of `num_lanes` lanes calls it, with its own lane_idx.
 inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_idx, int num_lanes,
                      Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]
@@ -343,17 +345,18 @@ inline void copy_row(void* dst, const void* src, uint64_t num_bytes, int lane_id
     static_cast<Vec16*>(dst)[i] = static_cast<const Vec16*>(src)[i];
 }
 
-// Bulk copies between global and shared memory, 16-byte aligned, a multiple of 16 bytes, driven by one
-// thread. A load completes on a TransferBarrier; stores complete in committed groups.
+// Bulk copies between global and shared memory, 16-byte aligned and a multiple of 16 bytes long. One thread
+// starts a copy. A load completes on a TransferBarrier; stores complete in committed groups.
 struct TensorMap;  // host_matrix.hpp
 class TransferBarrier {
  public:
-  // By one thread, before a sync_block that lets others use it.
+  // One thread calls this, before a sync_block after which others may use the barrier.
   void init(uint32_t num_arrivals) { emulator::transfer_init(&word_, num_arrivals); }
-  // One arrival, which also announces bytes that bulk loads will bring in this phase.
+  // Arrives, and announces bytes that bulk loads will write in this phase.
   void arrive_expect(uint32_t bytes) { emulator::transfer_arrive(&word_, bytes); }
   void arrive() { emulator::transfer_arrive(&word_, 0); }
-  // True once the phase of this parity (0 first, then alternating) is complete; acquires what it brought.
+  // Returns true once the phase of this parity (0 first, then alternating) is complete, and acquires what
+  // its arrivals released and its loads wrote.
   bool done(uint32_t parity) { return emulator::transfer_done(&word_, parity); }
 
  private:
@@ -379,7 +382,8 @@ inline void bulk_commit() {
   if (detail::is_weak()) [[unlikely]]
     emulator::weak_bulk_commit();
 }
-// At most kPending committed groups still read shared memory / are not yet visible.
+// Wait until at most kPending committed groups still read shared memory (bulk_wait_read), or are not yet
+// visible (bulk_wait).
 template <int kPending>
 void bulk_wait_read() {
   if (detail::is_weak()) [[unlikely]]
@@ -390,21 +394,22 @@ void bulk_wait(Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]
     emulator::weak_bulk_wait(kPending, where);
 }
-// Between ordinary accesses to memory and bulk copies of the same memory, either way.
+// Orders ordinary accesses of memory before later bulk copies of the same memory.
 inline void fence_proxy_async(Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]
     emulator::weak_fence_proxy(emulator::FencedMemory::kAll, where);
 }
-// Of this block's shared memory only.
+// The same for this block's shared memory only.
 inline void fence_proxy_async_shared(Where where = Where::current()) {
   if (detail::is_weak()) [[unlikely]]
     emulator::weak_fence_proxy(emulator::FencedMemory::kShared, where);
 }
 
-// A dependent launch may start; a dependent launch waits for its predecessor's writes.
+// The first admits the dependent launch behind this one; the second waits for the writes of the launch before
+// this one.
 inline void grid_dependency_launch() { emulator::admit_successor(); }
 inline void grid_dependency_wait() {}
-// Stands before a wait for another rank.
+// Called before a wait for another rank.
 inline void check_may_wait_for_peer(Where where = Where::current()) {
   emulator::check_may_wait_for_peer(where);
 }
@@ -412,7 +417,8 @@ inline void check_may_wait_for_peer(Where where = Where::current()) {
 // Time and waiting.
 inline uint64_t now_ns() { return emulator::now_ns(); }
 
-// Waits until `ready()` holds; false if the deadline (of now_ns) came first. `ready` only reads.
+// Waits until `ready()` holds. Returns false if the deadline (on the clock of now_ns) passed first. `ready`
+// must only read.
 template <typename Ready>
 bool wait_until(Ready&& ready, uint64_t deadline_ns, Where where = Where::current()) {
   emulator::ThreadState& self = *emulator::current_thread;

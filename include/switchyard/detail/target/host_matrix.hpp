@@ -1,4 +1,4 @@
-// The words of tile kernels on the CPU. Boxes lie in shared memory as they are, without a swizzle.
+// The words of tile kernels on the CPU. Boxes are stored in shared memory without a swizzle.
 #pragma once
 
 #include "switchyard/detail/target/target.hpp"
@@ -15,7 +15,7 @@ struct TensorMap {
 inline Result<TensorMap> make_tensor_map(const TensorShape& shape) { return TensorMap{shape}; }
 inline void prefetch_tensor_map(const TensorMap&) {}
 
-// Brings the box that begins at these places; zeros for what lies past the tensor's end. Completes on
+// Loads the box that begins at these coordinates, with zeros past the tensor's end. The load completes on
 // `barrier` with the bytes of a whole box.
 inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
                         TransferBarrier& barrier, CacheHint, Where where = Where::current()) {
@@ -47,7 +47,7 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
     emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
 }
 
-// A read of the matrix unit.
+// A load of shared memory by the matrix unit.
 inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {
   if (!detail::is_weak()) [[likely]]
     return *static_cast<const Vec16*>(p);
@@ -57,7 +57,7 @@ inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {
   return value;
 }
 
-// Every block is alone in its cluster: kernels that share loads between blocks do without it here.
+// Every block is a cluster of its own: kernels that share loads between blocks do not share them here.
 inline constexpr bool kHasClusters = false;
 
 inline uint32_t cluster_block_idx() { return 0; }
@@ -68,7 +68,7 @@ inline void tensor_load_to_pair(void* shared_dst, const TensorMap& map, int colu
 }
 inline void arrive_in_cluster(TransferBarrier& barrier, uint32_t /*cluster_block*/) { barrier.arrive(); }
 
-// Threads have all the registers they want.
+// Registers are not limited on the host.
 template <int kRegisters>
 void give_registers() {}
 template <int kRegisters>

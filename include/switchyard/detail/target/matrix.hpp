@@ -1,4 +1,4 @@
-// Picks the words of tile kernels for the target this file is compiled for.
+// Includes the words of tile kernels for the target that this file is compiled for.
 #pragma once
 
 #include "switchyard/detail/target/target.hpp"

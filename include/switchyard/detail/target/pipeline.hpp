@@ -5,7 +5,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Goes round the stages; the parity is that of the phase in which a barrier of the stage completes.
+// Cycles through the stages. The parity is that of the phase in which a barrier of the current stage
+// completes.
 template <int kNumStages>
 class StageCursor {
  public:
@@ -19,20 +20,20 @@ class StageCursor {
   }
 
  private:
-  // One counter says it all then, in one register.
+  // One counter, in one register, then gives both the stage and the parity.
   static constexpr bool kIsPowerOfTwo = (kNumStages & (kNumStages - 1)) == 0;
 
   uint32_t count_ = 0;
   uint32_t parity_ = 0;
 };
 
-// Nothing but the block's own roles and loads is waited for: no deadline.
+// The wait has no deadline: only the block's own roles and loads complete the phase.
 SWITCHYARD_DEVICE void wait_for_phase(target::TransferBarrier& barrier, uint32_t parity) {
   target::wait_until([&] { return barrier.done(parity); }, kNoDeadline);
 }
 
-// The same by a whole warp, one lane of which then does what lets the phase after it end: a lane that has not
-// looked by then would wait for a parity that has come and gone.
+// The same for a whole warp, one lane of which may then complete the next phase: a lane that had not polled
+// by then would miss the phase and wait forever.
 SWITCHYARD_DEVICE void wait_together(target::TransferBarrier& barrier, uint32_t parity) {
   wait_for_phase(barrier, parity);
   target::sync_warp();

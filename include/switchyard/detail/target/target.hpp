@@ -1,4 +1,5 @@
-// Picks the vocabulary of the target this file is compiled for, and adds what is the same on both.
+// Includes the vocabulary of the target that this file is compiled for, and adds the words that are the same
+// on both.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,4 +1,4 @@
-// What a tensor map is made of, on both targets: rows of heads of columns, and the box one load brings.
+// What a tensor map is made from, on both targets: rows of heads of columns, and the box that one load reads.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct TensorShape {
   uint32_t box_rows = 1;
 };
 
-// How long L2 should keep what a load brings.
+// How long the L2 should keep the lines of a load.
 enum class CacheHint { kKeep, kStream };
 
 }  // namespace switchyard

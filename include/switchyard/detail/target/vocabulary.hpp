@@ -1,4 +1,4 @@
-// What both targets share: the types of the vocabulary, and where its words live.
+// What both targets share: the types of the vocabulary, and the namespaces and macros of its words.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,15 @@
 #include "switchyard/detail/base/macros.hpp"
 #include "switchyard/status.hpp"
 
-// Kernels and all they call live in an inline namespace per target, so that all can be linked into one
-// binary: the host's, CUDA's, and CUDA's with the code that traces (sync/trace_slice.hpp), which the others
-// must not carry along. SWITCHYARD_DEVICE marks a function that runs inside a kernel, SWITCHYARD_KERNEL the
-// kernel itself, whose registers leave room for blocks of 1024 threads; SWITCHYARD_KERNEL_OF(n) is one for
-// blocks of n threads, and SWITCHYARD_GRID_CONSTANT stands before a parameter whose address it takes.
-// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one
-// that must stay small. SWITCHYARD_WHERE is the last parameter of a word that knows its caller, and
-// SWITCHYARD_PASS_WHERE hands it on: the host's emulator wants to know, CUDA does not.
+// Kernels and everything they call are in an inline namespace per target, so that all of them can be linked
+// into one binary: the host's, CUDA's, and CUDA's with tracing code (sync/trace_slice.hpp), which the other
+// kernels must not contain. SWITCHYARD_DEVICE marks a function that runs inside a kernel. SWITCHYARD_KERNEL
+// marks the kernel itself and limits its registers so that blocks of 1024 threads fit;
+// SWITCHYARD_KERNEL_OF(n) does so for blocks of n threads. SWITCHYARD_GRID_CONSTANT stands before a kernel
+// parameter whose address is taken. SWITCHYARD_UNROLL stands before a loop whose array must stay in
+// registers, SWITCHYARD_ROLLED before one whose code must stay small. SWITCHYARD_WHERE is the last parameter
+// of a word that reports its caller to the emulator, and SWITCHYARD_PASS_WHERE passes it on; on CUDA both are
+// empty.
 #if defined(__CUDACC__)
 #if defined(SWITCHYARD_TRACED)
 #define SWITCHYARD_TARGET cuda_traced_target
@@ -54,23 +55,23 @@ struct alignas(16) Vec16 {
   uint32_t words[4];
 };
 
-// How a launch is shaped. `num_blocks` is a budget: blocks of one launch may wait for each other.
+// The shape of a launch. If the blocks of a launch wait for each other, all of them must be resident at once.
 struct LaunchShape {
   uint32_t num_blocks = 1;
   uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
   uint64_t shared_bytes = 0;
   // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
-  // before it touches what the predecessor wrote. The host target ignores it: streams are strictly in order
-  // there.
+  // before it reads what the predecessor wrote. The host target ignores this: its streams are strictly in
+  // order.
   bool programmatic_dependent = false;
-  // Blocks so many at a time are put side by side and reach each other's shared memory; divides num_blocks.
-  // The host target has no such blocks.
+  // The size of a cluster: blocks that are scheduled together and can access each other's shared memory. It
+  // must divide num_blocks. The host target has no clusters.
   uint32_t cluster_blocks = 1;
 };
 
-inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a Hopper block can have
+inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // of a block on Hopper
 
-// The shapes that both targets take.
+// Refuses the launch shapes that either target cannot run.
 inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
   if (shape.num_blocks == 0 || shape.num_threads == 0 || shape.num_threads % kWarpSize != 0 ||
       shape.num_threads > 1024)

@@ -1,6 +1,6 @@
-// The words kernels use for memory that crosses threads: operation + order + scope. Built once over the four
-// primitives (load, store, fetch_add, compare_exchange) that each target defines. Included by the targets
-// only.
+// The words that kernels use for memory that several threads share: operation + order + scope. They are built
+// once, over the primitives (load, store, fetch_add, compare_exchange) that each target defines. Only the
+// targets include this file.
 //
 // An acquire that reads what a release wrote (directly, or through a chain of read-modify-writes) makes
 // everything before the release visible after the acquire. Barriers (sync_block, sync_warp) extend this to
@@ -41,7 +41,7 @@ template <typename T>
 SWITCHYARD_DEVICE void st_release_system(T* p, T value SWITCHYARD_WHERE) {
   store<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
-// At a scope known when the kernel runs: device or system, which costs microseconds more.
+// A release whose scope is known only at run time: device, or system, which costs microseconds more.
 template <typename T>
 SWITCHYARD_DEVICE void st_release(Scope scope, T* p, T value SWITCHYARD_WHERE) {
   if (scope == Scope::kDevice)
@@ -69,11 +69,11 @@ template <typename T>
 SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value SWITCHYARD_WHERE) {
   return fetch_add<Order::kRelease, Scope::kSystem>(p, value SWITCHYARD_PASS_WHERE);
 }
-// Adds one, but makes 0 of `last` and of what lies beyond it; returns the value before.
+// Adds one, but wraps `last` and anything above it to 0; returns the old value.
 SWITCHYARD_DEVICE uint32_t atomic_inc_wrap_relaxed_device(uint32_t* p, uint32_t last SWITCHYARD_WHERE) {
   return fetch_inc_wrap<Order::kRelaxed, Scope::kDevice>(p, last SWITCHYARD_PASS_WHERE);
 }
-// True if `*p` was `expected` and is `desired` now.
+// Returns true if `*p` was `expected`; `*p` is then `desired`.
 template <typename T>
 SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired SWITCHYARD_WHERE) {
   return compare_exchange<Order::kAcqRel, Scope::kSystem>(p, expected, desired SWITCHYARD_PASS_WHERE);
