@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kSharedAlignment = 128;
 
-// What a kernel throws ends here: above is only the switch to the scheduler. The handlers are left before
-// anything suspends, since the exceptions being handled belong to the OS thread.
+// Exceptions of a kernel end here: the only caller is the switch from the scheduler. Handlers end before the
+// fiber suspends, since the exceptions being handled belong to the OS thread.
 Status run_body(const Launch& launch, const Thread& self) {
   try {
     launch.body(launch.arguments);
@@ -47,7 +47,7 @@ Block::Block(Executor& executor_in, Launch& launch_in, uint32_t block_idx)
       threads(launch_in.shape.num_threads),
       warps((launch_in.shape.num_threads + kWarpSize - 1) / kWarpSize),
       num_live(launch_in.shape.num_threads) {
-  // Shared memory starts as garbage, as on a GPU.
+  // Shared memory is not initialised, as on a GPU.
   shared_storage.reset(new std::byte[launch.shape.shared_bytes + kSharedAlignment]);
   std::byte* shared = shared_storage.get();
   shared += (kSharedAlignment - reinterpret_cast<uintptr_t>(shared) % kSharedAlignment) % kSharedAlignment;

@@ -1,5 +1,5 @@
-// The state of a running block: its threads, warps and barriers. Touched only by the executor that runs the
-// block.
+// The state of a running block: its threads, warps and barriers. Only the executor that runs the block
+// accesses it.
 #pragma once
 
 #include <array>
@@ -32,17 +32,17 @@ struct Launch {
   std::vector<std::function<void()>> when_ended;
 };
 
-// Where a thread that can go on is put: behind all others that can, or before them.
+// Where a thread that can go on is queued: behind all other ready threads, or in front of them.
 enum class Turn : uint8_t { kLast, kNext };
 
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
 
-// Weak memory: a bulk copy that was started and has not been made yet.
+// Weak memory: a bulk copy that was started but not performed yet.
 struct BulkCopy {
   void* dst;
   const void* src;  // null: zeros
   uint64_t bytes;
-  uint64_t* barrier;  // on which a load completes; null: a store
+  uint64_t* barrier;  // the one on which a load completes; null: a store
   Where where;
   uint32_t actor = 0, epoch = 0;  // who makes it
   Clock fenced_src = {};          // what comes before its read
@@ -52,34 +52,34 @@ struct Thread : ThreadState {
   Fiber* fiber = nullptr;
   Block* block = nullptr;
   ThreadPhase phase = ThreadPhase::kReady;
-  bool looked_in_vain = false;  // spinning: nothing was done since its wait last looked
+  bool looked_in_vain = false;  // spinning: the thread has only polled since its wait last spun
   uint64_t deadline_ns = kNoDeadline;
-  uint64_t checked_epoch = 0;  // the progress epoch its wait was last evaluated in
-  const char* word = "start";  // what it waits in, and where
+  uint64_t checked_epoch = 0;  // the progress epoch in which its wait last polled
+  const char* word = "start";  // the word it waits in, and where
   Where where;
-  Status failure;  // with which it left its body for good; ok: it did not
+  Status failure;  // why its body was abandoned; ok: it was not
   Thread* next_waiter = nullptr;
   std::vector<uint32_t>
       bulk_groups;  // weak memory: the epoch of each committed group that was not waited for
   std::vector<BulkCopy> unread_bulk_stores;
 };
 
-// Threads that wait for the same thing. A list through the threads themselves: running fibers add to it, and
-// must not allocate (ThreadSanitizer would see the allocator's memory move between fibers).
+// Threads that wait for the same thing, as an intrusive list: running fibers add to it and must not allocate
+// (ThreadSanitizer would see the allocator's memory move between fibers).
 struct WaitList {
   Thread* first = nullptr;
   void add(Thread& thread) { thread.next_waiter = std::exchange(first, &thread); }
 };
 
 // One block-level barrier. Two synchronisation objects alternate by generation, so that a late waiter does
-// not seem to synchronise with arrivals of the next round.
+// not seem to synchronise with arrivals of the next generation.
 struct Barrier {
   uint32_t num_arrived = 0;
   uint32_t generation = 0;
   bool any = false;
   std::array<bool, 2> any_result{};
   std::array<char, 2> sync_object{};
-  std::array<Knowledge, 2> knowledge;  // weak memory: what those who arrived know
+  std::array<Knowledge, 2> knowledge;  // weak memory: what the threads that arrived know
   WaitList waiters;
 };
 
@@ -90,7 +90,7 @@ struct Warp {
   uint32_t num_arrived = 0;
   uint32_t num_live = 0;
   const char* word = nullptr;
-  uint32_t actor = 0;  // weak memory: who it is there
+  uint32_t actor = 0;  // weak memory: its actor
   WaitList waiters;
 };
 
@@ -102,12 +102,12 @@ struct Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // The words of target/host.hpp, for the thread that is running.
+  // The words of target/host.hpp, for the running thread.
   void sync(Thread& self, Where where);
   bool sync_any(Thread& self, bool value, Where where);
   void named_barrier(Thread& self, uint32_t barrier_idx, uint32_t num_threads, bool wait, Where where);
   const uint64_t* warp_collect(Thread& self, uint64_t value, const char* word, Where where);
-  // A thread's body has returned: those who wait for it no longer do.
+  // A thread's body has returned: barriers and collectives no longer wait for it.
   void on_thread_finished(Thread& thread);
 
   Executor& executor;

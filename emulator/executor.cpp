@@ -21,7 +21,7 @@ constexpr uint64_t kMaxResidentThreads = 65536;
 #endif
 constexpr uint32_t kStepsPerRound = 65536;
 constexpr uint64_t kVirtualNsPerStep = 10;
-// Fast mode: so often in a row may a thread come before others that were ready sooner.
+// Fast mode: how often in a row a thread may run before others that were ready earlier.
 constexpr uint32_t kMaxTurnsAhead = 4096;
 
 const char* base_name(const char* path) {
@@ -93,7 +93,7 @@ uint64_t Executor::now_ns() const {
 
 void Executor::trace(uint64_t value) { trace_hash_ = (trace_hash_ ^ value) * 0x100000001b3ull; }
 
-// Spinners that have not looked since something last happened go back among the ready ones.
+// Makes those spinning threads ready that have not polled since the last progress.
 bool Executor::unpark_spinners() {
   const uint64_t epoch = progress_epoch_;
   const auto stale = std::partition(spinning_.begin(), spinning_.end(), [&](const Thread* thread) {
@@ -144,7 +144,7 @@ void Executor::step(Thread& thread) {
     finish(thread);
   }
   if (thread.phase == ThreadPhase::kSpinning) {
-    // A wait that looked again in vain is no progress; one that a thread has just come to is.
+    // A wait that polled again without success is no progress; a wait that has just begun is.
     if (!thread.looked_in_vain) ++progress_epoch_;
     thread.checked_epoch = thread.looked_in_vain ? epoch_before : 0;
     spinning_.push_back(&thread);
@@ -188,7 +188,7 @@ void Executor::finish(Thread& thread) {
   annotate_acquire(&launch);  // pairs with the release at the end of each thread
   if (weak_memory != nullptr) weak_memory->end_block(block);
   num_resident_threads_ -= launch.shape.num_threads;
-  // The thread itself still has to be looked at by step(): keep its block until the next one is admitted.
+  // step() still reads the thread: its block is kept until the next one is admitted.
   thread.phase = ThreadPhase::kFinished;
   finished_block_ = std::move(blocks_.extract(&block).mapped());
   host_.on_block_finished(launch);
@@ -202,8 +202,8 @@ void Executor::suspend_current(Thread& self, ThreadPhase phase, const char* word
   self.fiber->suspend();
 }
 
-// A warp's threads, which exchange values all the time, run while their stacks are in the cache; but not for
-// ever, since what they do may be to look for a value that another thread will write.
+// The threads of a warp, which exchange values all the time, run while their stacks are in the cache; but not
+// forever, since they may be polling a value that another thread has to write.
 void Executor::make_ready(Thread& thread, Turn turn) {
   thread.phase = ThreadPhase::kReady;
   if (turn == Turn::kNext && !simulated_ && num_turns_ahead_++ < kMaxTurnsAhead) {
@@ -237,7 +237,7 @@ void Executor::resolve_stuck() {
 }
 
 std::string Executor::describe_waits() const {
-  // (launch, block, place) -> threads that wait there
+  // (launch, block, location) -> threads that wait there
   std::map<std::pair<std::pair<uint64_t, uint32_t>, std::string>, std::vector<uint32_t>> places;
   std::map<uint64_t, std::string> names;
   for (const auto& [key, block] : blocks_) {

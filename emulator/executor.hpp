@@ -1,5 +1,5 @@
-// Runs the threads of the blocks given to it, on one OS thread: in turn (fast mode) or in a seeded order
-// (simulated).
+// Runs the threads of its blocks on one OS thread: round-robin (fast mode) or in an order drawn from a seed
+// (simulated mode).
 #pragma once
 
 #include <array>
@@ -24,11 +24,11 @@ class ExecutorHost {
   virtual void fail(Status status) = 0;
 };
 
-// Memory for `what` could not be had. Needs none itself, if need be at the cost of detail.
+// The Status of a failed allocation for `what`. It needs no memory itself, if need be at the cost of detail.
 [[gnu::format(printf, 1, 2)]] Status out_of_memory(const char* what, ...);
 
-// The seeded choices. Not one of <random>'s engines: those may be compiled with a sanitizer elsewhere and
-// linked in here.
+// The random numbers of the seed. An engine of <random> will not do: another translation unit may compile it
+// with a sanitizer, and the linker may pick that copy.
 struct Random {
   uint64_t state;
   uint64_t operator()() {
@@ -39,7 +39,7 @@ struct Random {
   }
 };
 
-// Threads ready to run, oldest first. Never allocates in push(): see WaitList.
+// Threads ready to run, oldest first. push() never allocates: see WaitList.
 class ReadyQueue {
  public:
   void reserve(size_t capacity);
@@ -63,32 +63,33 @@ class ReadyQueue {
   bool empty() const { return size_ == 0; }
 
  private:
-  std::vector<Thread*> ring_;  // a power of two of places
+  std::vector<Thread*> ring_;  // its size is a power of two
   size_t head_ = 0;
   size_t size_ = 0;
 };
 
 class Executor {
  public:
-  // With a seed the order is drawn from it and time is virtual; without, threads take turns and time is real.
+  // With a seed, the order is drawn from it and time is virtual; without, threads run round-robin in real
+  // time.
   Executor(ExecutorHost& host, std::optional<uint64_t> seed, uint64_t max_resident_threads);
 
   void add_block(Launch& launch, uint32_t block_idx);
   bool has_blocks() const { return !blocks_.empty() || !pending_.empty(); }
-  // Runs threads until none is ready (or a bounded number of steps was made). False if all of them only
+  // Runs threads until none is ready, or for a bounded number of switches. Returns false if all of them only
   // waited.
   bool run_some();
-  // Nobody else will act: a wait that has a deadline may expire now (virtual time), anything else is a
-  // deadlock.
+  // Called when no other thread will act: a wait with a deadline expires now (in virtual time), anything else
+  // is a deadlock.
   void resolve_stuck();
   bool all_waits_unbounded() const;
-  // Every thread waits in a barrier or collective, which only its own block could complete.
+  // Returns whether every thread waits in a barrier or collective, which only its own block could complete.
   bool only_barriers_left() const { return !blocks_.empty() && ready_.empty() && spinning_.empty(); }
   void abandon_all();
 
   void suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where);
   void make_ready(Thread& thread, Turn turn);
-  // The running thread goes no further, and the machine stops with this status.
+  // Abandons the running thread, and stops the machine with this status.
   [[noreturn]] void fail_current(Thread& self, Status status);
   void fail(Status status) { host_.fail(std::move(status)); }
   bool should_preempt() { return random_() % 4 == 0; }
@@ -97,10 +98,10 @@ class Executor {
   std::string recent_events(const Stream* stream) const;
   std::string describe_waits() const;
 
-  WeakMemory* weak_memory = nullptr;  // null: memory is what it is
+  WeakMemory* weak_memory = nullptr;  // null: memory is not weak
 
  private:
-  // Where a thread last gave way.
+  // Where a thread last yielded.
   struct Event {
     uint64_t virtual_ns;
     uint64_t launch_sequence;
@@ -133,7 +134,7 @@ class Executor {
   Random random_;
   std::deque<PendingBlock> pending_;
   std::unordered_map<Block*, std::unique_ptr<Block>> blocks_;
-  std::unique_ptr<Block> finished_block_;  // kept until the step that ended it is over
+  std::unique_ptr<Block> finished_block_;  // kept until the switch that ended it is over
   uint64_t num_resident_threads_ = 0;
   ReadyQueue ready_;
   uint32_t num_turns_ahead_ = 0;

@@ -30,10 +30,11 @@ constexpr size_t kStackBytes = 256 * 1024;
 #else
 constexpr size_t kStackBytes = 64 * 1024;
 #endif
-// One page would do for code compiled with -fstack-clash-protection, which touches every page of a large
-// frame in order; the rest is for frames of code that is not.
+// One page would do for code compiled with -fstack-clash-protection, which accesses every page of a large
+// frame in order; the rest is for frames of other code.
 constexpr size_t kGuardBytes = 64 * 1024;
-// Stacks begin at different cache lines: all at the same place of a page would share a few sets of the cache.
+// Stacks begin at different cache lines: at the same offset of a page, all of them would share a few sets of
+// the cache.
 constexpr size_t kColourBytes = 4096;
 constexpr size_t kColourStep = 11 * 64;
 constexpr size_t kMappingBytes = kGuardBytes + kStackBytes + kColourBytes;
@@ -43,8 +44,7 @@ constexpr size_t kMaxIdleFibers = 16384;
 constexpr int MADV_GUARD_INSTALL = 102;  // Linux 6.13
 #endif
 
-// The light guard costs no mapping of its own; the kernel gives a process 65530 of those unless told
-// otherwise.
+// This guard needs no mapping of its own; the kernel limits a process to 65530 mappings by default.
 bool guard(std::byte* memory, size_t bytes) {
   return madvise(memory, bytes, MADV_GUARD_INSTALL) == 0 || mprotect(memory, bytes, PROT_NONE) == 0;
 }
@@ -53,8 +53,8 @@ __thread Fiber* running_fiber = nullptr;
 
 }  // namespace
 
-// Turns a touch of the guard below the running fiber's stack into the end of that fiber. Any other fault goes
-// to whoever was there before.
+// Abandons the running fiber if it accessed the guard below its stack. Any other fault goes to the handler
+// that was installed before.
 struct OverflowHandler {
   static inline struct sigaction previous;
 
@@ -75,13 +75,13 @@ struct OverflowHandler {
     if ((previous.sa_flags & SA_SIGINFO) != 0) {
       previous.sa_sigaction(signal, info, context);
     } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-      sigaction(SIGSEGV, &previous, nullptr);  // and the access is made, and fails, once more
+      sigaction(SIGSEGV, &previous, nullptr);  // the access is repeated, and fails once more
     } else {
       previous.sa_handler(signal);
     }
   }
 
-  // The interrupted fiber continues in leave_overflowed(), on its stack from the top: what was there is
+  // The interrupted fiber continues in leave_overflowed(), at the top of its stack, whose contents are
   // abandoned.
   static bool go_on_in(ucontext_t& context, Fiber& fiber) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -110,8 +110,8 @@ struct OverflowHandler {
 
 namespace {
 
-// The stack on which an OS thread handles the overflow of another one. One that is there already (a
-// sanitizer's, the application's) stays.
+// The stack on which an OS thread handles a stack overflow. If the thread already has one (a sanitizer's, the
+// application's), that one stays.
 class SignalStack {
  public:
   SignalStack() {
@@ -253,7 +253,7 @@ void Fiber::leave_overflowed(Fiber* self) {
 }
 
 FiberPool& FiberPool::of_process() {
-  static constinit FiberPool pool;  // needs neither construction nor destruction: it is there for everybody
+  static constinit FiberPool pool;  // needs neither construction nor destruction: it is valid at any time
   return pool;
 }
 

@@ -1,6 +1,6 @@
-// One fiber: a stack and a place to go on from. Boost.Context does the switch; this file tells the
-// sanitizers. Below every stack lies memory that nobody may touch, so that an overflow is noticed where it
-// happens and harms no other stack.
+// One fiber: a stack and a context to resume. Boost.Context switches; this file tells the sanitizers. Below
+// every stack is a guard that no code may access, so that an overflow is detected where it happens and harms
+// no other stack.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -23,15 +23,15 @@ class Fiber {
   // Runs the fiber until it suspends or its body returns. Called by the scheduler, on an OS thread for which
   // watch_for_overflows() was called.
   void resume();
-  // Back to the scheduler. Called by the fiber.
+  // Returns to the scheduler. Called by the fiber.
   void suspend();
 
-  // Tells ThreadSanitizer that all the suspended fiber did happened before what the caller does next: it will
-  // never go on.
+  // Tells ThreadSanitizer that everything the suspended fiber did happened before what the caller does next:
+  // the fiber will never resume.
   void order_before_caller();
 
   bool finished() const { return finished_; }
-  // The body touched what lies below its stack, and was abandoned there.
+  // Returns whether the body accessed the guard below its stack, and was abandoned there.
   bool overflowed() const { return overflowed_; }
 
  private:
@@ -40,11 +40,11 @@ class Fiber {
 
   static void enter(boost::context::detail::transfer_t from);
   static void leave_overflowed(Fiber* self);
-  void renew();  // ready for a first body, whatever became of the last one
+  void renew();  // makes the fiber ready for a new body, however the last one ended
   std::byte* stack_low() const;
   std::byte* stack_top() const;
 
-  std::byte* mapping_ = nullptr;  // guard, stack, and room to begin at different lines
+  std::byte* mapping_ = nullptr;  // guard, stack, and slack so that stacks begin at different lines
   size_t colour_bytes_ = 0;
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
@@ -53,7 +53,7 @@ class Fiber {
   bool finished_ = true;
   bool overflowed_ = false;
   Fiber* next_idle_ = nullptr;  // in FiberPool
-  // What the sanitizers want to know on each switch; unused in plain builds.
+  // What the sanitizers need on each switch; unused in plain builds.
   void* tsan_fiber_ = nullptr;
   void* tsan_scheduler_ = nullptr;
   void* asan_fake_stack_ = nullptr;
@@ -61,14 +61,14 @@ class Fiber {
   size_t scheduler_stack_bytes_ = 0;
 };
 
-// The fibers of the process that run nothing: to make one costs system calls and page faults, and most of a
-// millisecond under ThreadSanitizer, to which it is a thread.
+// The idle fibers of the process. Making a fiber costs system calls and page faults, and most of a
+// millisecond under ThreadSanitizer, for which it is a thread.
 class FiberPool {
  public:
   static FiberPool& of_process();
 
   Fiber& take();  // throws std::bad_alloc
-  // An unfinished body is abandoned where it stands.
+  // A body that has not returned is abandoned.
   void give_back(Fiber& fiber);
 
  private:
@@ -77,7 +77,7 @@ class FiberPool {
   size_t num_idle_ = 0;
 };
 
-// Once per OS thread that resumes fibers.
+// Called once per OS thread that resumes fibers.
 void watch_for_overflows();
 
 // Tells ThreadSanitizer that everything before a release of `object` happened before an acquire of it.

@@ -1,4 +1,4 @@
-// What an actor of the weak memory (weak_memory.hpp) knows of what the others did.
+// What an actor of the weak memory (weak_memory.hpp) knows of what other actors did.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace switchyard::emulator {
 
-// [actor]: the last epoch of it that is known; what lies beyond the end is 0.
+// A vector clock: [actor] is the last known epoch of the actor; entries past the end are 0.
 using Clock = std::vector<uint32_t>;
 
 inline void join(Clock& clock, const Clock& other) {
@@ -25,11 +25,11 @@ inline void learn(Clock& clock, uint32_t actor, uint32_t epoch) {
 }
 
 struct Knowledge {
-  Clock before;  // what releases, acquires, barriers and streams put before us
-  Clock seen;    // the same and what we only heard of, through a value that was read without order
-  // What comes before the bulk copies that our block starts, in all of memory and in its shared memory: what
-  // proxy fences of the block have put there, and copies of the block that it has waited for. What came
-  // before the launch does, too, and is not in here.
+  Clock before;  // what releases, acquires, barriers and streams order before this actor
+  Clock seen;    // the same, and what it only knows through values that were read without order
+  // What comes before the bulk copies that this block starts, in all of memory and in its shared memory: what
+  // proxy fences of the block have added, and copies of the block that it has waited for. What came before
+  // the launch comes before them, too, but is not in here.
   Clock fenced, fenced_shared;
 
   void join(const Knowledge& other) {
@@ -38,7 +38,7 @@ struct Knowledge {
     emulator::join(fenced, other.fenced);
     emulator::join(fenced_shared, other.fenced_shared);
   }
-  // A bulk copy of our block has completed; that is a proxy fence for what it did.
+  // A bulk copy of this block has completed, which is a proxy fence for what it did.
   void learn_completed(uint32_t actor, uint32_t epoch) {
     for (Clock* clock : {&before, &seen, &fenced, &fenced_shared}) learn(*clock, actor, epoch);
   }

@@ -78,7 +78,7 @@ class Machine::Impl : public ExecutorHost {
     return Status();
   }
 
-  // Memory ran out in enqueue(): some blocks of the launch may be under way without the others.
+  // Memory ran out in enqueue(): some blocks of the launch may be running without the others.
   Status fail_launch(const char* name) {
     fail(out_of_memory("a launch of %s", name));
     return out_of_memory("a launch of %s", name);
@@ -127,7 +127,7 @@ class Machine::Impl : public ExecutorHost {
       std::lock_guard lock(mutex_);
       if (--launch.num_blocks_left > 0) return;
       Stream& stream = *launch.stream;
-      // What this launch wrote is in the past of the stream's next one.
+      // Everything that this launch did happened before the stream's next launch.
       ended = std::move(stream.launches.front());
       stream.launches.pop_front();
       if (!stream.launches.empty()) {
@@ -164,8 +164,8 @@ class Machine::Impl : public ExecutorHost {
     Executor executor;
     std::deque<std::pair<Launch*, uint32_t>> inbox;  // guarded by the machine's mutex
     std::atomic<bool> has_mail = false;
-    std::atomic<bool> waiting = true;  // its last look at all its threads found none that could go on
-    bool abandoned = false;  // after a failure: its threads are gone, nothing of it touches memory any more
+    std::atomic<bool> waiting = true;  // when it last polled all its threads, none could go on
+    bool abandoned = false;            // after a failure: its threads are gone and no longer access memory
     std::thread os_thread;
   };
 
@@ -216,7 +216,7 @@ class Machine::Impl : public ExecutorHost {
     return true;
   }
 
-  // As many OS threads as can be had, but at least one.
+  // Starts as many OS threads as the system allows, but at least one.
   void start_workers() {
     for (size_t i = 0; i < workers_.size(); ++i) {
       try {
@@ -228,12 +228,12 @@ class Machine::Impl : public ExecutorHost {
     }
   }
 
-  // The life of one OS thread in fast mode. An executor that ran out of memory has nothing left to do but to
-  // be abandoned.
+  // The main function of one OS thread in fast mode. An executor that ran out of memory can only be
+  // abandoned.
   void work(Worker& worker) {
     for (bool stopped = false; !stopped;) {
       try {
-        if (!failed_) watch_for_overflows();  // which needs memory, as blocks do
+        if (!failed_) watch_for_overflows();  // it needs memory, as blocks do
         run_until_stopped(worker);
         stopped = true;
       } catch (const std::bad_alloc&) {
@@ -246,7 +246,7 @@ class Machine::Impl : public ExecutorHost {
     auto last_progress = std::chrono::steady_clock::now();
     uint64_t seen_progress = 0;
     for (;;) {
-      if (!failed_) take_mail(worker);  // which may find no memory, again and again
+      if (!failed_) take_mail(worker);  // it may run out of memory, again and again
       if (failed_ && !worker.abandoned) {
         worker.executor.abandon_all();
         worker.abandoned = true;
@@ -402,7 +402,7 @@ void check_may_wait_for_peer(Where where) {
                              static_cast<unsigned>(where.line())));
 }
 
-// A transfer barrier in 64 bits: bytes still to come, arrivals still to come, arrivals per phase, phase.
+// A transfer barrier in 64 bits: pending bytes, pending arrivals, arrivals per phase, phase.
 namespace {
 struct TransferState {
   int32_t pending_bytes;

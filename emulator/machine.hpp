@@ -4,7 +4,7 @@
 // synchronize(), which runs everything on the calling thread in an order drawn from the seed; time is virtual
 // and jumps to the next deadline when all threads wait. The same seed and calls give the same trace_hash().
 //
-// A machine whose threads can never go on stops with StatusCode::kDeadlock and the place where each thread
+// A machine whose threads can never go on stops with StatusCode::kDeadlock and reports where each thread
 // waits. After any failure the machine refuses further work.
 #pragma once
 
@@ -36,7 +36,7 @@ struct MachineOptions {
   // it.
   bool weak = false;
   std::optional<OrderMutant> mutant =
-      std::nullopt;  // weak memory: for tests that want to see a wrong order caught
+      std::nullopt;  // weak memory: for tests that check that a wrong order is caught
 };
 
 class Stream;
@@ -50,13 +50,13 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Launches on one stream run in order, launches on different streams side by side. The machine owns its
+  // Launches on one stream run in order, launches on different streams concurrently. The machine owns its
   // streams.
   Stream* create_stream();
   // Returns when every launch of the stream (of all streams) has ended, or the machine has failed.
   Status synchronize(Stream* stream);
   Status synchronize();
-  // Returns when no launch of the stream runs any more, however they ended; also while it is recorded.
+  // Returns when no launch of the stream runs any more, however it ended, even while the stream is recorded.
   void drain(Stream* stream);
   // Calls `action` when the launches that are on the stream now have ended; at once if there are none.
   void after_launches(Stream* stream, std::function<void()> action);
@@ -68,12 +68,12 @@ class Machine {
   Status enqueue(Stream* stream, const RecordedLaunch& recorded);
 
   uint64_t trace_hash() const;
-  // Simulated mode: the last things the threads of this stream did, a line each.
+  // Simulated mode: the last words that the threads of this stream executed, a line each.
   std::string recent_events(Stream* stream) const;
 
-  // For a weak memory, and nothing without one. Memory that kernels may touch: from the first call on an
-  // access of any other stops the machine, with its place. What the host writes itself, when no kernel uses
-  // it, has no history.
+  // These three do nothing unless memory is weak. add_memory() registers memory that kernels may access: from
+  // the first call on, an access elsewhere stops the machine and reports its location. What the host itself
+  // writes, while no kernel uses the memory, has no history.
   void add_memory(const void* memory, uint64_t bytes);
   void remove_memory(const void* memory);
   void on_host_write(const void* memory, uint64_t bytes);

@@ -43,7 +43,7 @@ struct LineBytes {
 bool acquires(Order order) { return order == Order::kAcquire || order == Order::kAcqRel; }
 bool releases(Order order) { return order == Order::kRelease || order == Order::kAcqRel; }
 
-// No string: the fiber that fails is abandoned, and with it what it owns.
+// Not a string: the fiber that fails is abandoned, and what it owns is never freed.
 const char* file_of(Where where) {
   const char* slash = std::strrchr(where.file_name(), '/');
   return slash == nullptr ? where.file_name() : slash + 1;
@@ -54,7 +54,7 @@ bool is_shared(const Thread& thread, const void* address) {
   return byte >= thread.shared && byte < thread.shared + thread.shared_bytes;
 }
 
-// What a bulk copy does to the line `at` bytes from its beginning, here (its source) or there.
+// What a bulk copy does to the line `at` bytes from its beginning, in its source or its destination.
 WeakAccess line_of(const BulkCopy& copy, const void* end, WordKind kind, uint64_t at) {
   return {static_cast<const std::byte*>(end) + at,
           kLineBytes,
@@ -87,7 +87,7 @@ struct WeakMemory::Actor {
   uint32_t bulk_actor = kNoActor;
   Knowledge knowledge;
 
-  // What the actor did so far has been told to somebody; what it does from now on has not.
+  // What the actor did so far may be known to others; what it does from now on is not.
   void begin_epoch() {
     ++epoch;
     learn(knowledge.before, index, epoch);
@@ -108,7 +108,7 @@ struct WeakMemory::View {
 };
 
 struct WeakMemory::StreamState {
-  // Behind a block's warps come its transfer barriers, by their place in shared memory.
+  // The transfer barriers of a block follow its warps, by their offset in shared memory.
   static constexpr uint32_t kFirstBarrier = 1024 / kWarpSize;
 
   uint32_t index;
@@ -118,7 +118,7 @@ struct WeakMemory::StreamState {
       actors;  // (block, warp or barrier) -> actor, for all launches
 };
 
-// What an atomic write carries to who reads it.
+// What an atomic write passes on to an actor that reads it.
 struct WeakMemory::Published {
   // The releases it makes visible: its own, and those of the chain of read-modify-writes that it continues.
   struct Release {
@@ -313,7 +313,7 @@ void WeakMemory::acquire(Thread& self, const Knowledge& knowledge) {
 
 void WeakMemory::transfer_init(const uint64_t* barrier) { transfers_.erase(barrier); }
 
-// What those know who have arrived in the phase that is under way.
+// What the threads that have arrived in the current phase know.
 Knowledge& WeakMemory::arrived_at(const uint64_t* barrier) {
   const uint32_t phase = transfer_phase(barrier);
   Transfer& transfer = transfers_[barrier];
@@ -365,7 +365,7 @@ WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
               .offset = static_cast<uint32_t>(address % kLineBytes),
               .mask = static_cast<uint16_t>(((1u << access.bytes) - 1) << address % kLineBytes)};
   std::memcpy(place.memory.at(place.offset), access.address, access.bytes);
-  // A line that another hand (the host, a plain store of a kernel) has written since has no history.
+  // A line that the host, or a plain store of a kernel, has written since has no history.
   Line& line = place.line;
   const uint64_t generation = is_shared(self, access.address) ? self.block->shared_generation : generation_;
   if (line.generation != generation ||
@@ -381,15 +381,15 @@ WeakMemory::View WeakMemory::view_of(Thread& self) {
   return {knowledge.before, knowledge.before, knowledge.seen};
 }
 
-// What comes before a bulk copy that the thread starts now, where it touches this memory.
+// What comes before a bulk copy that the thread starts now, in this memory.
 WeakMemory::View WeakMemory::bulk_view_of(Thread& self, const void* address) {
   const Knowledge& knowledge = actor_of(self).knowledge;
   return {self.block->launch.knowledge.before,
           is_shared(self, address) ? knowledge.fenced_shared : knowledge.fenced, knowledge.seen};
 }
 
-// The newest write that an access may not look behind: it comes before the access, or somebody who comes
-// before it has already read it.
+// The oldest write that an access may read: the newest one that comes before the access, or that a read that
+// comes before the access has returned.
 uint64_t WeakMemory::floor_of(const View& view, const Place& place) const {
   uint64_t floor = 0;
   for (size_t i = place.line.writes.size(); i-- > 0;) {
@@ -435,7 +435,7 @@ bool WeakMemory::are_mutual(const Actor& writer, Scope writer_scope, const Actor
   return false;
 }
 
-// What reading the write does to the actor, and the trace the read leaves.
+// Joins what the write carries to the actor's clock, and records the read.
 void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of,
                          bool is_checked) {
   const Write* write = place.line.newest(place.mask, as_of);
@@ -468,9 +468,9 @@ void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Place& place, u
   read->where = where;
 }
 
-// A store that others only reach through values read without order may be made before what they did earlier:
-// an earlier load may return it, an earlier store may land on top of it. The value of that is nothing to go
-// on with.
+// A store that is ordered after earlier accesses only through values read without order may overtake them: an
+// earlier load may return it, an earlier store may land on top of it. The simulation cannot continue with
+// such a value.
 void WeakMemory::check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
                                       const Place& place) {
   if (mutant_ && !mutant_->stops_at_overtaking) return;
@@ -537,7 +537,7 @@ void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
   mutate(access);
   Actor& actor = actor_of(self);
   const Place place = locate(self, access);
-  // A wait's predicate reads the newest value: that it came late is no news, and the wait must end.
+  // A wait's predicate reads the newest value: waiting longer would show nothing new, and the wait must end.
   const bool is_polling = !self.preemptible;
   const uint64_t as_of = is_polling ? kNewest : choose(view_of(self), place);
   LineBytes bytes = place.line.compose(place.memory, as_of);
@@ -590,8 +590,8 @@ WeakMemory::Actor& WeakMemory::load_actor_of(const Thread& self, const uint64_t*
   return *actors_[slot->second];
 }
 
-// What can be wrong with it is wrong from the start; only what it reads and writes may come later. Called
-// while the copy owns nothing: if it fails, the fiber is abandoned.
+// Checks a bulk copy when it starts; only its reads and writes may come later. Called while the copy owns
+// nothing: if the check fails, the fiber is abandoned.
 void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
   for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
     if (copy.src != nullptr) locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
@@ -600,7 +600,8 @@ void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
   }
 }
 
-// As of the epoch it was started in: who knows that it has completed knows it.
+// The write has the epoch in which the copy was started: an actor that knows that the copy has completed
+// knows the write.
 void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
   const View view{self.block->launch.knowledge.before, copy.fenced_src, copy.fenced_src};
   for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
@@ -609,7 +610,7 @@ void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
       const Place place = locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
       const uint64_t as_of = choose(view, place);
       bytes = place.line.compose(place.memory, as_of);
-      // Who writes over what a store reads is found by what the store then brings.
+      // A write over the source of a pending store shows in what the store then writes.
       if (copy.barrier != nullptr)
         note_read(copy.actor, copy.epoch, place, as_of, /*is_checked=*/true, copy.where);
     }
@@ -658,7 +659,7 @@ void WeakMemory::bulk_wait(Thread& self, uint32_t num_pending, Where where) {
   self.bulk_groups.erase(self.bulk_groups.begin(), end);
 }
 
-// Loads have an epoch each, so that those of a barrier's next phase are not known with those of this one.
+// Each load has an epoch of its own, so that knowing this phase of a barrier does not include the next one's.
 void WeakMemory::bulk_load(Thread& self, BulkCopy load) {
   Actor& actor = load_actor_of(self, load.barrier);
   actor.begin_epoch();

@@ -3,11 +3,11 @@
 // and what it cannot.
 //
 // An actor is a warp of a block of a stream, the bulk stores of a warp, or the bulk loads that complete on
-// one transfer barrier. The clock of a warp says, for every actor, up to which epoch it knows what that one
-// did. Memory itself always holds the newest value; beside it each 16-byte line that kernels touched keeps
-// its latest writes, with who wrote them in which epoch. A write comes before an actor if the actor's clock
-// covers its epoch. To bulk copies and the matrix unit, which take another path to memory than loads and
-// stores do (PTX: the async and the generic proxy), less comes before: View says what.
+// one transfer barrier. The clock of a warp says, for every actor, up to which epoch it knows what that actor
+// did. Memory itself always holds the newest value; in addition, each 16-byte line that kernels have accessed
+// keeps its latest writes, with their actors and epochs. A write comes before an actor if the actor's clock
+// covers its epoch. Fewer writes come before bulk copies and the matrix unit, which take another path to
+// memory than loads and stores (PTX: the async and the generic proxy): View says which.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class WeakMemory {
   WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant);
   ~WeakMemory();
 
-  // A launch starts with what the host knew when it enqueued it and what its stream's previous launch ended
-  // with.
+  // A launch starts with what the host knew when it enqueued the launch, and what the stream's previous
+  // launch knew at its end.
   void on_enqueue(Launch& launch);
   void on_start(Launch& launch);
   void start_block(Block& block);
@@ -36,7 +36,7 @@ class WeakMemory {
   // The host has waited for the stream; all streams if null.
   void on_synchronized(const Stream* stream);
 
-  // Barriers: what a thread knows goes into `knowledge`, and out of it.
+  // Barriers: a thread adds what it knows to `knowledge`, and later learns what is in it.
   void release(Thread& self, Knowledge& knowledge);
   void acquire(Thread& self, const Knowledge& knowledge);
   void transfer_init(const uint64_t* barrier);
@@ -45,25 +45,25 @@ class WeakMemory {
 
   void load(Thread& self, WeakAccess access, void* value);
   void store(Thread& self, WeakAccess access, const void* value);
-  // Reads the newest value into `old`; what `modify` makes of it, unless it refuses, is the new one.
+  // Reads the newest value into `old` and stores what `modify` makes of it, unless `modify` returns false.
   void modify(Thread& self, WeakAccess access, void* old, ModifyFunction modify, const void* operands);
-  // The warp hears from the actor of its bulk stores when it waits for the group. They read their source when
-  // they start, or not before the thread waits for that.
+  // A warp joins the clock of the actor of its bulk stores when it waits for the group. The stores read their
+  // source when they start, or as late as the thread's wait for that.
   void bulk_store(Thread& self, BulkCopy store);
   void bulk_commit(Thread& self);
   void bulk_wait_read(Thread& self, uint32_t num_pending);
   void bulk_wait(Thread& self, uint32_t num_pending, Where where);
-  // Bulk loads are made when they start, or when somebody next looks whether their barrier is complete.
+  // Bulk loads are performed when they start, or when a thread next polls their barrier.
   void bulk_load(Thread& self, BulkCopy load);
   void make_bulk_loads(Thread& self, const uint64_t* barrier);
   void fence_proxy(Thread& self, FencedMemory memory, Where where);
   void matrix_load(Thread& self, const WeakAccess& access, void* value);
 
-  // Memory kernels may touch. Until the first call they may touch any; from then on anything else is an
-  // error.
+  // Memory that kernels may access. Until the first call they may access any memory; from then on any other
+  // access is an error.
   void add_range(const void* memory, uint64_t bytes);
   void remove_range(const void* memory);
-  // The host has written there, when no kernel was using it.
+  // The host has written this memory, while no kernel was using it.
   void forget(const void* memory, uint64_t bytes);
 
   uint64_t trace_hash() const { return trace_hash_; }
@@ -119,7 +119,7 @@ class WeakMemory {
   Knowledge host_;
   const std::unique_ptr<Lines> lines_;
   uint64_t last_generation_ = 1;
-  uint64_t generation_ = 1;  // lines of others are empty; the shared memory of each block has one of its own
+  uint64_t generation_ = 1;  // lines of other generations are empty; each block's shared memory has its own
   bool is_touched_ = false;  // in this generation
   std::unordered_map<const uint64_t*, Transfer> transfers_;
   std::map<uintptr_t, uintptr_t> ranges_;  // begin -> end

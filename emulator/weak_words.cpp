@@ -1,5 +1,5 @@
-// The words of target/host.hpp when memory is weak. Atomics in shared memory are as strong as they come: no
-// bulk copy touches what they count.
+// The words of target/host.hpp when memory is weak. Atomics in shared memory are sequentially consistent: no
+// bulk copy accesses the same memory.
 #include <cstring>
 
 #include "weak_memory.hpp"

@@ -1,5 +1,5 @@
-// What formats with a scale per group of elements share: one pass over a token that finds each group's
-// largest magnitude, makes its scale and writes codes and scales into the message.
+// What the formats with scale groups share: one pass over a token that finds each group's largest magnitude,
+// computes its scale and writes codes and scales into the message.
 #pragma once
 
 #include <bit>
@@ -55,10 +55,10 @@ struct GroupedMessageLayout {
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What a lane takes at a time: two 16-byte loads, and at least 8 bytes of codes.
+// A chunk, which is what a lane takes at a time: two 16-byte loads, and at least 8 bytes of codes.
 inline constexpr int kElementsPerLane = 16;
 
-// bf16 as they were loaded.
+// The bf16 elements of a chunk, as loaded.
 struct LaneElements {
   Vec16 halves[2];
 
@@ -69,15 +69,15 @@ struct LaneElements {
   }
 };
 
-// Values a lane has computed.
+// The elements of a chunk as floats that a lane has computed.
 struct LaneFloats {
   float values[kElementsPerLane];
 
   SWITCHYARD_DEVICE float value(int i) const { return values[i]; }
 };
 
-// The largest magnitude of the lane's group, which as many lanes share as it has elements for. NaN is larger
-// than infinity, infinity larger than all numbers: magnitudes compare as integers.
+// The largest magnitude of the lane's scale group, which several lanes share if it has more elements than one
+// lane takes. Magnitudes compare as integers: NaN is larger than infinity, which is larger than all numbers.
 template <int kGroupSize>
 SWITCHYARD_DEVICE float group_amax(const LaneElements& elements) {
   static_assert(kGroupSize % kElementsPerLane == 0 && kGroupSize <= kElementsPerLane * kWarpSize);
@@ -124,14 +124,14 @@ SWITCHYARD_DEVICE void quantize(const Elements& elements, float factor,
   if constexpr (!kIsE4M3 && !kIsE5M2) pack_codes<Element::kNumBits>(codes, words);
 }
 
-// The same for bf16 to e2m1, for which Hopper has no instruction, with fewer of those it has. The code of a
-// magnitude a is the least of round(2 a), round(a) + 2, round(a / 2) + 4 and 7: each is exact where e2m1 has
-// that spacing, and above the others elsewhere. Adding a float whose last place is 1 rounds to nearest even
-// and leaves the integer in the low bits.
+// The same for bf16 to e2m1, a conversion that Hopper has no instruction for. The code of a magnitude a is
+// the least of round(2 a), round(a) + 2, round(a / 2) + 4 and 7: each is exact where e2m1 has that spacing,
+// and above the others elsewhere. Adding a float whose unit in the last place is 1 rounds to nearest even and
+// leaves the integer in the low bits.
 SWITCHYARD_DEVICE void quantize_e2m1(const LaneElements& elements, float factor, uint32_t (&words)[2]) {
   constexpr float kAnchor = 12582912.0f;                      // 1.5 * 2^23
-  constexpr uint32_t kAnchorBits = 0x4b400000u;               // its bits, in which the code is then counted
-  constexpr uint32_t kAnchorSum = kAnchorBits * 0x11111111u;  // of eight of them, a code's place apart
+  constexpr uint32_t kAnchorBits = 0x4b400000u;               // its bits, to which the code is then added
+  constexpr uint32_t kAnchorSum = kAnchorBits * 0x11111111u;  // the sum of eight of them, 4 bits apart
   SWITCHYARD_UNROLL
   for (int half = 0; half < 2; ++half) {
     const uint32_t(&pairs)[4] = elements.halves[half].words;
@@ -154,7 +154,7 @@ SWITCHYARD_DEVICE void quantize_e2m1(const LaneElements& elements, float factor,
     const uint32_t odd = target::permute_bytes(target::permute_bytes(pairs[0], pairs[1], 0x7373),
                                                target::permute_bytes(pairs[2], pairs[3], 0x7373), 0x5410);
     const uint32_t signs = (even & 0x80808080u) >> 4 | (odd & 0x80808080u);
-    words[half] = factor == factor ? codes | signs : 0x77777777u;  // a group of NaN
+    words[half] = factor == factor ? codes | signs : 0x77777777u;  // if not: a group that is NaN
   }
 }
 
@@ -170,12 +170,12 @@ SWITCHYARD_DEVICE void store_words(std::byte* dst, const uint32_t (&words)[kNumW
 }
 
 enum class EncodePlace {
-  kApart,    // codes go where no token is
-  kInPlace,  // one warp writes codes over the token, from its beginning: it has read what it writes over
+  kApart,    // the codes do not overlap the token
+  kInPlace,  // one warp writes the codes over the token, from its beginning: it has read what it overwrites
 };
 
-// Encodes a token. A quantizer has an Element, a Scale, a kGroupSize, and scale_of(amax): the scale that is
-// stored and the factor elements are multiplied with.
+// Encodes a token. A quantizer has an Element, a Scale, a kGroupSize, and scale_of(amax), which returns the
+// scale to store and the factor by which elements are multiplied.
 template <EncodePlace kPlace = EncodePlace::kApart, typename Quantizer>
 SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, const bf16* token,
                                      std::byte* codes, typename Quantizer::Scale* scales, int worker_idx,
@@ -183,11 +183,11 @@ SWITCHYARD_DEVICE void encode_groups(const Quantizer& quantizer, int hidden, con
   using Element = typename Quantizer::Element;
   constexpr int kNumWords = kElementsPerLane * Element::kNumBits / 32;
   constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElementsPerLane;
-  // Chunks a lane has loaded before it looks at the first; in place they come from shared memory.
+  // How many chunks of a lane are in flight; in place, chunks come from shared memory and need no prefetch.
   constexpr int kInFlight = kPlace == EncodePlace::kInPlace ? 1 : 2;
   const int num_chunks = hidden / kElementsPerLane;
   const int lane_idx = worker_idx % kWarpSize;
-  // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
+  // All lanes of a warp iterate together, even those past the end: shuffles need every lane.
   for (int warp_chunk = worker_idx - lane_idx; warp_chunk < num_chunks;
        warp_chunk += kInFlight * num_workers) {
     LaneElements elements[kInFlight];
@@ -224,7 +224,7 @@ SWITCHYARD_DEVICE void encode_message(const Quantizer& quantizer, int hidden, co
                 worker_idx, num_workers);
 }
 
-// Turns a token into its codes where it lies. By one warp; `scales` are elsewhere.
+// Encodes a token in place, by one warp; `scales` must not overlap it.
 template <typename Quantizer>
 SWITCHYARD_DEVICE void encode_in_place(const Quantizer& quantizer, int hidden, std::byte* token,
                                        std::byte* scales) {
@@ -233,8 +233,8 @@ SWITCHYARD_DEVICE void encode_in_place(const Quantizer& quantizer, int hidden, s
                                        target::lane_idx(), kWarpSize);
 }
 
-// Copies bytes as wide as their number allows; both ends are aligned to the largest power of two, up to 16,
-// that divides it.
+// Copies bytes in units as wide as their number allows: both ends must be aligned to the largest power of
+// two, up to 16, that divides it.
 SWITCHYARD_DEVICE void copy_bytes(void* dst, const void* src, uint32_t num_bytes, int worker_idx,
                                   int num_workers) {
   const auto copy_as = [&](auto unit) {

@@ -1,4 +1,4 @@
-// Where the scales of rows lie in their tensors. docs/formats.md has pictures.
+// The layouts of the tensors of scales. docs/formats.md has pictures.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// float [hidden / 128][stride]: the scales of a column of groups lie side by side, and each expert's start at
-// a multiple of 16 bytes, since its rows start at a multiple of kRowAlignment.
+// float [hidden / 128][stride]: the scales of a column of scale groups are contiguous, and each expert's
+// scales start at a multiple of 16 bytes, since its rows start at a multiple of kRowAlignment.
 struct TransposedScaleLayout {
   static constexpr uint32_t kRowAlignment = 4;
 
@@ -24,8 +24,8 @@ struct TransposedScaleLayout {
   }
 };
 
-// Scales of one byte in tiles of 128 rows by 4 columns. Tiles of the same rows lie one after the other; what
-// fills the last of them beyond the columns is 0.
+// Scales of one byte in scale tiles of 128 rows by 4 columns. The tiles of the same rows are contiguous;
+// columns that pad the last of them are 0.
 struct TiledScaleLayout {
   static constexpr int kTileRows = 128;
   static constexpr int kTileColumns = 4;
@@ -34,7 +34,7 @@ struct TiledScaleLayout {
   int num_columns;  // scales per row
 
   SWITCHYARD_HD constexpr int tiles_across() const { return ceil_div(num_columns, kTileColumns); }
-  // Of a column that is a multiple of 4, and the three behind it.
+  // The offset of a scale. The scales of columns 4 n to 4 n + 3 are contiguous.
   SWITCHYARD_HD constexpr uint64_t offset(int64_t scale_row, int column) const {
     const uint64_t tile_idx =
         static_cast<uint64_t>(scale_row / kTileRows) * tiles_across() + column / kTileColumns;

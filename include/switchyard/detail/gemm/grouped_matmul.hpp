@@ -1,6 +1,6 @@
-// A plain grouped matmul over the ragged rows dispatch makes: group g takes rows [row_offsets[g],
-// row_offsets[g + 1]) times the weights of expert_ids[g]. Sums run over k in order, in fp32, without fma: the
-// same bits on every target.
+// A plain grouped matmul over the ragged rows that dispatch writes: rows [row_offsets[g], row_offsets[g + 1])
+// are multiplied by the weights of expert_ids[g]. Sums run over k in order, in fp32, without fma, which gives
+// the same bits on every target.
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
@@ -9,9 +9,9 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What one thread computes at a time: rows times columns of the output, so many steps of k at once. On a GPU
-// the sums stay in registers, and neighbouring lanes share the lines of the weights. On the host a thread has
-// the cache to itself: it takes whole lines of weights, and unpacks them once for all its rows.
+// What one thread computes at a time: some rows and columns of the output, several values of k at once. On a
+// GPU the sums stay in registers, and neighbouring lanes share the lines of the weights. On the host a thread
+// has the cache to itself: it loads whole lines of weights, and unpacks them once for all its rows.
 inline constexpr int kPackedColumns = 8;  // of a Vec16
 #if defined(__CUDACC__)
 inline constexpr int kTileRows = 4, kTileColumns = kPackedColumns, kTileDepth = 1;
@@ -27,8 +27,8 @@ SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float* values) {
 SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t first_row, int num_rows,
                                      const bf16* weights, int first_column) {
   float sums[kTileRows][kTileColumns];
-  // Of a tile of one Vec16 no column is missing, and its rows past the end repeat the last one, so that all
-  // loops have fixed lengths.
+  // All loops have fixed lengths: a tile of one Vec16 has all its columns, and its rows past the end repeat
+  // the last row.
   constexpr bool kFixed = kTileColumns == kPackedColumns;
   const int columns_left = params.columns - first_column;
   const int num_columns = kFixed || columns_left > kTileColumns ? kTileColumns : columns_left;
@@ -48,7 +48,7 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
             target::ld_16(weights + static_cast<int64_t>(first_k + k) * params.columns + first_column + c),
             &weight[k][c]);
     for (int r = 0; r < num_summed_rows; ++r) {
-      float sum[kTileColumns];  // compilers make better code of sums that have no address outside
+      float sum[kTileColumns];  // compilers optimise sums better whose address is not taken outside
       for (int c = 0; c < kTileColumns; ++c) sum[c] = sums[r][c];
       for (int k = 0; k < depth; ++k) {
         const float value = to_float(row[r][first_k + k]);
@@ -65,12 +65,12 @@ SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t 
 }
 
 SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
-  // Warps are numbered across the blocks, so that few tiles are in many blocks.
+  // Warps are numbered across the blocks, so that even a few tiles are spread over many blocks.
   const int64_t warp = static_cast<int64_t>(target::warp_idx()) * target::num_blocks() + target::block_idx();
   const int64_t thread = warp * kWarpSize + target::lane_idx();
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
   const int64_t num_column_tiles = ceil_div<int64_t>(params.columns, kTileColumns);
-  int64_t tiles_before = 0;  // of earlier groups, so that all groups share the threads evenly
+  int64_t tiles_before = 0;  // the tiles of earlier groups, so that all groups share the threads evenly
   for (int group_idx = 0; group_idx < params.num_groups; ++group_idx) {
     const int64_t group_begin = params.row_offsets[group_idx];
     const int64_t num_rows = params.row_offsets[group_idx + 1] - group_begin;

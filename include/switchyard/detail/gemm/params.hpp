@@ -26,7 +26,7 @@ struct SiluMulArguments {
   const uint32_t* row_offsets;  // [num_groups + 1]; the last one is the number of rows
 };
 
-// What silu(gate) * up is written as (docs/formats.md).
+// The format in which silu(gate) * up is stored (docs/formats.md).
 enum class SiluOutput {
   kBF16,
   kBlockwiseE4M3,  // float scales, transposed
@@ -51,12 +51,12 @@ struct SiluMulDestination {
   // Tiled scales, [num_groups]: the scale row of each group's first row, as dispatch exports it; null: row r
   // has scale row r.
   const uint32_t* scale_row_offsets = nullptr;
-  // NVFP4: the tensor scale, or where this is not null that of each group, [num_groups].
+  // NVFP4: the tensor scale, or, if this is not null, the tensor scale of each group, [num_groups].
   float tensor_scale = 1.0f;
   const float* group_tensor_scales = nullptr;
 };
 
-// Rows in one of the token formats, to become bf16 or blockwise fp8 (e4m3).
+// Rows in one of the token formats, to be converted to bf16 or blockwise fp8 (e4m3).
 struct RecodeArguments {
   TokenFormatKind format;
   int32_t hidden;  // a multiple of 16; of 128 where fp8 comes in or goes out

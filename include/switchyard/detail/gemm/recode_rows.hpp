@@ -1,5 +1,5 @@
-// Experts that change nothing, and the steps around a matmul that knows bf16 only: rows of a token format
-// become bf16, or blockwise fp8 as a quantised combine takes it: an encoded token each.
+// Converts rows of a token format to bf16, or to blockwise fp8, an encoded token each, as a quantised combine
+// takes them. Identity experts need it, and so does a matmul that only takes bf16.
 #pragma once
 
 #include "switchyard/detail/format/blockwise_fp8.hpp"
@@ -9,7 +9,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Sources: sixteen elements of a row at a time, as bf16.
+// Sources return sixteen elements of a row at a time, as bf16.
 
 struct BF16Source {
   const bf16* rows;  // [rows][hidden]
@@ -21,7 +21,7 @@ struct BF16Source {
   }
 };
 
-// What is left of a group's scale in a product: code * scale (* tensor scale).
+// The factor by which a code is multiplied: scale (* tensor scale).
 template <typename ElementOf>
 struct TransposedScaleSource {
   using Element = ElementOf;
@@ -73,7 +73,7 @@ struct NVFP4ScaleSource {
   }
   SWITCHYARD_DEVICE float tensor_scale(int64_t row) const {
     if (group_tensor_scales == nullptr) return one_tensor_scale;
-    // The first group that ends behind the row.
+    // The row is in the first group that ends after it.
     int first = 0, last = num_row_groups - 1;
     while (first < last) {
       const int middle = (first + last) / 2;
@@ -145,7 +145,7 @@ SWITCHYARD_KERNEL void recode_rows_kernel(RecodeParams<Source> params) {
   const int64_t num_chunks =
       static_cast<int64_t>(target::ld(arguments.row_offsets + arguments.num_groups)) * chunks_per_row;
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
-  // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle.
+  // All lanes of a warp iterate together, even those past the end: shuffles need every lane.
   for (int64_t warp_chunk = static_cast<int64_t>(target::block_idx()) * target::num_threads() +
                             target::thread_idx() - target::lane_idx();
        warp_chunk < num_chunks; warp_chunk += num_threads) {

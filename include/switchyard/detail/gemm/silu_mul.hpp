@@ -1,6 +1,7 @@
 // SiLU-and-multiply over ragged rows: output = silu(gate) * up, with gate and up side by side in each input
-// row. Computed in fp32 with the same bits on every target, and written once, as bf16 or quantised: a lane
-// has elements of one group of one row, finds the group's amax with the lanes beside it, and stores codes.
+// row. The products are computed in fp32, with the same bits on every target, and written once, as bf16 or
+// quantised: a lane has elements of one scale group of one row, reduces the group's amax with its neighbours,
+// and stores codes.
 #pragma once
 
 #include "switchyard/detail/base/exp.hpp"
@@ -12,7 +13,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Every NaN is the same one: targets disagree about its sign.
+// Every NaN gets the same bits: targets disagree about its sign.
 SWITCHYARD_DEVICE float silu_mul(float gate, float up) {
   const float product = target::divide(gate, 1.0f + exp_f32(-gate)) * up;
   return product == product ? product : kQuietNan;
@@ -25,9 +26,9 @@ struct RowChunk {
   int group_idx;  // of the ragged rows
 };
 
-// Writers: what becomes of the products. A writer says how many elements a lane takes, of which multiple the
-// width must be, and whether it wants to know a row's group; all lanes of a warp call write() together, those
-// with nothing to write too.
+// Writers store the products. A writer says how many elements a lane takes, of what the width must be a
+// multiple, and whether it needs the group of a row. All lanes of a warp call write() together, even those
+// with nothing to write.
 
 struct BF16Writer {
   static constexpr const char* kName = "bf16";
@@ -48,7 +49,7 @@ struct BF16Writer {
   }
 };
 
-// What the quantised outputs share. `Scales` makes the quantizer of a group and knows where scales lie.
+// What the quantised outputs share. `Scales` makes the quantizer of a scale group and stores its scale.
 template <typename Scales>
 struct QuantizedWriter {
   using Quantizer = typename Scales::Quantizer;
@@ -139,7 +140,7 @@ struct TiledScales {
   SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk& chunk) const {
     return scheme.quantizer(chunk.group_idx);
   }
-  // The last scale of a row brings the zeros behind it.
+  // The lane of a row's last scale also stores the zeros behind it.
   SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
                                Scale scale) const {
     const TiledScaleLayout tiles{arguments.width / Quantizer::kGroupSize};
@@ -155,7 +156,8 @@ struct TiledScales {
   }
 };
 
-// The chunks of a thread, one in every num_threads: rows and chunks are counted on, not divided out.
+// Iterates over the chunks of a thread, one in every num_threads; row and chunk are incremented, which avoids
+// divisions.
 class ChunkCursor {
  public:
   SWITCHYARD_DEVICE ChunkCursor(int64_t first_chunk, int64_t step, int chunks_per_row)
@@ -172,7 +174,7 @@ class ChunkCursor {
     chunk_.chunk_idx -= chunks_per_row_;
     ++chunk_.row;
   }
-  // Goes on to the group of the row, which must be one of the rows.
+  // Advances to the group of the row, which must be in a group.
   SWITCHYARD_DEVICE void find_group(const uint32_t* row_offsets) {
     while (chunk_.row >= target::ld(row_offsets + chunk_.group_idx + 1)) ++chunk_.group_idx;
   }
@@ -217,8 +219,8 @@ SWITCHYARD_KERNEL void silu_mul_kernel(SiluMulParams<Writer> params) {
       static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
   const int lane_idx = target::thread_idx() % kWarpSize;
   ChunkCursor cursor(first, num_threads, chunks_per_row);
-  // The lanes of a warp go round together, also those beyond the end: all must be there to shuffle. Groups
-  // are whole in a row and a warp starts with a group, so that the lanes of one are neighbours.
+  // All lanes of a warp iterate together, even those past the end: shuffles need every lane. A row holds
+  // whole scale groups, and a warp starts with one, so that the lanes of a group are neighbours.
   for (int64_t warp_chunk = first - lane_idx; warp_chunk < num_chunks; warp_chunk += num_threads) {
     const bool has_elements = warp_chunk + lane_idx < num_chunks;
     float values[kElements] = {};

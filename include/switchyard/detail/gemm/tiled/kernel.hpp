@@ -1,6 +1,6 @@
 // The tiled grouped matmul: group g's rows times the weights of its expert, output[row][n] = sum over k of
-// rows[row][k] * weights[expert][n][k], in fp32, rounded once. Persistent blocks of a planner and a producer,
-// a warp each, and consumers. Which products a block sums, and in which order, follows from the shape alone:
+// rows[row][k] * weights[expert][n][k], in fp32, rounded once. A persistent block has a planner and a
+// producer, a warp each, and consumers. The order of each sum follows from the shape alone, so the output has
 // the same bits from run to run and for any number of blocks.
 #pragma once
 
@@ -22,7 +22,7 @@ void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
     shared.init_barriers();
   }
   target::sync_block();
-  if constexpr (Config::kIsPair) target::sync_cluster();  // the other block's barriers are there, too
+  if constexpr (Config::kIsPair) target::sync_cluster();  // the other block's barriers are initialised, too
   if (warpgroup == 0) {
     if constexpr (Config::kMovesRegisters) target::give_registers<Config::kProducerRegisters>();
     target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
@@ -34,7 +34,7 @@ void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
     if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
     MatmulConsumer<Config>(params.numbers, shared, warpgroup - 1).run();
   }
-  // Neither block's shared memory goes while the other still loads into it or gives back its stages.
+  // A block must not end while the other still loads into its shared memory or releases its stages.
   if constexpr (Config::kIsPair) target::sync_cluster();
 }
 

@@ -1,6 +1,6 @@
-// The planner of a block of the tiled matmul: one warp that walks through the groups, whose sizes it reads,
-// and says which tile comes next. Blocks take tiles from a queue; pairs of blocks, which must agree, stride
-// through them.
+// The planner of a block of the tiled matmul: one warp that reads the sizes of the groups and finds the next
+// tile. Blocks take tiles from a queue; pairs of blocks, which must agree on their tiles, stride through
+// them.
 #pragma once
 
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
@@ -36,7 +36,7 @@ class MatmulPlanner {
   }
 
  private:
-  // What a place in the order stands for: the tile of a block, or of the two of a pair.
+  // What a place in the order holds: the tile of a block, or the two tiles of a pair.
   static constexpr uint32_t kUnitRows = Config::kTileRows * (Config::kSharesWeights ? 2 : 1);
   static constexpr uint32_t kUnitColumns = Config::kTileColumns * (Config::kSharesRows ? 2 : 1);
 
@@ -44,7 +44,7 @@ class MatmulPlanner {
     uint32_t first;
     uint32_t count;
   };
-  // Of a group; none past the last one, and none past the end of the tensors.
+  // The rows of a group; none past the last group, and none past the end of the tensors.
   SWITCHYARD_DEVICE Rows rows_of(uint32_t group_idx) const {
     const GroupRows& groups = numbers_.groups;
     if (group_idx >= groups.num_groups) return {0, 0};
@@ -67,7 +67,7 @@ class MatmulPlanner {
     if constexpr (Config::kIsPair) return idx + num_strides;
     if (num_units_in_all_ == 0) num_units_in_all_ = count_units();
     // The queue is 0 again after num_units_in_all_ increments: every tile but the first of each block is
-    // taken once, and every block that had one looks once in vain.
+    // taken once, and every block that had one asks once without success.
     uint32_t num_taken = 0;
     if (target::lane_idx() == 0)
       num_taken = target::atomic_inc_wrap_relaxed_device(numbers_.queue, num_units_in_all_ - 1);
@@ -82,13 +82,14 @@ class MatmulPlanner {
     return count;
   }
 
-  // The tile at place `idx`, which is never before an earlier one: a lane looks at a group, all at 32.
+  // Finds the tile at place `idx`, which only grows. Each lane examines a group, so a warp examines 32 at a
+  // time.
   SWITCHYARD_DEVICE MatmulTile find(uint32_t idx) {
     for (; first_group_ < numbers_.groups.num_groups; first_group_ += kWarpSize) {
       const uint32_t group_idx = first_group_ + static_cast<uint32_t>(target::lane_idx());
       const Rows rows = rows_of(group_idx);
       const uint32_t count = num_units(rows);
-      uint32_t end = count;  // of this group and those before it
+      uint32_t end = count;  // the units of this group and of those before it
       for (int delta = 1; delta < kWarpSize; delta *= 2) {
         const uint32_t before = target::shuffle_up(end, delta);
         if (target::lane_idx() >= delta) end += before;
@@ -127,7 +128,8 @@ class MatmulPlanner {
   MatmulShared<Config>& shared_;
   const uint32_t num_column_units_;
   StageCursor<1> asked_;
-  uint32_t first_group_ = 0;  // that may hold the next place, and how many places lie before it
+  uint32_t first_group_ =
+      0;  // the first that may hold the next place; the places before it are counted below
   uint32_t num_units_before_ = 0;
   uint32_t num_units_in_all_ = 0;
   bool is_first_ = true;

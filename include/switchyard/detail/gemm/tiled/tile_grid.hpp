@@ -1,5 +1,6 @@
-// The tiles of all groups in one order, and the way from a place in it to a tile. A group's tiles come in
-// bands of rows, in a band column by column: those at work together read few different rows and weights.
+// The tiles of all groups in one order, and the function from a place in it to a tile. A group's tiles come
+// in bands of rows, in a band column by column, so that tiles that run concurrently read few different rows
+// and weights.
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
@@ -12,7 +13,7 @@ struct TilePlace {
   uint32_t column_tile;
 };
 
-// Of a group of num_row_tiles x num_column_tiles, at a place before their product.
+// The tile at a place of a group of num_row_tiles x num_column_tiles; the place is below their product.
 SWITCHYARD_HD constexpr TilePlace place_in_group(uint32_t idx, uint32_t num_row_tiles,
                                                  uint32_t num_column_tiles, uint32_t band_tiles) {
   const uint32_t band = idx / (band_tiles * num_column_tiles);
