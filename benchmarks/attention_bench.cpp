@@ -12,7 +12,7 @@ using reference::AttentionBatch;
 using reference::AttentionCase;
 using reference::AttentionDifference;
 
-// Launches of one graph: what a graph costs is shared by them.
+// The launches of one graph, which share the cost of launching it.
 constexpr int kLaunchesPerGraph = 10;
 constexpr int kRowsLookedAt = 24;
 
@@ -20,7 +20,7 @@ size_t row_elements(int num_heads, const AttentionCase& attention_case) {
   return static_cast<size_t>(num_heads) * static_cast<size_t>(attention_case.head_dim);
 }
 
-// Lengths whose logarithms are evenly spread, always the same.
+// Lengths drawn log-uniformly, always the same.
 std::vector<int> ragged_lengths(int count, int shortest, int longest) {
   std::mt19937 random(4);
   std::vector<int> lengths;
@@ -88,7 +88,8 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
     tensors.query_offsets = query_offsets.value().data();
     tensors.key_offsets = key_offsets.value().data();
   }
-  // What a case does not write must not look as if it had: the one before may have had the same input.
+  // Overwrites the output: the case before may have had the same input, and memory that this case fails to
+  // write must not look right.
   SWITCHYARD_RETURN_IF_ERROR(output_.fill_bytes(0xff));
   SWITCHYARD_RETURN_IF_ERROR(lse_.fill_bytes(0xff));
   const int num_launches = world_.target() == Target::kHost ? 1 : kLaunchesPerGraph;
@@ -109,14 +110,14 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
                               .flops = attention_case.flops(),
                               .kv_bytes = attention_case.key_value_bytes()};
   const int num_places = attention_case.query_lens.back() * attention_case.num_heads;
-  result.stride = num_places / kRowsLookedAt | 1;  // odd, so that it does not keep to some heads
+  result.stride = num_places / kRowsLookedAt | 1;  // odd, so that it visits all heads
   Result<AttentionDifference> difference = compare(attention_case, result.stride);
   if (!difference.ok()) return difference.status();
   result.difference = difference.value();
   return result;
 }
 
-// A few rows of the last sequence, which has the rows of all others in front of it.
+// Compares a few rows of the last sequence, behind the rows of all others.
 Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case, int stride) {
   const std::vector<uint32_t> query_offsets = attention_case.query_offsets(),
                               key_offsets = attention_case.key_offsets();

@@ -1,4 +1,4 @@
-// Times attention by graph replay, on shapes that share their memory, and looks at some rows of each result.
+// Times attention by graph replay, on shapes that share their memory, and verifies some rows of each result.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace switchyard::tools {
 
-// One line of the table. Batches are told dense where all lengths are alike, else by offsets.
+// One line of the table. A batch is dense if all lengths are equal, else it is given by offsets.
 struct AttentionBenchCase {
   std::string group;  // "full", "causal", "ragged", "decode"
   std::string label;  // of the line
@@ -38,8 +38,8 @@ class AttentionBench {
 
   Result<AttentionBenchResult> time(const AttentionBenchCase& bench_case, int num_replays);
 
-  // Queries, keys and values repeat these numbers, each from its own of these places on: for who wants to
-  // compute the same.
+  // Queries, keys and values repeat these numbers, each from an offset of its own: for a caller that compares
+  // with another library.
   const std::vector<bf16>& period() const { return numbers_.period(); }
   static constexpr int kShifts[] = {0, 1000003, 2000003};
 

@@ -1,4 +1,4 @@
-// The yardstick of the benchmarks: how fast this machine copies its own memory.
+// The copy bandwidth of this machine, with which the benchmarks compare.
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -11,8 +11,8 @@ namespace switchyard::tools {
 Result<CopyBandwidth> measure_copy(const World& world) {
   const Rank& rank = world.rank(0);
   const bool is_host = world.target() == Target::kHost;
-  // Large, since the time includes that of the call; less where memory is short, but never what a cache could
-  // hold.
+  // The buffer is large, since the time includes that of the call. It is smaller if memory is short, but
+  // never so small that a cache could hold it.
   uint64_t bytes = is_host ? 256ull << 20 : 8ull << 30;
   const uint64_t min_bytes = is_host ? bytes : 1ull << 30;
   for (;; bytes /= 2) {
@@ -22,7 +22,7 @@ Result<CopyBandwidth> measure_copy(const World& world) {
       if (bytes / 2 >= min_bytes) continue;
       return source.ok() ? copy.status() : source.status();
     }
-    // Pages that were never written may all be one and the same.
+    // Pages that were never written may all map to the same zero page.
     SWITCHYARD_RETURN_IF_ERROR(source.value().fill_bytes(1));
     double best_seconds = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 6; ++i) {

@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint8_t kPoison = 0xff;
 
-// Tokens as experts see them, encoded once for each input scale there is: few, even where every expert has
-// its own.
+// Tokens as experts see them, encoded once for each input scale: there are few of these, even if every expert
+// has its own.
 class SeenTokens {
  public:
   explicit SeenTokens(const reference::Step& step) : step_(step) {
@@ -77,7 +77,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        .timeout_ns = default_timeout_ns(world.target()),
        .dependent_launch = launch.dependent,
        .protocol = launch.protocol,
-       // Where tokens crowd, a rank may get nearly all of them.
+       // With skewed routing, one rank may get nearly all tokens.
        .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
        .dispatch_format = launch.format,
        .input_scale = kInputScale,
@@ -92,8 +92,8 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
 double EpBench::host_bytes(int num_sets, int num_scales) const {
   const WorkloadBytes bytes(workload_);
   double needed = bytes.tokens * (num_scales + num_sets) + bytes.logits;
-  // On the emulator buffers are host memory too; of the receive buffers only the slots in use are ever
-  // touched.
+  // On the emulator buffers are host memory, too; of the receive buffers, only pages of used slots are ever
+  // accessed.
   if (world_.target() == Target::kHost)
     needed += num_sets * (2 * bytes.tokens + bytes.rows) + bytes.tokens + 2 * bytes.rows;
   return needed;
@@ -167,7 +167,7 @@ Status EpBench::allocate_rows(int r, RankBuffers& buffers) {
                        : Status();
 }
 
-// What a replay does not write must not look as if it had.
+// Overwrites the outputs: memory that a replay fails to write must not look right.
 Status EpBench::poison(BufferSet& set) {
   for (RankBuffers& buffers : set) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(kPoison));
@@ -242,7 +242,7 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
 }
 
 Result<Graphs> EpBench::capture(StepMode mode, Extra extra) {
-  // Once without a graph: kernels are loaded, and what is wrong is found where it is easiest to read.
+  // The step runs once without a graph: this loads the kernels, and errors are easiest to read here.
   SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Extra::kNothing));
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   Graphs graphs;
@@ -322,8 +322,8 @@ Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
                        .output = buffers.expert_outputs.data()});
 }
 
-// Behind the rank's combine: stream order is all it needs. Rows of the direct protocol are let be: peers may
-// still read them.
+// Enqueued behind the rank's combine, which stream order makes sufficient. Rows of the direct protocol are
+// not overwritten: peers may still read them.
 Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
   return owner.launch(
@@ -337,7 +337,7 @@ Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
 
 Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
                                     const std::function<void(int64_t num_done)>& on_progress) {
-  constexpr int64_t kReplaysPerWait = 500;  // a broken step is noticed that late
+  constexpr int64_t kReplaysPerWait = 500;  // a broken step is noticed after at most so many replays
   Result<Graphs> captured = capture(mode, Extra::kHashes);
   if (!captured.ok()) return captured.status();
   RepeatCheck result{.protocol = ep_->config().protocol, .mode = mode, .num_replays = num_replays};
@@ -370,10 +370,11 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
   return result;
 }
 
-// What the protocol must move. Slotted: a token is read once and written as a message to each of its experts;
-// there messages become rows; combine moves each row home, where they are read and summed. The send buffer is
-// not counted: only a fused shared expert needs it, and this bench has none. Direct: a token is read once and
-// written to each of its rows; combine reads each row once and writes the sum.
+// The bytes that the protocol must move. Slotted: a token is read once and written as a message to each of
+// its experts, where messages are copied to rows; combine sends each row back, where the rows are read and
+// summed. The send buffer is not counted: only a fused shared expert needs it, and this benchmark has none.
+// Direct: a token is read once and written to each of its rows; combine reads each row once and writes the
+// sum.
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
   const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);

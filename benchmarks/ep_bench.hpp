@@ -1,6 +1,6 @@
 // Steps of dispatch and combine at one number of tokens per rank, captured as graphs and replayed: how long
 // they take, how many bytes they move, and whether every output is right. The experts between the two are the
-// identity; where rows are encoded they are a kernel that decodes them, timed on its own.
+// identity; if rows are encoded, they are a kernel that decodes them, which is timed separately.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,8 @@ struct RepeatCheck {
   StepMode mode;
   int64_t num_replays = 0;
   int64_t num_hashed = 0;     // outputs: one per rank and replay
-  int64_t num_different = 0;  // of those, not what the reference says
-  uint64_t hash = 0;          // of all outputs, as the reference says they are
+  int64_t num_different = 0;  // how many of those differ from the reference
+  uint64_t hash = 0;          // of all outputs of the reference
 };
 
 // How the kernels are launched.
@@ -48,15 +48,14 @@ struct EpLaunch {
 
 class EpBench {
  public:
-  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted where memory does not
-  // suffice. `max_sets`: at most so many sets of inputs and outputs to take turns, but always 2.
+  // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted if memory does not
+  // suffice. `max_sets`: at most so many sets of inputs and outputs alternate, but at least 2.
   static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload,
                                                  const EpLaunch& launch, int max_sets);
 
   // The whole step, then its phases, each the median of `num_replays` (at least num_sets()).
   Result<std::vector<PhaseTime>> time(StepMode mode, int num_replays);
-  // Empty while every output of every timed replay's set was what the reference says; else what was wrong
-  // first.
+  // Empty while every output of every timed set equals the reference; else the first difference.
   const std::string& first_difference() const { return first_difference_; }
 
   // Replays the step; every output of every replay is hashed, on the device and as part of the graph.
@@ -69,8 +68,8 @@ class EpBench {
  private:
   struct RankBuffers {
     Buffer<bf16> tokens, output;
-    Buffer<uint8_t> rows, scales;    // encoded as they travel
-    Buffer<uint8_t> expert_outputs;  // where they are not the rows
+    Buffer<uint8_t> rows, scales;    // in the dispatch format
+    Buffer<uint8_t> expert_outputs;  // if they are not the rows themselves
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
@@ -85,16 +84,16 @@ class EpBench {
   EpBench(World& world, const Workload& workload, uint64_t lead_us)
       : world_(world), workload_(workload), lead_us_(lead_us) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
-  // num_scales: that tokens are encoded with.
+  // num_scales: how many input scales tokens are encoded with.
   double host_bytes(int num_sets, int num_scales) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
-  // Experts of the direct protocol hand their rows over as they travel.
+  // The format of expert rows: in the direct protocol experts encode them.
   CombineFormat expert_format() const {
     return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
   }
-  // Else the rows are taken for what the experts made of them.
+  // If false, the rows themselves are the expert outputs.
   bool has_experts() const {
     return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
   }
@@ -121,7 +120,7 @@ struct CopyBandwidth {
   uint64_t bytes_copied;
 };
 
-// Of all devices of the world together, from their own memory to their own memory.
+// The copy bandwidth of all devices of the world together, each within its own memory.
 Result<CopyBandwidth> measure_copy(const World& world);
 
 }  // namespace switchyard::tools

@@ -10,7 +10,7 @@
 namespace switchyard::tools {
 namespace {
 
-// Of our own: the distributions of the C++ library differ from one to the next.
+// Our own distributions: those of the C++ library differ between implementations.
 class NormalValues {
  public:
   explicit NormalValues(uint64_t seed) : random_(seed) {}
@@ -44,7 +44,7 @@ std::vector<float> make_values(InputKind kind, uint64_t seed) {
 
 using Values = std::vector<float>;
 
-// The values that codes and scales stand for.
+// The values that codes and scales encode.
 Values values_of(const reference::NumberFormat& format, const reference::QuantizedToken& token,
                  const std::vector<double>& scales) {
   std::vector<double> number_of_code;

@@ -1,5 +1,5 @@
-// What each number format loses: tokens quantised and taken back, by the plain-loop reference, which the
-// kernels equal bit for bit.
+// The error of each token format: values are quantised and converted back by the plain-loop reference, which
+// the kernels equal bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ inline constexpr InputKind kInputKinds[] = {InputKind::kNormal, InputKind::kHeav
 const char* to_string(InputKind kind);
 
 struct FormatError {
-  double rms;      // of the errors, by that of the values
-  double element;  // rms of each element's error by the element itself
-  double largest;  // the largest error by the largest magnitude of its group
+  double rms;      // of the errors, over the rms of the values
+  double element;  // the rms of each element's error over the element itself
+  double largest;  // the largest error over the largest magnitude of its scale group
 };
 
 struct FormatAccuracy {
@@ -31,7 +31,7 @@ struct FormatAccuracy {
 
 inline constexpr int kNumAccuracyValues = 1 << 20;
 
-// Every format on the same kNumAccuracyValues values of each kind, which follow from the seed.
+// Measures every format on the same kNumAccuracyValues values of each kind, which are drawn from the seed.
 std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed);
 
 }  // namespace switchyard::tools

@@ -10,9 +10,9 @@
 namespace switchyard::tools {
 namespace {
 
-// One device's part, in one of the sets that take turns.
+// One device's part of one of the sets that alternate.
 struct DeviceBuffers {
-  const Rank* rank;  // the first one there: its stream runs the kernels
+  const Rank* rank;  // the first rank of the device, whose stream runs the kernels
   LaunchShape scatter_shape, gather_shape;
   uint32_t num_tokens;
   Buffer<bf16> tokens, rows, output;
@@ -28,7 +28,7 @@ Status take(Result<Buffer<T>> allocated, Buffer<T>& buffer) {
   return Status();
 }
 
-// [1, 2): no value is special to an adder.
+// Values in [1, 2), so that no addition is special.
 std::vector<bf16> plain_values(size_t count) {
   std::vector<bf16> values(count);
   uint32_t state = 1;

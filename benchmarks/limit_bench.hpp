@@ -1,5 +1,5 @@
-// What this machine needs for the bare data movement of dispatch and combine, with no protocol: the limits
-// that their times are compared with.
+// The times that this machine needs for the bare data movement of dispatch and combine, without a protocol:
+// the limits with which their times are compared.
 #pragma once
 
 #include "ep_bench.hpp"
@@ -12,8 +12,8 @@ struct Limits {
   Timing gather;   // top_k random rows, weighted, to every token: what combine has to do
 };
 
-// Of all ranks together, on as many blocks as theirs, each device within its own memory. kResourceExhausted
-// where memory does not suffice.
+// Measures all ranks together, on as many blocks as they have, each device within its own memory. Returns
+// kResourceExhausted if memory does not suffice.
 Result<Limits> measure_limits(World& world, const Workload& workload, const EpLaunch& launch,
                               int num_replays);
 

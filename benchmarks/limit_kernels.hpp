@@ -37,7 +37,7 @@ struct Scatter {
       for (int stage_idx = 0; stage_idx < ScatterShared::kNumStages; ++stage_idx)
         shared.loaded[warp_idx][stage_idx].init(1);
     target::sync_block();
-    // Neighbouring rows lie in different blocks, so that few of them spread over all multiprocessors.
+    // Neighbouring rows go to different blocks, so that even a few rows are spread over all multiprocessors.
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     uint32_t row = static_cast<uint32_t>(warp_idx * target::num_blocks() + target::block_idx());
     if (row < params.num_rows) load(row, 0);
@@ -46,7 +46,7 @@ struct Scatter {
       const int stage_idx = static_cast<int>(turn % 2);
       const uint32_t next_place = place_of(row + num_warps);
       if (row + num_warps < params.num_rows) {
-        // The stores out of the other stage, a turn ago, have read it.
+        // The stores out of the other stage, one turn ago, have read it.
         target::bulk_wait_read<0>();
         target::sync_warp();
         load(row + num_warps, 1 - stage_idx);
@@ -89,7 +89,7 @@ struct Gather {
 
   SWITCHYARD_DEVICE explicit Gather(const GatherParams& params_in) : params(params_in) {}
 
-  // A warp per row; where there are more warps than rows, several share one.
+  // There is a warp per row; if there are more warps than rows, several warps share one.
   SWITCHYARD_DEVICE void run() {
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     const uint32_t warp =
@@ -114,8 +114,8 @@ struct Gather {
       sum_chunk(row, first_chunk + static_cast<uint32_t>(target::lane_idx()), place, weight);
   }
 
-  // By a whole warp, each lane with a chunk of its own; lanes past the end read the last one and store
-  // nothing.
+  // Called by a whole warp, each lane with a chunk of its own; lanes past the end load the last chunk and
+  // store nothing.
   SWITCHYARD_DEVICE void sum_chunk(uint32_t row, uint32_t chunk, uint32_t place, float weight) {
     const uint32_t chunk_read = chunk < chunks_per_row ? chunk : chunks_per_row - 1;
     const bf16* column = params.rows + chunk_read * kColumnsPerThread;
@@ -132,7 +132,7 @@ struct Gather {
                                                   static_cast<int>(chunk) * kColumnsPerThread, sums);
   }
 
-  // All loads are under way before the first is used.
+  // All loads are in flight before the first is used.
   template <int kNumRows>
   SWITCHYARD_DEVICE void add_rows(float (&sums)[kColumnsPerThread], const bf16* column, int first_k,
                                   uint32_t place, float weight) {

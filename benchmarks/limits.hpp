@@ -1,6 +1,6 @@
-// Two bare limits for dispatch and combine: rows scattered to random places, and rows gathered from them and
-// summed, by kernels that wait for nobody. And a sweep through memory, which leaves nothing else in the
-// caches.
+// Two bare limits for dispatch and combine: one kernel scatters rows to random rows, the other gathers and
+// sums them, and neither waits for another rank. A third kernel sweeps through memory to evict everything
+// else from the caches.
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"
@@ -30,14 +30,14 @@ struct GatherParams {
   int32_t hidden;
 };
 
-// Every 16 bytes are read and written back, changed.
+// Every 16 bytes are read, changed and written back.
 struct SweepParams {
   void* memory;
   uint64_t num_bytes;  // a multiple of 16
 };
 
 struct LimitKernels {
-  // As many warps per block as shared memory has room for, at most those of the shape.
+  // Uses as many warps per block as fit into shared memory, at most those of the shape.
   LaunchFunction<ScatterParams> scatter;
   LaunchFunction<GatherParams> gather;
   LaunchFunction<SweepParams> sweep;

@@ -1,4 +1,4 @@
-// Times grouped matmuls by graph replay, each after a sweep that empties L2, and looks at some outputs of
+// Times grouped matmuls by graph replay, each after a sweep that evicts the L2, and verifies some outputs of
 // each.
 #pragma once
 

@@ -6,7 +6,7 @@
 namespace switchyard::tools {
 namespace {
 
-// Prime, so that no two rows look alike.
+// A prime, so that no two rows are equal.
 constexpr size_t kPeriod = 4194301;
 
 }  // namespace

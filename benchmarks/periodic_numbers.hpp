@@ -1,5 +1,5 @@
-// Random numbers for tensors too large to make on the host: a period of them that a tensor repeats, from a
-// place of its own on. What lies where can be told without reading the tensor back.
+// Random numbers for tensors that are too large to generate on the host: each tensor repeats one period of
+// numbers, from an offset of its own. The value of an element is known without reading the tensor back.
 #pragma once
 
 #include <vector>

@@ -7,7 +7,7 @@
 namespace switchyard::tools {
 namespace {
 
-// More than the L2 of any GPU we know, so that what a replay reads is not what the last one left there.
+// Larger than the L2 of any GPU we know, so that a replay does not read what the last one left there.
 constexpr uint64_t kRotatedBytes = 64ull << 20;
 constexpr int kMaxSets = 64;
 

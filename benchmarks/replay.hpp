@@ -1,5 +1,5 @@
-// Timing by graph replay: graphs of the same work over different buffers take turns, so that none finds in a
-// cache what it left there.
+// Timing by graph replay: graphs of the same work on different buffers alternate, so that none finds its own
+// data in a cache.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace switchyard::tools {
 
 using Graphs = std::vector<std::unique_ptr<Graph>>;  // by set of buffers
 
-// Of many replays.
+// The times of many replays.
 struct Timing {
   double median_us;
   double min_us;
@@ -30,15 +30,16 @@ struct PhaseSamples {
   Timing summarize(uint64_t bytes) const;
 };
 
-// How many sets of buffers must take turns: 2..max_sets, more where sets are small and there is a cache to
-// beat.
+// How many sets of buffers must alternate: 2..max_sets, more if sets are so small that a cache could hold
+// them.
 int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets);
 
-// Enqueues a pause in front of what is timed, on every rank: a graph's first launches else wait for the rest
-// of it to be submitted, which nothing that runs in the middle of a model does. 0: none.
+// Enqueues a pause in front of what is timed, on every rank. Otherwise a graph's first launches would wait
+// until the rest of it is submitted, which launches in the middle of a model do not. 0: no pause.
 Status enqueue_lead(World& world, uint64_t microseconds);
 
-// Launches the graphs in turn, each at least once, waiting for each, and takes the times between their marks.
+// Launches the graphs round-robin, each at least once, waits for each, and returns the times between their
+// marks.
 Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays);
 
 }  // namespace switchyard::tools

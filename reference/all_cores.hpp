@@ -1,4 +1,4 @@
-// Work shared among the cores of this machine.
+// Runs work on all cores of this machine.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace switchyard::reference {
 
-// Calls `work()` on every core, the calling thread among them, or on fewer where the system has no more
-// threads. `work` takes pieces until there are none; an exception of any call is thrown here when all calls
-// have ended.
+// Calls `work()` on every core, the calling thread included, or on fewer if the system refuses more threads.
+// `work` takes pieces until none are left. An exception of any call is rethrown here when all calls have
+// ended.
 template <typename Work>
 void on_all_cores(Work work) {
-  std::vector<std::future<void>> others;  // whose destructors wait
+  std::vector<std::future<void>> others;  // their destructors wait
   try {
     for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i)
       others.push_back(std::async(std::launch::async, std::ref(work)));

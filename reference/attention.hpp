@@ -21,7 +21,7 @@ struct AttentionBatch {
   std::vector<uint32_t> query_offsets;  // [sequences + 1]
   std::vector<std::vector<uint32_t>> key_rows;
   std::vector<bf16> queries, keys, values;
-  int sequence_of_nans = -1;  // its results are nothing to compare
+  int sequence_of_nans = -1;  // its results are not compared
 
   int num_sequences() const { return static_cast<int>(key_rows.size()); }
   int query_len(int sequence) const {
@@ -32,22 +32,22 @@ struct AttentionBatch {
 
 struct AttentionRow {
   std::vector<double> output;  // [head_dim]; zeros if the query sees no key
-  double lse = 0;              // minus infinity then
+  double lse = 0;              // minus infinity if the query sees no key
 };
 
-// Query number `query` of a sequence: the last one stands at the sequence's last key.
+// The result of query number `query` of a sequence. The last query is at the position of the last key.
 AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int head);
 
-// How far a result is from what it should be.
+// How far a result is from the reference.
 struct AttentionDifference {
-  double relative_error = 0;  // of the output: root of the squared errors over that of the squared values
+  double relative_error = 0;  // of the output: the norm of the errors over the norm of the values
   double max_abs_error = 0;
   double max_lse_error = 0;
   std::string first_bad;  // empty: none beyond the bounds
 };
 
-// Looks at every stride-th row and head. An error counts as bad beyond bf16's rounding of output and weights.
-// No lse: it is not looked at.
+// Compares every stride-th row and head. An error is bad if it exceeds what rounding output and weights to
+// bf16 can cause. If there is no lse, it is not compared.
 AttentionDifference compare_attention(const AttentionBatch& batch, const std::vector<bf16>& output,
                                       const std::vector<float>& lse, int stride = 1);
 

@@ -9,7 +9,7 @@ namespace {
 constexpr bf16 kNotANumber{0x7fc0};
 constexpr float kNotWritten = 1e30f;
 
-// Of the normal distribution, nearly: the sum of a few even ones.
+// A nearly normal distribution: the sum of a few uniform numbers.
 void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& random) {
   for (size_t i = begin; i < end; ++i) {
     const uint64_t bits = random();
@@ -35,7 +35,8 @@ double AttentionCase::flops() const {
   for (size_t s = 0; s < query_lens.size(); ++s) {
     const double queries = query_lens[s];
     const double keys = num_keys()[s];
-    // Causal counts half of a square, as is usual: that of the queries, or of the keys if they are fewer.
+    // A causal mask counts half of a square, as is usual: that of the queries, or of the keys if they are
+    // fewer.
     const double square = std::min(queries, keys);
     double of_sequence = causal ? square * (keys - square / 2) : queries * keys;
     if (window > 0) of_sequence = std::min(of_sequence, queries * window * (causal ? 1.0 : 2.0));
@@ -96,7 +97,7 @@ Result<std::unique_ptr<AttentionHarness>> AttentionHarness::create(Rank& rank,
   return harness;
 }
 
-// Which rows hold the keys of each sequence.
+// Computes which rows hold the keys of each sequence.
 void AttentionHarness::place_keys(std::mt19937_64& random) {
   const std::vector<int>& num_keys = case_.num_keys();
   const std::vector<uint32_t> offsets = case_.key_offsets();
@@ -123,7 +124,7 @@ void AttentionHarness::place_keys(std::mt19937_64& random) {
   }
 }
 
-// Where rows lie, and what is in them.
+// Makes the batch: the rows of each sequence and their values.
 void AttentionHarness::make_batch() {
   batch_.num_heads = case_.num_heads;
   batch_.num_kv_heads = case_.num_kv_heads;

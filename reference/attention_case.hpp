@@ -18,15 +18,16 @@ struct AttentionCase {
   int window = 0;
   float scale = 0;  // 0: one over the square root of head_dim
   int page_size = 0;
-  bool is_dense = false;         // all lengths alike, told without offsets
-  bool has_key_lengths = false;  // room for the most keys in every sequence, told by lengths, without pages
+  bool is_dense = false;  // all lengths are equal, and no offsets are given
+  bool has_key_lengths =
+      false;  // each sequence has memory for the most keys; lengths are given, without pages
   bool wants_lse = true;
   SchedulerChoice scheduler = SchedulerChoice::kAuto;
   OrderChoice order = OrderChoice::kAuto;
   int num_blocks = 0;
-  int num_rows_before = 0;    // of queries, in front of those of all sequences: nobody may write there
-  int num_spare_rows = 0;     // likewise after them
-  int sequence_of_nans = -1;  // whose keys and values are NaN: what leaks from it is seen
+  int num_rows_before = 0;    // rows of queries in front of those of all sequences; no kernel may write them
+  int num_spare_rows = 0;     // likewise behind them
+  int sequence_of_nans = -1;  // its keys and values are NaN, so that leaks into other sequences show
   uint64_t seed = 1;
 
   // Keys of each sequence.
@@ -36,9 +37,10 @@ struct AttentionCase {
   // Where sequences begin if they lie one behind the other, and where the last one ends.
   std::vector<uint32_t> query_offsets() const { return offsets_of(query_lens, num_rows_before); }
   std::vector<uint32_t> key_offsets() const { return offsets_of(num_keys(), 0); }
-  // With pages, num_key_rows and pages_per_sequence are left to who makes the pages.
+  // With pages, the caller sets num_key_rows and pages_per_sequence.
   AttentionShape shape() const;
-  // Two per product of a query and a key, and two per weighted value; causal and windows count what is seen.
+  // Two operations per product of a query and a key, and two per weighted value; with a mask, only those that
+  // are not masked count.
   double flops() const;
   uint64_t key_value_bytes() const;
 
@@ -47,8 +49,8 @@ struct AttentionCase {
   static std::vector<uint32_t> offsets_of(const std::vector<int>& lengths, int first);
 };
 
-// One case on a rank: its batch, its memory there, and the Attention made for it. Rows that belong to no
-// sequence hold NaN, and so does the output before the first launch.
+// One case on a rank: its batch, its memory, and its Attention. Rows that belong to no sequence hold NaN, and
+// so does the output before the first launch.
 class AttentionHarness {
  public:
   static Result<std::unique_ptr<AttentionHarness>> create(Rank& rank, const AttentionCase& attention_case);

@@ -1,5 +1,5 @@
-// Experts that return what they get, as a kernel on the host target: rows become expert outputs in the same
-// memory that the protocol's kernels use, so that a weak memory has something to show.
+// Identity experts, as a kernel on the host target: it copies rows to expert outputs through the same
+// simulated memory that the protocol's kernels use, so that weak memory can show a missing order.
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"

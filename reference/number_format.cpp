@@ -40,7 +40,7 @@ uint8_t Rounder::operator()(double value) const {
   size_t nearest = numbers_.size() - 1;
   if (above != numbers_.end()) {
     nearest = static_cast<size_t>(above - numbers_.begin());
-    // Both differences of a float are exact in a double, or so far apart that it does not matter.
+    // The two differences of a float are exact in a double, or so far apart that rounding does not matter.
     if (nearest > 0) {
       const double up = *above - magnitude, down = magnitude - numbers_[nearest - 1];
       if (down < up || (down == up && nearest % 2 == 1)) --nearest;

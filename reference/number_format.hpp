@@ -1,5 +1,5 @@
-// Small number formats by their definition: all values of a format in a table, and rounding as a search
-// through it. Knows nothing of how base/ converts.
+// Small number formats by their definition: a table of all values of a format, and rounding as a search
+// through it. This code shares nothing with the conversions of base/.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct NumberFormat {
 
 extern const NumberFormat kE4M3, kE5M2, kE2M3, kE3M2, kE2M1;
 
-// Rounds to the nearest number of the format, ties to the even code. Infinities and what lies beyond the
-// largest number become that number; NaN becomes the positive code of all ones.
+// Rounds to the nearest number of the format, ties to the even code. Infinities and numbers beyond the
+// largest become the largest; NaN becomes the positive code of all ones.
 class Rounder {
  public:
   explicit Rounder(const NumberFormat& format);

@@ -96,12 +96,12 @@ std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) 
 
 namespace {
 
-// Whether rows are what the step's format makes of their tokens.
+// Checks that rows are the encoded tokens of the step's format.
 class RowChecker {
  public:
   RowChecker(const Step& step, const DispatchResult& result) : step_(step), result_(result) {}
 
-  // Empty if the row holds that token, as the expert is to see it.
+  // Returns an empty string if the row holds the token, encoded for the expert.
   std::string check(size_t row, const RowOrigin& origin, int expert_idx) {
     return step_.format == TokenFormatKind::kBF16 ? check_plain(row, origin)
                                                   : check_encoded(row, origin, expert_idx);
@@ -176,8 +176,8 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
     std::vector<RowOrigin> seen;
     for (size_t i = 0; i < expected[group].size(); ++i) {
       const size_t row = next_row + i;
-      // Rows are ordered by source rank, so the rank of a row is known from its place; of the shared
-      // expert's all is.
+      // Rows are ordered by source rank, so the index of a row gives its rank; for the shared expert's rows
+      // it gives the token, too.
       const RowOrigin origin = is_shared ? expected[group][i]
                                          : RowOrigin{expected[group][i].src_rank, result.src_info[2 * row],
                                                      result.src_info[2 * row + 1]};
@@ -202,14 +202,14 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
 
 namespace {
 
-// sums += weight * row, as the row travels. Experts that return what they get give the same row again and
-// again: `last` is the one before, quantised.
+// sums += weight * row, as the row is sent. Identity experts return the same row again and again: `last` is
+// the previous row, quantised.
 struct LastRow {
   std::vector<bf16> row;
   std::vector<float> scales;  // [group]
   std::vector<float> codes;   // [column], as numbers
 };
-// To 20 significant bits, so that the product with a code is exact.
+// Truncates to 20 significant bits, so that the product with a code is exact.
 float cut(float factor) {
   if (!std::isfinite(factor)) return factor;
   if (std::fabs(factor) < 0x1p-120f) return 0;
@@ -309,7 +309,7 @@ Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_exp
     std::vector<int32_t> order(n_experts);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return row[a] > row[b]; });
-    // Equal logits weigh the same, infinite ones too.
+    // Equal logits have equal weights, even infinite ones.
     const auto weight = [&](int k) {
       return row[order[k]] == row[order[0]] ? 1.0f : exp_f32(row[order[k]] - row[order[0]]);
     };

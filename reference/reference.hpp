@@ -1,5 +1,5 @@
-// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. Knows nothing of kernels,
-// buffers or protocols; written to be read, and to be believed.
+// What dispatch, combine and a whole MoE layer mean, in plain loops over vectors. This code shares nothing
+// with kernels, buffers or protocols; it is written to be read and checked by eye.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Step {
   std::vector<std::vector<int32_t>> topk_ids;    // [rank][token * top_k]
   std::vector<std::vector<float>> topk_weights;  // [rank][token * top_k]
 
-  // What tokens travel as, and expert results on their way back.
+  // The formats in which tokens are sent, and expert results sent back.
   TokenFormatKind format = TokenFormatKind::kBF16;
   float input_scale = 1;
   std::vector<float> expert_input_scales;  // NVFP4 by expert: [expert]; input_scale is the shared one's
@@ -29,9 +29,10 @@ struct Step {
   // group 0 of the rank's rows, and its result is added last, with weight 1.
   bool has_shared_expert = false;
   CombineFormat combine_format = CombineFormat::kBF16;
-  bool is_shared_output_encoded = false;  // the shared expert's result too is as it would travel
-  // Every rank has all tokens (the same on each) and works on what its own experts want; the shared expert's
-  // tokens are shared evenly. Outputs are the ranks' sums, each rounded, added up and rounded again.
+  bool is_shared_output_encoded = false;  // the shared expert's result is encoded and decoded, too
+  // Every rank has all tokens (the same on each) and works on those of its own experts; the shared expert's
+  // tokens are dealt evenly to the ranks. Outputs are the ranks' sums, each rounded, added up and rounded
+  // again.
   bool skips_all_to_all = false;
 
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
@@ -48,14 +49,14 @@ struct Step {
   float input_scale_of(int expert_idx) const {
     return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;
   }
-  // Of each group of the rank's rows.
+  // The input scale of each group of the rank's rows.
   std::vector<float> group_input_scales(int rank) const;
-  // What an expert sees of a token: the token, or what its format leaves of it.
+  // The token as an expert sees it: encoded and decoded in its format.
   std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;
 };
 
-// The step as the experts see it: tokens are what their format leaves of them, and travel as bf16. On all
-// cores. Where experts see different things, the step itself.
+// The step as the experts see it, computed on all cores: tokens are encoded and decoded in their format, and
+// are then bf16. If experts see different values of a token, the step itself is returned.
 Step as_seen(const Step& step);
 
 // Where a row of the ragged output came from.
@@ -70,7 +71,7 @@ struct RowOrigin {
 // local expert; of a group by source rank, then token, then k.
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
 
-// What dispatch left on a rank.
+// The output of dispatch on a rank.
 struct DispatchResult {
   std::vector<uint32_t> row_offsets;        // [num_groups + 1]
   std::vector<int32_t> expert_ids;          // [num_groups]
@@ -78,19 +79,19 @@ struct DispatchResult {
   std::vector<bf16> rows;                   // [rows][hidden]; of bf16 only
   std::vector<uint8_t> encoded_rows;        // [rows][bytes], of the other formats
   std::vector<uint8_t> scales;              // the whole tensor
-  uint64_t max_rows = 0;                    // that it has room for
+  uint64_t max_rows = 0;                    // the rows that the tensors hold
   std::vector<uint32_t> scale_row_offsets;  // [num_groups] of tiled scales; empty: not asked for
 };
 
-// Empty if the result is right, else what is wrong first. Within one (expert, source rank) rows may come in
-// any order.
+// Returns an empty string if the result is right, else the first difference. The rows of one (expert, source
+// rank) may come in any order.
 std::string check_dispatch(const Step& step, int rank, const DispatchResult& result);
 
 // The result of expert `expert_idx` (global) for token `token_idx` of rank `rank`: [hidden].
 using ExpertFunction = std::vector<bf16> (*)(const void* experts, const Step& step, int rank, int token_idx,
                                              int expert_idx);
 
-// Experts that return what they get.
+// Identity experts: they return the token as they see it.
 std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int token_idx, int expert_idx);
 
 // [token * hidden]: the weighted sum in fp32, in the order of k, not rounded; padding adds nothing. The
@@ -99,7 +100,7 @@ std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int t
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts);
 // The same, rounded once.
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts);
-// The sum of what the ranks have, in fp32 in their order, rounded once.
+// The sum over the ranks, in fp32, in the order of ranks, rounded once.
 std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial);
 // [token * top_k * hidden]: each expert's result, zeros for padding.
 std::vector<bf16> combine_unreduced(const Step& step, int rank, ExpertFunction expert, const void* experts);

@@ -1,5 +1,5 @@
-// What quantised tokens are, in plain loops: codes and scales by each format's meaning. Knows nothing of
-// messages, lanes or packed words.
+// What quantised tokens are, in plain loops: codes and scales by the definition of each format. This code
+// shares nothing with the kernels' messages, lanes or packed words.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct QuantizedToken {
 };
 
 // Groups of 128; scale = max(amax, 1e-4) / largest number of the format. A group with a NaN or an infinity
-// has the NaN scale 0x7fc00000 and NaN elements; so in the other formats, with their own NaN scale.
+// has the NaN scale 0x7fc00000 and NaN elements. The same holds for the other formats, with their own NaN
+// scale.
 QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token);
 // Groups of 32; scale = 2^(floor(log2(amax)) - emax), as e8m0.
 QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token);
@@ -28,7 +29,7 @@ QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale);
 // A token of bf16.
 std::vector<float> to_floats(const std::vector<bf16>& token);
 
-// A token in one of the library's formats: its bytes, and what they say.
+// A token in one of the library's formats: its bytes, and the values that they encode.
 struct EncodedToken {
   std::vector<uint8_t> codes;   // packed
   std::vector<uint8_t> scales;  // [group], each of the format's scale bytes
@@ -37,14 +38,14 @@ struct EncodedToken {
 EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale);
 // The values, rounded to bf16.
 std::vector<bf16> decoded(const EncodedToken& token);
-// The byte at which the scale of (row, group) lies in the tensor of so many rows.
+// The offset in bytes of the scale of (row, group) in the tensor of so many rows.
 uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows);
 
 // Codes end to end, the first in the lowest bits of the first byte.
 std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits);
 
-// Where the scale of (row, column) lies in a tensor of 512-byte tiles: [row / 128][column / 4], and inside a
-// tile [row % 32][row / 32 % 4][column % 4].
+// The offset of the scale of (row, column) in a tensor of 512-byte scale tiles: [row / 128][column / 4], and
+// inside a tile [row % 32][row / 32 % 4][column % 4].
 uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns);
 
 }  // namespace switchyard::reference
