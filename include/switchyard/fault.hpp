@@ -21,9 +21,9 @@ enum class FaultKind : uint32_t {
   // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks skip the step; none is
   // poisoned, and the next step may follow.
   kOverCapacity,
-  kOtherTokens,  // `late_rank` has `seen` tokens and this rank `expected`; the numbers must be equal
-  // src_info names the token and k, packed as (k << 32 | token), `seen` of `late_rank` as the source of a row
-  // of `expert`; both halves must be below those of `expected`. The row was not sent.
+  kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
+  // src_info sends a row of `expert` back to (k << 32 | token) `seen` of `late_rank`; both halves must be
+  // below those of `expected`. The row was sent nowhere.
   kBadSourceInfo,
   kNoExpertRows,  // this rank received `seen` rows, but combine got no expert rows to send back
 };

@@ -1,5 +1,4 @@
-// A JSON object or array being written, value by value. Enough for flat reports; escapes what must be
-// escaped.
+// Writes a JSON object or array, value by value, and escapes strings. This is enough for flat reports.
 #pragma once
 
 #include <cmath>
@@ -26,7 +25,7 @@ inline std::string json_text(std::string_view text) {
   return quoted + '"';
 }
 
-// Numbers that JSON cannot say (NaN, infinity) become null.
+// Numbers that JSON does not have (NaN, infinity) become null.
 inline std::string json_number(double value) {
   if (!std::isfinite(value)) return "null";
   char text[32];

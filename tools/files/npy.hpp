@@ -13,7 +13,7 @@ namespace switchyard::tools {
 Status write_npy_bytes(const OutputName& name, const char* dtype, const std::vector<uint64_t>& shape,
                        const void* data, uint64_t bytes);
 
-// NumPy has no bf16: it travels as uint16, to be shifted left by 16 and seen as float32.
+// NumPy has no bf16: it is stored as uint16, which a reader shifts left by 16 and views as float32.
 inline const char* npy_dtype(bf16) { return "<u2"; }
 inline const char* npy_dtype(uint8_t) { return "|u1"; }
 inline const char* npy_dtype(int32_t) { return "<i4"; }

@@ -16,7 +16,7 @@ Status write_error(StatusCode code, const OutputName& name, int error) {
                           ": " + std::strerror(error));
 }
 
-// Devices such as /dev/null may be named as often as one likes.
+// Devices such as /dev/null may be named more than once.
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   return std::filesystem::is_regular_file(a, error) && std::filesystem::equivalent(a, b, error);
@@ -56,7 +56,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::string_view bytes) {
-  if (bytes.empty() || error_ != 0) return;  // nothing may have no address
+  if (bytes.empty() || error_ != 0) return;  // empty bytes may have a null address
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) error_ = errno;
 }
 
@@ -78,7 +78,7 @@ Status write_output(const OutputName& name, std::string_view text) {
 
 void keep_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    // The lowest number that is free. To read from stdout's, or write to stdin's, is still an error.
+    // This takes the lowest free descriptor. Reading from stdout's, or writing to stdin's, is still an error.
     if (fcntl(stream, F_GETFD) < 0) (void)open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 

@@ -1,5 +1,5 @@
-// Where a command's results go: stdout, and files that flags name. A write that fails is an error with its
-// reason, whatever it was that was written.
+// Where a command's results go: stdout, and files that flags name. Every write that fails is an error with
+// its reason.
 #pragma once
 
 #include <cstdio>
@@ -11,16 +11,17 @@
 
 namespace switchyard::tools {
 
-// A flag that names a file, and the file: "-" is stdout, nothing is no file.
+// A flag that names a file, and the file: "-" is stdout, an empty name is no file.
 struct OutputName {
   const char* flag;
   std::string path;
 };
 
-// Before the work: can all of them be written, each to a place of its own? Nothing is written yet.
+// Checks, before the work, that all of them can be written and no two are the same file. Nothing is written
+// yet.
 Status check_outputs(std::initializer_list<OutputName> outputs);
 
-// A file, or stdout, that is being written.
+// Writes a file, or stdout.
 class OutputFile {
  public:
   explicit OutputFile(const OutputName& name);
@@ -28,7 +29,7 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // After an error nothing more is written; close() says what it was.
+  // After an error nothing more is written; close() returns the error.
   void write(std::string_view bytes);
   Status close();
 
@@ -40,12 +41,12 @@ class OutputFile {
   int error_ = 0;  // errno of the first call that failed
 };
 
-// All of `text`, where `name` names anything.
+// Writes all of `text`, if `name` is not empty.
 Status write_output(const OutputName& name, std::string_view text);
 
-// Before anything is opened: a standard stream that is closed must not become somebody else's file.
+// Called before any file is opened: a file must not get the descriptor of a closed standard stream.
 void keep_standard_streams();
-// Whether all that was printed is written.
+// Returns an error if something that was printed could not be written.
 Status flush_stdout();
 
 }  // namespace switchyard::tools

@@ -1,4 +1,4 @@
-// A number that is written out in a text.
+// Parses whole numbers.
 #pragma once
 
 #include <charconv>
@@ -6,7 +6,7 @@
 
 namespace switchyard::tools {
 
-// The whole of the text, as a decimal number: 010 is ten.
+// Parses all of the text as a decimal number: 010 is ten.
 template <typename T>
 bool is_whole_number(const std::string& text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -63,7 +63,7 @@ std::vector<Series> collect(const BenchReport& report) {
   return all;
 }
 
-// Values to places on the page, linear or logarithmic.
+// Maps values to positions on the page, linear or logarithmic.
 struct Axis {
   double low, high;    // of the values
   double first, last;  // of the page
@@ -86,7 +86,7 @@ std::string short_number(double value) {
   return text;
 }
 
-// 1, 2, 5, 10, .. where few decades are shown, else decades only.
+// Ticks at 1, 2, 5, 10, .. if few decades are shown, else at decades only.
 std::vector<double> log_ticks(const Axis& axis) {
   const bool few = std::log10(axis.high / axis.low) <= 3.2;
   std::vector<double> ticks;

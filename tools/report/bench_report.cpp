@@ -22,7 +22,7 @@ class TimeTable {
         "limit\n",
         report.target == Target::kCuda ? "TB/s" : "GB/s");
   }
-  // `size`, `protocol` and `mode` are empty where they are those of the line above.
+  // `size`, `protocol` and `mode` are empty if they are the same as in the line above.
   void print_line(const std::string& size, const char* protocol, const char* mode, const std::string& phase,
                   const Timing& time, std::optional<double> over_limit) const {
     std::printf("  %11s  %-8s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), protocol, mode,

@@ -1,4 +1,4 @@
-// What `switchyard bench ep` found, for people (a table, a plot) and for machines (JSON).
+// The results of `switchyard bench ep`, for people (a table, a plot) and for programs (JSON).
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ struct SizeResult {
   std::vector<RepeatCheck> repeats;
   std::string first_difference;  // empty: every output was right
 
-  // The time as a multiple of its limit: of dispatch, of combine, of the whole step. Halves of them have
-  // none.
+  // The time of dispatch, of combine or of the whole step as a multiple of its limit. The halves of a split
+  // dispatch or combine have no limit.
   std::optional<double> over_limit(const PhaseTime& time) const;
 };
 
@@ -47,7 +47,7 @@ struct BenchReport {
 
 void print_table(const BenchReport& report);
 std::string to_json(const BenchReport& report);
-// Two panels over tokens per rank: time, and bandwidth as a part of the copy's.
+// Draws two panels over tokens per rank: time, and bandwidth as a share of the copy bandwidth.
 std::string to_svg(const BenchReport& report);
 
 }  // namespace switchyard::tools

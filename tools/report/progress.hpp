@@ -1,4 +1,4 @@
-// One line on a terminal that says how far the work is. Silent where stderr is not a terminal.
+// One line on the terminal that shows the progress. It is silent if stderr is not a terminal.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ class Progress {
     note(what, num_begun_);
     if (num_begun_ < num_units_) ++num_begun_;
   }
-  // More to say of the unit that has begun.
+  // Adds text about the current unit.
   void note(const std::string& what) { note(what, num_begun_ > 0 ? num_begun_ - 1 : 0); }
   void clear() {
     if (is_terminal_) std::fputs("\r\033[K", stderr);

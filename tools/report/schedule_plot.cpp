@@ -11,11 +11,11 @@ namespace {
 // Colours that people with any kind of colour vision tell apart (Okabe and Ito).
 constexpr const char* kColors[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                    "#56b4e9", "#d55e00", "#f0e442", "#444444"};
-constexpr uint32_t kNumHues = std::size(kColors), kNumColors = 2 * kNumHues;  // each also half as strong
+constexpr uint32_t kNumHues = std::size(kColors), kNumColors = 2 * kNumHues;  // each also at half strength
 constexpr const char* kIdleColor = "#ececec";
 constexpr double kMargin = 24;
 
-// What a chart colours by: heads, unless sequences differ or there is but one head.
+// What a chart colours by: heads, unless sequences differ or there is only one head.
 struct Coloring {
   explicit Coloring(const AttentionWorkload& workload)
       : by_sequence(workload.is_ragged || workload.num_heads == 1),
@@ -49,7 +49,7 @@ std::string number(double value, const char* format = "%.0f") {
   return text;
 }
 
-// Tiles of one block next to each other that are too narrow to be seen, drawn as one.
+// Neighbouring tiles of one block that are too narrow to be visible and are drawn as one.
 struct Run {
   uint32_t color = 0;
   double left = 0, right = 0;
@@ -62,7 +62,7 @@ std::string path_of(const Run& run, double top, double height) {
   return path;
 }
 
-// All tiles of one colour are one path; thin lines between them where there is room for lines.
+// All tiles of one colour are one path, with thin lines between them if they are wide enough.
 void draw_tiles(Svg& svg, const Panel& panel, const TwinResult& result, const Coloring& coloring) {
   const double row = panel.height / static_cast<double>(result.tiles_per_block.size());
   const double gap = row >= 4 ? std::min(1.0, row / 8) : 0;
@@ -71,7 +71,7 @@ void draw_tiles(Svg& svg, const Panel& panel, const TwinResult& result, const Co
   const double widest_px = widest / panel.end * panel.width;
   const double stroke = std::min(0.6, std::min(widest_px, row) / 12);
   std::string paths[kNumColors];
-  std::vector<Run> runs(result.tiles_per_block.size());  // of each block, the one not yet drawn
+  std::vector<Run> runs(result.tiles_per_block.size());  // the run of each block that is not drawn yet
   const auto draw = [&](uint32_t block) {
     if (runs[block].right > runs[block].left)
       paths[runs[block].color] += path_of(runs[block], panel.top + block * row + gap / 2, row - gap);
@@ -97,7 +97,7 @@ void draw_tiles(Svg& svg, const Panel& panel, const TwinResult& result, const Co
   }
 }
 
-// Ticks below, block numbers to the left, and where the launch could have ended at best.
+// Draws ticks below, block numbers to the left, and the earliest time at which the launch could have ended.
 void draw_axes(Svg& svg, const Panel& panel, const TwinResult& result, double font_size) {
   const double bottom = panel.top + panel.height;
   const std::string small = "font-size=\"" + number(font_size) + "\"";

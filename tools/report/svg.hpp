@@ -1,4 +1,4 @@
-// A picture being drawn: plain SVG, element by element.
+// Writes a picture as plain SVG, element by element.
 #pragma once
 
 #include <cmath>
@@ -47,7 +47,7 @@ class Svg {
   std::string text_;
 };
 
-// A round number that divides the range into at most six or so.
+// A round number that divides the range into about six parts at most.
 inline double nice_step(double range) {
   const double decade = std::pow(10, std::floor(std::log10(range)));
   for (const double factor : {0.1, 0.2, 0.5, 1.0})

@@ -16,14 +16,14 @@ struct Slice {
   std::string args;  // JSON members
 };
 
-// A stretch of time in which one rank was the next to arrive.
+// An interval in which one rank was the next to arrive.
 struct WaitStretch {
   TraceEvent last;
   int num_waits;
 };
 
-// The waits of a block's threads overlap; a row shows one thing at a time. So the row says who came next:
-// each wait is shown from the end of the one before it, in the order in which they ended.
+// The waits of a block's threads overlap, but a row shows one slice at a time. So the row shows which rank
+// arrived next: each wait is drawn from the end of the one before it, in the order in which they ended.
 std::vector<WaitStretch> line_up(std::vector<TraceEvent> waits, uint64_t from_ns, uint64_t to_ns) {
   std::sort(waits.begin(), waits.end(),
             [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
@@ -42,7 +42,7 @@ std::vector<WaitStretch> line_up(std::vector<TraceEvent> waits, uint64_t from_ns
     } else if (wait.begin_ns < wait.end_ns) {
       stretches.push_back({wait, 1});
     } else {
-      continue;  // it ended with another one, which is shown
+      continue;  // it ended together with another one, which is shown
     }
     shown_until_ns = wait.end_ns;
   }
@@ -72,7 +72,8 @@ bool comes_first(uint64_t begin_a, uint64_t end_a, uint64_t begin_b, uint64_t en
   return begin_a != begin_b ? begin_a < begin_b : end_a > end_b;
 }
 
-// The row of a block: outer roles one after the other, in them the roles they call and the block's waits.
+// The row of a block: outer roles in sequence, and inside them the roles that they call and the block's
+// waits.
 std::vector<Slice> arrange(const BlockTrace& block, int rank) {
   std::vector<TraceEvent> roles, waits, outer;
   for (const TraceEvent& event : block.events) (is_wait(event.name) ? waits : roles).push_back(event);
@@ -86,9 +87,9 @@ std::vector<Slice> arrange(const BlockTrace& block, int rank) {
     else
       slices.push_back(slice_of(role));
 
-  // Thread 0 says when a role ends, but other threads may have waited longer. Waits that lie in no role,
-  // since its own event found no room or thread 0 came late to it, stand alone, in the gap behind the role
-  // before.
+  // Thread 0 records when a role ends, but other threads may have waited longer. A wait that lies in no role,
+  // because the role's event did not fit or thread 0 began it late, is drawn alone, in the gap behind the
+  // role before it.
   std::vector<std::vector<TraceEvent>> inside(outer.size()), behind(outer.size() + 1);
   for (const TraceEvent& wait : waits) {
     const auto later =
@@ -116,7 +117,7 @@ std::vector<Slice> arrange(const BlockTrace& block, int rank) {
   return slices;
 }
 
-// Viewers want every slice of a row to lie within the one that it begins in.
+// Viewers require that every slice of a row ends within the slice in which it begins.
 void nest(std::vector<Slice>& slices) {
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return comes_first(a.begin_ns, a.end_ns, b.begin_ns, b.end_ns);
@@ -143,7 +144,7 @@ std::string microseconds(uint64_t ns) {
   return text;
 }
 
-// Perfetto gives process 0 and thread 0 a meaning of their own: ours begin at 1.
+// Process 0 and thread 0 have a special meaning in Perfetto, so ours begin at 1.
 std::string place(int process_idx, int thread_idx) {
   return "\"pid\":" + std::to_string(process_idx + 1) + ",\"tid\":" + std::to_string(thread_idx + 1);
 }
@@ -158,7 +159,7 @@ std::string complete_event(const Row& row, const Slice& slice, uint64_t origin_n
          ",\"dur\":" + microseconds(slice.end_ns - slice.begin_ns) + ",\"args\":{" + slice.args + "}}";
 }
 
-// The phases of one rank; those it did not come to are not there.
+// The phases of one rank, without those that it did not reach.
 Row phases_of(const RunTrace& trace, int rank) {
   Row row{rank, 0, "phases", {}};
   for (const auto& [step_idx, phase] : trace.phases) {

@@ -1,4 +1,4 @@
-// Buffers of a rank, made where they belong.
+// Allocates buffers of a rank into variables, and fills them.
 #pragma once
 
 #include <vector>

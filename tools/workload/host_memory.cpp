@@ -18,8 +18,8 @@ uint64_t host_memory_bytes() {
 
 namespace {
 
-// The number behind a name in a file of lines "name number", or in one that holds the number alone. What is
-// not there limits nothing.
+// Reads the number behind a name in a file of lines "name number", or from a file that holds the number
+// alone. A file or name that does not exist sets no limit.
 uint64_t number_in(const std::string& path, const std::string& name = "") {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -41,8 +41,8 @@ uint64_t unused_address_space() {
   return less(limit.rlim_cur, num_pages * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)));
 }
 
-// What a container may still take (cgroup v2). Pages of files that nobody uses are given back when memory is
-// wanted.
+// The memory that a container may still allocate (cgroup v2). The kernel reclaims unused file pages when
+// memory is needed.
 uint64_t unused_of_cgroup() {
   std::ifstream file("/proc/self/cgroup");
   std::string line;

@@ -77,7 +77,7 @@ Result<MeasuredSchedule> measure_schedule(World& world, const AttentionWorkload&
   AttentionTensors tensors = harness.tensors();
   tensors.tile_times = times.value().data();
   for (int i = 0; i < 2; ++i)
-    SWITCHYARD_RETURN_IF_ERROR(harness.attention().run(tensors));  // the second counts
+    SWITCHYARD_RETURN_IF_ERROR(harness.attention().run(tensors));  // the second run is the one that counts
   const Result<std::vector<uint64_t>> measured = times.value().download();
   if (!measured.ok()) return measured.status();
 

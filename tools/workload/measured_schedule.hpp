@@ -1,5 +1,5 @@
-// What a tile scheduler really did: the times that each tile took inside the attention kernel, told in the
-// twin's units so that both fit on one axis.
+// What a tile scheduler really did: the time of each tile inside the attention kernel, in the twin's units,
+// so that both fit on one axis.
 #pragma once
 
 #include "switchyard/world.hpp"
@@ -12,9 +12,9 @@ struct MeasuredSchedule {
   double microseconds_per_unit = 0;
 };
 
-// Tiles have the kernel's size from here on.
+// Gives the workload's tiles the size of the kernel's.
 Status fit_to_kernel(AttentionWorkload& workload);
-// Runs the workload on one rank of the world. `twin`: what was predicted, for the unit of time.
+// Runs the workload on one rank of the world. `twin` is the prediction, which gives the unit of time.
 Result<MeasuredSchedule> measure_schedule(World& world, const AttentionWorkload& workload,
                                           const TwinResult& twin);
 

@@ -10,7 +10,8 @@ namespace {
 // A step has fewer.
 constexpr size_t kMaxPhases = 16;
 
-// The matrices of one rank's groups of rows, end to end: the shared expert's, which is the last, comes first.
+// The matrices of one rank's groups of rows, contiguous. The shared expert has the last index but comes
+// first.
 std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int n_local,
                               const Workload& workload) {
   std::vector<bf16> all;
@@ -92,8 +93,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   return Status();
 }
 
-// What the experts make on their way holds what the step needs, not the worst that could come: the tool knows
-// the routing.
+// The experts' intermediate buffers hold the rows of this step, not of the worst case: the tool knows the
+// routing.
 Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
@@ -113,7 +114,7 @@ LaunchShape MoeLayer::layer_launch(int rank) const {
   return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? kHostThreads : 256u};
 }
 
-// Everything that the host has to do with the step before it is enqueued.
+// Everything that the host has to do before the step is enqueued.
 Status MoeLayer::prepare(int step_idx, reference::Step& step) {
   describe(step);
   if (has_router(workload_)) {
@@ -140,8 +141,8 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     for (const auto& rows : reference::dispatched_rows(step, rank))
       num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
     SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
-    // What a step does not write must not look as if it had. Rows that it should not write are left alone:
-    // most of their memory is never touched.
+    // Overwrites the outputs: memory that a step fails to write must not look right. Rows that it should not
+    // write are left alone, since most of their memory is never accessed.
     const uint64_t num_filled = std::min<uint64_t>(num_rows, buffers.src_info.size() / 2);
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.rows.fill_bytes(0xff, num_filled * info_of(step.format).row_bytes(workload_.hidden)));
@@ -154,15 +155,16 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
   return Status();
 }
 
-// The next stamp of the rank says when its stream has come so far.
+// Enqueues the rank's next time stamp: the time at which its stream reaches it.
 Status MoeLayer::stamp(int r) {
   const Rank& rank = world_.rank(r);
   return rank.launch(rank.kernels().time_stamp, {},
                      {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
 }
 
-// Phase after phase over all ranks, not rank after rank: streams of more ranks than the GPU has queues share
-// queues, and what waits for a peer must not be queued in front of what it waits for.
+// Enqueues phase by phase over all ranks, not rank by rank: if there are more ranks than hardware queues,
+// streams share queues, and a launch that waits for a peer must not be queued in front of the launch that it
+// waits for.
 Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(int rank)>& launch) {
   if (faults_.kill.phase == phase) killed_ = true;
   phases_.push_back({phase, {}});
@@ -176,13 +178,14 @@ Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(in
           rank.kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
   }
-  // Behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a queue.
+  // Stamps come behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a
+  // queue.
   for (int r = 0; r < world_.n_ranks(); ++r)
     if (is_alive(r)) SWITCHYARD_RETURN_IF_ERROR(stamp(r));
   return Status();
 }
 
-// After the step has ended, be it well or not.
+// Called after the step has ended, with or without a fault.
 Status MoeLayer::take_times() {
   for (const RankBuffers& buffers : ranks_) {
     const Result<std::vector<uint64_t>> stamps = buffers.stamps.download();
@@ -238,7 +241,7 @@ const bf16* MoeLayer::expert_input(int rank) const {
   return is_encoded() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
 }
 
-// The matmuls here know bf16 only.
+// The matmuls here take bf16 only.
 Status MoeLayer::decode_rows() {
   return enqueue("decode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -263,7 +266,7 @@ bf16* MoeLayer::expert_output(int rank) const {
   return encodes_outputs() ? buffers.down.data() : reinterpret_cast<bf16*>(buffers.expert_outputs.data());
 }
 
-// What the epilogue of a matmul that knows fp8 would do.
+// Does what the epilogue of a matmul with an fp8 output would do.
 Status MoeLayer::encode_outputs() {
   return enqueue("encode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -367,7 +370,7 @@ Result<std::vector<int32_t>> MoeLayer::source_ranks(int rank,
   const size_t num_rows = dispatch.src_info.size() / 2, n_ranks = static_cast<size_t>(world_.n_ranks());
   std::vector<int32_t> source(num_rows, rank);  // a shared expert's rows are the rank's own
   for (size_t i = 0; i < offsets.value().size(); ++i) {
-    // To the end of the expert's rows; the next source rank takes its own of them.
+    // Fills up to the end of the expert's rows; the next source rank overwrites its part.
     const size_t group = static_cast<size_t>(ep_->num_groups() - ep_->n_local_experts()) + i / n_ranks;
     const size_t end = std::min<size_t>(dispatch.row_offsets[group + 1], num_rows);
     for (size_t row = offsets.value()[i]; row < end; ++row) source[row] = static_cast<int32_t>(i % n_ranks);

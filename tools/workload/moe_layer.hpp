@@ -12,8 +12,8 @@
 
 namespace switchyard::tools {
 
-// When each rank began and ended a phase, by the clock of the target (target::now_ns()), which on the host is
-// std::chrono::steady_clock. Both are 0 on a rank that did not come to it.
+// When each rank began and ended a phase, on the clock of the target (target::now_ns()), which on the host is
+// std::chrono::steady_clock. Both are 0 for a rank that did not reach the phase.
 struct TimedPhase {
   struct Interval {
     uint64_t begin_ns = 0;
@@ -23,7 +23,7 @@ struct TimedPhase {
   std::string name;
   std::vector<Interval> of_rank;
 
-  // Of the rank that took longest; its waits for others are part of it.
+  // The time of the slowest rank, its waits for others included.
   double microseconds() const;
 };
 
@@ -32,30 +32,30 @@ class MoeLayer {
   // `config` says everything that the workload does not. The layer takes little memory until allocate().
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
                                                   ExpertParallelConfig config, const FaultPlan& faults);
-  // Host memory that steps and their verification touch, the reference's experts included; about, and before
-  // allocate(). On the emulator the ranks' memory is part of it.
+  // Estimates, before allocate(), the host memory that steps and their verification use, the reference's
+  // experts included. On the emulator the ranks' memory is part of it.
   double host_bytes() const;
-  // The buffers of all ranks, and the experts into them.
+  // Allocates the buffers of all ranks, and copies the experts into them.
   Status allocate(const reference::MlpExperts& experts);
 
-  // Runs one step. With a router the step's ids and weights are those that the reference's router finds; then
-  // padding is applied.
+  // Runs one step. With a router, the step's ids and weights are those of the reference's router; padding is
+  // then applied.
   Status run(int step_idx, StepMode mode, reference::Step& step);
 
   struct Results {
     reference::Routing routing;  // of the layer's router, where it has one
     reference::DispatchResult dispatch;
-    std::vector<int32_t> src_rank;     // [rows], as the kernels counted; -1 of rows that only align a group
+    std::vector<int32_t> src_rank;     // [rows], as the kernels counted; -1 for rows that only align a group
     std::vector<bf16> expert_outputs;  // [rows][hidden]
-    std::vector<uint8_t> encoded_outputs;  // [rows][bytes], where combine takes them encoded
+    std::vector<uint8_t> encoded_outputs;  // [rows][bytes], if combine takes them encoded
     std::vector<bf16> output;              // [tokens][hidden]
   };
   Result<Results> download(int rank) const;
 
-  // False for the rank that FaultPlan::kill has taken: it has no results.
+  // False for the rank that FaultPlan::kill has killed: it has no results.
   bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }
 
-  // The phases of the last step, in order; of one that failed, up to the phase in which it did.
+  // The phases of the last step, in order; if it failed, up to the phase in which it did.
   const std::vector<TimedPhase>& phases() const { return phases_; }
   const ExpertParallel& ep() const { return *ep_; }
   ExpertParallel& ep() { return *ep_; }
@@ -91,20 +91,20 @@ class MoeLayer {
   Status enqueue_combine(const reference::Step& step, StepMode mode);
   Status decode_rows();
   Status encode_outputs();
-  // What the configuration makes of a step, for the reference.
+  // Adds what the configuration says to a step, for the reference.
   void describe(reference::Step& step) const;
-  // Where each row of a rank came from, by what its kernels left.
+  // The source rank of each row of a rank, as its kernels counted.
   Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
-  // Where peers read the expert outputs themselves, experts encode them.
+  // If peers read the expert outputs themselves, experts encode them.
   bool encodes_outputs() const {
     return ep_->config().protocol == Protocol::kDirect &&
            ep_->config().combine_format != CombineFormat::kBF16;
   }
-  // What dispatch and combine read: as the router wrote them, unless padding has been put in since.
+  // The ids that dispatch and combine read: the router's, unless padding has been added since.
   const int32_t* topk_ids(int rank) const;
   bf16* expert_output(int rank) const;
-  // What the experts work on.
+  // The rows that the experts read.
   const bf16* expert_input(int rank) const;
   LaunchShape layer_launch(int rank) const;
 
@@ -113,9 +113,9 @@ class MoeLayer {
   World& world_;
   Workload workload_;
   FaultPlan faults_;
-  bool killed_ = false;  // faults_.kill has come
+  bool killed_ = false;  // the phase of faults_.kill has been reached
   std::unique_ptr<ExpertParallel> ep_;
-  uint32_t max_rows_ = 0;  // that each rank has room for
+  uint32_t max_rows_ = 0;  // the rows that each rank has memory for
   std::vector<RankBuffers> ranks_;
   std::vector<TimedPhase> phases_;
 };

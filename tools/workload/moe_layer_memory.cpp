@@ -1,4 +1,4 @@
-// How much memory a layer will touch: asked before it does.
+// Estimates how much memory a layer will use, before it does.
 #include <algorithm>
 #include <numeric>
 
@@ -7,7 +7,7 @@
 namespace switchyard::tools {
 namespace {
 
-// Of one thread of the emulator: what kernels touch of its stack, and what keeps it.
+// Bytes of one thread of the emulator: what kernels use of its stack, and its bookkeeping.
 constexpr double kThreadBytes = 12 << 10;
 constexpr double kPageBytes = 4096;
 // The process itself, with counters and cells of all ranks.
@@ -26,11 +26,11 @@ double MoeLayer::host_bytes() const {
   const double expert_bytes = 3.0 * workload_.expert_width * token_bytes;
   const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
   const double tokens = num_tokens(workload_);
-  // Where every rank has the same tokens, each row is one rank's all the same.
+  // Even if every rank has the same tokens, each row belongs to one rank.
   const double copies_per_token = workload_.top_k + (workload_.has_shared_expert ? 1 : 0);
   const double num_rows = tokens / (workload_.is_replicated ? n_ranks : 1) * copies_per_token +
                           n_ranks * num_groups * (format.row_alignment - 1);
-  // Results are looked at rank by rank; one may have all rows.
+  // Results are verified rank by rank; one rank may have all rows.
   const double largest_share =
       std::min(1.0, workload_.routing == RoutingKind::kUniform ? 1.5 / n_ranks : 1.0) * num_rows;
   // The reference's experts, those of a rank on their way to it, the step's tokens and what they should
@@ -44,7 +44,7 @@ double MoeLayer::host_bytes() const {
   return needed + (is_host ? rank_bytes(num_rows) : 0);
 }
 
-// Of all ranks together, which have so many rows.
+// Bytes of all ranks together, which have so many rows.
 double MoeLayer::rank_bytes(double num_rows) const {
   const double n_ranks = world_.n_ranks();
   const double token_bytes = workload_.hidden * sizeof(bf16),
@@ -59,7 +59,7 @@ double MoeLayer::rank_bytes(double num_rows) const {
   bytes +=
       num_rows * (format.row_bytes(workload_.hidden) + output_bytes + 3 * width_bytes + 2 * sizeof(int32_t) +
                   (is_encoded() ? token_bytes : 0) + (encodes_outputs() ? token_bytes : 0));
-  // Scales are filled for all rows that there is room for.
+  // Scales are overwritten for all rows that the tensors hold.
   bytes += n_ranks * static_cast<double>(format.scale_tensor_bytes(max_rows_, workload_.hidden).value());
   if (config.protocol == Protocol::kSlotted)
     // Slots of messages, each expert's of each rank on pages of their own, and of rows that come back.

@@ -8,7 +8,7 @@
 namespace switchyard::tools {
 namespace {
 
-// What the combine in fp8 has changed, against outputs that came back as bf16.
+// The difference that the combine in fp8 makes, against a combine in bf16.
 void add_combine_error(const std::vector<bf16>& output, const std::vector<bf16>& as_bf16, RunReport& report) {
   for (size_t i = 0; i < output.size(); ++i) {
     const double value = to_float(as_bf16[i]), error = std::abs(to_float(output[i]) - value);
@@ -18,8 +18,8 @@ void add_combine_error(const std::vector<bf16>& output, const std::vector<bf16>&
   }
 }
 
-// Nothing here may differ between targets or from the reference: sums have one order, every operation is
-// rounded once, and the exponential is ours (base/exp.hpp).
+// No bit may differ between targets or from the reference: sums have one order, every operation is rounded
+// once, and the exponential is ours (base/exp.hpp).
 std::string compare_output(int rank, const std::vector<bf16>& output, const std::vector<bf16>& expected,
                            size_t hidden, double& max_abs_error) {
   std::string difference;
@@ -55,7 +55,7 @@ uint64_t num_expert_rows(const reference::DispatchResult& dispatch) {
   return num_rows;
 }
 
-// By source rank alone; which of its tokens a row is, check_dispatch() looks at.
+// Compares source ranks only; check_dispatch() compares the tokens.
 std::string compare_sources(const reference::Step& step, int rank, const std::vector<int32_t>& src_rank) {
   std::vector<int32_t> expected;
   for (const auto& expert_rows : reference::dispatched_rows(step, rank)) {
@@ -70,8 +70,7 @@ std::string compare_sources(const reference::Step& step, int rank, const std::ve
   return "";
 }
 
-// Codes and scales as the device wrote them (docs/formats.md says how they lie), and the tensor scales they
-// are by.
+// Codes and scales as the device wrote them (docs/formats.md has the layouts), and their tensor scales.
 Status dump_encoded(const std::string& folder, const reference::Step& step, int rank,
                     const reference::DispatchResult& dispatch) {
   const TokenFormatInfo format = info_of(step.format);
@@ -86,7 +85,7 @@ Status dump_encoded(const std::string& folder, const reference::Step& step, int 
   if (!dispatch.scale_row_offsets.empty())
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("scale_row_offsets.npy"), {dispatch.scale_row_offsets.size()},
                                          dispatch.scale_row_offsets));
-  // Tiles have an order of their own; the other tensors have rows and columns.
+  // Scale tiles have an order of their own; the other tensors have rows and columns.
   if (format.placement == ScalePlacement::kTransposed)
     return write_npy_bytes(file("scales.npy"), npy_dtype(float{}),
                            {num_scales, dispatch.scales.size() / sizeof(float) / num_scales},

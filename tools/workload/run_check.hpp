@@ -1,4 +1,4 @@
-// What `switchyard run` finds out about its steps: each is compared with the plain reference.
+// The checks of `switchyard run`: each step is compared with the plain reference.
 #pragma once
 
 #include <cmath>
@@ -9,12 +9,13 @@
 
 namespace switchyard::tools {
 
-// What all steps together came to.
+// The results of all steps together.
 struct RunReport {
   bool verified = true;
   std::string first_difference;
   double max_abs_error = 0;
-  // What sending expert rows back as fp8 costs, against bf16: the largest difference, and rms by rms.
+  // The error of sending expert rows back as fp8 instead of bf16: the largest difference, and the rms of the
+  // differences over the rms of the outputs.
   double combine_error = 0;
   double squared_combine_error = 0, squared_output = 0;
   double relative_combine_error() const {
@@ -30,8 +31,8 @@ struct RunReport {
   std::string protocol_reason;
 };
 
-// Compares the layer's last step with the reference; fills in what the report says of it. `label` says which
-// step it was.
+// Compares the layer's last step with the reference and adds the results to the report. `label` names the
+// step.
 Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
                   const std::string& label, RunReport& report);
 

@@ -18,7 +18,8 @@ class SimulatedWorld {
   explicit SimulatedWorld(const Scenario& scenario) : scenario_(scenario) {}
 
   Status create();
-  // The difference to the reference, or what a step with the scenario's fault should have said and did not.
+  // The difference from the reference, or the error that a step with the scenario's fault should have
+  // returned and did not.
   std::string run_step(int step_idx);
   uint64_t trace_hash() const { return world_->rank(0).device().trace_hash(); }
   std::vector<std::string> events() const;
@@ -36,7 +37,7 @@ class SimulatedWorld {
 
   Status allocate();
   Status view_rows(int rank);
-  // Experts hand their rows over as fp8: the direct protocol does not encode them.
+  // Whether experts write fp8 rows: the direct protocol does not encode them.
   bool encodes_outputs() const {
     return scenario_.protocol == Protocol::kDirect && scenario_.combine_format != CombineFormat::kBF16;
   }
@@ -137,7 +138,7 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
     std::vector<bf16> tokens(num_tokens * static_cast<size_t>(scenario_.hidden));
     for (bf16& value : tokens) value = to_bf16(static_cast<float>(random() % 4001) / 1000.0f - 2.0f);
     std::vector<int32_t> ids(num_tokens * static_cast<size_t>(scenario_.top_k));
-    // Padding now and then; repeats come by themselves.
+    // Some ids become padding; repeats occur by themselves.
     for (int32_t& id : ids)
       id = random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % scenario_.n_experts);
     std::vector<float> weights(ids.size());
@@ -154,8 +155,8 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
   return step;
 }
 
-// Outputs and receive buffers are poisoned: what is stale or never written shows. A step that breaks has no
-// rows for the experts behind it.
+// Outputs and receive buffers are overwritten, so that stale or missing values show. A step that breaks has
+// no rows for its experts.
 Status SimulatedWorld::upload(const reference::Step& step) {
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
@@ -173,7 +174,7 @@ Status SimulatedWorld::upload(const reference::Step& step) {
   return ep_->poison_receive_buffers(0xdd);
 }
 
-// The experts are the identity, in front of combine, on the rank's stream.
+// The experts are the identity; they run on the rank's stream, before combine.
 Status SimulatedWorld::launch_experts(int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   const StreamHandle stream = member(rank).stream();
@@ -276,7 +277,7 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
   return "";
 }
 
-// A fault must end the step with the right culprit, named on every rank that is alive.
+// A fault must end the step, and every rank that is alive must name the right rank.
 std::string SimulatedWorld::check_fault(const Status& status) {
   if (status.ok()) return "the step succeeded in spite of " + std::string(to_string(scenario_.fault));
   const bool is_timeout = scenario_.fault != SimulatedFault::kBadId;
@@ -302,7 +303,7 @@ std::string SimulatedWorld::check_fault(const Status& status) {
   return reset.ok() ? "" : "reset: " + reset.to_string();
 }
 
-// Every rank must say that the step did not fit, and none may have written an output.
+// Every rank must report that the step is over capacity, and none may have written an output.
 std::string SimulatedWorld::check_skipped() {
   const std::string culprit = "rank " + std::to_string(scenario_.fault_rank) + " would receive ";
   const auto is_filled = []<typename T>(const Buffer<T>& buffer, T with) {
@@ -388,12 +389,12 @@ std::string Scenario::describe() const {
 
 namespace {
 
-// Whether there is room for rows that fill up each expert's: more than so few tokens overflow, and less than
-// fewer ranks need, which have more experts each.
+// Whether the format aligns the rows of each expert. The memory for that is more than so few tokens overflow,
+// and less than fewer ranks need, which have more experts each.
 bool aligns_rows(TokenFormatKind format) { return info_of(format).row_alignment > 1; }
 
-// One row fewer than the worst case, which comes in the fault's step and in no other. The slotted protocol
-// has room for everything.
+// The capacity is one row less than the worst case, which occurs in the fault's step and in no other. The
+// slotted protocol has memory for all rows.
 void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
   if (space.protocol == Protocol::kSlotted || (space.format && aligns_rows(*space.format))) {
     scenario.fault = SimulatedFault::kNone;
@@ -408,8 +409,8 @@ void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
   for (int& tokens : scenario.tokens_of_step[scenario.fault_step]) tokens = scenario.max_tokens;
 }
 
-// From numbers of their own: what else a seed draws is the same in every format. Two thirds of the seeds
-// have bf16, which is simulated fastest.
+// Formats are drawn from random numbers of their own, so that everything else that a seed draws is the same
+// in every format. Two thirds of the seeds have bf16, which is simulated fastest.
 void draw_formats(const ScenarioSpace& space, Scenario& scenario) {
   std::mt19937_64 random(scenario.seed ^ 0xf0e4a7ull);
   const uint64_t encoded = 1 + random() % (kNumTokenFormats - 1);
@@ -428,7 +429,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   scenario.seed = seed;
   draw_formats(space, scenario);
   scenario.n_ranks = space.rank_counts[below(space.rank_counts.size())];
-  // A multiple of the ranks, and of one rank less: a world may go on without a dead one.
+  // A multiple of the number of ranks, and of one rank less: a world may continue without a dead rank.
   scenario.n_experts = scenario.n_ranks * std::max(1, scenario.n_ranks - 1) * (1 + below(2));
   scenario.top_k = 1 + below(4);
   const int multiple = std::max(info_of(scenario.format).hidden_multiple(),
@@ -447,15 +448,15 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
       tokens.push_back(below(static_cast<uint64_t>(scenario.max_tokens) + 1));
     scenario.tokens_of_step.push_back(tokens);
   }
-  scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // a step comes after it
+  scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // at least one step follows
   scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
   if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   if (scenario.fault == SimulatedFault::kNone) return scenario;
   const int num_phases = static_cast<int>(scenario.phases().size());
   scenario.fault_phase = below(static_cast<uint64_t>(num_phases));
-  // Who is late to its own last wait keeps nobody waiting; nor does one whose stall begins after it has sent
-  // everything.
+  // A rank that is late to its own last wait delays no other rank; nor does one whose stall begins after it
+  // has sent everything.
   if (scenario.fault != SimulatedFault::kShortStall &&
       scenario.phases()[scenario.fault_phase] == "combine_wait")
     scenario.fault_phase -= 1;

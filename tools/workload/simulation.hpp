@@ -13,11 +13,11 @@ namespace switchyard::tools {
 
 enum class SimulatedFault {
   kNone,
-  kShortStall,  // a rank comes late, but in time: nothing may go wrong
-  kLongStall,   // a rank comes after the deadline: it is named, and finds out itself when it comes
-  kKill,        // a rank never comes to some phase: it is named
+  kShortStall,  // a rank is late, but within the deadline: the step must succeed
+  kLongStall,   // a rank is later than the deadline: it is named, and learns of the fault when it arrives
+  kKill,        // a rank never reaches some phase: it is named
   kBadId,       // an id out of range: the rank is named
-  kOverflow,    // direct: a rank has no room for a step's rows: all ranks skip it and say so
+  kOverflow,    // direct: a step exceeds the capacity of a rank: all ranks skip it and report that
 };
 
 const char* to_string(SimulatedFault fault);
@@ -46,7 +46,7 @@ struct Scenario {
   std::string describe() const;
 };
 
-// What a seed draws from.
+// The choices among which a seed draws.
 struct ScenarioSpace {
   std::vector<int> rank_counts = {2, 3, 4};
   Protocol protocol = Protocol::kAutomatic;     // automatic: either
@@ -57,7 +57,7 @@ struct ScenarioSpace {
 Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space);
 
 struct SimulationResult {
-  std::string difference;           // empty: everything was as it must be
+  std::string difference;           // empty: the seed passed
   uint64_t trace_hash = 0;          // the same for the same seed
   std::vector<std::string> events;  // by rank, the last ones
 };

@@ -89,7 +89,8 @@ bool each_tile_once(const AttentionWorkload& workload, const std::vector<TwinTil
   return tiles.size() == is_seen.size();
 }
 
-// Whoever is free first takes the next tile; of those free at once, the one with the lower index.
+// The lane that is free first takes the next tile; of several that are free at once, the one with the lowest
+// index.
 template <typename Scheduler, typename Lengths>
 void simulate(const AttentionWorkload& workload, const MHATileSummary<Lengths>& summary, TwinResult& result) {
   const MHATileShape shape = workload.tile_shape();

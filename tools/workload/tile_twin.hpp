@@ -1,5 +1,5 @@
-// A tile scheduler run on the host for a workload of attention, with a model of what a tile costs instead of
-// the attention: what a launch would look like if cost were time.
+// Runs a tile scheduler on the host for a workload of attention, with a model of the cost of a tile instead
+// of the attention: it predicts what a launch would look like if cost were time.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ const char* option_name(MHASchedule schedule);
 
 struct AttentionWorkload {
   std::vector<uint32_t> seq_lens;
-  bool is_ragged = false;  // told by row offsets and a plan, not as one common length
+  bool is_ragged = false;  // given by row offsets and a plan, not by one common length
   bool is_causal = false;
   uint32_t num_heads = 16;
   uint32_t num_kv_heads = 16;
   uint32_t head_dim = 128;
   uint32_t tile_m = 128;     // query rows of a tile
   uint32_t tile_n = 128;     // K/V rows that are one unit of cost
-  double tile_overhead = 1;  // of a tile, beyond the K/V tiles it visits
+  double tile_overhead = 1;  // the cost of a tile beyond the K/V tiles that it visits
   uint32_t num_ctas = 132;   // blocks at a time
   uint64_t l2_bytes = 50 << 20;
 
@@ -58,7 +58,7 @@ struct TwinResult {
   double total_cost = 0;
   double longest_tile = 0;
   double makespan = 0;
-  bool is_verified = false;  // every tile once, and the queue back at its start
+  bool is_verified = false;  // every tile came once, and the queue is back at 0
 
   double efficiency() const {
     return makespan > 0 ? total_cost / (static_cast<double>(tiles_per_block.size()) * makespan) : 1;

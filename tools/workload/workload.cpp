@@ -13,8 +13,8 @@
 namespace switchyard::tools {
 namespace {
 
-// A stream of random numbers named by (seed, purpose, index): the same on every machine, cheap to make in
-// bulk.
+// A sequence of random numbers, identified by (seed, purpose, index): it is the same on every machine and
+// cheap to generate in bulk.
 class Random {
  public:
   Random(uint64_t seed, uint64_t purpose, uint64_t index) : state_(seed * 0x9e3779b97f4a7c15ull) {
@@ -22,7 +22,8 @@ class Random {
   }
   uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15ull); }
   float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }  // [0, 1)
-  // Near enough to a normal distribution for test data: twelve uniforms would be nearer, four are cheaper.
+  // A sum of four uniforms is close enough to a normal distribution for test data; twelve would be closer,
+  // but cost more.
   float normal() {
     const uint64_t bits = next();
     const auto part = [&](int i) { return static_cast<float>(bits >> (16 * i) & 0xffff) * 0x1p-16f - 0.5f; };
@@ -128,7 +129,7 @@ bool has_router(const Workload& workload) {
 
 namespace {
 
-// The rank whose numbers this one has.
+// The rank whose tokens this rank has.
 int source_of(const Workload& workload, int rank) { return workload.is_replicated ? 0 : rank; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What `switchyard run` runs: a shape, where each token goes, and the numbers in it. Everything follows from
+// What `switchyard run` runs: a shape, the routing of each token, and its values. Everything is drawn from
 // the seed.
 #pragma once
 
@@ -31,17 +31,17 @@ struct Workload {
   int max_tokens_per_rank() const;
 };
 
-// How long a wait for a peer may take. The emulator is slow, and a machine that is shared makes it slower.
+// How long a wait for a peer may take. The emulator is slow, and slower on a machine that is shared.
 constexpr uint64_t default_timeout_ns(Target target) {
   return target == Target::kHost ? 60'000'000'000 : 5'000'000'000;
 }
 
 // NVFP4's tensor scale: all tokens of a workload are well within -8..8.
 inline constexpr float kInputScale = 8.0f / (6 * 448);
-// Of the formats that have one for each expert: some are as small, others larger.
+// The tensor scales of formats that have one per expert: some are as small as that, others larger.
 std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts);
 
-// What is to go wrong, by hand: `rank` does not launch `phase` nor anything after it, or launches it late.
+// Faults to inject: `rank` does not launch `phase` or anything after it, or launches it late.
 struct FaultPlan {
   static constexpr int kNobody = -1;
   struct Event {

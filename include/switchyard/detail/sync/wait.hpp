@@ -61,7 +61,7 @@ SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
   return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(channel);
 }
 
-// A barrier of the block. Returns true if no thread has found a fault.
+// A barrier of the block; true if no thread has found anything wrong.
 SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
   if constexpr (kChecked) return !target::sync_block_any(!is_well);
   target::sync_block();
