@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include" / "switchyard"
 PAGE = ROOT / "docs" / "api.md"
 WIDTH = 120
+TOPIC = r"(Ownership|Streams?|Threads|Errors|Lifetimes?|Validity)[:.] "  # of the contract of a class
 
 OPENING = """# The public API
 
@@ -43,19 +44,18 @@ class Declaration:
 
 
 def comment_text(lines):
-    """The paragraphs of a block of // lines. A line that begins with 'Word: ' opens a paragraph."""
+    """The paragraphs of a block of // lines. An indented line behind an empty one is code; a topic opens a paragraph."""
     paragraphs, is_open = [], False
     for line in lines:
         text = re.sub(r"^//\s?", "", line.strip())
-        is_code = text.startswith("  ")
         if not text.strip():
             is_open = False
-        elif is_code or not is_open or re.match(r"[A-Z][a-z]+: ", text):
-            paragraphs.append(text.rstrip() if is_code else text.strip())
-            is_open = not is_code
-        else:
+        elif is_open:
             paragraphs[-1] += " " + text.strip()
-    return "\n".join(paragraphs)
+        else:
+            is_open = not text.startswith("  ")
+            paragraphs.append(text.strip() if is_open else text.rstrip())
+    return "\n".join(re.sub(rf"(?<=[.:)]) (?={TOPIC})", "\n", paragraph) for paragraph in paragraphs)
 
 
 def end_of(pair, text, begin):
@@ -237,14 +237,14 @@ def wrapped(text, indent=""):
 
 
 def paragraphs_of(comment):
-    """A whole comment: examples become code; what follows the first paragraph and begins with 'Word: ' is a list."""
+    """A whole comment: examples become code, and the topics of a contract a list."""
     lines, previous = [], ""
     for paragraph in comment.split("\n"):
         kind = "text"
         if paragraph.startswith("  "):
             kind, shown = "code", "  " + paragraph
-        elif lines and re.match(r"[A-Z][a-z]+: ", paragraph):
-            kind, shown = "item", wrapped(re.sub(r"^(\w+)", r"- **\1**", paragraph), "  ")
+        elif topic := re.match(TOPIC, paragraph):
+            kind, shown = "item", wrapped(f"- **{topic.group(1)}**: {paragraph[topic.end():]}", "  ")
         else:
             shown = wrapped(paragraph)
         if lines and (kind == "text" or kind != previous):

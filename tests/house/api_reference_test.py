@@ -33,8 +33,10 @@ enum class Bare { kOne, kTwo = 2 };
 
 // Two values.
 //
-// Ownership: the pair owns both.
-// Threads: any, one at a time.
+// Ownership: the pair owns both. Threads: any, one
+// at a time.
+// Errors. There
+//   are none.
 template <typename T>
 class [[nodiscard]] Pair {
  public:
@@ -119,6 +121,7 @@ Two values.
 
 - **Ownership**: the pair owns both.
 - **Threads**: any, one at a time.
+- **Errors**: There are none.
 
 | | |
 |---|---|
