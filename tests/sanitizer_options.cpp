@@ -2,6 +2,6 @@
 
 #if defined(__SANITIZE_THREAD__)
 // ThreadSanitizer would wait a second at exit for threads that still run. The emulator's idle fibers are
-// such threads to it, and every test is a process.
+// such threads to it.
 extern "C" const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
 #endif

@@ -5,6 +5,7 @@
 
 #include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
+#include "sweep.hpp"
 #include "switchyard/graph.hpp"
 
 namespace switchyard {
@@ -13,7 +14,9 @@ namespace {
 using reference::AttentionCase;
 using reference::AttentionDifference;
 using reference::AttentionHarness;
+using testing_support::kFewCases;
 using testing_support::must;
+using testing_support::sweep;
 
 // Runs the case and says what is wrong with it.
 std::string compare(Rank& rank, const AttentionCase& attention_case) {
@@ -43,9 +46,10 @@ INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::Values(TargetChoice:
                          });
 
 TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
+  const int length = kFewCases ? 70 : 200;
   for (const int head_dim : {64, 128, 256})
     for (const bool causal : {false, true})
-      EXPECT_EQ(compare(rank(), {.query_lens = {200, 200},
+      EXPECT_EQ(compare(rank(), {.query_lens = {length, length},
                                  .num_heads = 2,
                                  .num_kv_heads = 2,
                                  .head_dim = head_dim,
@@ -57,8 +61,8 @@ TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
 }
 
 TEST_P(AttentionTest, RaggedSequencesOfAnyLengthWithNeighboursThatAreNoNumbers) {
-  for (const int sequence_of_nans : {-1, 4, 5})
-    for (const bool causal : {false, true})
+  for (const int sequence_of_nans : sweep({-1, 4, 5}))
+    for (const bool causal : sweep({false, true}))
       EXPECT_EQ(compare(rank(), {.query_lens = {0, 1, 129, 0, 63, 300, 17},
                                  .num_heads = 2,
                                  .num_kv_heads = 1,
@@ -81,9 +85,9 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
 }
 
 TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
-  for (const int page_size : {0, 16, 256})
-    for (const int window : {0, 40, 500})
-      for (const bool causal : {false, true}) {
+  for (const int page_size : sweep({0, 16, 256}))
+    for (const int window : sweep({0, 40, 500}))
+      for (const bool causal : sweep({false, true})) {
         const AttentionCase attention_case{.query_lens = {1030, 70},
                                            .num_heads = 1,
                                            .causal = causal,
@@ -98,7 +102,7 @@ TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
 // Blocks of keys end where a sequence, a window or the diagonal leaves whole parts of them to nobody.
 TEST_P(AttentionTest, LastBlocksOfAnyLength) {
   for (const int head_dim : {64, 128, 256})
-    for (const int num_keys : {1, 16, 32, 33, 64, 65, 80, 81, 96, 112, 128, 129, 144, 192})
+    for (const int num_keys : sweep({1, 16, 32, 33, 64, 65, 80, 81, 96, 112, 128, 144, 192, 129}))
       for (const bool causal : {false, true})
         EXPECT_EQ(compare(rank(), {.query_lens = {70, 17, 17},
                                    .key_lens = {num_keys, 100, num_keys},
@@ -124,8 +128,8 @@ TEST_P(AttentionTest, QueriesLongerThanKeysSeeNothingAtFirst) {
 }
 
 TEST_P(AttentionTest, AWindowBoundsWhatAQuerySees) {
-  for (const int head_dim : {64, 128})
-    for (const int window : {1, 50, 200})
+  for (const int head_dim : sweep({64, 128}))
+    for (const int window : sweep({1, 50, 200}))
       for (const bool causal : {false, true})
         EXPECT_EQ(compare(rank(), {.query_lens = {333, 40},
                                    .num_heads = 1,
@@ -139,8 +143,8 @@ TEST_P(AttentionTest, AWindowBoundsWhatAQuerySees) {
 TEST_P(AttentionTest, EverySchedulerAndOrder) {
   for (const SchedulerChoice scheduler :
        {SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued})
-    for (const OrderChoice order : {OrderChoice::kDefault, OrderChoice::kRotate, OrderChoice::kLpt})
-      for (const bool is_dense : {false, true}) {
+    for (const OrderChoice order : sweep({OrderChoice::kDefault, OrderChoice::kRotate, OrderChoice::kLpt}))
+      for (const bool is_dense : sweep({true, false})) {
         AttentionCase attention_case{.query_lens = {210, 0, 70},
                                      .causal = true,
                                      .scheduler = scheduler,
@@ -154,8 +158,8 @@ TEST_P(AttentionTest, EverySchedulerAndOrder) {
 }
 
 TEST_P(AttentionTest, DecodingSplitsTheKeys) {
-  for (const int head_dim : {64, 128, 256})
-    for (const int num_tokens : {1, 3}) {
+  for (const int head_dim : sweep({64, 256, 128}))
+    for (const int num_tokens : sweep({1, 3})) {
       AttentionCase attention_case{.query_lens = {num_tokens, num_tokens},
                                    .key_lens = {1300, 40},
                                    .num_heads = 10,
@@ -171,7 +175,7 @@ TEST_P(AttentionTest, DecodingSplitsTheKeys) {
 }
 
 TEST_P(AttentionTest, RowsOfNoSequenceAreLeftAlone) {
-  for (const int head_dim : {64, 128, 256})
+  for (const int head_dim : sweep({64, 128, 256}))
     for (const int num_rows_before : {0, 5})
       for (const bool causal : {false, true}) {
         AttentionCase attention_case{.query_lens = {100, 30},
@@ -213,7 +217,7 @@ TEST_P(AttentionTest, DecodingWithMoreQueriesThanATileHolds) {
 }
 
 TEST_P(AttentionTest, AWindowBoundsWhatADecodingQuerySees) {
-  for (const int window : {1, 50, 700})
+  for (const int window : sweep({1, 50, 700}))
     for (const bool causal : {false, true}) {
       const AttentionCase attention_case{.query_lens = {3, 1, 2},
                                          .key_lens = {1300, 40, 0},
@@ -248,7 +252,7 @@ TEST_P(AttentionTest, NobodyHasToWantTheLogSumExp) {
 
 // Keys as a cache holds them that has room for the most in every sequence.
 TEST_P(AttentionTest, KeyLengthsWithoutPages) {
-  for (const bool is_dense : {false, true})
+  for (const bool is_dense : sweep({true, false}))
     for (const bool causal : {false, true}) {
       EXPECT_EQ(compare(rank(), {.query_lens = {30, 30, 30, 30},
                                  .key_lens = {150, 31, 0, 90},
@@ -270,7 +274,7 @@ TEST_P(AttentionTest, KeyLengthsWithoutPages) {
 }
 
 TEST_P(AttentionTest, PagedKeysAndValues) {
-  for (const int page_size : {16, 64, 256})
+  for (const int page_size : sweep({16, 64, 256}))
     for (const int head_dim : {64, 128, 256}) {
       EXPECT_EQ(compare(rank(), {.query_lens = {1, 2, 1},
                                  .key_lens = {300, 31, 0},
@@ -353,7 +357,7 @@ TEST_P(AttentionTest, NoMoreBlocksThanTilesAreLaunched) {
                {{.query_lens = {}}, 0}};
   for (const auto& [attention_case, num_tiles] : cases)
     for (const SchedulerChoice scheduler :
-         {SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued}) {
+         sweep({SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued})) {
       AttentionCase with_blocks = attention_case;
       with_blocks.scheduler = scheduler;
       with_blocks.num_blocks = 65535;
@@ -426,11 +430,7 @@ TEST_P(AttentionTest, BadTensorsAreRefusedByName) {
 
 // Many interleavings of producer and consumers, on a memory that keeps what no barrier made it give.
 TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
-#if defined(__SANITIZE_THREAD__)
-  constexpr uint64_t kNumSeeds = 1;  // ThreadSanitizer takes seconds for each
-#else
-  constexpr uint64_t kNumSeeds = 3;
-#endif
+  constexpr uint64_t kNumSeeds = kFewCases ? 1 : 3;
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed)
     for (const bool weak : {false, true}) {
       const auto world =
@@ -446,7 +446,7 @@ TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
 // Other head dimensions have other numbers of stages and consumers.
 TEST(AttentionSeeds, EveryHeadDimension) {
   for (const int head_dim : {64, 128, 256})
-    for (uint64_t seed = 1; seed <= 2; ++seed) {
+    for (const uint64_t seed : sweep<uint64_t>({2, 1})) {
       const auto world =
           must(World::create({.target = TargetChoice::kHost,
                               .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));

@@ -1,6 +1,7 @@
 // ExpertParallel and Attention on the streams of the same ranks, in every order an engine may enqueue them:
 // what one of them holds of the device is never what a peer of the other needs to go on.
 #include "ep/step_runner.hpp"
+#include "sweep.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/graph.hpp"
 
@@ -133,7 +134,8 @@ class Interleaved : public testing::TestWithParam<Variant> {
 INSTANTIATE_TEST_SUITE_P(Targets, Interleaved,
                          testing::Combine(testing_support::all_targets(), testing_support::both_protocols(),
                                           testing::Values(StepMode::kFused, StepMode::kSplit),
-                                          testing::Values(2, 4, 8), testing::Bool()),
+                                          testing::ValuesIn(testing_support::sweep({2, 8, 4})),
+                                          testing::Bool()),
                          variant_name);
 
 TEST_P(Interleaved, AttentionBehindEachRanksStep) {

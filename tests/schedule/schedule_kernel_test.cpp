@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "sweep.hpp"
 #include "switchyard/detail/attention/tile_environment.hpp"
 #include "switchyard/detail/schedule/schedulers.hpp"
 #include "switchyard/detail/schedule/tile_plan.hpp"
@@ -217,11 +218,7 @@ TEST_P(ScheduleKernel, AGraphReplaysTheQueueWithoutAMemset) {
 // Many interleavings, on a memory that keeps what no barrier made it give.
 template <Sync kSync>
 void check_seeds() {
-#if defined(__SANITIZE_THREAD__)
-  constexpr uint64_t kNumSeeds = 1;  // ThreadSanitizer takes seconds for each
-#else
-  constexpr uint64_t kNumSeeds = 25;
-#endif
+  constexpr uint64_t kNumSeeds = testing_support::kFewCases ? 1 : 25;
   for (uint64_t seed = 1; seed <= kNumSeeds && !testing::Test::HasFailure(); ++seed)
     for (const bool weak : {false, true}) {
       const auto world =
