@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,31 +12,6 @@
 
 namespace switchyard::tools {
 namespace {
-
-// The command that was named, as the user named it.
-std::string name_of(const CLI::App& app) {
-  std::string name = app.get_name();
-  for (const CLI::App* command = &app; !command->get_subcommands().empty();) {
-    command = command->get_subcommands().front();
-    name += " " + command->get_name();
-  }
-  return name;
-}
-
-// What is wrong with the words of a command line.
-std::string describe(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  std::string choices;
-  for (const CLI::App* choice : command->get_subcommands([](const CLI::App*) { return true; }))
-    choices += (choices.empty() ? "" : ", ") + choice->get_name();
-  const std::vector<std::string> unknown = app.remaining(true);
-  if (unknown.empty()) return choices.empty() ? error.what() : "a subcommand is required: " + choices;
-  const std::string what = unknown.front().starts_with('-') ? "option"
-                           : choices.empty()                ? "argument"
-                                                            : "subcommand; there are " + choices;
-  return unknown.front() + ": no such " + what;
-}
 
 // The exit code of a command, and its error as one line on stderr. What was lost on stdout is an error too.
 int finish(const std::string& name, const Result<ExitCode>& result) {
@@ -51,21 +25,14 @@ int finish(const std::string& name, const Result<ExitCode>& result) {
   return is_argument ? kBadArgument : kFault;
 }
 
-Result<ExitCode> run_and_catch(const Command& run) {
+Result<ExitCode> run_and_catch(const Work& work) {
   try {
-    return run();
+    return work();
   } catch (const std::bad_alloc&) {
     return resource_exhausted("the memory of this process does not suffice");
   } catch (const std::exception& error) {
     return internal_error("%s", error.what());
   }
-}
-
-Result<ExitCode> print_help(const CLI::App& app, const CLI::Success& request) {
-  std::ostringstream text;
-  app.exit(request, text, text);
-  std::fputs(text.str().c_str(), stdout);
-  return kVerified;
 }
 
 }  // namespace
@@ -77,12 +44,10 @@ int main(int argc, char** argv) {
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  CLI::App app{
-      "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
-      "The same kernels run on GPUs and, thread by thread, on this CPU."};
-  app.name("switchyard");
-  app.require_subcommand(1);
-  app.footer(
+  CommandLine line("switchyard",
+                   "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
+                   "The same kernels run on GPUs and, thread by thread, on this CPU.");
+  line.set_footer(
       "Examples:\n"
       "  switchyard run                                  a layer over 8 ranks, verified\n"
       "  switchyard run --ranks 3 --tokens-per-rank 5,0,7 --experts 6 --top-k 2 --hidden 64\n"
@@ -97,20 +62,13 @@ int main(int argc, char** argv) {
       "  switchyard doctor                               what will run here, and why\n"
       "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time, or output that cannot "
       "be\nwritten.");
-  app.set_version_flag("--version", std::string("switchyard ") + switchyard::kVersion);
-  Command run;
-  add_run_command(app, &run);
-  add_attend_command(app, &run);
-  add_simulate_command(app, &run);
-  add_bench_command(app, &run);
-  add_schedule_command(app, &run);
-  add_doctor_command(app, &run);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
-    return finish(name_of(app), print_help(app, request));
-  } catch (const CLI::ParseError& error) {
-    return finish(name_of(app), switchyard::invalid_argument("%s", describe(app, error).c_str()));
-  }
-  return finish(name_of(app), run_and_catch(run));
+  line.set_version(std::string("switchyard ") + switchyard::kVersion);
+  add_run_command(line);
+  add_attend_command(line);
+  add_simulate_command(line);
+  add_bench_command(line);
+  add_schedule_command(line);
+  add_doctor_command(line);
+  const switchyard::Result<Work> work = line.parse({argv + 1, argv + argc});
+  return finish(line.name(), work.ok() ? run_and_catch(work.value()) : work.status());
 }

@@ -5,11 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 
+#include "commands/command_line.hpp"
 #include "fuzz_text.hpp"
 
 namespace {
@@ -51,21 +51,12 @@ void read_inputs(const Options& options, Progress& progress) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  Options options;
-  CLI::App app{"Gives random text to everything of `switchyard` that reads text"};
-  app.add_option("--seconds", options.seconds, "How long")->capture_default_str();
-  app.add_option("--seed", options.seed, "All inputs follow from it")->capture_default_str();
-  app.add_option("--first", options.first, "The first input")->capture_default_str();
-  app.add_option("--inputs", options.num_inputs, "At most so many");
-  CLI11_PARSE(app, argc, argv);
-
+// Reads inputs in another process until time is up, and says how that process ended.
+switchyard::tools::ExitCode fuzz(const Options& options) {
   void* memory = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     std::perror("switchyard_fuzz: mmap");
-    return 1;
+    return switchyard::tools::kNotVerified;
   }
   Progress& progress = *static_cast<Progress*>(memory);
   progress.index = UINT64_MAX;
@@ -77,24 +68,41 @@ int main(int argc, char** argv) {
   int status = 0;
   if (reader < 0 || waitpid(reader, &status, 0) != reader) {
     std::perror("switchyard_fuzz: fork");
-    return 1;
+    return switchyard::tools::kNotVerified;
   }
   if (status == 0) {
     std::printf("switchyard_fuzz: seed %llu, %llu inputs read, %llu refused\n",
                 static_cast<unsigned long long>(options.seed),
                 static_cast<unsigned long long>(progress.num_read),
                 static_cast<unsigned long long>(progress.num_refused));
-    return 0;
+    return switchyard::tools::kVerified;
   }
   const std::string how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "an exit of its own";
   if (progress.index == UINT64_MAX) {
     std::fprintf(stderr, "switchyard_fuzz: %s before the first input\n", how.c_str());
-    return 1;
+    return switchyard::tools::kNotVerified;
   }
   std::fprintf(stderr,
                "switchyard_fuzz: %s in input %llu; again with --seed %llu --first %llu --inputs 1:\n%s\n",
                how.c_str(), static_cast<unsigned long long>(progress.index),
                static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(progress.index),
                input_of(options.seed, progress.index).c_str());
-  return 1;
+  return switchyard::tools::kNotVerified;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  switchyard::tools::CommandLine line("switchyard_fuzz",
+                                      "Gives random text to everything of `switchyard` that reads text");
+  line.add_fraction("--seconds", options.seconds, 0, 1e9, "How long");
+  line.add_seed("--seed", options.seed, "All inputs follow from it");
+  line.add_number("--first", options.first, 0, UINT64_MAX, "The first input");
+  line.add_number("--inputs", options.num_inputs, 0, UINT64_MAX, "At most so many").hide_default();
+  line.set_work([&] { return fuzz(options); });
+  const switchyard::Result<switchyard::tools::Work> work = line.parse({argv + 1, argv + argc});
+  if (work.ok()) return work.value()().value();
+  std::fprintf(stderr, "switchyard_fuzz: %s\n", work.status().message().c_str());
+  return switchyard::tools::kBadArgument;
 }

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <iterator>
 #include <sstream>
 #include <string_view>
@@ -95,23 +94,19 @@ Outcome fuzz_routing(const std::string& text) {
 // Gives `value` to an option; false if it is refused.
 template <typename AddOption>
 bool parse_value(const std::string& value, const AddOption& add_option) {
-  CLI::App app;
-  add_option(app);
-  try {
-    app.parse(std::vector<std::string>{"--value=" + value});
-  } catch (const CLI::ParseError& error) {
-    expect(error.get_exit_code() != 0 && std::string(error.what()).find("--value") != std::string::npos,
-           std::string("a value is refused with: ") + error.what());
-    return false;
-  }
-  return true;
+  tools::CommandLine line("fuzz", "");
+  add_option(line);
+  const Status status = line.parse({"--value=" + value}).status();
+  expect(status.ok() || status.message().find("--value") != std::string::npos,
+         "a value is refused with: " + status.message());
+  return status.ok();
 }
 
 Outcome fuzz_list(const std::string& text) {
   constexpr int kLow = 0, kHigh = 65535;
   const auto parse = [](const std::string& value, std::vector<int>& values) {
     return parse_value(
-        value, [&](CLI::App& app) { tools::add_list_option(app, "--value", values, kLow, kHigh, "a list"); });
+        value, [&](tools::Command& command) { command.add_list("--value", values, kLow, kHigh, "a list"); });
   };
   std::vector<int> values, again;
   if (!parse(text, values)) return Outcome::kRefused;
@@ -126,7 +121,7 @@ Outcome fuzz_list(const std::string& text) {
 
 Outcome fuzz_seed(const std::string& text) {
   const auto parse = [](const std::string& value, uint64_t& seed) {
-    return parse_value(value, [&](CLI::App& app) { tools::add_seed_option(app, "--value", seed, "a seed"); });
+    return parse_value(value, [&](tools::Command& command) { command.add_seed("--value", seed, "a seed"); });
   };
   uint64_t seed = 7, again = 8;
   if (!parse(text, seed)) return Outcome::kRefused;
@@ -141,15 +136,10 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 Outcome fuzz_attention(const std::string& text) {
-  CLI::App app;
+  tools::CommandLine line("fuzz", "");
   tools::AttentionOptions options;
-  tools::add_attention_options(app, options);
-  const std::vector<std::string> words = words_of(text);
-  try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // as CLI11 wants them
-  } catch (const CLI::ParseError&) {
-    return Outcome::kRefused;
-  }
+  tools::add_attention_options(line, options);
+  if (!line.parse(words_of(text)).ok()) return Outcome::kRefused;
   const Status status = tools::finish_attention_options(options);
   if (!status.ok()) {
     expect(status.code() == StatusCode::kInvalidArgument && status.message().starts_with("--") &&
@@ -208,11 +198,8 @@ CommandResult run_command(std::vector<std::string> words) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   Captured out(stdout), err(stderr);
-  std::ostringstream help;  // CLI11 writes it there
-  std::streambuf* const before = std::cout.rdbuf(help.rdbuf());
   const int exit_code = switchyard_main(static_cast<int>(words.size()), arguments.data());
-  std::cout.rdbuf(before);
-  return {exit_code, out.text() + help.str(), err.text()};
+  return {exit_code, out.text(), err.text()};
 }
 
 // Every command looks at where its report is to go after all it was told, and before it begins: so none does

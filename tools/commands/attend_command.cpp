@@ -161,13 +161,13 @@ Result<ExitCode> attend_and_report(AttentionOptions& options, const std::string&
 
 }  // namespace
 
-void add_attend_command(CLI::App& app, Command* run) {
-  CLI::App* command = app.add_subcommand("attend", "Run attention over a batch and verify it");
+void add_attend_command(CommandLine& line) {
+  Command command = line.add_command("attend", "Run attention over a batch and verify it");
   auto options = std::make_shared<AttentionOptions>();
   auto json = std::make_shared<std::string>();
-  add_attention_options(*command, *options);
-  add_json_option(*command, *json);
-  command->callback([=] { *run = [=] { return attend_and_report(*options, *json); }; });
+  add_attention_options(command, *options);
+  add_json_option(command, *json);
+  command.set_work([=] { return attend_and_report(*options, *json); });
 }
 
 }  // namespace switchyard::tools

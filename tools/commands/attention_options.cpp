@@ -14,54 +14,51 @@ std::vector<std::pair<std::string, int>> numbers(std::initializer_list<int> valu
   return choices;
 }
 
-void add_choices(CLI::App& command, reference::AttentionCase& attention_case) {
-  add_choice_option<SchedulerChoice>(
-      command, "--scheduler", attention_case.scheduler,
+void add_choices(Command& command, reference::AttentionCase& attention_case) {
+  command.add_choice(
+      "--scheduler", attention_case.scheduler,
       {{"auto", SchedulerChoice::kAuto},
        {"transient", SchedulerChoice::kTransient},
        {"tile", SchedulerChoice::kTile},
        {"queued", SchedulerChoice::kQueued}},
       "transient (a block per tile), tile (each block every n-th), queued (the next free one),\n"
       "or auto, which chooses and says why");
-  add_choice_option<OrderChoice>(
-      command, "--order", attention_case.order,
+  command.add_choice(
+      "--order", attention_case.order,
       {{"auto", OrderChoice::kAuto},
        {"default", OrderChoice::kDefault},
        {"rotate", OrderChoice::kRotate},
        {"lpt", OrderChoice::kLpt}},
       "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto");
-  add_number_option(command, "--ctas", attention_case.num_blocks, 0, 65535,
-                    "Blocks at a time; 0: all multiprocessors");
+  command.add_number("--ctas", attention_case.num_blocks, 0, 65535,
+                     "Blocks at a time; 0: all multiprocessors");
 }
 
 }  // namespace
 
-void add_attention_options(CLI::App& command, AttentionOptions& options) {
+void add_attention_options(Command& command, AttentionOptions& options) {
   reference::AttentionCase& attention_case = options.attention_case;
   add_target_option(command, options.target);
-  CLI::Option* batch =
-      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq queries");
-  CLI::Option* seq =
-      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Queries of each sequence");
-  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
-                  "Queries of each sequence, as 512,0,17,..")
-      ->excludes(batch)
-      ->excludes(seq);
-  add_list_option(command, "--kv-lens", options.kv_lens, 0, kMaxSeqLen,
-                  "Keys of each sequence, or one number for all [as the queries]");
-  add_number_option(command, "--heads", attention_case.num_heads, 1, 1024, "Query heads");
-  add_number_option(command, "--kv-heads", options.num_kv_heads, 1, 1024,
-                    "K/V heads, a divisor of --heads [--heads]")
-      ->default_str("");
-  add_choice_option<int>(command, "--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
-                         "Elements of a row of a head: 64, 128 or 256");
+  const Option batch =
+      command.add_number("--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq queries");
+  const Option seq = command.add_number("--seq", options.seq_len, 0, kMaxSeqLen, "Queries of each sequence");
+  command.add_list("--seq-lens", options.seq_lens, 0, kMaxSeqLen, "Queries of each sequence, as 512,0,17,..")
+      .excludes(batch)
+      .excludes(seq);
+  command.add_list("--kv-lens", options.kv_lens, 0, kMaxSeqLen,
+                   "Keys of each sequence, or one number for all [as the queries]");
+  command.add_number("--heads", attention_case.num_heads, 1, 1024, "Query heads");
+  command.add_number("--kv-heads", options.num_kv_heads, 1, 1024, "K/V heads, a divisor of --heads [--heads]")
+      .hide_default();
+  command.add_choice("--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
+                     "Elements of a row of a head: 64, 128 or 256");
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
-  add_number_option(command, "--window", attention_case.window, 0, kMaxSeqLen,
-                    "A query sees keys less than so far away; 0: all");
-  add_choice_option<int>(command, "--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),
-                         "Keys and values in pages of so many rows, 16, 32, 64, 128 or 256; 0: none");
+  command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
+                     "A query sees keys less than so far away; 0: all");
+  command.add_choice("--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),
+                     "Keys and values in pages of so many rows, 16, 32, 64, 128 or 256; 0: none");
   add_choices(command, attention_case);
-  add_seed_option(command, "--seed", attention_case.seed, "All numbers follow from it");
+  command.add_seed("--seed", attention_case.seed, "All numbers follow from it");
 }
 
 Status finish_attention_options(AttentionOptions& options) {

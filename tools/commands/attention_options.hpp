@@ -4,11 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "reference/attention_case.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace switchyard::tools {
 
@@ -24,7 +21,7 @@ struct AttentionOptions {
 
 // --target, and everything of the case. `seq_lens_excludes`: batch and seq are for lengths that are all
 // alike.
-void add_attention_options(CLI::App& command, AttentionOptions& options);
+void add_attention_options(Command& command, AttentionOptions& options);
 // What no flag alone can get wrong; fills in the case.
 Status finish_attention_options(AttentionOptions& options);
 

@@ -142,27 +142,28 @@ Result<ExitCode> bench_and_report(BenchOptions& options) {
 
 }  // namespace
 
-void add_bench_attention(CLI::App& bench, Command* run) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_attention_command(Command& bench) {
+  Command command = bench.add_command(
       "attention", "Attention by graph replay: full, causal, ragged and decoding, with a few rows verified");
   auto options = std::make_shared<BenchOptions>();
-  add_target_option(*command, options->target);
-  add_list_option(*command, "--head-dims", options->head_dims, 64, 256,
-                  "Head dimensions [128,64,256; host 64]");
-  add_list_option(*command, "--lengths", options->lengths, 1, 1 << 20,
-                  "Queries of a sequence, a sweep [512,1024,..,16384; host 64,256]");
-  add_number_option(*command, "--tokens", options->num_tokens, 1, 1 << 24,
-                    "Queries of all sequences together [16384; host 256]")
-      ->default_str("");
-  add_number_option(*command, "--replays", options->num_replays, 1, 100000,
-                    "Replays of each graph; their median counts [10; host 2]")
-      ->default_str("");
-  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
-  command->add_option("--inputs", options->inputs,
-                      "Write the numbers that queries, keys and values repeat, each from its own of\n"
-                      "input_shifts on, to FILE.npy (bf16 as uint16)");
-  add_json_option(*command, options->json);
-  command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
+  add_target_option(command, options->target);
+  command.add_list("--head-dims", options->head_dims, 64, 256, "Head dimensions [128,64,256; host 64]");
+  command.add_list("--lengths", options->lengths, 1, 1 << 20,
+                   "Queries of a sequence, a sweep [512,1024,..,16384; host 64,256]");
+  command
+      .add_number("--tokens", options->num_tokens, 1, 1 << 24,
+                  "Queries of all sequences together [16384; host 256]")
+      .hide_default();
+  command
+      .add_number("--replays", options->num_replays, 1, 100000,
+                  "Replays of each graph; their median counts [10; host 2]")
+      .hide_default();
+  command.add_seed("--seed", options->seed, "All numbers follow from it");
+  command.add_text("--inputs", options->inputs,
+                   "Write the numbers that queries, keys and values repeat, each from its own of\n"
+                   "input_shifts on, to FILE.npy (bf16 as uint16)");
+  add_json_option(command, options->json);
+  command.set_work([options] { return bench_and_report(*options); });
 }
 
 }  // namespace switchyard::tools

@@ -168,72 +168,69 @@ Result<ExitCode> bench_and_report(BenchOptions& options) {
   return report.verified() ? kVerified : kNotVerified;
 }
 
-void add_ep(CLI::App& bench, Command* run) {
-  CLI::App* command = bench.add_subcommand(
+void add_ep(Command& bench) {
+  Command command = bench.add_command(
       "ep",
       "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
   auto options = std::make_shared<BenchOptions>();
-  add_target_option(*command, options->target);
-  add_number_option(*command, "--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
-  add_number_option(*command, "--n-sms", options->launch.n_sms, 1, 65535,
-                    "Blocks of each launch, per rank [16; host 4]")
-      ->default_str("");
-  add_number_option(*command, "--num-threads", options->launch.num_threads, 0, 1024,
-                    "Threads of a block, a multiple of 32; 0 chooses")
-      ->default_str("");
+  add_target_option(command, options->target);
+  command.add_number("--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
   command
-      ->add_option("--protocol", options->protocol,
-                   "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape")
-      ->check(CLI::IsMember({"automatic", "slotted", "direct", "both"}))
-      ->capture_default_str();
-  add_number_option(
-      *command, "--lead-us", options->launch.lead_us, 0, 1000000,
+      .add_number("--n-sms", options->launch.n_sms, 1, 65535, "Blocks of each launch, per rank [16; host 4]")
+      .hide_default();
+  command
+      .add_number("--num-threads", options->launch.num_threads, 0, 1024,
+                  "Threads of a block, a multiple of 32; 0 chooses")
+      .hide_default();
+  command.add_name("--protocol", options->protocol, {"automatic", "slotted", "direct", "both"},
+                   "How rows travel: slotted, direct, both in turn, or automatic, which chooses by shape");
+  command.add_number(
+      "--lead-us", options->launch.lead_us, 0, 1000000,
       "A pause of so many us in front of what is timed, while the graph is still being submitted");
-  command->add_flag("--dependent-launch", options->launch.dependent,
-                    "CUDA: launches may take their places before their predecessors have ended");
-  add_number_option(*command, "--hidden", options->hidden, kHiddenMultiple, kMaxHidden,
-                    "Elements of a token, a multiple of 8 [7168; host 512]")
-      ->default_str("");
-  add_number_option(*command, "--top-k", options->top_k, 1, kMaxTopK, "Experts of each token");
-  add_number_option(*command, "--experts", options->n_experts, 1, kMaxExperts,
-                    "Experts, a multiple of --ranks [256; host 32]")
-      ->default_str("");
-  add_format_option(*command, options->launch.format);
-  add_combine_format_option(*command, options->launch.combine_format);
-  add_list_option(*command, "--tokens", options->tokens, 1, kMaxTokensPerRank,
-                  "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
+  command.add_flag("--dependent-launch", options->launch.dependent,
+                   "CUDA: launches may take their places before their predecessors have ended");
   command
-      ->add_option("--mode", options->mode,
-                   "Two kernels for dispatch and two for combine, one each, or both ways")
-      ->check(CLI::IsMember({"split", "fused", "both"}))
-      ->capture_default_str();
-  add_number_option(*command, "--replays", options->num_replays, 2, 1000000,
-                    "Replays of each graph; their median counts [100; host 3]")
-      ->default_str("");
-  command->add_option("--routing", options->routing, "Experts of a token: all alike, or low ones popular")
-      ->check(CLI::IsMember({"uniform", "zipf"}))
-      ->capture_default_str();
-  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
-  add_number_option(*command, "--repeat-check", options->repeat_check, 1, 1'000'000'000,
-                    "Instead of timing, replay each step so often and compare the hash of every output")
-      ->default_str("");
-  add_json_option(*command, options->json);
+      .add_number("--hidden", options->hidden, kHiddenMultiple, kMaxHidden,
+                  "Elements of a token, a multiple of 8 [7168; host 512]")
+      .hide_default();
+  command.add_number("--top-k", options->top_k, 1, kMaxTopK, "Experts of each token");
   command
-      ->add_option("--svg", options->svg,
-                   "Plot time and bandwidth against tokens per rank to FILE, or alone to stdout with -")
-      ->type_name("FILE");
-  command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
+      .add_number("--experts", options->n_experts, 1, kMaxExperts,
+                  "Experts, a multiple of --ranks [256; host 32]")
+      .hide_default();
+  add_format_option(command, options->launch.format);
+  add_combine_format_option(command, options->launch.combine_format);
+  command.add_list("--tokens", options->tokens, 1, kMaxTokensPerRank,
+                   "Tokens of every rank, a sweep [1,16,128,1024,4096; host 1,8,32]");
+  command.add_name("--mode", options->mode, {"split", "fused", "both"},
+                   "Two kernels for dispatch and two for combine, one each, or both ways");
+  command
+      .add_number("--replays", options->num_replays, 2, 1000000,
+                  "Replays of each graph; their median counts [100; host 3]")
+      .hide_default();
+  command.add_name("--routing", options->routing, {"uniform", "zipf"},
+                   "Experts of a token: all alike, or low ones popular");
+  command.add_seed("--seed", options->seed, "All numbers follow from it");
+  command
+      .add_number("--repeat-check", options->repeat_check, 1, 1'000'000'000,
+                  "Instead of timing, replay each step so often and compare the hash of every output")
+      .hide_default();
+  add_json_option(command, options->json);
+  command
+      .add_text("--svg", options->svg,
+                "Plot time and bandwidth against tokens per rank to FILE, or alone to stdout with -")
+      .show_type("FILE");
+  command.set_work([options] { return bench_and_report(*options); });
 }
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, Command* run) {
-  CLI::App* command = app.add_subcommand("bench", "Measure this machine");
-  command->require_subcommand(1);
-  add_ep(*command, run);
-  add_bench_formats_command(*command, run);
-  add_bench_attention(*command, run);
-  add_bench_matmul(*command, run);
+void add_bench_command(CommandLine& line) {
+  Command command = line.add_command("bench", "Measure this machine");
+  add_ep(command);
+  add_bench_formats_command(command);
+  add_bench_attention_command(command);
+  add_bench_matmul_command(command);
 }
 
 }  // namespace switchyard::tools

@@ -66,13 +66,13 @@ Result<ExitCode> report_accuracy(const FormatsOptions& options) {
 
 }  // namespace
 
-void add_bench_formats_command(CLI::App& bench, Command* run) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_formats_command(Command& bench) {
+  Command command = bench.add_command(
       "formats", "Number formats: bits per element, and errors on normal, heavy-tailed and outlier values");
   auto options = std::make_shared<FormatsOptions>();
-  add_seed_option(*command, "--seed", options->seed, "All values follow from it");
-  add_json_option(*command, options->json);
-  command->callback([=] { *run = [options] { return report_accuracy(*options); }; });
+  command.add_seed("--seed", options->seed, "All values follow from it");
+  add_json_option(command, options->json);
+  command.set_work([options] { return report_accuracy(*options); });
 }
 
 }  // namespace switchyard::tools

@@ -163,37 +163,36 @@ Result<ExitCode> bench_and_report(BenchOptions& options) {
 
 }  // namespace
 
-void add_bench_matmul(CLI::App& bench, Command* run) {
-  CLI::App* command = bench.add_subcommand(
+void add_bench_matmul_command(Command& bench) {
+  Command command = bench.add_command(
       "matmul",
       "Grouped matmuls of an expert layer by graph replay, with a cold L2 and a few outputs verified");
   auto options = std::make_shared<BenchOptions>();
-  add_target_option(*command, options->target);
-  add_number_option(*command, "--hidden", options->hidden, 8, 1 << 20,
-                    "K of gate_up and N of down [7168; host 256]")
-      ->default_str("");
-  add_number_option(*command, "--expert-width", options->expert_width, 8, 1 << 20,
-                    "K of down, and half of gate_up's N [2048; host 128]")
-      ->default_str("");
-  add_number_option(*command, "--experts", options->num_experts, 1, 4096, "Experts with rows [32; host 4]")
-      ->default_str("");
-  add_choice_option<MatmulElement>(
-      *command, "--element", options->element, {{"bf16", MatmulElement::kBF16}, {"fp8", MatmulElement::kFP8}},
-      "What rows and weights hold: bf16, or fp8 with a scale per 128: bf16, fp8");
-  add_list_option(*command, "--rows", options->rows, 1, 1 << 20,
-                  "Rows of each expert, a sweep [8,32,128,1024; host 8,130]");
-  add_choice_option<Tunings>(*command, "--tunings", options->tunings,
-                             {{"chosen", Tunings::kChosen}, {"all", Tunings::kAll}},
-                             "The tile the library chooses, or every one: chosen, all");
-  add_number_option(*command, "--blocks", options->num_blocks, 1, 4096,
-                    "Blocks of a launch [one per multiprocessor]")
-      ->default_str("");
-  add_number_option(*command, "--replays", options->num_replays, 1, 100000,
-                    "Replays of each graph; their median counts [20; host 2]")
-      ->default_str("");
-  add_seed_option(*command, "--seed", options->seed, "All numbers follow from it");
-  add_json_option(*command, options->json);
-  command->callback([=] { *run = [options] { return bench_and_report(*options); }; });
+  add_target_option(command, options->target);
+  command.add_number("--hidden", options->hidden, 8, 1 << 20, "K of gate_up and N of down [7168; host 256]")
+      .hide_default();
+  command
+      .add_number("--expert-width", options->expert_width, 8, 1 << 20,
+                  "K of down, and half of gate_up's N [2048; host 128]")
+      .hide_default();
+  command.add_number("--experts", options->num_experts, 1, 4096, "Experts with rows [32; host 4]")
+      .hide_default();
+  command.add_choice("--element", options->element,
+                     {{"bf16", MatmulElement::kBF16}, {"fp8", MatmulElement::kFP8}},
+                     "What rows and weights hold: bf16, or fp8 with a scale per 128: bf16, fp8");
+  command.add_list("--rows", options->rows, 1, 1 << 20,
+                   "Rows of each expert, a sweep [8,32,128,1024; host 8,130]");
+  command.add_choice("--tunings", options->tunings, {{"chosen", Tunings::kChosen}, {"all", Tunings::kAll}},
+                     "The tile the library chooses, or every one: chosen, all");
+  command.add_number("--blocks", options->num_blocks, 1, 4096, "Blocks of a launch [one per multiprocessor]")
+      .hide_default();
+  command
+      .add_number("--replays", options->num_replays, 1, 100000,
+                  "Replays of each graph; their median counts [20; host 2]")
+      .hide_default();
+  command.add_seed("--seed", options->seed, "All numbers follow from it");
+  add_json_option(command, options->json);
+  command.set_work([options] { return bench_and_report(*options); });
 }
 
 }  // namespace switchyard::tools

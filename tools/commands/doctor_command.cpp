@@ -114,18 +114,16 @@ std::string to_json(const CudaReport& cuda) {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app, Command* run) {
-  CLI::App* command = app.add_subcommand("doctor", "Say what this machine has and what will run here");
+void add_doctor_command(CommandLine& line) {
+  Command command = line.add_command("doctor", "Say what this machine has and what will run here");
   auto json = std::make_shared<std::string>();
-  add_json_option(*command, *json);
-  command->callback([=] {
-    *run = [=]() -> Result<ExitCode> {
-      SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", *json}}));
-      const CudaReport cuda = report_cuda();
-      if (*json != "-") print_text(cuda);
-      SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", *json}, to_json(cuda)));
-      return kVerified;
-    };
+  add_json_option(command, *json);
+  command.set_work([=]() -> Result<ExitCode> {
+    SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", *json}}));
+    const CudaReport cuda = report_cuda();
+    if (*json != "-") print_text(cuda);
+    SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", *json}, to_json(cuda)));
+    return kVerified;
   });
 }
 

@@ -1,63 +1,18 @@
 #include "options.hpp"
 
 #include <cctype>
-#include <cstdlib>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace switchyard::tools {
 
-void add_json_option(CLI::App& command, std::string& path) {
-  command.add_option("--json", path, "Write the report as JSON to FILE, or alone to stdout with -")
-      ->expected(0, 1)
-      ->default_str("-")
-      ->type_name("FILE");
+void add_json_option(Command& command, std::string& path) {
+  command.add_output("--json", path, "Write the report as JSON to FILE, or alone to stdout with -");
 }
 
-CLI::Option* add_list_option(CLI::App& command, const std::string& name, std::vector<int>& values, int low,
-                             int high, const std::string& description) {
-  const auto parse = [=, &values](const std::vector<std::string>& texts) {
-    values.clear();
-    for (const std::string& text : texts)
-      for (size_t begin = 0; begin <= text.size();) {
-        const size_t end = std::min(text.find(',', begin), text.size());
-        int value = 0;
-        if (!is_whole_number(text.substr(begin, end - begin), value) || value < low || value > high)
-          throw CLI::ValidationError(name, "'" + text + "' must be whole numbers " + std::to_string(low) +
-                                               ".." + std::to_string(high) +
-                                               " with a comma between each two");
-        values.push_back(value);
-        begin = end + 1;
-      }
-  };
-  return command.add_option_function<std::vector<std::string>>(name, parse, description)
-      ->type_name("INT,INT,..");
-}
-
-CLI::Option* add_fraction_option(CLI::App& command, const std::string& name, double& value, double low,
-                                 double high, const std::string& description) {
-  const auto name_of = [](double number) { return CLI::detail::to_string(number); };
-  const std::string range = name_of(low) + ".." + name_of(high);
-  const auto parse = [=, &value](const std::string& text) {
-    char* end = nullptr;
-    const double number = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0' || !(number >= low && number <= high))  // NaN is in no range
-      throw CLI::ValidationError(name, "'" + text + "' must be a number " + range);
-    value = number;
-  };
-  return command.add_option_function<std::string>(name, parse, description)
-      ->default_str(name_of(value))
-      ->type_name(range);
-}
-
-CLI::Option* add_seed_option(CLI::App& command, const std::string& name, uint64_t& seed,
-                             const std::string& description) {
-  return add_number_option(command, name, seed, 0, UINT64_MAX, description)->type_name("SEED");
-}
-
-void add_target_option(CLI::App& command, std::string& target, const std::string& description) {
-  command.add_option("--target", target, description)
-      ->check(CLI::IsMember({"auto", "host", "cuda"}))
-      ->capture_default_str();
+void add_target_option(Command& command, std::string& target, const std::string& description) {
+  command.add_name("--target", target, {"auto", "host", "cuda"}, description);
 }
 
 Status check_target_option(const std::string& target) {
@@ -94,23 +49,24 @@ Choices<std::optional<T>> or_any(const Choices<T>& choices) {
 
 }  // namespace
 
-void add_format_option(CLI::App& command, TokenFormatKind& format) {
-  add_choice_option(command, "--format", format, format_choices(),
-                    "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, "
-                    "mxfp4, nvfp4, nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled");
+void add_format_option(Command& command, TokenFormatKind& format) {
+  command.add_choice("--format", format, format_choices(),
+                     "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, "
+                     "mxfp4, nvfp4, nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled");
 }
-void add_format_option(CLI::App& command, std::optional<TokenFormatKind>& format) {
-  add_choice_option(command, "--format", format, or_any(format_choices()),
-                    "What tokens are sent as: a format of `switchyard run`, or any, which draws one by seed");
+void add_format_option(Command& command, std::optional<TokenFormatKind>& format) {
+  command.add_choice(
+      "--format", format, or_any(format_choices()),
+      "What tokens are sent as: a format of `switchyard run`, or any, which draws one by seed");
 }
 
-void add_combine_format_option(CLI::App& command, CombineFormat& format) {
-  add_choice_option(command, "--combine-format", format, kCombineFormats,
-                    "What expert rows are sent back as: bf16, or fp8 with a scale per 128");
+void add_combine_format_option(Command& command, CombineFormat& format) {
+  command.add_choice("--combine-format", format, kCombineFormats,
+                     "What expert rows are sent back as: bf16, or fp8 with a scale per 128");
 }
-void add_combine_format_option(CLI::App& command, std::optional<CombineFormat>& format) {
-  add_choice_option(command, "--combine-format", format, or_any(kCombineFormats),
-                    "What expert rows are sent back as: bf16, fp8, or any, which draws one by seed");
+void add_combine_format_option(Command& command, std::optional<CombineFormat>& format) {
+  command.add_choice("--combine-format", format, or_any(kCombineFormats),
+                     "What expert rows are sent back as: bf16, fp8, or any, which draws one by seed");
 }
 
 Status with_flags(const Status& status) {
@@ -141,9 +97,9 @@ Status check_hidden_option(int hidden, TokenFormatKind format) {
   return status.ok() ? Status() : invalid_argument("--hidden: %s", status.message().c_str());
 }
 
-void add_protocol_option(CLI::App& command, Protocol& protocol, const std::string& automatic) {
-  add_choice_option<Protocol>(
-      command, "--protocol", protocol,
+void add_protocol_option(Command& command, Protocol& protocol, const std::string& automatic) {
+  command.add_choice(
+      "--protocol", protocol,
       {{"automatic", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}},
       "How rows travel: slotted, direct, or automatic, which " + automatic);
 }

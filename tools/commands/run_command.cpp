@@ -310,68 +310,64 @@ Result<ExitCode> run_and_report(RunOptions& options) {
 
 }  // namespace
 
-void add_run_command(CLI::App& app, Command* run) {
-  CLI::App* command =
-      app.add_subcommand("run", "Run a mixture-of-experts layer over all ranks and verify it");
+void add_run_command(CommandLine& line) {
+  Command command = line.add_command("run", "Run a mixture-of-experts layer over all ranks and verify it");
   auto options = std::make_shared<RunOptions>();
   Workload& workload = options->workload;
-  add_target_option(*command, options->target);
-  add_number_option(*command, "--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
-  CLI::Option* tokens =
-      add_number_option(*command, "--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
-  CLI::Option* tokens_per_rank = add_list_option(*command, "--tokens-per-rank", workload.tokens_per_rank, 0,
-                                                 kMaxTokensPerRank, "Tokens of each rank, as 5,0,7,..")
-                                     ->excludes(tokens);
-  add_number_option(*command, "--hidden", workload.hidden, kHiddenMultiple, kMaxHidden,
-                    "Elements of a token, a multiple of 8");
-  CLI::Option* top_k =
-      add_number_option(*command, "--top-k", workload.top_k, 1, kMaxTopK, "Experts of each token");
-  add_number_option(*command, "--experts", workload.n_experts, 1, kMaxExperts,
-                    "Experts of the model, a multiple of --ranks");
-  add_number_option(*command, "--expert-width", workload.expert_width, 8, 65536,
-                    "Inner width of an expert's MLP, a multiple of 8");
-  add_format_option(*command, options->format);
-  add_combine_format_option(*command, options->combine_format);
-  command->add_flag("--shared-expert", workload.has_shared_expert,
-                    "One expert more, which every token goes to on its own rank, fused in");
-  command->add_flag("--skip-a2a", options->skips_all_to_all,
-                    "Every rank has all tokens and its own experts; an all-reduce completes the step");
-  command->add_option("--mode", options->mode, "Two kernels for dispatch and two for combine, or one each")
-      ->check(CLI::IsMember({"split", "fused"}))
-      ->capture_default_str();
-  add_number_option(*command, "--n-sms", options->n_sms, 0, 65535,
-                    "Blocks of each launch, per rank; 0 chooses");
-  add_protocol_option(*command, options->protocol, "chooses by shape and says why");
-  add_fraction_option(*command, "--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
-                      "Room for rows, as a multiple of a rank's even share; 0 chooses");
-  command
-      ->add_option("--routing", options->routing,
+  add_target_option(command, options->target);
+  command.add_number("--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
+  const Option tokens =
+      command.add_number("--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
+  const Option tokens_per_rank = command
+                                     .add_list("--tokens-per-rank", workload.tokens_per_rank, 0,
+                                               kMaxTokensPerRank, "Tokens of each rank, as 5,0,7,..")
+                                     .excludes(tokens);
+  command.add_number("--hidden", workload.hidden, kHiddenMultiple, kMaxHidden,
+                     "Elements of a token, a multiple of 8");
+  const Option top_k = command.add_number("--top-k", workload.top_k, 1, kMaxTopK, "Experts of each token");
+  command.add_number("--experts", workload.n_experts, 1, kMaxExperts,
+                     "Experts of the model, a multiple of --ranks");
+  command.add_number("--expert-width", workload.expert_width, 8, 65536,
+                     "Inner width of an expert's MLP, a multiple of 8");
+  add_format_option(command, options->format);
+  add_combine_format_option(command, options->combine_format);
+  command.add_flag("--shared-expert", workload.has_shared_expert,
+                   "One expert more, which every token goes to on its own rank, fused in");
+  command.add_flag("--skip-a2a", options->skips_all_to_all,
+                   "Every rank has all tokens and its own experts; an all-reduce completes the step");
+  command.add_name("--mode", options->mode, {"split", "fused"},
+                   "Two kernels for dispatch and two for combine, or one each");
+  command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");
+  add_protocol_option(command, options->protocol, "chooses by shape and says why");
+  command.add_fraction("--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
+                       "Room for rows, as a multiple of a rank's even share; 0 chooses");
+  command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
-                   "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)")
-      ->capture_default_str();
-  add_fraction_option(*command, "--padding", workload.padding, 0.0, 1.0, "Share of the ids that become -1");
-  add_number_option(*command, "--steps", options->steps, 1, 1000000, "Steps to run, each with new tokens");
-  add_seed_option(*command, "--seed", workload.seed, "All numbers follow from it");
-  add_number_option(*command, "--deadline-ms", options->deadline_ms, 1, 3600000,
-                    "How long a wait for a peer may take before it is a fault [5000; host 60000]")
-      ->default_str("");
-  command->add_option("--kill", options->kill,
-                      "RANK@PHASE: the rank does not come to that phase, nor to a later one");
-  command->add_option("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
+                   "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");
+  command.add_fraction("--padding", workload.padding, 0.0, 1.0, "Share of the ids that become -1");
+  command.add_number("--steps", options->steps, 1, 1000000, "Steps to run, each with new tokens");
+  command.add_seed("--seed", workload.seed, "All numbers follow from it");
   command
-      ->add_option("--dump", options->dump,
-                   "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)")
-      ->type_name("DIR");
-  add_json_option(*command, options->json);
+      .add_number("--deadline-ms", options->deadline_ms, 1, 3600000,
+                  "How long a wait for a peer may take before it is a fault [5000; host 60000]")
+      .hide_default();
+  command.add_text("--kill", options->kill,
+                   "RANK@PHASE: the rank does not come to that phase, nor to a later one");
+  command.add_text("--stall", options->stall, "RANK@PHASE:MS: the rank comes to that phase late");
   command
-      ->add_option("--trace", options->trace,
-                   "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing,\nor "
-                   "alone to stdout with -")
-      ->type_name("FILE");
-  command->callback([=] {
-    options->tokens_given = tokens->count() > 0 || tokens_per_rank->count() > 0;
-    options->top_k_given = top_k->count() > 0;
-    *run = [options] { return run_and_report(*options); };
+      .add_text("--dump", options->dump,
+                "Write the last step's inputs and results as DIR/rank_R/*.npy (bf16 as uint16)")
+      .show_type("DIR");
+  add_json_option(command, options->json);
+  command
+      .add_text("--trace", options->trace,
+                "Write what every block did and waited for to FILE, for Perfetto or chrome://tracing,\nor "
+                "alone to stdout with -")
+      .show_type("FILE");
+  command.set_work([=] {
+    options->tokens_given = tokens.is_given() || tokens_per_rank.is_given();
+    options->top_k_given = top_k.is_given();
+    return run_and_report(*options);
   });
 }
 

@@ -187,63 +187,58 @@ Result<ExitCode> schedule_and_report(ScheduleOptions& options, bool has_kv_heads
   return verified ? kVerified : kNotVerified;
 }
 
-void add_workload_options(CLI::App& command, ScheduleOptions& options) {
+void add_workload_options(Command& command, ScheduleOptions& options) {
   AttentionWorkload& workload = options.workload;
-  CLI::Option* batch =
-      add_number_option(command, "--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq rows");
-  CLI::Option* seq =
-      add_number_option(command, "--seq", options.seq_len, 0, kMaxSeqLen, "Rows of each sequence");
-  add_list_option(command, "--seq-lens", options.seq_lens, 0, kMaxSeqLen,
-                  "Rows of each sequence, as 4096,0,17,..")
-      ->excludes(batch)
-      ->excludes(seq);
+  const Option batch =
+      command.add_number("--batch", options.batch, 0, kMaxBatch, "Sequences, all of --seq rows");
+  const Option seq = command.add_number("--seq", options.seq_len, 0, kMaxSeqLen, "Rows of each sequence");
+  command.add_list("--seq-lens", options.seq_lens, 0, kMaxSeqLen, "Rows of each sequence, as 4096,0,17,..")
+      .excludes(batch)
+      .excludes(seq);
   command.add_flag("--causal", workload.is_causal, "A row sees the rows up to itself only");
-  add_number_option(command, "--heads", workload.num_heads, 1, 1024, "Query heads");
-  add_number_option(command, "--head-dim", workload.head_dim, 1, 1024,
-                    "Elements of a row of a head, in bf16");
-  add_number_option(command, "--tile-m", workload.tile_m, 1, 65536, "Query rows of a tile");
-  add_number_option(command, "--tile-n", workload.tile_n, 1, 65536, "K/V rows that cost one unit");
-  add_fraction_option(command, "--tile-overhead", workload.tile_overhead, 0.0, 1e6,
-                      "Units that every tile costs beyond its K/V tiles");
-  add_number_option(command, "--ctas", workload.num_ctas, 1, 65535, "Blocks that run at a time");
-  add_number_option(command, "--l2-mib", options.l2_mib, 1, 65536,
-                    "L2 cache, which lpt wants to hold the K/V of the heads at work");
+  command.add_number("--heads", workload.num_heads, 1, 1024, "Query heads");
+  command.add_number("--head-dim", workload.head_dim, 1, 1024, "Elements of a row of a head, in bf16");
+  command.add_number("--tile-m", workload.tile_m, 1, 65536, "Query rows of a tile");
+  command.add_number("--tile-n", workload.tile_n, 1, 65536, "K/V rows that cost one unit");
+  command.add_fraction("--tile-overhead", workload.tile_overhead, 0.0, 1e6,
+                       "Units that every tile costs beyond its K/V tiles");
+  command.add_number("--ctas", workload.num_ctas, 1, 65535, "Blocks that run at a time");
+  command.add_number("--l2-mib", options.l2_mib, 1, 65536,
+                     "L2 cache, which lpt wants to hold the K/V of the heads at work");
 }
 
 }  // namespace
 
-void add_schedule_command(CLI::App& app, Command* run) {
-  CLI::App* command =
-      app.add_subcommand("schedule", "Predict how a tile scheduler of attention shares work among blocks");
+void add_schedule_command(CommandLine& line) {
+  Command command =
+      line.add_command("schedule", "Predict how a tile scheduler of attention shares work among blocks");
   auto options = std::make_shared<ScheduleOptions>();
-  add_workload_options(*command, *options);
-  CLI::Option* kv_heads = add_number_option(*command, "--kv-heads", options->workload.num_kv_heads, 1, 1024,
-                                            "K/V heads, a divisor of --heads [--heads]")
-                              ->default_str("");
-  CLI::Option* scheduler = add_choice_option<SchedulerKind>(
-      *command, "--scheduler", options->kind,
+  add_workload_options(command, *options);
+  const Option kv_heads = command
+                              .add_number("--kv-heads", options->workload.num_kv_heads, 1, 1024,
+                                          "K/V heads, a divisor of --heads [--heads]")
+                              .hide_default();
+  const Option scheduler = command.add_choice(
+      "--scheduler", options->kind,
       {{"transient", SchedulerKind::kTransient},
        {"tile", SchedulerKind::kTile},
        {"queued", SchedulerKind::kQueued}},
       "transient (a block per tile), tile (each block every n-th), queued (the next free one)");
-  CLI::Option* order = add_choice_option<MHASchedule>(
-      *command, "--order", options->schedule,
+  const Option order = command.add_choice(
+      "--order", options->schedule,
       {{"default", MHASchedule::DEFAULT}, {"rotate", MHASchedule::PROMPT_ROTATE}, {"lpt", MHASchedule::LPT}},
       "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first)");
-  command->add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
-      ->excludes(scheduler)
-      ->excludes(order);
-  command->add_flag(
+  command.add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
+      .excludes(scheduler)
+      .excludes(order);
+  command.add_flag(
       "--measure", options->measures,
       "Run the attention kernel too, and show beside the prediction when each tile began and ended");
-  add_target_option(*command, options->target, "Where --measure runs: auto takes a GPU if there is one");
-  command->add_option("--svg", options->svg, "Draw who works on what when to FILE, or alone to stdout with -")
-      ->type_name("FILE");
-  add_json_option(*command, options->json);
-  command->callback([=] {
-    const bool has_kv_heads = kv_heads->count() > 0;
-    *run = [=] { return schedule_and_report(*options, has_kv_heads); };
-  });
+  add_target_option(command, options->target, "Where --measure runs: auto takes a GPU if there is one");
+  command.add_text("--svg", options->svg, "Draw who works on what when to FILE, or alone to stdout with -")
+      .show_type("FILE");
+  add_json_option(command, options->json);
+  command.set_work([=] { return schedule_and_report(*options, kv_heads.is_given()); });
 }
 
 }  // namespace switchyard::tools

@@ -22,7 +22,6 @@ struct SimulateOptions {
   ScenarioSpace space;
   std::string faults = "none";
   uint64_t replay = 0;
-  bool has_replay = false;
   std::string json;
 
   bool prints_text() const { return json != "-"; }
@@ -151,33 +150,28 @@ Result<ExitCode> run_seeds(const SimulateOptions& options) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, Command* run) {
-  CLI::App* command = app.add_subcommand(
+void add_simulate_command(CommandLine& line) {
+  Command command = line.add_command(
       "simulate", "Run steps in random interleavings on a weak memory, with faults, and verify each");
   auto options = std::make_shared<SimulateOptions>();
-  add_number_option(*command, "--seeds", options->num_seeds, 1, 1000000000, "How many seeds");
-  add_seed_option(*command, "--first-seed", options->first_seed, "The first of them");
-  add_list_option(*command, "--ranks", options->space.rank_counts, 1, 8, "Numbers of ranks to draw from")
-      ->default_str("2,3,4");
-  add_protocol_option(*command, options->space.protocol, "draws one by seed");
-  add_format_option(*command, options->space.format);
-  add_combine_format_option(*command, options->space.combine_format);
-  command
-      ->add_option(
-          "--faults", options->faults,
-          "none, all, or a list of short-stall, long-stall, kill, bad-id, overflow: each seed draws one")
-      ->capture_default_str();
-  CLI::Option* replay_option = add_seed_option(*command, "--replay", options->replay,
-                                               "Run this seed alone, twice, and show its last events")
-                                   ->default_str("");
-  add_json_option(*command, options->json);
-  command->callback([=] {
-    options->has_replay = replay_option->count() > 0;
-    *run = [options]() -> Result<ExitCode> {
-      SWITCHYARD_RETURN_IF_ERROR(parse_faults(options->faults, options->space.faults));
-      SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options->json}}));
-      return options->has_replay ? replay(*options) : run_seeds(*options);
-    };
+  command.add_number("--seeds", options->num_seeds, 1, 1000000000, "How many seeds");
+  command.add_seed("--first-seed", options->first_seed, "The first of them");
+  command.add_list("--ranks", options->space.rank_counts, 1, 8, "Numbers of ranks to draw from")
+      .show_default("2,3,4");
+  add_protocol_option(command, options->space.protocol, "draws one by seed");
+  add_format_option(command, options->space.format);
+  add_combine_format_option(command, options->space.combine_format);
+  command.add_text(
+      "--faults", options->faults,
+      "none, all, or a list of short-stall, long-stall, kill, bad-id, overflow: each seed draws one");
+  const Option replay_option =
+      command.add_seed("--replay", options->replay, "Run this seed alone, twice, and show its last events")
+          .hide_default();
+  add_json_option(command, options->json);
+  command.set_work([=]() -> Result<ExitCode> {
+    SWITCHYARD_RETURN_IF_ERROR(parse_faults(options->faults, options->space.faults));
+    SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options->json}}));
+    return replay_option.is_given() ? replay(*options) : run_seeds(*options);
   });
 }
 
