@@ -74,3 +74,10 @@ setup
   fail "no Boost, and GoogleTest is not needed"
 setup tests
 [ $status -eq 1 ] && is_one_line && says "install libboost-context-dev libgtest-dev," || fail "no Boost and no GoogleTest"
+
+make_machine
+rm "$work/bin/cmake"
+printf '#!/bin/bash\nexec %q "$@" -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON\n' "$(command -v cmake)" >"$work/bin/cmake"
+chmod +x "$work/bin/cmake"
+setup
+[ $status -eq 1 ] && is_one_line && says "no nlohmann-json" && says "install nlohmann-json3-dev," || fail "no nlohmann-json"

@@ -1,13 +1,15 @@
 // `switchyard attend`, `bench attention` and `schedule --measure` as a user meets them.
+#include <nlohmann/json.hpp>
+
 #include "cli_fixture.hpp"
 
 namespace switchyard {
 namespace {
 
-using testing_support::JsonReader;
-using testing_support::JsonValue;
+using nlohmann::json;
 using testing_support::Outcome;
 using testing_support::read_file;
+using testing_support::read_json;
 
 class CliAttention : public testing_support::CliTest {};
 
@@ -34,21 +36,19 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
 TEST_F(CliAttention, AttendReportsAsJson) {
   const Outcome outcome = run(kSmall + "--batch 1 --seq 40 --json");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto json = JsonReader::read(outcome.out);
-  ASSERT_TRUE(json.has_value()) << outcome.out;
-  EXPECT_EQ((*json)["verified"].number, 1);
-  EXPECT_EQ((*json)["rows"].number, 80);
-  EXPECT_EQ((*json)["scheduler"].text, "tile");
-  EXPECT_LT((*json)["relative_error"].number, 0.01);
+  const json report = read_json(outcome.out);
+  EXPECT_TRUE(report.at("verified").get<bool>());
+  EXPECT_EQ(report.at("rows"), 80);
+  EXPECT_EQ(report.at("scheduler"), "tile");
+  EXPECT_LT(report.at("relative_error"), 0.01);
 }
 
 TEST_F(CliAttention, AttendLaunchesNoMoreBlocksThanTiles) {
   for (const char* scheduler : {"auto", "transient", "tile", "queued"}) {
     const Outcome outcome = run(kSmall + "--batch 1 --seq 40 --ctas 65535 --json --scheduler " + scheduler);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    const auto json = JsonReader::read(outcome.out);
-    ASSERT_TRUE(json.has_value()) << outcome.out;
-    EXPECT_EQ((*json)["ctas"].number, 2);
+    const json report = read_json(outcome.out);
+    EXPECT_EQ(report.at("ctas"), 2);
   }
 }
 
@@ -70,13 +70,12 @@ TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
       "bench attention --target host --lengths 32 --tokens 64 --replays 1 --json - --inputs " + inputs_path);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
-  const auto json = JsonReader::read(outcome.out);
-  ASSERT_TRUE(json.has_value()) << outcome.out;
-  ASSERT_EQ((*json)["results"].items.size(), 6u);  // full, causal, two ragged, two decoding
-  EXPECT_EQ((*json)["input_shifts"].items.size(), 3u);
-  for (const JsonValue& result : (*json)["results"].items) {
-    EXPECT_EQ(result["verified"].number, 1);
-    EXPECT_GT(result["median_us"].number, 0);
+  const json report = read_json(outcome.out);
+  ASSERT_EQ(report.at("results").size(), 6u);  // full, causal, two ragged, two decoding
+  EXPECT_EQ(report.at("input_shifts").size(), 3u);
+  for (const json& result : report.at("results")) {
+    EXPECT_TRUE(result.at("verified").get<bool>());
+    EXPECT_GT(result.at("median_us"), 0);
   }
 }
 
@@ -87,14 +86,14 @@ TEST_F(CliAttention, ScheduleMeasuresWhatItPredicts) {
           "--json - --svg " +
           svg_path);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto json = JsonReader::read(outcome.out);
-  ASSERT_TRUE(json.has_value()) << outcome.out;
-  ASSERT_EQ((*json)["schedules"].items.size(), 2u);
-  const JsonValue& predicted = (*json)["schedules"].items[0];
-  const JsonValue& measured = (*json)["schedules"].items[1];
-  EXPECT_EQ(measured["tiles"].number, predicted["tiles"].number);
-  EXPECT_EQ(measured["verified"].number, 1);
-  EXPECT_GT(measured["makespan"].number, 0);  // the unit is chosen so that the total is the predicted one
+  const json report = read_json(outcome.out);
+  ASSERT_EQ(report.at("schedules").size(), 2u);
+  const json& predicted = report.at("schedules")[0];
+  const json& measured = report.at("schedules")[1];
+  EXPECT_EQ(measured.at("tiles"), predicted.at("tiles"));
+  EXPECT_TRUE(measured.at("verified").get<bool>());
+  EXPECT_GT(measured.at("makespan").get<double>(),
+            0);  // the unit is chosen so that the total is the predicted one
   EXPECT_NE(read_file(svg_path).find("measured"), std::string::npos);
 }
 

@@ -9,10 +9,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include "json_value.hpp"
 
 namespace switchyard::testing_support {
 
@@ -26,6 +25,9 @@ inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
+
+// What a command wrote as JSON; a text that is no JSON is a failure, and read as null.
+nlohmann::json read_json(const std::string& text);
 
 class CliTest : public ::testing::Test {
  protected:

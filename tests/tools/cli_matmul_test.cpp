@@ -1,11 +1,14 @@
 // `switchyard bench matmul` as a user meets it.
+#include <nlohmann/json.hpp>
+
 #include "cli_fixture.hpp"
 
 namespace switchyard {
 namespace {
 
-using testing_support::JsonReader;
+using nlohmann::json;
 using testing_support::Outcome;
+using testing_support::read_json;
 
 class CliMatmul : public testing_support::CliTest {};
 
@@ -13,19 +16,18 @@ TEST_F(CliMatmul, BenchTimesBothMatmulsOfAnExpertAndVerifies) {
   const Outcome outcome = run(
       "bench matmul --target host --hidden 72 --expert-width 40 --experts 3 --rows 1,70 --replays 1 --json");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto json = JsonReader::read(outcome.out);
-  ASSERT_TRUE(json.has_value()) << outcome.out;
-  EXPECT_EQ((*json)["verified"].number, 1);
-  const auto& results = (*json)["results"].items;
+  const json report = read_json(outcome.out);
+  EXPECT_TRUE(report.at("verified").get<bool>());
+  const auto& results = report.at("results");
   ASSERT_EQ(results.size(), 4u);
-  EXPECT_EQ(results[0]["shape"].text, "gate_up");
-  EXPECT_EQ(results[0]["inner"].number, 72);
-  EXPECT_EQ(results[0]["columns"].number, 80);
-  EXPECT_EQ(results[3]["shape"].text, "down");
-  EXPECT_EQ(results[3]["inner"].number, 40);
-  EXPECT_EQ(results[3]["columns"].number, 72);
-  EXPECT_EQ(results[3]["rows_per_expert"].number, 70);
-  EXPECT_GT(results[3]["tflops"].number, 0);
+  EXPECT_EQ(results[0].at("shape"), "gate_up");
+  EXPECT_EQ(results[0].at("inner"), 72);
+  EXPECT_EQ(results[0].at("columns"), 80);
+  EXPECT_EQ(results[3].at("shape"), "down");
+  EXPECT_EQ(results[3].at("inner"), 40);
+  EXPECT_EQ(results[3].at("columns"), 72);
+  EXPECT_EQ(results[3].at("rows_per_expert"), 70);
+  EXPECT_GT(results[3].at("tflops"), 0);
 }
 
 TEST_F(CliMatmul, BenchTriesEveryTuningAndAnyNumberOfBlocks) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,42 +14,41 @@
 namespace switchyard {
 namespace {
 
-using testing_support::JsonReader;
-using testing_support::JsonValue;
+using nlohmann::json;
 using testing_support::Outcome;
 using testing_support::read_file;
+using testing_support::read_json;
 
 class CliTrace : public testing_support::CliTest {};
 
 struct TraceRow {
   std::string process;
   std::string thread;
-  std::vector<JsonValue> slices;
+  std::vector<json> slices;
 };
 
 // Reads a trace, by (pid, tid), and checks what every viewer wants of it.
-void read_trace(const std::filesystem::path& path, JsonValue& trace,
+void read_trace(const std::filesystem::path& path, json& trace,
                 std::map<std::pair<double, double>, TraceRow>& rows) {
-  const std::optional<JsonValue> read = JsonReader::read(read_file(path));
-  ASSERT_TRUE(read) << "not JSON: " << read_file(path);
-  trace = *read;
+  trace = read_json(read_file(path));
   std::map<double, std::string> processes;
-  for (const JsonValue& event : trace["traceEvents"].items) {
-    ASSERT_GT(event["pid"].number, 0);
-    ASSERT_GT(event["tid"].number, 0);
-    TraceRow& row = rows[{event["pid"].number, event["tid"].number}];
-    if (event["name"].text == "process_name") processes[event["pid"].number] = event["args"]["name"].text;
-    if (event["name"].text == "thread_name") row.thread = event["args"]["name"].text;
-    if (event["ph"].text == "X") row.slices.push_back(event);
+  for (const json& event : trace.at("traceEvents")) {
+    ASSERT_GT(event.at("pid"), 0);
+    ASSERT_GT(event.at("tid"), 0);
+    TraceRow& row = rows[{event.at("pid").get<double>(), event.at("tid").get<double>()}];
+    if (event.at("name") == "process_name")
+      processes[event.at("pid").get<double>()] = event.at("args").at("name").get<std::string>();
+    if (event.at("name") == "thread_name") row.thread = event.at("args").at("name").get<std::string>();
+    if (event.at("ph") == "X") row.slices.push_back(event);
   }
   for (auto& [place, row] : rows) {
     row.process = processes[place.first];
     std::vector<double> open_ends;
     double last_begin = 0;
-    for (const JsonValue& slice : row.slices) {
+    for (const json& slice : row.slices) {
       // Nanoseconds, so that sums are exact.
-      const double begin = std::round(slice["ts"].number * 1e3),
-                   end = begin + std::round(slice["dur"].number * 1e3);
+      const double begin = std::round(slice.at("ts").get<double>() * 1e3),
+                   end = begin + std::round(slice.at("dur").get<double>() * 1e3);
       EXPECT_GE(begin, last_begin) << row.process << ", " << row.thread;
       last_begin = begin;
       while (!open_ends.empty() && open_ends.back() <= begin) open_ends.pop_back();
@@ -70,17 +70,18 @@ TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
     const Outcome outcome = run(kThreeRanks + "--n-sms 2 --mode " + mode + " --trace " + path.string());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.err, "");
-    JsonValue trace;
+    json trace;
     std::map<std::pair<double, double>, TraceRow> rows;
     read_trace(path, trace, rows);
-    EXPECT_EQ(trace["displayTimeUnit"].text, "ns");
-    EXPECT_EQ(trace["otherData"]["target"].text, "host");
-    EXPECT_EQ(trace["otherData"]["dropped_events"].kind, JsonValue::Kind::kNumber);
-    EXPECT_EQ(trace["otherData"]["dropped_events"].number, 0);
+    EXPECT_EQ(trace.at("displayTimeUnit"), "ns");
+    EXPECT_EQ(trace.at("otherData").at("target"), "host");
+    EXPECT_TRUE(trace.at("otherData").at("dropped_events").is_number());
+    EXPECT_EQ(trace.at("otherData").at("dropped_events"), 0);
     std::map<std::pair<std::string, std::string>, std::string> slices_of;
     for (const auto& [place, row] : rows)
-      for (const JsonValue& slice : row.slices)
-        slices_of[{row.process, row.thread}] += slice["cat"].text + "/" + slice["name"].text + " ";
+      for (const json& slice : row.slices)
+        slices_of[{row.process, row.thread}] +=
+            slice.at("cat").get<std::string>() + "/" + slice.at("name").get<std::string>() + " ";
     EXPECT_EQ(slices_of.size(), 9u) << "three ranks, each of two blocks and a row of phases";
     const auto expect_slice = [&](const std::string& process, const std::string& thread,
                                   const std::string& name) {
@@ -106,31 +107,32 @@ TEST_F(CliTrace, ATraceHasARowPerRankAndBlockAndItsSlicesNest) {
 TEST_F(CliTrace, ATraceShowsWhoWasLate) {
   const std::filesystem::path path = folder / "trace.json";
   const auto longest_wait = [&] {
-    JsonValue trace, longest;
+    json trace, longest = json::object();
     std::map<std::pair<double, double>, TraceRow> rows;
     read_trace(path, trace, rows);
     for (const auto& [place, row] : rows)
-      for (const JsonValue& slice : row.slices)
-        if (slice["name"].text.rfind("wait", 0) == 0 && slice["dur"].number > longest["dur"].number)
+      for (const json& slice : row.slices)
+        if (slice.at("name").get<std::string>().rfind("wait", 0) == 0 &&
+            slice.at("dur").get<double>() > longest.value("dur", 0.0))
           longest = slice;
     return longest;
   };
   EXPECT_EQ(
       run(kThreeRanks + "--mode fused --steps 1 --stall 2@dispatch:300 --trace " + path.string()).exit_code,
       0);
-  const JsonValue stalled = longest_wait();
-  EXPECT_EQ(stalled["name"].text, "wait for rank 2");
-  EXPECT_EQ(stalled["cat"].text, "dispatch_wait");
-  EXPECT_EQ(stalled["args"]["late_rank"].number, 2);
-  EXPECT_EQ(stalled["args"]["outcome"].text, "arrived");
-  EXPECT_GT(stalled["dur"].number, 100e3);
+  const json stalled = longest_wait();
+  EXPECT_EQ(stalled.at("name"), "wait for rank 2");
+  EXPECT_EQ(stalled.at("cat"), "dispatch_wait");
+  EXPECT_EQ(stalled.at("args").at("late_rank"), 2);
+  EXPECT_EQ(stalled.at("args").at("outcome"), "arrived");
+  EXPECT_GT(stalled.at("dur"), 100e3);
 
   EXPECT_EQ(run(kThreeRanks + "--deadline-ms 1000 --kill 1@combine_async --trace " + path.string()).exit_code,
             3);
-  const JsonValue killed = longest_wait();
-  EXPECT_EQ(killed["cat"].text, "combine_wait");
-  EXPECT_EQ(killed["args"]["late_rank"].number, 1);
-  EXPECT_GT(killed["dur"].number, 500e3);
+  const json killed = longest_wait();
+  EXPECT_EQ(killed.at("cat"), "combine_wait");
+  EXPECT_EQ(killed.at("args").at("late_rank"), 1);
+  EXPECT_GT(killed.at("dur"), 500e3);
   EXPECT_NE(read_file(path).find("\"wait for rank 1: timed out\""), std::string::npos);
 }
 
@@ -141,10 +143,10 @@ TEST_F(CliTrace, ATraceSaysHowManyEventsDidNotFit) {
       "--steps 1100 --trace " +
       path.string());
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  JsonValue trace;
+  json trace;
   std::map<std::pair<double, double>, TraceRow> rows;
   read_trace(path, trace, rows);
-  const int64_t num_dropped = static_cast<int64_t>(trace["otherData"]["dropped_events"].number);
+  const int64_t num_dropped = static_cast<int64_t>(trace.at("otherData").at("dropped_events").get<double>());
   EXPECT_GT(num_dropped, 1000);
   EXPECT_NE(outcome.err.find("--trace: " + std::to_string(num_dropped) + " events did not fit"),
             std::string::npos)
@@ -154,13 +156,13 @@ TEST_F(CliTrace, ATraceSaysHowManyEventsDidNotFit) {
 TEST_F(CliTrace, WithoutAllToAllATraceShowsTheAllReduce) {
   const std::filesystem::path path = folder / "trace.json";
   ASSERT_EQ(run(kThreeRanks + "--n-sms 2 --steps 1 --skip-a2a --trace " + path.string()).exit_code, 0);
-  JsonValue trace;
+  json trace;
   std::map<std::pair<double, double>, TraceRow> rows;
   read_trace(path, trace, rows);
   int num_reducing_blocks = 0;
   for (const auto& [place, row] : rows)
-    for (const JsonValue& slice : row.slices)
-      num_reducing_blocks += slice["cat"].text == "all_reduce" && slice["name"].text == "reduce";
+    for (const json& slice : row.slices)
+      num_reducing_blocks += slice.at("cat") == "all_reduce" && slice.at("name") == "reduce";
   EXPECT_EQ(num_reducing_blocks, 3 * 2);
 }
 

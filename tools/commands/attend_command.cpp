@@ -6,7 +6,7 @@
 #include "attention_options.hpp"
 #include "benchmarks/replay.hpp"
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "report/progress.hpp"
@@ -119,34 +119,34 @@ void print_table(const AttentionOptions& options, const Report& report) {
 std::string to_json(const AttentionOptions& options, const Report& report) {
   const AttentionCase& attention_case = options.attention_case;
   JsonObject json;
-  json.boolean("verified", report.verified())
-      .number("relative_error", report.difference.relative_error)
-      .number("max_abs_error", report.difference.max_abs_error)
-      .number("max_lse_error", report.difference.max_lse_error)
-      .integer("rows", report.num_rows)
-      .integer("verified_every", report.stride)
-      .number("microseconds", report.microseconds)
-      .number("flops", report.flops)
-      .integer("kv_bytes", static_cast<int64_t>(report.kv_bytes))
-      .text("target", to_string(report.target))
-      .text("device", report.device)
-      .raw("seq_lens", json_array(attention_case.query_lens))
-      .raw("kv_lens", json_array(attention_case.num_keys()))
-      .integer("heads", attention_case.num_heads)
-      .integer("kv_heads", attention_case.num_kv_heads)
-      .integer("head_dim", attention_case.head_dim)
-      .boolean("causal", attention_case.causal)
-      .integer("window", attention_case.window)
-      .integer("page_size", attention_case.page_size)
-      .text("scheduler", to_string(report.choice.scheduler))
-      .text("order", option_name(report.choice.order))
-      .text("reason", report.choice.reason)
-      .text("kernel", name_of(report.choice.kind))
-      .integer("ctas", report.choice.num_blocks)
-      .integer("splits", report.choice.num_splits)
-      .raw("seed", std::to_string(attention_case.seed));
-  if (!report.verified()) json.text("first_difference", report.difference.first_bad);
-  return json.str() + "\n";
+  json.add("verified", report.verified())
+      .add("relative_error", report.difference.relative_error)
+      .add("max_abs_error", report.difference.max_abs_error)
+      .add("max_lse_error", report.difference.max_lse_error)
+      .add("rows", report.num_rows)
+      .add("verified_every", report.stride)
+      .add("microseconds", report.microseconds)
+      .add("flops", report.flops)
+      .add("kv_bytes", report.kv_bytes)
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("seq_lens", attention_case.query_lens)
+      .add("kv_lens", attention_case.num_keys())
+      .add("heads", attention_case.num_heads)
+      .add("kv_heads", attention_case.num_kv_heads)
+      .add("head_dim", attention_case.head_dim)
+      .add("causal", attention_case.causal)
+      .add("window", attention_case.window)
+      .add("page_size", attention_case.page_size)
+      .add("scheduler", to_string(report.choice.scheduler))
+      .add("order", option_name(report.choice.order))
+      .add("reason", report.choice.reason)
+      .add("kernel", name_of(report.choice.kind))
+      .add("ctas", report.choice.num_blocks)
+      .add("splits", report.choice.num_splits)
+      .add("seed", attention_case.seed);
+  if (!report.verified()) json.add("first_difference", report.difference.first_bad);
+  return json.to_text();
 }
 
 Result<ExitCode> attend_and_report(AttentionOptions& options, const std::string& json) {

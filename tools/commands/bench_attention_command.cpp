@@ -7,7 +7,7 @@
 
 #include "benchmarks/attention_bench.hpp"
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/npy.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
@@ -96,39 +96,39 @@ void print_table(const BenchReport& report) {
 }
 
 std::string to_json(const BenchReport& report) {
-  std::string results;
+  std::vector<JsonObject> results;
   for (const AttentionBenchResult& result : report.results) {
     const reference::AttentionCase& attention_case = result.bench_case.attention_case;
-    JsonObject json(2);
-    json.text("group", result.bench_case.group)
-        .text("label", result.bench_case.label)
-        .integer("head_dim", attention_case.head_dim)
-        .integer("heads", attention_case.num_heads)
-        .integer("kv_heads", attention_case.num_kv_heads)
-        .boolean("causal", attention_case.causal)
-        .raw("seq_lens", json_array(attention_case.query_lens))
-        .raw("kv_lens", json_array(attention_case.num_keys()))
-        .number("median_us", result.timing.median_us)
-        .number("min_us", result.timing.min_us)
-        .number("p95_us", result.timing.p95_us)
-        .number("tflops", result.tflops())
-        .number("kv_terabytes_per_second", result.kv_terabytes_per_second())
-        .text("scheduler", to_string(result.choice.scheduler))
-        .integer("splits", result.choice.num_splits)
-        .number("relative_error", result.difference.relative_error)
-        .integer("error_of_every", result.stride)
-        .boolean("verified", result.difference.first_bad.empty());
-    results += (results.empty() ? "" : ", ") + json.str();
+    JsonObject json;
+    json.add("group", result.bench_case.group)
+        .add("label", result.bench_case.label)
+        .add("head_dim", attention_case.head_dim)
+        .add("heads", attention_case.num_heads)
+        .add("kv_heads", attention_case.num_kv_heads)
+        .add("causal", attention_case.causal)
+        .add("seq_lens", attention_case.query_lens)
+        .add("kv_lens", attention_case.num_keys())
+        .add("median_us", result.timing.median_us)
+        .add("min_us", result.timing.min_us)
+        .add("p95_us", result.timing.p95_us)
+        .add("tflops", result.tflops())
+        .add("kv_terabytes_per_second", result.kv_terabytes_per_second())
+        .add("scheduler", to_string(result.choice.scheduler))
+        .add("splits", result.choice.num_splits)
+        .add("relative_error", result.difference.relative_error)
+        .add("error_of_every", result.stride)
+        .add("verified", result.difference.first_bad.empty());
+    results.push_back(std::move(json));
   }
   JsonObject json;
-  json.boolean("verified", report.verified())
-      .text("target", to_string(report.target))
-      .text("device", report.device)
-      .integer("replays", report.num_replays)
-      .raw("input_shifts", json_array(std::vector<int>(std::begin(AttentionBench::kShifts),
-                                                       std::end(AttentionBench::kShifts))))
-      .raw("results", "[" + results + "]");
-  return json.str() + "\n";
+  json.add("verified", report.verified())
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("replays", report.num_replays)
+      .add("input_shifts",
+           std::vector<int>(std::begin(AttentionBench::kShifts), std::end(AttentionBench::kShifts)))
+      .add("results", std::move(results));
+  return json.to_text();
 }
 
 Result<ExitCode> bench_and_report(BenchOptions& options) {

@@ -4,7 +4,7 @@
 
 #include "benchmarks/format_accuracy.hpp"
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 
@@ -37,23 +37,21 @@ void print_accuracy(const FormatsOptions& options, const std::vector<FormatAccur
 }
 
 std::string to_json(const FormatsOptions& options, const std::vector<FormatAccuracy>& formats) {
-  std::vector<std::string> results;
+  std::vector<JsonObject> results;
   for (const FormatAccuracy& format : formats)
     for (size_t i = 0; i < format.errors.size(); ++i)
-      results.push_back(JsonObject(2)
-                            .text("format", format.format)
-                            .number("bits_per_element", format.bits_per_element)
-                            .text("input", to_string(kInputKinds[i]))
-                            .number("rms_error", format.errors[i].rms)
-                            .number("rms_element_error", format.errors[i].element)
-                            .number("max_error_of_group_amax", format.errors[i].largest)
-                            .str());
+      results.push_back(std::move(JsonObject()
+                                      .add("format", format.format)
+                                      .add("bits_per_element", format.bits_per_element)
+                                      .add("input", to_string(kInputKinds[i]))
+                                      .add("rms_error", format.errors[i].rms)
+                                      .add("rms_element_error", format.errors[i].element)
+                                      .add("max_error_of_group_amax", format.errors[i].largest)));
   return JsonObject()
-             .raw("seed", std::to_string(options.seed))
-             .integer("values", kNumAccuracyValues)
-             .raw("formats", json_list(results))
-             .str() +
-         "\n";
+      .add("seed", options.seed)
+      .add("values", kNumAccuracyValues)
+      .add("formats", std::move(results))
+      .to_text();
 }
 
 Result<ExitCode> report_accuracy(const FormatsOptions& options) {

@@ -5,7 +5,7 @@
 
 #include "benchmarks/matmul_bench.hpp"
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "report/progress.hpp"
@@ -122,34 +122,34 @@ void print_table(const BenchReport& report) {
 }
 
 std::string to_json(const BenchReport& report) {
-  std::vector<std::string> results;
+  std::vector<JsonObject> results;
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
-    JsonObject json(2);
-    json.text("shape", bench_case.name)
-        .integer("inner", bench_case.inner)
-        .integer("columns", bench_case.columns)
-        .integer("experts", bench_case.num_experts)
-        .integer("rows_per_expert", bench_case.rows_per_expert)
-        .text("tuning", to_string(result.tuning))
-        .integer("blocks", result.num_blocks)
-        .number("median_us", result.timing.median_us)
-        .number("min_us", result.timing.min_us)
-        .number("p95_us", result.timing.p95_us)
-        .number("tflops", result.tflops())
-        .number("terabytes_per_second", result.terabytes_per_second())
-        .number("relative_error", result.difference.relative_error())
-        .boolean("verified", result.difference.first_bad.empty());
-    results.push_back(json.str());
+    JsonObject json;
+    json.add("shape", bench_case.name)
+        .add("inner", bench_case.inner)
+        .add("columns", bench_case.columns)
+        .add("experts", bench_case.num_experts)
+        .add("rows_per_expert", bench_case.rows_per_expert)
+        .add("tuning", to_string(result.tuning))
+        .add("blocks", result.num_blocks)
+        .add("median_us", result.timing.median_us)
+        .add("min_us", result.timing.min_us)
+        .add("p95_us", result.timing.p95_us)
+        .add("tflops", result.tflops())
+        .add("terabytes_per_second", result.terabytes_per_second())
+        .add("relative_error", result.difference.relative_error())
+        .add("verified", result.difference.first_bad.empty());
+    results.push_back(std::move(json));
   }
   JsonObject json;
-  json.boolean("verified", report.verified())
-      .text("target", to_string(report.target))
-      .text("device", report.device)
-      .text("element", to_string(report.element))
-      .integer("replays", report.num_replays)
-      .raw("results", json_list(results));
-  return json.str() + "\n";
+  json.add("verified", report.verified())
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("element", to_string(report.element))
+      .add("replays", report.num_replays)
+      .add("results", std::move(results));
+  return json.to_text();
 }
 
 Result<ExitCode> bench_and_report(BenchOptions& options) {

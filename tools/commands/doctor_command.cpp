@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "switchyard/detail/device/device.hpp"
@@ -77,39 +77,36 @@ void print_text(const CudaReport& cuda) {
 }
 
 std::string to_json(const CudaReport& cuda) {
-  std::string gpus = "[";
+  std::vector<JsonObject> gpus;
   for (const GpuInfo& gpu : cuda.gpus)
-    gpus +=
-        (gpus.size() > 1 ? ", " : "") + JsonObject(2)
-                                            .text("name", gpu.name)
-                                            .integer("compute_major", gpu.compute_major)
-                                            .integer("compute_minor", gpu.compute_minor)
-                                            .integer("multiprocessors", gpu.num_multiprocessors)
-                                            .integer("memory_bytes", static_cast<int64_t>(gpu.memory_bytes))
-                                            .raw("peers", json_array(gpu.peers))
-                                            .str();
-  std::string protocols = "[";
+    gpus.push_back(std::move(JsonObject()
+                                 .add("name", gpu.name)
+                                 .add("compute_major", gpu.compute_major)
+                                 .add("compute_minor", gpu.compute_minor)
+                                 .add("multiprocessors", gpu.num_multiprocessors)
+                                 .add("memory_bytes", gpu.memory_bytes)
+                                 .add("peers", gpu.peers)));
+  std::vector<JsonObject> protocols;
   for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
-    protocols += (protocols.size() > 1 ? ", " : "") + JsonObject(2)
-                                                          .integer("ranks", n_ranks)
-                                                          .integer("max_tokens_per_rank", max_tokens)
-                                                          .text("protocol", to_string(choice.protocol))
-                                                          .text("why", choice.reason)
-                                                          .str();
+    protocols.push_back(std::move(JsonObject()
+                                      .add("ranks", n_ranks)
+                                      .add("max_tokens_per_rank", max_tokens)
+                                      .add("protocol", to_string(choice.protocol))
+                                      .add("why", choice.reason)));
   JsonObject report;
-  report.text("cpu", cpu_name())
-      .integer("cores", std::thread::hardware_concurrency())
-      .integer("memory_bytes", static_cast<int64_t>(host_memory_bytes()))
-      .boolean("checked", kChecked)
-      .boolean("cuda_built_in", cuda.is_built_in)
-      .integer("cuda_toolkit", cuda.toolkit_version)
-      .integer("cuda_driver", cuda.driver_version)
-      .raw("gpus", gpus + "]")
-      .raw("automatic_protocol", protocols + "]")
-      .boolean("host_runs", true)
-      .boolean("cuda_runs", num_cuda_devices() > 0);
-  if (num_cuda_devices() == 0) report.text("why_no_cuda", why_no_cuda());
-  return report.text("auto_target", num_cuda_devices() > 0 ? "cuda" : "host").str() + "\n";
+  report.add("cpu", cpu_name())
+      .add("cores", std::thread::hardware_concurrency())
+      .add("memory_bytes", host_memory_bytes())
+      .add("checked", kChecked)
+      .add("cuda_built_in", cuda.is_built_in)
+      .add("cuda_toolkit", cuda.toolkit_version)
+      .add("cuda_driver", cuda.driver_version)
+      .add("gpus", std::move(gpus))
+      .add("automatic_protocol", std::move(protocols))
+      .add("host_runs", true)
+      .add("cuda_runs", num_cuda_devices() > 0);
+  if (num_cuda_devices() == 0) report.add("why_no_cuda", why_no_cuda());
+  return report.add("auto_target", num_cuda_devices() > 0 ? "cuda" : "host").to_text();
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "report/progress.hpp"
@@ -263,40 +263,39 @@ void print_table(const RunOptions& options, const RunReport& report) {
 
 std::string to_json(const RunOptions& options, const RunReport& report) {
   const Workload& workload = options.workload;
-  JsonObject phases(2), shape(2);
-  for (const TimedPhase& phase : report.phases) phases.number(phase.name, phase.microseconds());
-  shape.integer("ranks", workload.n_ranks)
-      .raw("tokens_per_rank", json_array(workload.tokens_per_rank))
-      .integer("hidden", workload.hidden)
-      .integer("top_k", workload.top_k)
-      .integer("experts", workload.n_experts)
-      .integer("expert_width", workload.expert_width);
+  JsonObject phases, shape;
+  for (const TimedPhase& phase : report.phases) phases.add(phase.name, phase.microseconds());
+  shape.add("ranks", workload.n_ranks)
+      .add("tokens_per_rank", workload.tokens_per_rank)
+      .add("hidden", workload.hidden)
+      .add("top_k", workload.top_k)
+      .add("experts", workload.n_experts)
+      .add("expert_width", workload.expert_width);
   JsonObject json;
-  json.boolean("verified", report.verified)
-      .number("max_abs_error", report.max_abs_error)
-      .raw("rows_per_rank", json_array(report.rows_per_rank))
-      .integer("bytes_moved", static_cast<int64_t>(report.bytes_moved))
-      .raw("phases", phases.str())
-      .text("target", to_string(report.target))
-      .text("device", report.device)
-      .raw("shape", shape.str())
-      .text("format", to_string(options.format))
-      .text("combine_format", to_string(options.combine_format))
-      .boolean("shared_expert", workload.has_shared_expert)
-      .boolean("skip_a2a", options.skips_all_to_all)
-      .text("mode", options.mode)
-      .text("routing", options.routing)
-      .number("padding", workload.padding)
-      .integer("n_sms", report.n_sms)
-      .text("protocol", to_string(report.protocol))
-      .text("protocol_reason", report.protocol_reason)
-      .integer("steps", options.steps)
-      .raw("seed", std::to_string(workload.seed));
+  json.add("verified", report.verified)
+      .add("max_abs_error", report.max_abs_error)
+      .add("rows_per_rank", report.rows_per_rank)
+      .add("bytes_moved", report.bytes_moved)
+      .add("phases", std::move(phases))
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("shape", std::move(shape))
+      .add("format", to_string(options.format))
+      .add("combine_format", to_string(options.combine_format))
+      .add("shared_expert", workload.has_shared_expert)
+      .add("skip_a2a", options.skips_all_to_all)
+      .add("mode", options.mode)
+      .add("routing", options.routing)
+      .add("padding", workload.padding)
+      .add("n_sms", report.n_sms)
+      .add("protocol", to_string(report.protocol))
+      .add("protocol_reason", report.protocol_reason)
+      .add("steps", options.steps)
+      .add("seed", workload.seed);
   if (options.combine_format != CombineFormat::kBF16)
-    json.number("combine_error", report.combine_error)
-        .number("combine_error_rms", report.relative_combine_error());
-  if (!report.verified) json.text("first_difference", report.first_difference);
-  return json.str() + "\n";
+    json.add("combine_error", report.combine_error).add("combine_error_rms", report.relative_combine_error());
+  if (!report.verified) json.add("first_difference", report.first_difference);
+  return json.to_text();
 }
 
 Result<ExitCode> run_and_report(RunOptions& options) {

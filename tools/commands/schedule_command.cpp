@@ -5,7 +5,7 @@
 
 #include "attention_options.hpp"
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "workload/measured_schedule.hpp"
@@ -114,39 +114,36 @@ void print_comparison(const AttentionWorkload& workload, const std::vector<TwinR
 
 std::string to_json(const AttentionWorkload& workload, const std::vector<TwinResult>& results,
                     bool verified) {
-  std::string schedules;
+  std::vector<JsonObject> schedules;
   for (const TwinResult& result : results) {
-    std::string busy = "[";
-    for (const double value : result.busy_per_block)
-      busy += (busy.size() > 1 ? ", " : "") + json_number(value);
-    JsonObject json(2);
-    json.text("scheduler", to_string(result.kind))
-        .text("order", option_name(result.schedule))
-        .text("type", result.type_name)
-        .boolean("verified", result.is_verified)
-        .integer("tiles", static_cast<int64_t>(result.tiles.size()))
-        .number("total_cost", result.total_cost)
-        .number("makespan", result.makespan)
-        .number("bound", result.bound())
-        .number("efficiency", result.efficiency())
-        .raw("tiles_per_block", json_array(result.tiles_per_block))
-        .raw("busy_per_block", busy + "]");
-    schedules += (schedules.empty() ? "" : ", ") + json.str();
+    JsonObject json;
+    json.add("scheduler", to_string(result.kind))
+        .add("order", option_name(result.schedule))
+        .add("type", result.type_name)
+        .add("verified", result.is_verified)
+        .add("tiles", result.tiles.size())
+        .add("total_cost", result.total_cost)
+        .add("makespan", result.makespan)
+        .add("bound", result.bound())
+        .add("efficiency", result.efficiency())
+        .add("tiles_per_block", result.tiles_per_block)
+        .add("busy_per_block", result.busy_per_block);
+    schedules.push_back(std::move(json));
   }
   JsonObject json;
-  json.boolean("verified", verified)
-      .raw("seq_lens", json_array(workload.seq_lens))
-      .boolean("causal", workload.is_causal)
-      .integer("heads", workload.num_heads)
-      .integer("kv_heads", workload.num_kv_heads)
-      .integer("head_dim", workload.head_dim)
-      .integer("tile_m", workload.tile_m)
-      .integer("tile_n", workload.tile_n)
-      .number("tile_overhead", workload.tile_overhead)
-      .integer("blocks", workload.num_ctas)
-      .integer("l2_bytes", static_cast<int64_t>(workload.l2_bytes))
-      .raw("schedules", "[" + schedules + "]");
-  return json.str() + "\n";
+  json.add("verified", verified)
+      .add("seq_lens", workload.seq_lens)
+      .add("causal", workload.is_causal)
+      .add("heads", workload.num_heads)
+      .add("kv_heads", workload.num_kv_heads)
+      .add("head_dim", workload.head_dim)
+      .add("tile_m", workload.tile_m)
+      .add("tile_n", workload.tile_n)
+      .add("tile_overhead", workload.tile_overhead)
+      .add("blocks", workload.num_ctas)
+      .add("l2_bytes", workload.l2_bytes)
+      .add("schedules", std::move(schedules));
+  return json.to_text();
 }
 
 // Appends what was measured after what was predicted, each scheduler in its turn.

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "commands.hpp"
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
 #include "reference/all_cores.hpp"
@@ -72,16 +72,18 @@ void print_failure(const SimulateOptions& options, const Scenario& scenario, con
 }
 
 // What JSON says of a seed that was run alone, or went wrong.
-JsonObject& add_seed(JsonObject& json, const Scenario& scenario, const SimulationResult& result) {
-  return json.raw("seed", std::to_string(scenario.seed))
-      .text("scenario", scenario.describe())
-      .boolean("verified", result.difference.empty())
-      .text("difference", result.difference)
-      .text("trace_hash", std::to_string(result.trace_hash));
+JsonObject report_of(const Scenario& scenario, const SimulationResult& result) {
+  JsonObject json;
+  json.add("seed", scenario.seed)
+      .add("scenario", scenario.describe())
+      .add("verified", result.difference.empty())
+      .add("difference", result.difference)
+      .add("trace_hash", std::to_string(result.trace_hash));
+  return json;
 }
 
 Result<ExitCode> write_json(const SimulateOptions& options, const JsonObject& json, ExitCode code) {
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, json.str() + "\n"));
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, json.to_text()));
   return code;
 }
 
@@ -103,8 +105,8 @@ Result<ExitCode> replay(const SimulateOptions& options) {
   const SimulationResult again = simulate(scenario);
   if (options.prints_text()) print_replay(scenario, result, again);
   const bool is_replayed = result.trace_hash == again.trace_hash;
-  JsonObject json;
-  add_seed(json, scenario, result).boolean("replayed", is_replayed);
+  JsonObject json = report_of(scenario, result);
+  json.add("replayed", is_replayed);
   return write_json(options, json, is_replayed && result.difference.empty() ? kVerified : kNotVerified);
 }
 
@@ -112,7 +114,7 @@ Result<ExitCode> replay(const SimulateOptions& options) {
 Result<ExitCode> run_seeds(const SimulateOptions& options) {
   Progress progress(static_cast<int>(options.num_seeds));
   std::atomic<uint64_t> next = 0, num_failed = 0;
-  std::string failures;  // the first ones, as JSON
+  std::vector<JsonObject> failures;  // the first ones
   std::mutex mutex;
   const auto worker = [&] {
     for (uint64_t i = next++; i < options.num_seeds; i = next++) {
@@ -124,8 +126,7 @@ Result<ExitCode> run_seeds(const SimulateOptions& options) {
       progress.clear();
       if (num_failed++ >= 5) continue;
       if (options.prints_text()) print_failure(options, scenario, result);
-      JsonObject failure(2);
-      failures += (failures.empty() ? "" : ", ") + add_seed(failure, scenario, result).str();
+      failures.push_back(report_of(scenario, result));
     }
   };
   reference::on_all_cores(worker);
@@ -136,15 +137,15 @@ Result<ExitCode> run_seeds(const SimulateOptions& options) {
                 static_cast<unsigned long long>(options.num_seeds - num_failed),
                 static_cast<unsigned long long>(num_failed.load()));
   JsonObject json;
-  json.boolean("verified", num_failed == 0)
-      .raw("seeds", std::to_string(options.num_seeds))
-      .raw("first_seed", std::to_string(options.first_seed))
-      .text("format", name_of(options.space.format))
-      .text("combine_format", name_of(options.space.combine_format))
-      .text("faults", options.faults)
-      .raw("right", std::to_string(options.num_seeds - num_failed))
-      .raw("wrong", std::to_string(num_failed))
-      .raw("first_failures", "[" + failures + "]");
+  json.add("verified", num_failed == 0)
+      .add("seeds", options.num_seeds)
+      .add("first_seed", options.first_seed)
+      .add("format", name_of(options.space.format))
+      .add("combine_format", name_of(options.space.combine_format))
+      .add("faults", options.faults)
+      .add("right", options.num_seeds - num_failed)
+      .add("wrong", num_failed.load())
+      .add("first_failures", std::move(failures));
   return write_json(options, json, num_failed == 0 ? kVerified : kNotVerified);
 }
 

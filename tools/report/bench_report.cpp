@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -74,46 +74,44 @@ void print_repeats(const BenchReport& report) {
   }
 }
 
-std::string time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
-  JsonObject json(2);
-  json.integer("tokens_per_rank", size.tokens_per_rank)
-      .text("protocol", to_string(time.protocol))
-      .text("mode", to_string(time.mode))
-      .text("phase", time.phase)
-      .number("us", time.median_us)
-      .number("us_min", time.min_us)
-      .number("us_p95", time.p95_us)
-      .integer("bytes", static_cast<int64_t>(time.bytes))
-      .number("bytes_per_second", time.bytes_per_second())
-      .number("fraction_of_copy", report.fraction_of_copy(time));
-  if (const std::optional<double> over_limit = size.over_limit(time)) json.number("over_limit", *over_limit);
-  return json.str();
+JsonObject time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
+  JsonObject json;
+  json.add("tokens_per_rank", size.tokens_per_rank)
+      .add("protocol", to_string(time.protocol))
+      .add("mode", to_string(time.mode))
+      .add("phase", time.phase)
+      .add("us", time.median_us)
+      .add("us_min", time.min_us)
+      .add("us_p95", time.p95_us)
+      .add("bytes", time.bytes)
+      .add("bytes_per_second", time.bytes_per_second())
+      .add("fraction_of_copy", report.fraction_of_copy(time));
+  if (const std::optional<double> over_limit = size.over_limit(time)) json.add("over_limit", *over_limit);
+  return json;
 }
 
-std::string repeat_json(const SizeResult& size, const RepeatCheck& check) {
-  return JsonObject(2)
-      .integer("tokens_per_rank", size.tokens_per_rank)
-      .text("protocol", to_string(check.protocol))
-      .text("mode", to_string(check.mode))
-      .integer("replays", check.num_replays)
-      .integer("hashed", check.num_hashed)
-      .integer("different", check.num_different)
-      .text("hash", hex(check.hash))
-      .str();
+JsonObject repeat_json(const SizeResult& size, const RepeatCheck& check) {
+  return std::move(JsonObject()
+                       .add("tokens_per_rank", size.tokens_per_rank)
+                       .add("protocol", to_string(check.protocol))
+                       .add("mode", to_string(check.mode))
+                       .add("replays", check.num_replays)
+                       .add("hashed", check.num_hashed)
+                       .add("different", check.num_different)
+                       .add("hash", hex(check.hash)));
 }
 
-std::string size_json(const SizeResult& size) {
-  JsonObject json(2);
-  json.integer("tokens_per_rank", size.tokens_per_rank);
-  if (!size.why_skipped.empty()) return json.text("why_skipped", size.why_skipped).str();
-  json.integer("buffer_sets", size.num_sets)
-      .integer("exchange_bytes_per_rank", static_cast<int64_t>(size.exchange_bytes_per_rank));
+JsonObject size_json(const SizeResult& size) {
+  JsonObject json;
+  json.add("tokens_per_rank", size.tokens_per_rank);
+  if (!size.why_skipped.empty()) return std::move(json.add("why_skipped", size.why_skipped));
+  json.add("buffer_sets", size.num_sets).add("exchange_bytes_per_rank", size.exchange_bytes_per_rank);
   if (size.limits)
-    json.number("scatter_limit_us", size.limits->scatter.median_us)
-        .number("gather_limit_us", size.limits->gather.median_us)
-        .integer("limit_bytes", static_cast<int64_t>(size.limits->scatter.bytes));
-  if (!size.first_difference.empty()) json.text("first_difference", size.first_difference);
-  return json.str();
+    json.add("scatter_limit_us", size.limits->scatter.median_us)
+        .add("gather_limit_us", size.limits->gather.median_us)
+        .add("limit_bytes", size.limits->scatter.bytes);
+  if (!size.first_difference.empty()) json.add("first_difference", size.first_difference);
+  return json;
 }
 
 }  // namespace
@@ -179,7 +177,7 @@ void print_table(const BenchReport& report) {
 }
 
 std::string to_json(const BenchReport& report) {
-  std::vector<std::string> times, repeats, sizes;
+  std::vector<JsonObject> times, repeats, sizes;
   for (const SizeResult& size : report.sizes) {
     sizes.push_back(size_json(size));
     for (const PhaseTime& time : size.times) times.push_back(time_json(report, size, time));
@@ -187,29 +185,28 @@ std::string to_json(const BenchReport& report) {
   }
   const Workload& workload = report.workload;
   JsonObject json;
-  json.boolean("verified", report.anything_ran() && report.verified())
-      .text("target", to_string(report.target))
-      .text("device", report.device)
-      .boolean("checked", kChecked)
-      .integer("ranks", workload.n_ranks)
-      .integer("n_sms", report.n_sms)
-      .integer("hidden", workload.hidden)
-      .integer("top_k", workload.top_k)
-      .integer("experts", workload.n_experts)
-      .text("format", to_string(report.format))
-      .text("combine_format", to_string(report.combine_format))
-      .text("routing", report.routing)
-      .raw("seed", std::to_string(workload.seed));
+  json.add("verified", report.anything_ran() && report.verified())
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("checked", kChecked)
+      .add("ranks", workload.n_ranks)
+      .add("n_sms", report.n_sms)
+      .add("hidden", workload.hidden)
+      .add("top_k", workload.top_k)
+      .add("experts", workload.n_experts)
+      .add("format", to_string(report.format))
+      .add("combine_format", to_string(report.combine_format))
+      .add("routing", report.routing)
+      .add("seed", workload.seed);
   if (!times.empty())
-    json.integer("replays", report.num_replays)
-        .integer("lead_us", static_cast<int64_t>(report.lead_us))
-        .number("copy_bytes_per_second", report.copy.bytes_per_second)
-        .integer("copy_bytes", static_cast<int64_t>(report.copy.bytes_copied));
-  return json.raw("sizes", json_list(sizes))
-             .raw("times", json_list(times))
-             .raw("repeats", json_list(repeats))
-             .str() +
-         "\n";
+    json.add("replays", report.num_replays)
+        .add("lead_us", report.lead_us)
+        .add("copy_bytes_per_second", report.copy.bytes_per_second)
+        .add("copy_bytes", report.copy.bytes_copied);
+  return json.add("sizes", std::move(sizes))
+      .add("times", std::move(times))
+      .add("repeats", std::move(repeats))
+      .to_text();
 }
 
 }  // namespace switchyard::tools

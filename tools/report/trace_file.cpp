@@ -1,19 +1,28 @@
 #include "trace_file.hpp"
 
 #include <algorithm>
-#include <sstream>
+#include <optional>
 
-#include "files/json.hpp"
+#include "files/json_object.hpp"
 
 namespace switchyard::tools {
 namespace {
+
+// What is told of a wait beside its time.
+struct WaitFacts {
+  int late_rank;
+  int last_expert;
+  int num_waits;
+  const char* outcome;
+};
 
 struct Slice {
   uint64_t begin_ns;
   uint64_t end_ns;
   std::string name;
   std::string category;
-  std::string args;  // JSON members
+  std::optional<WaitFacts> wait;
+  std::optional<int> step_idx;
 };
 
 // An interval in which one rank was the next to arrive.
@@ -50,7 +59,7 @@ std::vector<WaitStretch> line_up(std::vector<TraceEvent> waits, uint64_t from_ns
 }
 
 Slice slice_of(const TraceEvent& role) {
-  return {role.begin_ns, role.end_ns, to_string(role.name), to_string(role.phase), ""};
+  return {role.begin_ns, role.end_ns, to_string(role.name), to_string(role.phase), {}, {}};
 }
 
 Slice slice_of(const WaitStretch& stretch, int rank) {
@@ -62,10 +71,8 @@ Slice slice_of(const WaitStretch& stretch, int rank) {
                      : wait.late_rank < 0   ? "wait"
                                             : "wait for rank " + std::to_string(wait.late_rank);
   if (wait.name != TraceName::kWait) name += std::string(": ") + outcome;
-  const std::string args =
-      "\"late_rank\":" + std::to_string(wait.late_rank) + ",\"last_expert\":" + std::to_string(wait.expert) +
-      ",\"waits\":" + std::to_string(stretch.num_waits) + ",\"outcome\":\"" + outcome + "\"";
-  return {wait.begin_ns, wait.end_ns, name, to_string(wait.phase), args};
+  const WaitFacts facts{wait.late_rank, wait.expert, stretch.num_waits, outcome};
+  return {wait.begin_ns, wait.end_ns, name, to_string(wait.phase), facts, {}};
 }
 
 bool comes_first(uint64_t begin_a, uint64_t end_a, uint64_t begin_b, uint64_t end_b) {
@@ -137,26 +144,37 @@ struct Row {
   std::vector<Slice> slices;
 };
 
-std::string microseconds(uint64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%llu.%03llu", static_cast<unsigned long long>(ns / 1000),
-                static_cast<unsigned long long>(ns % 1000));
-  return text;
+double microseconds(uint64_t ns) { return static_cast<double>(ns) / 1e3; }
+
+// An event of a row. Perfetto gives process 0 and thread 0 a meaning of their own: ours begin at 1.
+JsonObject event_of(const char* kind, const std::string& name, int process_idx, int thread_idx) {
+  JsonObject event;
+  event.add("ph", kind).add("name", name).add("pid", process_idx + 1).add("tid", thread_idx + 1);
+  return event;
 }
 
-// Process 0 and thread 0 have a special meaning in Perfetto, so ours begin at 1.
-std::string place(int process_idx, int thread_idx) {
-  return "\"pid\":" + std::to_string(process_idx + 1) + ",\"tid\":" + std::to_string(thread_idx + 1);
-}
-
-std::string metadata(const char* name, const std::string& where, const std::string& args) {
-  return std::string("{\"ph\":\"M\",\"name\":\"") + name + "\"," + where + ",\"args\":{" + args + "}}";
+// What the viewer calls a row or a process, and where it shows it.
+template <typename Value>
+std::string metadata(const char* name, int process_idx, int thread_idx, const char* key, const Value& value) {
+  JsonObject args;
+  args.add(key, value);
+  return event_of("M", name, process_idx, thread_idx).add("args", std::move(args)).to_line();
 }
 
 std::string complete_event(const Row& row, const Slice& slice, uint64_t origin_ns) {
-  return "{\"ph\":\"X\",\"name\":" + json_text(slice.name) + ",\"cat\":" + json_text(slice.category) + "," +
-         place(row.process_idx, row.thread_idx) + ",\"ts\":" + microseconds(slice.begin_ns - origin_ns) +
-         ",\"dur\":" + microseconds(slice.end_ns - slice.begin_ns) + ",\"args\":{" + slice.args + "}}";
+  JsonObject args;
+  if (slice.step_idx) args.add("step", *slice.step_idx);
+  if (slice.wait)
+    args.add("late_rank", slice.wait->late_rank)
+        .add("last_expert", slice.wait->last_expert)
+        .add("waits", slice.wait->num_waits)
+        .add("outcome", slice.wait->outcome);
+  return event_of("X", slice.name, row.process_idx, row.thread_idx)
+      .add("cat", slice.category)
+      .add("ts", microseconds(slice.begin_ns - origin_ns))
+      .add("dur", microseconds(slice.end_ns - slice.begin_ns))
+      .add("args", std::move(args))
+      .to_line();
 }
 
 // The phases of one rank, without those that it did not reach.
@@ -164,8 +182,7 @@ Row phases_of(const RunTrace& trace, int rank) {
   Row row{rank, 0, "phases", {}};
   for (const auto& [step_idx, phase] : trace.phases) {
     const auto& [begin_ns, end_ns] = phase.of_rank[static_cast<size_t>(rank)];
-    if (end_ns != 0)
-      row.slices.push_back({begin_ns, end_ns, phase.name, "phase", "\"step\":" + std::to_string(step_idx)});
+    if (end_ns != 0) row.slices.push_back({begin_ns, end_ns, phase.name, "phase", {}, step_idx});
   }
   return row;
 }
@@ -192,33 +209,34 @@ uint64_t RunTrace::num_dropped() const {
   return num_dropped;
 }
 
+// One event per line, each written when it is made: all of them as objects would take many times the memory
+// of the file.
 std::string to_json(const RunTrace& trace) {
   const std::vector<Row> rows = make_rows(trace);
   uint64_t origin_ns = UINT64_MAX;
   for (const Row& row : rows)
     for (const Slice& slice : row.slices) origin_ns = std::min(origin_ns, slice.begin_ns);
 
-  std::ostringstream file;
-  file << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"target\":" << json_text(to_string(trace.target))
-       << ",\"device\":" << json_text(trace.device) << ",\"dropped_events\":" << trace.num_dropped()
-       << ",\"clock\":"
-       << json_text(trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank")
-       << "},\n\"traceEvents\":[\n";
-  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank)
-    file << metadata("process_name", place(rank, 0), "\"name\":" + json_text("rank " + std::to_string(rank)))
-         << ",\n"
-         << metadata("process_sort_index", place(rank, 0), "\"sort_index\":" + std::to_string(rank)) << ",\n";
-  bool is_first = true;
-  for (const Row& row : rows) {
-    const std::string where = place(row.process_idx, row.thread_idx);
-    file << (is_first ? "" : ",\n") << metadata("thread_name", where, "\"name\":" + json_text(row.name))
-         << ",\n"
-         << metadata("thread_sort_index", where, "\"sort_index\":" + std::to_string(row.thread_idx));
-    is_first = false;
-    for (const Slice& slice : row.slices) file << ",\n" << complete_event(row, slice, origin_ns);
+  std::string events;
+  const auto add = [&](const std::string& event) {
+    events.append(events.empty() ? "" : ",\n").append(event);
+  };
+  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank) {
+    add(metadata("process_name", rank, 0, "name", "rank " + std::to_string(rank)));
+    add(metadata("process_sort_index", rank, 0, "sort_index", rank));
   }
-  file << "\n]}\n";
-  return file.str();
+  for (const Row& row : rows) {
+    add(metadata("thread_name", row.process_idx, row.thread_idx, "name", row.name));
+    add(metadata("thread_sort_index", row.process_idx, row.thread_idx, "sort_index", row.thread_idx));
+    for (const Slice& slice : row.slices) add(complete_event(row, slice, origin_ns));
+  }
+  JsonObject about;
+  about.add("target", to_string(trace.target))
+      .add("device", trace.device)
+      .add("dropped_events", trace.num_dropped())
+      .add("clock", trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank");
+  return "{\"displayTimeUnit\":\"ns\",\n\"otherData\":" + about.to_line() + ",\n\"traceEvents\":[\n" +
+         events + "\n]}\n";
 }
 
 }  // namespace switchyard::tools
