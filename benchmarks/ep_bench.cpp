@@ -344,7 +344,7 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
   for (BufferSet& set : sets_) {
     SWITCHYARD_RETURN_IF_ERROR(poison(set));
     for (RankBuffers& buffers : set) {
-      const OutputCheck check{.expected = output_hash(buffers.expected_output.data(),
+      const OutputTally check{.expected = output_hash(buffers.expected_output.data(),
                                                       buffers.expected_output.size() * sizeof(bf16))};
       result.hash = hash_of_word(check.expected, result.hash);
       SWITCHYARD_RETURN_IF_ERROR(buffers.check.upload({check}));
@@ -358,7 +358,7 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
   }
   for (const BufferSet& set : sets_)
     for (const RankBuffers& buffers : set) {
-      Result<std::vector<OutputCheck>> check = buffers.check.download();
+      Result<std::vector<OutputTally>> check = buffers.check.download();
       if (!check.ok()) return check.status();
       result.num_hashed += static_cast<int64_t>(check.value().front().num_checked);
       result.num_different += static_cast<int64_t>(check.value().front().num_different);

@@ -74,7 +74,7 @@ class EpBench {
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
     Buffer<float> group_input_scales;
-    Buffer<OutputCheck> check;
+    Buffer<OutputTally> check;
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;
   };

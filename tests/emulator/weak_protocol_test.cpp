@@ -209,7 +209,7 @@ TEST_F(WeakMemoryProtocol, AFaultRecordIsWhole) {
 }
 
 // An output that is right, checked three times in a row: it must be found right, and counted.
-std::string run_output_check(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+std::string run_check_output(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const auto world = must(World::create(
       {.target = TargetChoice::kHost,
        .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}}}));
@@ -217,7 +217,7 @@ std::string run_output_check(uint64_t seed, const std::optional<OrderMutant>& mu
   const std::vector<uint64_t> output(512, kOverwrittenWord);
   auto memory = must(rank.upload(output));
   auto check = must(rank.upload(
-      std::vector<OutputCheck>{{.expected = output_hash(output.data(), 512 * sizeof(uint64_t))}}));
+      std::vector<OutputTally>{{.expected = output_hash(output.data(), 512 * sizeof(uint64_t))}}));
   for (int i = 0; i < 3; ++i) {
     const Status status = rank.kernels().check_output(
         {.num_blocks = 3, .num_threads = 64}, rank.stream(),
@@ -225,12 +225,12 @@ std::string run_output_check(uint64_t seed, const std::optional<OrderMutant>& mu
     if (!status.ok()) return status.to_string();
   }
   if (const Status status = rank.synchronize(); !status.ok()) return status.to_string();
-  const OutputCheck seen = must(check.download()).front();
+  const OutputTally seen = must(check.download()).front();
   return seen.num_checked == 3 && seen.num_different == 0 ? "" : "an output was counted wrong";
 }
 
 TEST_F(WeakMemoryProtocol, ARightOutputIsFoundRight) {
-  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) ASSERT_EQ(run_output_check(seed, std::nullopt), "");
+  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) ASSERT_EQ(run_check_output(seed, std::nullopt), "");
 }
 
 // The mutants: row of the table in docs/memory-model.md, and which side of it is weakened.
@@ -320,13 +320,13 @@ const NamedMutant kMutants[] = {
     {"ClearedValuesAreNotFenced",
      {"AttentionConsumer*::clear_strangers(", WordKind::kProxyFence},
      run_attention},
-    {"Row12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_output_check},
+    {"Row12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_check_output},
     {"Row12ElectionDoesNotAcquire",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kRelease},
-     run_output_check},
+     run_check_output},
     {"Row12ElectionDoesNotRelease",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kAcquire},
-     run_output_check},
+     run_check_output},
     {"Row13ElectionIsRelaxed", {"AllReduce*::show_values(", WordKind::kAdd, kRelaxed}, run_all_reduce},
     {"Row13ElectionDoesNotAcquire",
      {"AllReduce*::show_values(", WordKind::kAdd, Order::kRelease},

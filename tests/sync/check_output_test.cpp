@@ -10,7 +10,7 @@ namespace {
 
 using testing_support::must;
 
-class OutputChecks : public testing::TestWithParam<TargetChoice> {
+class CheckOutputTest : public testing::TestWithParam<TargetChoice> {
  protected:
   static constexpr size_t kNumValues = 1000 * 8;
 
@@ -21,7 +21,7 @@ class OutputChecks : public testing::TestWithParam<TargetChoice> {
     output = must(rank().upload(right));
     scratch = must(rank().allocate<bf16>(64));
     check = must(rank().upload(
-        std::vector<OutputCheck>{{.expected = output_hash(right.data(), right.size() * sizeof(bf16))}}));
+        std::vector<OutputTally>{{.expected = output_hash(right.data(), right.size() * sizeof(bf16))}}));
   }
 
   Rank& rank() { return world->rank(0); }
@@ -33,10 +33,10 @@ class OutputChecks : public testing::TestWithParam<TargetChoice> {
   }
   // How many of one more output, `values`, were found different: 0 or 1.
   uint64_t num_different(const std::vector<bf16>& values) {
-    const OutputCheck before = must(check.download()).front();
+    const OutputTally before = must(check.download()).front();
     EXPECT_TRUE(output.upload(values).ok());
     EXPECT_TRUE(enqueue().ok());
-    const OutputCheck after = must(check.download()).front();
+    const OutputTally after = must(check.download()).front();
     EXPECT_EQ(after.num_checked, before.num_checked + 1);
     EXPECT_EQ(after.sum, 0u);
     EXPECT_EQ(after.blocks_done, 0);
@@ -46,13 +46,13 @@ class OutputChecks : public testing::TestWithParam<TargetChoice> {
   std::unique_ptr<World> world;
   std::vector<bf16> right;
   Buffer<bf16> output, scratch;
-  Buffer<OutputCheck> check;
+  Buffer<OutputTally> check;
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, OutputChecks, testing_support::all_targets(),
+INSTANTIATE_TEST_SUITE_P(Targets, CheckOutputTest, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
-TEST_P(OutputChecks, AWrongOutputIsCounted) {
+TEST_P(CheckOutputTest, AWrongOutputIsCounted) {
   EXPECT_EQ(num_different(right), 0u);
   for (const size_t i : {size_t{0}, kNumValues / 2 + 3, kNumValues - 1}) {
     std::vector<bf16> wrong = right;
@@ -62,7 +62,7 @@ TEST_P(OutputChecks, AWrongOutputIsCounted) {
   EXPECT_EQ(num_different(right), 0u) << "what went before does not matter";
 }
 
-TEST_P(OutputChecks, RightValuesInTheWrongPlacesAreCounted) {
+TEST_P(CheckOutputTest, RightValuesInTheWrongPlacesAreCounted) {
   std::vector<bf16> swapped = right;
   std::swap_ranges(swapped.begin(), swapped.begin() + 8, swapped.begin() + 8);
   EXPECT_EQ(num_different(swapped), 1u);
@@ -71,10 +71,10 @@ TEST_P(OutputChecks, RightValuesInTheWrongPlacesAreCounted) {
   EXPECT_EQ(num_different(shifted), 1u);
 }
 
-TEST_P(OutputChecks, AReplayThatWritesNothingIsCounted) {
+TEST_P(CheckOutputTest, AReplayThatWritesNothingIsCounted) {
   const std::unique_ptr<Graph> graph = must(world->capture([&] { return enqueue(); }));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(graph->launch().ok());
-  const OutputCheck seen = must(check.download()).front();
+  const OutputTally seen = must(check.download()).front();
   EXPECT_EQ(seen.num_checked, 5u);
   EXPECT_EQ(seen.num_different, 4u) << "all but the first find what the check has overwritten";
   for (const bf16 value : must(output.download())) ASSERT_EQ(value.bits, 0xffff);

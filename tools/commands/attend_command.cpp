@@ -151,7 +151,7 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
 
 Result<ExitCode> attend_and_report(AttentionOptions& options, const std::string& json) {
   SWITCHYARD_RETURN_IF_ERROR(finish_attention_options(options));
-  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", json}}));
+  SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", json}}));
   Report report;
   SWITCHYARD_RETURN_IF_ERROR(attend(options, report));
   if (json != "-") print_table(options, report);

@@ -54,7 +54,7 @@ Status finish_options(BenchOptions& options) {
   for (const int head_dim : options.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
-  return check_outputs({{"--json", options.json}, {"--inputs", options.inputs}});
+  return check_output_names({{"--json", options.json}, {"--inputs", options.inputs}});
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {

@@ -62,7 +62,7 @@ Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
-  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
+  return check_output_names({{"--json", options.json}, {"--svg", options.svg}});
 }
 
 Workload workload_of(const BenchOptions& options, int tokens_per_rank) {

@@ -55,7 +55,7 @@ std::string to_json(const FormatsOptions& options, const std::vector<FormatAccur
 }
 
 Result<ExitCode> report_accuracy(const FormatsOptions& options) {
-  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}}));
+  SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}}));
   const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed);
   if (options.json != "-") print_accuracy(options, formats);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, formats)));

@@ -59,7 +59,7 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, multiple);
   if (options.expert_width % multiple != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d", options.expert_width, multiple);
-  return check_outputs({{"--json", options.json}});
+  return check_output_names({{"--json", options.json}});
 }
 
 std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {

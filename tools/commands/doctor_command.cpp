@@ -116,7 +116,7 @@ void add_doctor_command(CommandLine& line) {
   auto json = std::make_shared<std::string>();
   add_json_option(command, *json);
   command.set_work([=]() -> Result<ExitCode> {
-    SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", *json}}));
+    SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", *json}}));
     const CudaReport cuda = report_cuda();
     if (*json != "-") print_text(cuda);
     SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", *json}, to_json(cuda)));

@@ -130,7 +130,7 @@ Status finish_options(RunOptions& options) {
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
     return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
   // Where the results are to go is tried before there are any.
-  SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options.json}, {"--trace", options.trace}}));
+  SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}, {"--trace", options.trace}}));
   if (options.dump == "-")
     return invalid_argument("--dump: a dump is a folder with many files; it cannot go to stdout");
   if (!options.dump.empty()) {

@@ -47,7 +47,7 @@ Status finish_options(ScheduleOptions& options, bool has_kv_heads) {
   workload.l2_bytes = uint64_t{options.l2_mib} << 20;
   SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
   SWITCHYARD_RETURN_IF_ERROR(options.measures ? fit_to_kernel(workload) : workload.check());
-  return check_outputs({{"--json", options.json}, {"--svg", options.svg}});
+  return check_output_names({{"--json", options.json}, {"--svg", options.svg}});
 }
 
 struct Spread {

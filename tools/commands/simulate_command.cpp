@@ -171,7 +171,7 @@ void add_simulate_command(CommandLine& line) {
   add_json_option(command, options->json);
   command.set_work([=]() -> Result<ExitCode> {
     SWITCHYARD_RETURN_IF_ERROR(parse_faults(options->faults, options->space.faults));
-    SWITCHYARD_RETURN_IF_ERROR(check_outputs({{"--json", options->json}}));
+    SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options->json}}));
     return replay_option.is_given() ? replay(*options) : run_seeds(*options);
   });
 }

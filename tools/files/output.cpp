@@ -24,7 +24,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Status check_outputs(std::initializer_list<OutputName> outputs) {
+Status check_output_names(std::initializer_list<OutputName> outputs) {
   std::vector<OutputName> seen;
   for (const OutputName& name : outputs) {
     if (name.path.empty()) continue;

@@ -19,7 +19,7 @@ struct OutputName {
 
 // Checks, before the work, that all of them can be written and no two are the same file. Nothing is written
 // yet.
-Status check_outputs(std::initializer_list<OutputName> outputs);
+Status check_output_names(std::initializer_list<OutputName> outputs);
 
 // Writes a file, or stdout.
 class OutputFile {

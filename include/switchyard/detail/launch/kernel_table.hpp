@@ -7,7 +7,7 @@
 #include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/format/format_kind.hpp"
 #include "switchyard/detail/gemm/params.hpp"
-#include "switchyard/detail/sync/output_check.hpp"
+#include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
 

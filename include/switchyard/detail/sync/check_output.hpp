@@ -1,14 +1,14 @@
-// The kernel of sync/output_check.hpp.
+// The kernel of sync/output_hash.hpp.
 #pragma once
 
-#include "switchyard/detail/sync/output_check.hpp"
+#include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct CheckOutput {
   const CheckOutputParams& params;
-  OutputCheck& check = *params.check;
+  OutputTally& check = *params.check;
 
   SWITCHYARD_DEVICE explicit CheckOutput(const CheckOutputParams& params_in) : params(params_in) {}
 

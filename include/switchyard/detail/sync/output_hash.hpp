@@ -10,7 +10,7 @@
 namespace switchyard {
 
 // This struct lies in device memory. The kernel leaves `sum` and `blocks_done` at zero, as it found them.
-struct OutputCheck {
+struct OutputTally {
   uint64_t expected;       // output_hash() of the right output
   uint64_t num_checked;    // outputs so far
   uint64_t num_different;  // how many of those had another hash
@@ -21,7 +21,7 @@ struct OutputCheck {
 // The kernel hashes the output, then overwrites it and `scratch`: memory that the next step fails to write
 // cannot look right.
 struct CheckOutputParams {
-  OutputCheck* check;
+  OutputTally* check;
   std::byte* output;
   uint64_t output_bytes;  // a multiple of 16, as all sizes and addresses here
   std::byte* scratch;     // what the step wrote on its way to the output; may be null
