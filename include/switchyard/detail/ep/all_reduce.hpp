@@ -49,7 +49,7 @@ struct AllReduce {
       work(chunk);
   }
   SWITCHYARD_DEVICE bf16* shown(int rank, int64_t chunk) const {
-    const uint32_t turn = is_mutant<Fixed>(LogicMutant::kOneBuffer) ? 0 : step;
+    const uint32_t turn = mutate<Fixed, LogicMutant::kOneBuffer>(step, 0);
     return params.layout.values(params.exchanged.of_rank[rank], turn) + chunk * kColumnsPerThread;
   }
 

@@ -1,8 +1,8 @@
 // How expert-parallel kernels share a GPU with the launches around them.
 #pragma once
 
-#include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -18,7 +18,7 @@ SWITCHYARD_DEVICE void admit_successor() { target::grid_dependency_launch(); }
 template <FixedShape Fixed>
 SWITCHYARD_DEVICE void begin_kernel() {
   target::grid_dependency_wait();
-  if (is_mutant<Fixed>(LogicMutant::kSuccessorAdmittedAtOnce)) admit_successor();
+  mutate<Fixed, LogicMutant::kSuccessorAdmittedAtOnce>([] {}, [] { admit_successor(); });
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -5,6 +5,7 @@
 #include "switchyard/detail/sync/fault_channel.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -59,6 +60,12 @@ SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
 // The same, polled once per block by its last thread, which has the least to do. For sync_block_all_well().
 SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
   return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(channel);
+}
+
+// The same in a kernel that has a mutant which does not ask.
+template <typename Fixed, LogicMutant kDoesNotAsk>
+SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
+  return finds_no_poison(channel) || is_mutant<Fixed>(kDoesNotAsk);
 }
 
 // A barrier of the block; true if no thread has found anything wrong.

@@ -4,6 +4,8 @@
 // those need no change to a kernel.
 #pragma once
 
+#include <concepts>
+
 #include "switchyard/detail/base/macros.hpp"
 
 namespace switchyard {
@@ -61,6 +63,23 @@ SWITCHYARD_HD constexpr bool is_mutant(LogicMutant mutant) {
     return Fixed::kMutant == mutant;
   else
     return false;
+}
+
+// `right`, unless the kernels of this shape are that mutant: then `wrong`. Either is a value, or a function
+// without arguments, which is called only if it is chosen.
+SWITCHYARD_NO_EXEC_CHECK
+template <typename Fixed, LogicMutant kMutant, typename Right, typename Wrong>
+SWITCHYARD_HD constexpr auto mutate(const Right& right, const Wrong& wrong) {
+  if constexpr (std::invocable<const Right&> && !is_mutant<Fixed>(kMutant))
+    return right();
+  else if constexpr (std::invocable<const Right&>)
+    return static_cast<decltype(right())>(wrong());
+  else if constexpr (!is_mutant<Fixed>(kMutant))
+    return right;
+  else if constexpr (std::invocable<const Wrong&>)
+    return static_cast<Right>(wrong());
+  else
+    return static_cast<Right>(wrong);
 }
 
 }  // namespace switchyard

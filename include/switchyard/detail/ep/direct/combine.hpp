@@ -17,7 +17,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // All ranks have skipped the step's dispatch, and know it: there is nothing to signal, nor to wait for.
 template <FixedShape Fixed>
 SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
-  return target::ld(counters.is_skipped()) != 0 && !is_mutant<Fixed>(LogicMutant::kSkippedStepCombined);
+  return mutate<Fixed, LogicMutant::kSkippedStepCombined>(target::ld(counters.is_skipped()) != 0, false);
 }
 
 template <FixedShape Fixed, typename Epilogue>
@@ -74,8 +74,7 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void run() {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    const bool is_well =
-        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineWaitIgnoresPoison);
+    const bool is_well = finds_no_poison<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.fault);
     if (is_skipped) return;
     if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
     admit_successor();
@@ -97,11 +96,15 @@ struct DirectCombineWait {
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
       StepCell place{};
       const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
-      if (is_mutant<Fixed>(LogicMutant::kOutputNotAwaited))
-        place = StepCell::unpack(target::ld_acquire_system(cell));
-      else
-        // acquire: the rank's expert output; pairs with the release in its combine_async
-        arrived &= wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
+      arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
+          [&] {
+            // acquire: the rank's expert output; pairs with the release in its combine_async
+            return wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
+          },
+          [&] {
+            place = StepCell::unpack(target::ld_acquire_system(cell));
+            return true;
+          });
       shared.output_of_rank[rank] =
           params.recv_bufs.of_rank[rank] + uint64_t{place.value} * OutputCellLayout::kUnit;
     }
@@ -109,9 +112,8 @@ struct DirectCombineWait {
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
-    const int id = params.topk_ids[id_idx];
-    if (id == -1 && is_mutant<Fixed>(LogicMutant::kPaddingPulled)) return 0;
-    return shape.expert_of_id(id);
+    const int expert_idx = shape.expert_of_id(params.topk_ids[id_idx]);
+    return mutate<Fixed, LogicMutant::kPaddingPulled>(expert_idx, expert_idx < 0 ? 0 : expert_idx);
   }
   SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
     return shared.output_of_rank[shape.owner_rank(expert_idx)] +

@@ -192,11 +192,15 @@ struct DirectDispatchAsync {
       const uint64_t* address =
           count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx);
       CountCell cell{};
-      if (is_mutant<Fixed>(LogicMutant::kCountsNotAwaited))
-        cell = CountCell::unpack(target::ld_acquire_system(address));
-      else
-        // acquire: the rank has done with the step before; pairs with the release in its send_counts()
-        arrived &= wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
+      arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
+          [&] {
+            // acquire: the rank has done with the step before; pairs with the release in its send_counts()
+            return wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
+          },
+          [&] {
+            cell = CountCell::unpack(target::ld_acquire_system(address));
+            return true;
+          });
       for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
     }
     return sync_block_all_well(arrived);
@@ -208,7 +212,7 @@ struct DirectDispatchAsync {
       return;
     }
     target::atomic_add_relaxed_block(&shared.first_row[expert_idx], count);
-    if (src_rank < params.my_rank && !is_mutant<Fixed>(LogicMutant::kPlacedWithoutRanksBefore))
+    if (src_rank < mutate<Fixed, LogicMutant::kPlacedWithoutRanksBefore>(params.my_rank, 0))
       target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], count);
   }
 
@@ -248,8 +252,11 @@ struct DirectDispatchAsync {
   // Whether the owner has room. By a warp.
   SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows) {
     if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
-    if (num_rows <= params.max_rows + is_mutant<Fixed>(LogicMutant::kCapacityOffByOne)) return true;
-    if (owner != params.my_rank && is_mutant<Fixed>(LogicMutant::kCapacityOfOwnRankOnly)) return true;
+    const uint32_t capacity =
+        mutate<Fixed, LogicMutant::kCapacityOffByOne>(params.max_rows, params.max_rows + 1);
+    if (mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(num_rows <= capacity,
+                                                           num_rows <= capacity || owner != params.my_rank))
+      return true;
     if (target::block_idx() == 0 && target::lane_idx() == 0)
       record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
                    {Phase::kDispatchAsync, owner, -1, params.max_rows}, num_rows, 0);
@@ -390,10 +397,10 @@ struct DirectDispatchAsync {
   }
   // A block must not end while something is being written into its shared memory.
   SWITCHYARD_DEVICE void drain_loads() {
-    if (!is_carrier() || is_mutant<Fixed>(LogicMutant::kLoadsNotDrained)) return;
+    if (!is_carrier()) return;
+    const int num_loads = mutate<Fixed, LogicMutant::kLoadsNotDrained>(carriers.stages_each, 0);
     SWITCHYARD_ROLLED
-    for (int turn = 0; turn < carriers.stages_each && token_of_turn(turn) < token_end; ++turn)
-      await_load(turn);
+    for (int turn = 0; turn < num_loads && token_of_turn(turn) < token_end; ++turn) await_load(turn);
   }
 
   SWITCHYARD_DEVICE void carry_rows(int first_expert) {
@@ -404,7 +411,7 @@ struct DirectDispatchAsync {
     for (int turn = 0; token_of_turn(turn) < token_end; ++turn) {
       if (turn > 0) {
         // The stage that the last turn's copies have read takes the next token in.
-        if (!is_mutant<Fixed>(LogicMutant::kDirectStageNotWaitedFor)) target::bulk_wait_read<0>();
+        target::bulk_wait_read<mutate<Fixed, LogicMutant::kDirectStageNotWaitedFor>(0, 1)>();
         target::sync_warp();
         start_load(turn + carriers.stages_each - 1);
       }
@@ -428,8 +435,11 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void tell_shared_row(int token_idx, int shared_row) const {
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
                uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
-    if (!is_mutant<Fixed>(LogicMutant::kSharedScalesNotTold))
-      tell_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
+    mutate<Fixed, LogicMutant::kSharedScalesNotTold>(
+        [&] {
+          tell_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
+        },
+        [] {});
   }
   // k is top_k for the shared expert.
   SWITCHYARD_DEVICE void tell_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row,
@@ -437,9 +447,9 @@ struct DirectDispatchAsync {
     if constexpr (InterleavedTokenFormat<Format>)
       target::st(
           reinterpret_cast<uint32_t*>(params.recv_bufs.of_rank[owner] + params.scale_sources_offset) + row,
-          ScaleSource{
-              static_cast<uint32_t>(params.my_rank),
-              token_scales().entry(token_idx, k) + is_mutant<Fixed>(LogicMutant::kScaleSourceOffByOne)}
+          ScaleSource{static_cast<uint32_t>(params.my_rank),
+                      mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(
+                          token_scales().entry(token_idx, k), token_scales().entry(token_idx, k) + 1)}
               .pack());
   }
   SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
@@ -475,7 +485,7 @@ struct DirectDispatchAsync {
       // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
       // other blocks
       shared.is_last_block = target::atomic_add_acq_rel_device(counters.blocks_done(), 1) ==
-                             (is_mutant<Fixed>(LogicMutant::kFirstBlockReady) ? 0 : target::num_blocks() - 1);
+                             mutate<Fixed, LogicMutant::kFirstBlockReady>(target::num_blocks() - 1, 0);
     target::sync_block();
     if (!shared.is_last_block) return;
     const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};

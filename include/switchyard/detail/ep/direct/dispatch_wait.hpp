@@ -39,8 +39,9 @@ struct DirectDispatchWait {
       if (!collect_rows(step)) return;
       admit_successor();
       // All blocks of this rank have signalled, so none needs the old number any more.
-      if (target::thread_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStepNotCounted))
-        target::st(counters.num_steps(), static_cast<int32_t>(step));
+      if (target::thread_idx() == 0)
+        target::st(counters.num_steps(),
+                   static_cast<int32_t>(mutate<Fixed, LogicMutant::kStepNotCounted>(step, step - 1)));
     }
   }
 
@@ -53,10 +54,11 @@ struct DirectDispatchWait {
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
-    uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
-    if (is_mutant<Fixed>(LogicMutant::kLastScaleBandForgotten)) num_rows -= num_rows % ScaleBand::kRows;
+    const uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
     const StagedScales staged{params, token_scales_layout(shape, format),
-                              static_cast<uint32_t>(shape.n_ranks()), num_rows};
+                              static_cast<uint32_t>(shape.n_ranks()),
+                              mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
+                                  num_rows, num_rows - num_rows % ScaleBand::kRows)};
     // Stages are free: all copies out of them have ended.
     auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
     PlaceScales<Format>{format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared)}.run();
@@ -68,7 +70,7 @@ struct DirectDispatchWait {
     if (target::thread_idx() != 0) return;
     // acq_rel: every block's read of the number comes before the last block's write; pairs with itself
     if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) !=
-        (is_mutant<Fixed>(LogicMutant::kStepCountedByFirstBlock) ? 0 : target::num_blocks() - 1))
+        mutate<Fixed, LogicMutant::kStepCountedByFirstBlock>(target::num_blocks() - 1, 0))
       return;
     target::st(counters.num_steps(), static_cast<int32_t>(step));
     target::st_relaxed_device(counters.blocks_waited(), 0);
@@ -97,10 +99,13 @@ struct DirectDispatchWait {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       StepCell num_rows{};
-      if (is_mutant<Fixed>(LogicMutant::kRowsNotAwaited)) continue;
-      // acquire: the rank's rows of this expert; pairs with the release in its finish()
-      arrived &= wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
-                               params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
+      arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
+          [&] {
+            // acquire: the rank's rows of this expert; pairs with the release in its finish()
+            return wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
+                                 params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
+          },
+          [] { return true; });
     }
     return sync_block_all_well(arrived);
   }

@@ -35,23 +35,21 @@ struct CombineAsync {
     if (target::thread_idx() == 0)
       // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
       // other blocks
-      shared.is_last_block =
-          target::atomic_add_acq_rel_device(blocks_left(), 1) ==
-          (is_mutant<Fixed>(LogicMutant::kFirstBlockSignals) ? 0 : target::num_blocks() - 1);
+      shared.is_last_block = target::atomic_add_acq_rel_device(blocks_left(), 1) ==
+                             mutate<Fixed, LogicMutant::kFirstBlockSignals>(target::num_blocks() - 1, 0);
     target::sync_block();
     if (shared.is_last_block) signal();
   }
 
   SWITCHYARD_DEVICE int32_t* blocks_left() const {
-    return is_mutant<Fixed>(LogicMutant::kCounterOverlaps) ? counters.first_in_expert(shape.n_ranks() - 1)
-                                                           : counters.blocks_left();
+    return mutate<Fixed, LogicMutant::kCounterOverlaps>(counters.blocks_left(),
+                                                        counters.first_in_expert(shape.n_ranks() - 1));
   }
 
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
-    const bool is_well =
-        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kCombineIgnoresPoison);
+    const bool is_well = finds_no_poison<Fixed, LogicMutant::kCombineIgnoresPoison>(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
@@ -119,8 +117,10 @@ struct CombineAsync {
                          uint64_t{shared.rows.count(pair_idx)});
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
-      if (!is_mutant<Fixed>(LogicMutant::kExtraRowsNotPutBack))
-        target::st_relaxed_device(counters.extra_rows(pair_idx), 0);
+      target::st_relaxed_device(counters.extra_rows(pair_idx),
+                                mutate<Fixed, LogicMutant::kExtraRowsNotPutBack>(0, [&] {
+                                  return target::ld_relaxed_device(counters.extra_rows(pair_idx));
+                                }));
     if (target::thread_idx() == 0) target::st_relaxed_device(blocks_left(), 0);
   }
 };

@@ -67,9 +67,8 @@ struct CombineWait {
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0)
       num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
-    if (target::shuffle(num_before, 0) != target::num_blocks() - 1 &&
-        !is_mutant<Fixed>(LogicMutant::kCombineCellsResetTooEarly))
-      return;
+    const bool is_last_block = target::shuffle(num_before, 0) == target::num_blocks() - 1;
+    if (!mutate<Fixed, LogicMutant::kCombineCellsResetTooEarly>(is_last_block, true)) return;
     for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
       target::st_relaxed_system(my_cell(expert_idx), kNothingArrived);
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
@@ -78,12 +77,12 @@ struct CombineWait {
   // Where row k of a token lies; null for padding.
   SWITCHYARD_DEVICE const std::byte* row_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
-    if (shape.expert_of_id(id) < 0 && !is_mutant<Fixed>(LogicMutant::kPaddingCombined)) return nullptr;
+    if (mutate<Fixed, LogicMutant::kPaddingCombined>(shape.expert_of_id(id), 0) < 0) return nullptr;
     return recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k);
   }
   SWITCHYARD_DEVICE float weight_of(int token_idx, int k) const {
-    if (is_mutant<Fixed>(LogicMutant::kWeightsReversed)) k = shape.top_k() - 1 - k;
-    return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() + k];
+    return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() +
+                               mutate<Fixed, LogicMutant::kWeightsReversed>(k, shape.top_k() - 1 - k)];
   }
   // Lane k's row.
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {

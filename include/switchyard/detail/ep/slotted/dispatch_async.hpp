@@ -32,6 +32,7 @@ struct alignas(128) DispatchAsyncShared {
 template <FixedShape Fixed, typename Format>
 struct DispatchAsync {
   using Params = DispatchParams<Format>;
+  static constexpr int kNumStages = DispatchAsyncShared::kNumStages;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
@@ -56,14 +57,13 @@ struct DispatchAsync {
   // The id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
   SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
-    if (is_mutant<Fixed>(LogicMutant::kPaddingDispatched) && id < 0) return 0;
-    return shape.expert_of_id(id);
+    return mutate<Fixed, LogicMutant::kPaddingDispatched>(shape.expert_of_id(id),
+                                                          id < 0 ? 0 : shape.expert_of_id(id));
   }
 
   // A token that names an expert several times is sent to it once.
   SWITCHYARD_DEVICE bool is_first_mention(int token_idx, int k, int expert_idx) const {
-    if (is_mutant<Fixed>(LogicMutant::kRepeatsSentEach)) return true;
-    for (int earlier = 0; earlier < k; ++earlier)
+    for (int earlier = 0; earlier < mutate<Fixed, LogicMutant::kRepeatsSentEach>(k, 0); ++earlier)
       if (expert_of(token_idx, earlier) == expert_idx) return false;
     return true;
   }
@@ -72,8 +72,7 @@ struct DispatchAsync {
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
-    const bool is_well =
-        finds_no_poison(params.fault) || is_mutant<Fixed>(LogicMutant::kDispatchIgnoresPoison);
+    const bool is_well = finds_no_poison<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
@@ -113,8 +112,9 @@ struct DispatchAsync {
         if (!has_message(token_idx, part)) continue;
         std::byte* message = shared.stage(stage_idx, message_layout.bytes());
         // The copies out of this stage, two messages ago, have read it; those of the other stage may go on.
-        if (target::warp_idx() == 0 && !is_mutant<Fixed>(LogicMutant::kStageNotWaitedFor))
-          target::bulk_wait_read<DispatchAsyncShared::kNumStages - 1>();
+        if (target::warp_idx() == 0)
+          target::bulk_wait_read<mutate<Fixed, LogicMutant::kStageNotWaitedFor>(kNumStages - 1,
+                                                                                kNumStages)>();
         target::sync_block();
         write_message(token_idx, part, message);
         target::fence_proxy_async();  // the copies read what ordinary stores wrote
@@ -178,10 +178,10 @@ struct DispatchAsync {
     const int k = target::lane_idx();
     const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
     if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
-      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u) +
-                            (is_mutant<Fixed>(LogicMutant::kSlotOffByOne) ? 1 : 0);
+      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
       target::bulk_store(recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
-                                               shape.local_expert(expert_idx), params.my_rank, slot),
+                                               shape.local_expert(expert_idx), params.my_rank,
+                                               mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1)),
                          message, message_layout.bytes());
     }
     // The shared expert finds the message here.
@@ -210,15 +210,15 @@ struct DispatchAsync {
             {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
             [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
             [&](int32_t value) {
-              return value == expected || is_mutant<Fixed>(LogicMutant::kSignalsBeforeFinished);
+              return mutate<Fixed, LogicMutant::kSignalsBeforeFinished>(value == expected, true);
             });
       }
       target::sync_warp();  // so that the lanes of a warp share the cost of the release
       if (!finished) continue;
-      if (!is_mutant<Fixed>(LogicMutant::kReservedNotPutBack))
-        target::st_relaxed_device(counters.reserved(expert_idx), 0);
-      if (!is_mutant<Fixed>(LogicMutant::kFinishedNotPutBack))
-        target::st_relaxed_device(counters.finished(expert_idx), 0);
+      target::st_relaxed_device(counters.reserved(expert_idx),
+                                mutate<Fixed, LogicMutant::kReservedNotPutBack>(0, expected));
+      target::st_relaxed_device(counters.finished(expert_idx),
+                                mutate<Fixed, LogicMutant::kFinishedNotPutBack>(0, expected));
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
       // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
       // there

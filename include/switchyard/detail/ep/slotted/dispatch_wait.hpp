@@ -100,8 +100,7 @@ struct DispatchWait {
       for (int rank = 0; rank < shape.n_ranks(); ++rank) {
         uint32_t& first_row = shared.first_row[expert_idx * shape.n_ranks() + rank];
         const uint32_t num_rows = first_row;
-        first_row =
-            is_mutant<Fixed>(LogicMutant::kRowsWithoutRankOffset) ? shared.expert_begin[expert_idx] : row;
+        first_row = mutate<Fixed, LogicMutant::kRowsWithoutRankOffset>(row, shared.expert_begin[expert_idx]);
         row += num_rows;
         shared.row_end[expert_idx * shape.n_ranks() + rank] = row;
       }
@@ -190,7 +189,7 @@ struct DispatchWait {
   SWITCHYARD_DEVICE const std::byte* message_of(int pair_idx, uint32_t slot) const {
     return recv_layout.message(params.recv_bufs.of_rank[params.my_rank], pair_idx / shape.n_ranks(),
                                pair_idx % shape.n_ranks(),
-                               slot + (is_mutant<Fixed>(LogicMutant::kReceiveSlotOffByOne) ? 1 : 0));
+                               mutate<Fixed, LogicMutant::kReceiveSlotOffByOne>(slot, slot + 1));
   }
   SWITCHYARD_DEVICE bool names_expert(const std::byte* message, int k, int expert_idx) const {
     const auto* ids = reinterpret_cast<const uint16_t*>(message + message_layout.expert_ids_offset());
@@ -241,9 +240,8 @@ struct DispatchWait {
     int32_t num_before = 0;
     // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.blocks_left(), 1);
-    if (target::shuffle(num_before, 0) != target::num_blocks() - 1 &&
-        !is_mutant<Fixed>(LogicMutant::kCellsResetTooEarly))
-      return;
+    const bool is_last_block = target::shuffle(num_before, 0) == target::num_blocks() - 1;
+    if (!mutate<Fixed, LogicMutant::kCellsResetTooEarly>(is_last_block, true)) return;
     for (int pair_idx = target::lane_idx(); pair_idx < shape.n_experts(); pair_idx += kWarpSize)
       target::st_relaxed_system(my_cell(pair_idx), kNothingArrived);
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.blocks_left(), 0);
