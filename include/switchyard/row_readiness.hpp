@@ -34,7 +34,7 @@ SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int l
   bool arrived = true;
   for (int rank = 0; rank < readiness.n_ranks; ++rank) {
     StepCell num_rows{};
-    // acquire: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
+    // acquire MM-10: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
     arrived &= wait_for_step(readiness.fault, Phase::kDispatchWait, rank, local_expert_idx, step,
                              readiness.cells + local_expert_idx * readiness.n_ranks + rank, num_rows);
   }

@@ -280,7 +280,7 @@ Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
 namespace {
 
 std::optional<FaultRecord> read_record(FaultRecord& record) {
-  // acquire: the record; pairs with the release in record_fault()
+  // acquire MM-07: the record; pairs with the release in record_fault()
   if (target::ld_acquire_system(&record.state) != FaultRecord::kWritten) return {};
   return record;
 }

@@ -72,7 +72,8 @@ class AttentionConsumer {
       target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
     }
   }
-  // release: this warp has read the stage; pairs with the producer's wait before the next load into it
+  // release MM-19, MM-21: this warp has read the stage; pairs with the producer's wait before the next load
+  // into it
   SWITCHYARD_DEVICE static void release(target::TransferBarrier& empty) {
     target::sync_warp();
     if (target::lane_idx() == 0) empty.arrive();
@@ -106,6 +107,7 @@ class AttentionConsumer {
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
+      // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       take_turn();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
@@ -135,6 +137,7 @@ class AttentionConsumer {
     const BlocksSeen seen = blocks_seen(tile_idx_);
     pass_over_values(seen);
     for (int block = seen.end_block - 1; block >= first_block; --block) {
+      // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.template wait_scores<0>();
@@ -166,14 +169,17 @@ class AttentionConsumer {
   // Waits for a tile and for the first keys of it that this consumer sees; false: it is the one that says
   // that no more will come.
   SWITCHYARD_DEVICE bool find_next_tile() {
+    // acquire MM-18: the tile and its queries; pairs with the release in the producer's load_queries()
     wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
     const AttentionTile& next = shared_.tiles[next_tile_idx()];
     const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
     if (target::ld(&next.num_tokens) == 0) return false;
     for (int i = 0; i < num_unseen; ++i) {
+      // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       release_keys();
     }
+    // acquire MM-20: a key block; pairs with the release in the producer's load()
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
@@ -189,6 +195,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
   // Of the block's first num_keys keys at least.
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
+    // acquire MM-20: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
@@ -207,6 +214,7 @@ class AttentionConsumer {
     for (int i = 0; i < seen.num_unseen; ++i) {
       take_turn();
       pass_turn();
+      // acquire MM-20: a block of values; pairs with the release in the producer's load()
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
       release_values();
     }
@@ -218,6 +226,7 @@ class AttentionConsumer {
     if (num_left >= Config::kTileKeys) return;
     const int num_used = num_used_of(num_left);
     if (num_left == num_used) return;
+    // acquire MM-20: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;

@@ -16,7 +16,9 @@ class AttentionPlanner {
   SWITCHYARD_DEVICE void run() {
     AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
     do {
-      wait_together(shared_.plan_empty, plan_.parity() ^ 1);  // until the producer asks
+      // acquire MM-17: the producer asks for a tile, whose description nobody needs any more; pairs with the
+      // release in its ask_planner()
+      wait_together(shared_.plan_empty, plan_.parity() ^ 1);
       plan_.advance();
       scheduler.find_next();
       const AttentionTile tile =  // without tokens: the end
@@ -37,7 +39,7 @@ class AttentionPlanner {
       const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), numbers_, consumer_idx);
       target::st(&blocks_seen[consumer_idx], seen);
     }
-    // release: publishes the plan; pairs with the producer's wait for plan_full
+    // release MM-16: publishes the plan; pairs with the producer's wait for plan_full
     shared_.plan_full.arrive();
   }
 

@@ -41,15 +41,17 @@ class AttentionProducer {
 
   SWITCHYARD_DEVICE void ask_planner() {
     target::sync_warp();
-    // release: the tile at work is published, so that all consumers have stored the one whose place the next
-    // one takes; pairs with the planner's wait before it asks for a tile and writes there
+    // release MM-17: the tile at work is published, so that all consumers have stored the one whose place the
+    // next one takes; pairs with the planner's wait before it asks for a tile and writes there
     if (target::lane_idx() == 0) shared_.plan_empty.arrive();
   }
 
   // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
   SWITCHYARD_DEVICE bool publish_next() {
     const uint32_t stage = queries_.stage();
+    // acquire MM-19: the consumers have read the queries of this stage; pairs with their release()
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
+    // acquire MM-16: the next tile; pairs with the release in the planner's publish()
     wait_together(shared_.plan_full, plan_.parity());
     plan_.advance();
     tile_ = &shared_.tiles[tiles_.stage()];
@@ -63,7 +65,7 @@ class AttentionProducer {
     const bool has_queries = target::ld(&tile_->num_tokens) != 0;
     const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
     target::TransferBarrier& full = shared_.queries_full[stage];
-    // release: publishes the tile; pairs with the consumers' wait for queries_full
+    // release MM-18: publishes the tile; pairs with the consumers' wait for queries_full
     full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
     if (!has_queries) return;
     const int head = static_cast<int>(target::ld(&tile_->first_head));
@@ -92,10 +94,13 @@ class AttentionProducer {
                               Tiles& tiles, Barriers& full, Barriers& empty,
                               StageCursor<Config::kNumKeyStages>& cursor) {
     const uint32_t stage = cursor.stage();
+    // acquire MM-21: the consumers have read the stage; pairs with their release()
     wait_together(empty[stage], cursor.parity() ^ 1);
     cursor.advance();
     if (numbers_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
     if (target::lane_idx() != 0) return;
+    // release MM-20: a key block, or its values, once the loads are complete; pairs with the consumers' waits
+    // for keys_full and values_full
     full[stage].arrive_expect(Config::kKeyBytes);
     const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
     const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
@@ -108,6 +113,7 @@ class AttentionProducer {
   // A load for as many rows as lie together.
   SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
                                     unsigned char* rows, target::TransferBarrier& full) {
+    // release MM-20: as in load()
     if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = numbers_.keys.box_rows;

@@ -62,13 +62,13 @@ struct AllReduce {
     int32_t* blocks_done = params.layout.blocks_done(my_cells);
     target::sync_block();
     if (target::thread_idx() == 0)
-      // acq_rel: collects the values of all blocks before the last one signals; pairs with itself in the
-      // other blocks
+      // acq_rel MM-13: collects the values of all blocks before the last one signals; pairs with itself in
+      // the other blocks
       shared.is_last_block = target::atomic_add_acq_rel_device(blocks_done, 1) == target::num_blocks() - 1;
     target::sync_block();
     if (!shared.is_last_block) return;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads())
-      // release: lets the rank read this rank's values; pairs with the acquire in its collect()
+      // release MM-14: lets the rank read this rank's values; pairs with the acquire in its collect()
       target::st_release(params.signal_scope, params.cells.of_rank[rank] + params.my_rank,
                          StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(blocks_done, 0);
@@ -79,7 +79,7 @@ struct AllReduce {
     bool arrived = true;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
       StepCell cell{};
-      // acquire: the rank's values; pairs with the release in its show_values()
+      // acquire MM-14: the rank's values; pairs with the release in its show_values()
       arrived &= wait_for_step(params.fault, Phase::kAllReduce, rank, -1, step, my_cells + rank, cell) &&
                  has_as_many_tokens(rank, cell.value);
     }

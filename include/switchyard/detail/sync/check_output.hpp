@@ -51,7 +51,7 @@ struct CheckOutput {
   }
 
   SWITCHYARD_DEVICE bool is_last_block() {
-    // acq_rel: collects what all blocks have added before the last one compares; pairs with itself
+    // acq_rel MM-12: collects what all blocks have added before the last one compares; pairs with itself
     return target::atomic_add_acq_rel_device(&check.blocks_done, 1) == target::num_blocks() - 1;
   }
 

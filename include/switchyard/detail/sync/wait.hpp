@@ -38,7 +38,7 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
     target::st(&record.expected, site.expected);
     target::st(&record.seen, seen);
     target::st(&record.elapsed_ns, elapsed_ns);
-    // release: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
+    // release MM-07: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
     target::st_release_system(&record.state, uint32_t{FaultRecord::kWritten});
   }
 }

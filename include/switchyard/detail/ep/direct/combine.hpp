@@ -41,7 +41,8 @@ struct DirectCombineAsync {
                                                   params.recv_bufs.of_rank[params.my_rank]);
     const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
-      // release: lets the rank read this rank's expert output; pairs with the acquire in its combine_wait
+      // release MM-11: lets the rank read this rank's expert output; pairs with the acquire in its
+      // combine_wait
       target::st_release(params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank,
                          StepCell{step, place}.pack());
   }
@@ -98,7 +99,7 @@ struct DirectCombineWait {
       const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
       arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
           [&] {
-            // acquire: the rank's expert output; pairs with the release in its combine_async
+            // acquire MM-11: the rank's expert output; pairs with the release in its combine_async
             return wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
           },
           [&] {

@@ -168,8 +168,8 @@ struct DirectDispatchAsync {
       SWITCHYARD_ROLLED
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads())
-        // release: this rank has done with the step before, so its rows and expert output may be written
-        // over; pairs with the acquire in collect_counts() over there
+        // release MM-08: this rank has done with the step before, so its rows and expert output may be
+        // written over; pairs with the acquire in collect_counts() over there
         target::st_release(params.signal_scope,
                            count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
                            own_cell(cell_idx).pack());
@@ -194,7 +194,8 @@ struct DirectDispatchAsync {
       CountCell cell{};
       arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
           [&] {
-            // acquire: the rank has done with the step before; pairs with the release in its send_counts()
+            // acquire MM-08: the rank has done with the step before; pairs with the release in its
+            // send_counts()
             return wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
           },
           [&] {
@@ -482,8 +483,8 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kFinish);
     target::sync_block();
     if (target::thread_idx() == 0)
-      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
-      // other blocks
+      // acq_rel MM-09: collects the copies of all blocks before the last one signals; pairs with itself in
+      // the other blocks
       shared.is_last_block = target::atomic_add_acq_rel_device(counters.blocks_done(), 1) ==
                              mutate<Fixed, LogicMutant::kFirstBlockReady>(target::num_blocks() - 1, 0);
     target::sync_block();
@@ -492,8 +493,8 @@ struct DirectDispatchAsync {
     SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
-      // release: hands the owner this rank's rows of the expert; pairs with the acquire in dispatch_wait
-      // over there, and with who looks at the readiness of an expert before
+      // release MM-10: hands the owner this rank's rows of the expert; pairs with the acquire in
+      // dispatch_wait over there, and with who looks at the readiness of an expert before
       target::st_release(params.signal_scope,
                          ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
                                     shape.local_expert(expert_idx), params.my_rank),

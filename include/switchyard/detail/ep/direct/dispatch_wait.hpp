@@ -68,7 +68,7 @@ struct DirectDispatchWait {
   SWITCHYARD_DEVICE void count_step(uint32_t step) const {
     target::sync_block();
     if (target::thread_idx() != 0) return;
-    // acq_rel: every block's read of the number comes before the last block's write; pairs with itself
+    // acq_rel MM-15: every block's read of the number comes before the last block's write; pairs with itself
     if (target::atomic_add_acq_rel_device(counters.blocks_waited(), 1) !=
         mutate<Fixed, LogicMutant::kStepCountedByFirstBlock>(target::num_blocks() - 1, 0))
       return;
@@ -101,7 +101,7 @@ struct DirectDispatchWait {
       StepCell num_rows{};
       arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
           [&] {
-            // acquire: the rank's rows of this expert; pairs with the release in its finish()
+            // acquire MM-10: the rank's rows of this expert; pairs with the release in its finish()
             return wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
                                  params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
           },

@@ -33,8 +33,8 @@ struct CombineAsync {
     send_rows();
     target::sync_block();
     if (target::thread_idx() == 0)
-      // acq_rel: collects the copies of all blocks before the last one signals; pairs with itself in the
-      // other blocks
+      // acq_rel MM-04: collects the copies of all blocks before the last one signals; pairs with itself in
+      // the other blocks
       shared.is_last_block = target::atomic_add_acq_rel_device(blocks_left(), 1) ==
                              mutate<Fixed, LogicMutant::kFirstBlockSignals>(target::num_blocks() - 1, 0);
     target::sync_block();
@@ -111,7 +111,8 @@ struct CombineAsync {
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
-      // release: hands the source rank its rows of this expert; pairs with the acquire in its combine_wait
+      // release MM-05: hands the source rank its rows of this expert; pairs with the acquire in its
+      // combine_wait
       target::st_release(params.signal_scope,
                          counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx)),
                          uint64_t{shared.rows.count(pair_idx)});

@@ -47,7 +47,7 @@ struct CombineWait {
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;
-      // acquire: the expert's rows; pairs with the release in its owner's signal()
+      // acquire MM-05: the expert's rows; pairs with the release in its owner's signal()
       arrived &= wait_for(
           params.fault, {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
           [&] { return target::ld_acquire_system(my_cell(expert_idx)); },
@@ -64,7 +64,7 @@ struct CombineWait {
   // reduce.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
-    // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
+    // acq_rel MM-06: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0)
       num_before = target::atomic_add_acq_rel_device(counters.combine_blocks_left(), 1);
     const bool is_last_block = target::shuffle(num_before, 0) == target::num_blocks() - 1;

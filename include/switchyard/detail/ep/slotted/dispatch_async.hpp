@@ -127,7 +127,7 @@ struct DispatchAsync {
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
-      // release: publishes this block's copies for the expert; pairs with the acquire in watch()
+      // release MM-01: publishes this block's copies for the expert; pairs with the acquire in watch()
       if (count > 0)
         target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
     }
@@ -204,7 +204,7 @@ struct DispatchAsync {
       bool finished = false;
       if (is_expert) {
         int32_t seen = 0;
-        // acquire: all copies for this expert; pairs with the release at the end of send()
+        // acquire MM-01: all copies for this expert; pairs with the release at the end of send()
         finished = wait_for(
             params.fault,
             {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
@@ -220,8 +220,8 @@ struct DispatchAsync {
       target::st_relaxed_device(counters.finished(expert_idx),
                                 mutate<Fixed, LogicMutant::kFinishedNotPutBack>(0, expected));
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
-      // release: hands the owner everything this rank sent to the expert; pairs with collect_counts() over
-      // there
+      // release MM-02: hands the owner everything this rank sent to the expert; pairs with collect_counts()
+      // over there
       target::st_release(params.signal_scope,
                          counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
                                      shape.local_expert(expert_idx), params.my_rank),

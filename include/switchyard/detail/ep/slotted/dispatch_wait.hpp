@@ -68,7 +68,7 @@ struct DispatchWait {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint64_t seen = kNothingArrived;
-      // acquire: the rank's messages for this expert; pairs with the release in its watch()
+      // acquire MM-02: the rank's messages for this expert; pairs with the release in its watch()
       arrived &= wait_for(
           params.fault, {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
           [&] { return target::ld_acquire_system(my_cell(pair_idx)); },
@@ -238,7 +238,7 @@ struct DispatchWait {
   // decode.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
-    // acq_rel: every block's reads of the cells come before the last block's resets; pairs with itself
+    // acq_rel MM-03: every block's reads of the cells come before the last block's resets; pairs with itself
     if (target::lane_idx() == 0) num_before = target::atomic_add_acq_rel_device(counters.blocks_left(), 1);
     const bool is_last_block = target::shuffle(num_before, 0) == target::num_blocks() - 1;
     if (!mutate<Fixed, LogicMutant::kCellsResetTooEarly>(is_last_block, true)) return;

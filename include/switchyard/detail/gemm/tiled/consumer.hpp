@@ -61,9 +61,10 @@ class MatmulConsumer {
   SWITCHYARD_DEVICE MatmulTile take_tile() {
     MatmulTile tile{};
     if (target::lane_idx() == 0) {
+      // acquire MM-22: the next tile; pairs with the release in the planner's run()
       wait_for_phase(shared_.tile_full, tiles_.parity());
       tile = target::ld(&shared_.tile);
-      // release: the tile was read; pairs with the planner's wait before it writes the next one
+      // release MM-23: the tile was read; pairs with the planner's wait before it writes the next one
       shared_.tile_empty.arrive();
     }
     tiles_.advance();
@@ -83,6 +84,7 @@ class MatmulConsumer {
     SWITCHYARD_ROLLED
     for (uint32_t step = 0; step < num_steps_; ++step) {
       const uint32_t stage = stages_.stage();
+      // acquire MM-24: the stage; pairs with the release in the producer's load()
       wait_for_phase(shared_.full[stage], stages_.parity());
       stages_.advance();
       product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
@@ -111,6 +113,7 @@ class MatmulConsumer {
     SWITCHYARD_ROLLED
     for (uint32_t step = 0; step < num_steps_; ++step) {
       const uint32_t stage = stages_.stage();
+      // acquire MM-24: the stage; pairs with the release in the producer's load()
       wait_for_phase(shared_.full[stage], stages_.parity());
       stages_.advance();
       SWITCHYARD_UNROLL
@@ -149,6 +152,7 @@ class MatmulConsumer {
   SWITCHYARD_DEVICE void pass_over() {
     for (uint32_t step = 0; step < num_steps_; ++step) {
       const uint32_t stage = stages_.stage();
+      // acquire MM-24: the stage; pairs with the release in the producer's load()
       wait_for_phase(shared_.full[stage], stages_.parity());
       stages_.advance();
       for (int group = 0; group < Config::kNumColumnGroups; ++group) {
@@ -159,8 +163,8 @@ class MatmulConsumer {
     }
   }
 
-  // release: this warp has read the stage; pairs with the producer's wait before the next load into it, or
-  // those of both producers of a pair. Where ordinary loads have read scales, every thread arrives for its
+  // release MM-25: this warp has read the stage; pairs with the producer's wait before the next load into it,
+  // or those of both producers of a pair. Where ordinary loads have read scales, every thread arrives for its
   // own.
   SWITCHYARD_DEVICE void release(uint32_t stage) {
     if constexpr (Config::kIsScaled) return shared_.empty[stage].arrive();

@@ -17,13 +17,14 @@ class MatmulProducer {
 
   SWITCHYARD_DEVICE void run() {
     for (;;) {
+      // acquire MM-22: the next tile; pairs with the release in the planner's run()
       wait_for_phase(shared_.tile_full, tiles_.parity());
       tiles_.advance();
       const MatmulTile tile = target::ld(&shared_.tile);
       if (!tile.is_tile) return;
       const uint32_t ask_step = num_steps_ > kStepsAhead ? num_steps_ - kStepsAhead : 0;
       for (uint32_t step = 0; step < num_steps_; ++step) {
-        // release: the tile was read; pairs with the planner's wait before it takes the next one
+        // release MM-23: the tile was read; pairs with the planner's wait before it takes the next one
         if (step == ask_step) shared_.tile_empty.arrive();
         load(tile, step);
       }
@@ -38,10 +39,12 @@ class MatmulProducer {
   SWITCHYARD_DEVICE void load(const MatmulTile& tile, uint32_t step) {
     const int inner = static_cast<int>(step * Config::kStagePairs);
     const uint32_t stage = stages_.stage();
+    // acquire MM-25: the consumers have read the stage; pairs with their release()
     wait_for_phase(shared_.empty[stage], stages_.parity() ^ 1);
     stages_.advance();
     const int num_boxes = (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
     target::TransferBarrier& full = shared_.full[stage];
+    // release MM-24: the stage, once the loads are complete; pairs with the consumers' waits for `full`
     const uint32_t panel_bytes = static_cast<uint32_t>(
         Config::kNumPanels * (num_boxes * Config::kBoxBytes + Config::kWeightPanelBytes));
     if constexpr (Config::kIsScaled) {

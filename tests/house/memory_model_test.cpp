@@ -1,0 +1,174 @@
+// docs/memory-model.md and the code, held together: every pair of a release and an acquire has a tag, a row
+// in the document and its two sides in the code, and every row that crosses blocks is weakened by a mutant.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace switchyard {
+namespace {
+
+using Texts = std::map<std::string, std::string>;  // of files, by their names from the project's folder on
+
+std::vector<std::string> tags_in(const std::string& text, const std::regex& tag) {
+  std::vector<std::string> tags;
+  for (auto match = std::sregex_iterator(text.begin(), text.end(), tag); match != std::sregex_iterator();
+       ++match)
+    tags.push_back("MM-" + (*match)[1].str());
+  return tags;
+}
+
+// The rows of the document's tables. Only the first table has a column for the scope: its rows order blocks
+// and ranks.
+struct Tables {
+  std::set<std::string> tags;
+  std::set<std::string> between_blocks;
+  std::vector<std::string> faults;
+};
+Tables tables_of(const std::string& document) {
+  static const std::regex kRow(R"(^\| MM-(\d\d) \|.*)"), kHeader(R"(^\| tag \|.*)");
+  Tables tables;
+  bool has_scope = false;
+  std::istringstream lines(document);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_match(line, kHeader)) has_scope = line.find("| scope |") != std::string::npos;
+    std::smatch row;
+    if (!std::regex_match(line, row, kRow)) continue;
+    const std::string tag = "MM-" + row[1].str();
+    if (!tables.tags.insert(tag).second) tables.faults.push_back(tag + " has two rows");
+    if (has_scope) tables.between_blocks.insert(tag);
+  }
+  return tables;
+}
+
+// Where the code names a side of a pair: `// release MM-01: ..`, `// acquire MM-01, MM-02: ..` or, for a word
+// that is both, `// acq_rel MM-03: ..`.
+struct Sides {
+  std::set<std::string> released, acquired;
+  std::vector<std::string> faults;
+};
+void add_sides_of(const std::string& file, const std::string& text, const Tables& tables, Sides& sides) {
+  static const std::regex kTag(R"(\bMM-(\d\d)\b)");
+  static const std::regex kSide(R"(//\s*(release|acquire|acq_rel)((?: MM-\d\d(?:, MM-\d\d)*)?):)");
+  std::istringstream lines(text);
+  std::string line;
+  for (int line_number = 1; std::getline(lines, line); ++line_number) {
+    const std::string location = file + ":" + std::to_string(line_number) + ": ";
+    for (const std::string& tag : tags_in(line, kTag))
+      if (!tables.tags.contains(tag)) sides.faults.push_back(location + tag + " has no row in the document");
+    std::smatch side;
+    if (!std::regex_search(line, side, kSide)) continue;
+    const std::string kind = side[1].str();
+    const std::vector<std::string> tags = tags_in(side[2].str(), kTag);
+    if (tags.empty()) sides.faults.push_back(location + kind + " without a tag");
+    for (const std::string& tag : tags) {
+      if (kind != "acquire") sides.released.insert(tag);
+      if (kind != "release") sides.acquired.insert(tag);
+    }
+  }
+}
+
+// Everything that is wrong. `mutants` is the test that weakens the rows; it writes MM01 for MM-01, since its
+// tags are parts of names.
+std::vector<std::string> faults_of(const std::string& document, const Texts& code,
+                                   const std::string& mutants) {
+  const Tables tables = tables_of(document);
+  Sides sides{.faults = tables.faults};
+  for (const auto& [file, text] : code) add_sides_of(file, text, tables, sides);
+  for (const std::string& tag : tables.tags) {
+    if (!sides.released.contains(tag)) sides.faults.push_back(tag + " has no release in the code");
+    if (!sides.acquired.contains(tag)) sides.faults.push_back(tag + " has no acquire in the code");
+  }
+  static const std::regex kTagInName(R"(MM(\d\d))");
+  const std::vector<std::string> named = tags_in(mutants, kTagInName);
+  const std::set<std::string> weakened(named.begin(), named.end());
+  for (const std::string& tag : weakened)
+    if (!tables.between_blocks.contains(tag))
+      sides.faults.push_back(tag + " is weakened, but is no row of the first table");
+  for (const std::string& tag : tables.between_blocks)
+    if (!weakened.contains(tag)) sides.faults.push_back(tag + " is weakened by no test");
+  return sides.faults;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
+  const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
+  Texts code;
+  for (const char* folder : {"include", "src"})
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder))
+      if (entry.is_regular_file())
+        code[entry.path().lexically_relative(root).string()] = text_of(entry.path());
+  const std::string document = text_of(root / "docs/memory-model.md");
+  EXPECT_GE(tables_of(document).tags.size(), 25u);
+  EXPECT_GE(tables_of(document).between_blocks.size(), 15u);
+  for (const std::string& fault :
+       faults_of(document, code, text_of(root / "tests/emulator/weak_protocol_test.cpp")))
+    ADD_FAILURE() << fault;
+}
+
+const std::string kDocument =
+    "MM-77 is only spoken of.\n"
+    "| tag | release | scope | publishes | acquire |\n"
+    "|---|---|---|---|---|\n"
+    "| MM-01 | a() | device | what MM-02 needs | b() |\n"
+    "| MM-02 | c() | device | rows | the same add |\n"
+    "\n"
+    "| tag | release | publishes | acquire |\n"
+    "|---|---|---|---|\n"
+    "| MM-03 | d() | a tile | e() |\n";
+const std::string kCode =
+    "  // release MM-01, MM-03: rows; pairs with b()\n"
+    "  st_release(cell);\n"
+    "  // acquire MM-01: rows\n"
+    "  // acq_rel MM-02: as MM-01, by the last block\n"
+    "  // acquire MM-03: a tile\n"
+    "  // releases nothing, and acquired: nothing\n";
+const std::string kMutants = "{\"MM01IsRelaxed\"}, {\"MM02DoesNotAcquire\"}";
+
+TEST(MemoryModel, TheCheckAcceptsWhatIsComplete) {
+  EXPECT_EQ(faults_of(kDocument, {{"src/a.cpp", kCode}}, kMutants), std::vector<std::string>());
+}
+
+TEST(MemoryModel, TheCheckFindsEachKindOfFault) {
+  const auto with = [](const std::string& text, const std::string& from, const std::string& to) {
+    const size_t begin = text.find(from);
+    EXPECT_NE(begin, std::string::npos) << from;
+    return std::string(text).replace(begin, from.size(), to);
+  };
+  const auto faults = [](const std::string& document, const std::string& code, const std::string& mutants) {
+    return faults_of(document, {{"src/a.cpp", code}}, mutants);
+  };
+  using Faults = std::vector<std::string>;
+  EXPECT_EQ(faults(kDocument, kCode + "// acquire: rows\n", kMutants),
+            Faults{"src/a.cpp:7: acquire without a tag"});
+  EXPECT_EQ(faults(kDocument, kCode + "//acq_rel: rows\n", kMutants),
+            Faults{"src/a.cpp:7: acq_rel without a tag"});
+  EXPECT_EQ(faults(kDocument, kCode + "// as MM-09\n", kMutants),
+            Faults{"src/a.cpp:7: MM-09 has no row in the document"});
+  EXPECT_EQ(faults(kDocument, with(kCode, "release MM-01, MM-03", "release MM-01"), kMutants),
+            Faults{"MM-03 has no release in the code"});
+  EXPECT_EQ(faults(kDocument, with(kCode, "// acquire MM-01", "// MM-01"), kMutants),
+            Faults{"MM-01 has no acquire in the code"});
+  EXPECT_EQ(faults(kDocument, with(kCode, "acq_rel MM-02", "release MM-02"), kMutants),
+            Faults{"MM-02 has no acquire in the code"});
+  EXPECT_EQ(faults(kDocument + "| MM-01 | again | | |\n", kCode, kMutants), Faults{"MM-01 has two rows"});
+  EXPECT_EQ(faults(kDocument + "| MM-04 | f() | | |\n", kCode, kMutants),
+            (Faults{"MM-04 has no release in the code", "MM-04 has no acquire in the code"}));
+  EXPECT_EQ(faults(kDocument, kCode, with(kMutants, "MM02", "MM01")), Faults{"MM-02 is weakened by no test"});
+  EXPECT_EQ(faults(kDocument, kCode, kMutants + "MM03"),
+            Faults{"MM-03 is weakened, but is no row of the first table"});
+}
+
+}  // namespace
+}  // namespace switchyard
