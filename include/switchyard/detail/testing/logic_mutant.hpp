@@ -32,20 +32,20 @@ enum class LogicMutant {
   kSuccessorAdmittedAtOnce,    // any kernel: lets the next launch in before it waits for a peer
 
   // Of the direct protocol.
-  kPlacedWithoutRanksBefore,   // dispatch_async: every rank's rows of an expert begin where the expert's do
-  kPlacedWithoutBlocksBefore,  // dispatch_async: every block's rows begin where the rank's do
-  kCountsNotAwaited,           // dispatch_async: takes the counts as it finds them
-  kCapacityOffByOne,           // dispatch_async: a step may have one row more than there is room for
-  kCapacityOfOwnRankOnly,      // dispatch_async: looks at no other rank's room
-  kDirectStageNotWaitedFor,    // dispatch_async: as kStageNotWaitedFor
-  kLoadsNotDrained,            // dispatch_async: leaves while tokens are on their way into its stages
-  kFirstBlockReady,            // dispatch_async: the first block to be done signals, not the last
-  kRowsNotAwaited,             // dispatch_wait: does not wait for the rows
-  kStepNotCounted,             // dispatch_wait: the next step has the same number
-  kSkippedStepCombined,        // combine_async, combine_wait: take no notice that the step was skipped
-  kOutputNotAwaited,           // combine_wait: does not wait for the experts
-  kPaddingPulled,              // combine_wait: padding is added like any row
-  kCombineWaitIgnoresPoison,   // combine_wait: starts although an earlier step broke
+  kAssignedWithoutRanksBefore,   // dispatch_async: every rank's rows of an expert begin where the expert's do
+  kAssignedWithoutBlocksBefore,  // dispatch_async: every block's rows begin where the rank's do
+  kCountsNotAwaited,             // dispatch_async: takes the counts as it finds them
+  kCapacityOffByOne,             // dispatch_async: a step may have one row more than there is room for
+  kCapacityOfOwnRankOnly,        // dispatch_async: looks at no other rank's room
+  kDirectStageNotWaitedFor,      // dispatch_async: as kStageNotWaitedFor
+  kLoadsNotDrained,              // dispatch_async: leaves while tokens are on their way into its stages
+  kFirstBlockReady,              // dispatch_async: the first block to be done signals, not the last
+  kRowsNotAwaited,               // dispatch_wait: does not wait for the rows
+  kStepNotCounted,               // dispatch_wait: the next step has the same number
+  kSkippedStepCombined,          // combine_async, combine_wait: take no notice that the step was skipped
+  kOutputNotAwaited,             // combine_wait: does not wait for the experts
+  kPaddingPulled,                // combine_wait: padding is added like any row
+  kCombineWaitIgnoresPoison,     // combine_wait: starts although an earlier step broke
 
   // Of its scales, where their tensor interleaves rows.
   kScaleSourceOffByOne,      // dispatch_async: a row is told the scales behind its own

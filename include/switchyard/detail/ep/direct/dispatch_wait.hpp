@@ -4,7 +4,7 @@
 #pragma once
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
-#include "switchyard/detail/ep/direct/dispatch_async.hpp"
+#include "switchyard/detail/ep/direct/dispatch_shared.hpp"
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
 #include "switchyard/detail/ep/direct/wait_for_step.hpp"
 #include "switchyard/detail/ep/params.hpp"
@@ -60,8 +60,8 @@ struct DirectDispatchWait {
                               mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
                                   num_rows, num_rows - num_rows % ScaleBand::kRows)};
     // Stages are free: all copies out of them have ended.
-    auto* room = reinterpret_cast<std::byte*>(&target::shared_storage<DirectDispatchShared>() + 1);
-    PlaceScales<Format>{format, staged, room, target::shared_bytes() - sizeof(DirectDispatchShared)}.run();
+    std::byte* room = target::shared_storage<DirectDispatchShared>().room();
+    PlaceScales<Format>{format, staged, room, DirectDispatchShared::room_bytes()}.run();
   }
 
   // The last block that has read the old number of the step writes the new one.

@@ -56,7 +56,7 @@ struct IdCounts {
   SWITCHYARD_DEVICE void count_id(uint32_t id, int id_idx, uint32_t& largest) const {
     if (id + 1 > largest) largest = id + 1;
     const int expert_idx = shape.expert_of_id(static_cast<int>(id));
-    const bool is_before = id_idx < mutate<Fixed, LogicMutant::kPlacedWithoutBlocksBefore>(first_id, 0);
+    const bool is_before = id_idx < mutate<Fixed, LogicMutant::kAssignedWithoutBlocksBefore>(first_id, 0);
     if (expert_idx >= 0)
       target::atomic_add_relaxed_block((is_before ? num_before : num_from_here) + expert_idx, 1u);
   }

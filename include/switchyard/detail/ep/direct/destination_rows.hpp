@@ -1,0 +1,72 @@
+// Rows on the ranks of their experts, seen from the sender: where they lie, and what is stored beside them.
+#pragma once
+
+#include "switchyard/detail/ep/direct/staged_scales.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed, typename Format>
+struct DestinationRows {
+  const DispatchParams<Format>& params;
+  const ShapeOf<Fixed> shape;
+  const uint32_t row_bytes;
+
+  // Tokens go as they are, or become rows of their own size.
+  SWITCHYARD_DEVICE static uint32_t bytes_of_row(const Format& format, uint32_t token_bytes) {
+    if constexpr (EncodedRowFormat<Format>)
+      return format.row_bytes();
+    else
+      return token_bytes;
+  }
+
+  SWITCHYARD_DEVICE std::byte* row(int owner, uint32_t row_idx) const {
+    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row_idx) * row_bytes;
+  }
+
+  // Starts the copies of what lies in the stage: the lane's to its row, unless that is null, and lane 0's to
+  // the row of the shared expert, if the token has one.
+  SWITCHYARD_DEVICE void start_copies(const std::byte* stage, int token_idx, std::byte* row_of_lane) const {
+    const int shared_row = params.shared_expert.row_of(token_idx);
+    if (row_of_lane != nullptr) target::bulk_store(row_of_lane, stage, row_bytes);
+    if (shared_row < 0 || target::lane_idx() != 0) return;
+    target::bulk_store(row(params.my_rank, static_cast<uint32_t>(shared_row)), stage, row_bytes);
+    store_shared_source(token_idx, shared_row);
+  }
+
+  // Which (token, k) a row was made from.
+  SWITCHYARD_DEVICE void store_source(int owner, uint32_t row_idx, int token_idx, int k) const {
+    const uint64_t src_info = static_cast<uint64_t>(k) << 32 | static_cast<uint64_t>(token_idx);
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row_idx, src_info);
+    store_scale_source(owner, row_idx, token_idx, k);
+  }
+  SWITCHYARD_DEVICE void store_shared_source(int token_idx, int shared_row) const {
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
+               uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
+    mutate<Fixed, LogicMutant::kSharedScalesNotTold>(
+        [&] {
+          store_scale_source(params.my_rank, static_cast<uint32_t>(shared_row), token_idx, shape.top_k());
+        },
+        [] {});
+  }
+
+  SWITCHYARD_DEVICE TokenScalesLayout token_scales() const {
+    return token_scales_layout(shape, params.format);
+  }
+
+ private:
+  // Where the row's owner finds its scales. k is top_k for the shared expert.
+  SWITCHYARD_DEVICE void store_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row_idx,
+                                            [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
+    if constexpr (InterleavedTokenFormat<Format>)
+      target::st(reinterpret_cast<uint32_t*>(params.recv_bufs.of_rank[owner] + params.scale_sources_offset) +
+                     row_idx,
+                 ScaleSource{static_cast<uint32_t>(params.my_rank),
+                             mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(
+                                 token_scales().entry(token_idx, k), token_scales().entry(token_idx, k) + 1)}
+                     .pack());
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

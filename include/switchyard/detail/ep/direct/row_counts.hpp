@@ -1,0 +1,195 @@
+// How many rows go where: every rank counts its rows for each expert, tells the others, and computes from all
+// counts where each expert's rows begin on its owner, and where its own begin among them.
+#pragma once
+
+#include "switchyard/detail/ep/direct/dispatch_shared.hpp"
+#include "switchyard/detail/ep/direct/id_counts.hpp"
+#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/pair_table.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed, typename Format>
+struct RowCounts {
+  const DispatchParams<Format>& params;
+  const ShapeOf<Fixed> shape;
+  const uint32_t step;
+  DirectDispatchShared& shared;
+
+  // A sync_block must follow.
+  SWITCHYARD_DEVICE void init() const {
+    SWITCHYARD_ROLLED
+    for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
+         expert_idx += target::num_threads()) {
+      shared.num_before[expert_idx] = 0;
+      shared.num_from_here[expert_idx] = 0;
+      shared.my_first_row[expert_idx] = 0;
+      shared.first_row[expert_idx] = 0;
+    }
+    if (target::thread_idx() == 0) {
+      shared.num_before[shape.n_experts()] = 0;
+      shared.num_from_here[shape.n_experts()] = static_cast<uint32_t>(params.shared_expert.num_tokens);
+    }
+    SWITCHYARD_ROLLED
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+      shared.shared_rows[rank] = rank == params.my_rank
+                                     ? align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
+                                                params.format.row_alignment())
+                                     : 0;
+  }
+
+  // Counts this rank's rows per expert; first_id is the first of this block's tokens. Says whether all
+  // threads of the block are well.
+  SWITCHYARD_DEVICE bool count_rows(const IdBatch& first_ids, int first_id, bool is_well) const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
+    const IdCounts<Fixed> counts{shape,    params.topk_ids,   params.num_tokens * shape.top_k(),
+                                 first_id, shared.num_before, shared.num_from_here};
+    const int largest_id = counts.count(first_ids);
+    if (kChecked && !shape.is_id(largest_id)) report_bad_id(largest_id);
+    return sync_block_all_well(is_well);
+  }
+  SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
+    return shared.num_before[expert_idx] + shared.num_from_here[expert_idx];
+  }
+
+  SWITCHYARD_DEVICE void report_bad_id(int id) const {
+    if (target::block_idx() != 0) return;
+    raise_fault(params.fault, FaultKind::kBadExpertId,
+                {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
+                static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
+  }
+
+  // Of the experts, and of the shared one where there is one.
+  SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
+  SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
+
+  SWITCHYARD_DEVICE CountCell own_cell(int cell_idx) const {
+    const int expert_idx = cell_idx * CountCell::kExperts;
+    const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
+    return {step, {num_rows(expert_idx), next_count}};
+  }
+
+  // Every block tells some of the other ranks. This one's blocks have all counted for themselves.
+  SWITCHYARD_DEVICE void send_counts() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
+    SWITCHYARD_ROLLED
+    for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks()) {
+      if (rank == params.my_rank) continue;
+      SWITCHYARD_ROLLED
+      for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
+           cell_idx += target::num_threads())
+        // release MM-08: this rank has done with the step before, so its rows and expert output may be
+        // written over; pairs with the acquire in collect_counts() over there
+        target::st_release(params.signal_scope,
+                           count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
+                           own_cell(cell_idx).pack());
+    }
+  }
+
+  // Waits for the counts of the other ranks and sums them up.
+  SWITCHYARD_DEVICE bool collect_counts() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
+    bool arrived = true;
+    const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
+    const int cells_per_rank = count_table().cells_per_rank();
+    SWITCHYARD_ROLLED
+    for (int idx = target::thread_idx();
+         target::thread_idx() < num_waiting && idx < (shape.n_ranks() - 1) * cells_per_rank;
+         idx += num_waiting) {
+      const int other_rank = idx / cells_per_rank, cell_idx = idx - other_rank * cells_per_rank;
+      const int src_rank = other_rank + (other_rank >= params.my_rank);
+      const int expert_idx = cell_idx * CountCell::kExperts;
+      const uint64_t* address =
+          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx);
+      CountCell cell{};
+      arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
+          [&] {
+            // acquire MM-08: the rank has done with the step before; pairs with the release in its
+            // send_counts()
+            return wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
+          },
+          [&] {
+            cell = CountCell::unpack(target::ld_acquire_system(address));
+            return true;
+          });
+      for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
+    }
+    return sync_block_all_well(arrived);
+  }
+  SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) const {
+    if (count == 0) return;
+    if (expert_idx == shape.n_experts()) {
+      shared.shared_rows[src_rank] = align_up(count, uint32_t{params.format.row_alignment()});
+      return;
+    }
+    target::atomic_add_relaxed_block(&shared.first_row[expert_idx], count);
+    if (src_rank < mutate<Fixed, LogicMutant::kAssignedWithoutRanksBefore>(params.my_rank, 0))
+      target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], count);
+  }
+
+  // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
+  // same counts, so all of them skip the step.
+  SWITCHYARD_DEVICE bool assign_experts() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
+    bool is_too_much = false;
+    for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
+      is_too_much |= !fits(owner, assign_experts_of(owner));
+    const bool is_skipped = target::sync_block_any(is_too_much);
+    if (target::block_idx() == 0) publish_offsets(is_skipped);
+    return !is_skipped;
+  }
+  // Lays an owner's experts end to end behind its shared expert. By a warp; all rows of the owner.
+  SWITCHYARD_DEVICE uint32_t assign_experts_of(int owner) const {
+    const uint32_t alignment = params.format.row_alignment();
+    const int first_expert = owner * shape.n_local_experts();
+    const ScanRun run(shape.n_local_experts(), target::lane_idx(), kWarpSize);
+    const auto rows_of = [&](int expert_idx) {
+      return align_up(shared.first_row[expert_idx] + num_rows(expert_idx), alignment);
+    };
+    uint32_t num_owned = 0;
+    SWITCHYARD_ROLLED
+    for (int i = run.begin; i < run.end; ++i) num_owned += rows_of(first_expert + i);
+    const uint32_t row_end = shared.shared_rows[owner] + warp_inclusive_sum(num_owned);
+    uint32_t row = row_end - num_owned;
+    SWITCHYARD_ROLLED
+    for (int expert_idx = first_expert + run.begin; expert_idx < first_expert + run.end; ++expert_idx) {
+      const uint32_t next_row = row + rows_of(expert_idx);
+      shared.first_row[expert_idx] = row;
+      shared.my_first_row[expert_idx] += row;
+      row = next_row;
+    }
+    return target::shuffle(row_end, kWarpSize - 1);
+  }
+  // Whether the owner has room. By a warp.
+  SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows) const {
+    if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
+    const uint32_t capacity =
+        mutate<Fixed, LogicMutant::kCapacityOffByOne>(params.max_rows, params.max_rows + 1);
+    if (mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(num_rows <= capacity,
+                                                           num_rows <= capacity || owner != params.my_rank))
+      return true;
+    if (target::block_idx() == 0 && target::lane_idx() == 0)
+      record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
+                   {Phase::kDispatchAsync, owner, -1, params.max_rows}, num_rows, 0);
+    return false;
+  }
+
+  SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) const {
+    const DirectCounters counters{params.ep_counters};
+    const uint32_t* first_row = shared.first_row + params.my_rank * shape.n_local_experts();
+    const int first_group = params.shared_expert.num_groups;
+    SWITCHYARD_ROLLED
+    for (int expert_idx = target::thread_idx(); expert_idx <= shape.n_local_experts();
+         expert_idx += target::num_threads()) {
+      const uint32_t row = expert_idx < shape.n_local_experts() ? first_row[expert_idx] : shared.num_own_rows;
+      target::st(counters.row_offset(first_group + expert_idx), is_skipped ? 0 : static_cast<int32_t>(row));
+    }
+    if (target::thread_idx() != 0) return;
+    if (first_group > 0) target::st(counters.row_offset(0), 0);
+    target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET
