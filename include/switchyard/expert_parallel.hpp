@@ -231,9 +231,9 @@ class ExpertParallel {
   Scope signal_scope() const;
   DispatchArguments dispatch_arguments(int rank) const;
   CombineArguments combine_arguments(int rank) const;
-  FaultChannel fault_channel(int rank) const;
+  WaitContext wait_context(int rank) const;
   // For kernels that know only the ranks this one exchanges rows with.
-  FaultChannel step_fault_channel(int rank) const;
+  WaitContext step_wait_context(int rank) const;
   Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
                          const DispatchInput* input, const DispatchOutput* output);
   Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,

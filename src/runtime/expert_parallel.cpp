@@ -169,7 +169,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   SWITCHYARD_RETURN_IF_ERROR(check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
   const DirectCounters counters{memory.ep_counters(shape_of_rank(rank))};
-  FaultChannel fault = step_fault_channel(rank);
+  WaitContext fault = step_wait_context(rank);
   fault.first_expert = rank * n_local_experts();
   return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
                       counters.row_offset(num_groups() - n_local_experts()),

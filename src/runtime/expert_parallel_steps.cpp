@@ -15,24 +15,24 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
 
 }  // namespace
 
-FaultChannel ExpertParallel::fault_channel(int rank) const {
-  FaultChannel channel{};
-  channel.record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
-  channel.skipped = channel.record + 1;
+WaitContext ExpertParallel::wait_context(int rank) const {
+  WaitContext context{};
+  context.record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
+  context.skipped = context.record + 1;
   for (size_t peer = 0; peer < ranks_.size(); ++peer)
-    channel.poison[peer] = ranks_[peer]->memory.poison.as<uint32_t>();
-  channel.my_rank = rank;
-  channel.n_ranks = n_ranks();
-  channel.timeout_ns = config_.timeout_ns;
-  if (const auto& trace = ranks_[static_cast<size_t>(rank)]->trace) channel.trace = trace->buffer();
-  return channel;
+    context.poison[peer] = ranks_[peer]->memory.poison.as<uint32_t>();
+  context.my_rank = rank;
+  context.n_ranks = n_ranks();
+  context.timeout_ns = config_.timeout_ns;
+  if (const auto& trace = ranks_[static_cast<size_t>(rank)]->trace) context.trace = trace->buffer();
+  return context;
 }
 
-FaultChannel ExpertParallel::step_fault_channel(int rank) const {
-  FaultChannel channel = fault_channel(rank);
-  channel.first_rank = peers_of(rank).front();
-  channel.first_expert = shape_of_rank(rank).first_expert;
-  return channel;
+WaitContext ExpertParallel::step_wait_context(int rank) const {
+  WaitContext context = wait_context(rank);
+  context.first_rank = peers_of(rank).front();
+  context.first_expert = shape_of_rank(rank).first_expert;
+  return context;
 }
 
 // The emulator takes every rank for a device of its own.
@@ -81,7 +81,7 @@ DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
   arguments.token_scales_offset = sizes_->token_scales_offset;
   arguments.scale_sources_offset = sizes_->scale_sources_offset;
   arguments.send_buf = own.send.as<std::byte>();
-  arguments.fault = step_fault_channel(rank);
+  arguments.fault = step_wait_context(rank);
   return arguments;
 }
 
@@ -95,7 +95,7 @@ CombineArguments ExpertParallel::combine_arguments(int rank) const {
   const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
   arguments.ep_counters = own.ep_counters(arguments.shape);
   arguments.row_of = own.row_of.as<uint32_t>();
-  arguments.fault = step_fault_channel(rank);
+  arguments.fault = step_wait_context(rank);
   return arguments;
 }
 
@@ -294,7 +294,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
                          .values = values,
                          .exchanged = {},
                          .cells = {},
-                         .fault = fault_channel(rank)};
+                         .fault = wait_context(rank)};
   for (size_t peer = 0; peer < ranks_.size(); ++peer) {
     params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
     params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();

@@ -174,16 +174,16 @@ TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
 // What the host does with a fault record, done by a kernel on another stream: the host does not go through
 // the weak memory. Says whether all of the record is there once its state says so.
 struct FaultParams {
-  FaultChannel channel;
+  WaitContext context;
   uint32_t* num_stale;
 };
 void report_fault(FaultParams params) {
   if (target::thread_idx() == 0)
-    raise_fault(params.channel, FaultKind::kTimeout, {Phase::kCombineWait, 3, 5, 7}, 11, 13);
+    raise_fault(params.context, FaultKind::kTimeout, {Phase::kCombineWait, 3, 5, 7}, 11, 13);
 }
 void read_fault(FaultParams params) {
   if (target::thread_idx() != 0) return;
-  FaultRecord& record = *params.channel.record;
+  FaultRecord& record = *params.context.record;
   target::wait_until([&] { return target::ld_acquire_system(&record.state) == FaultRecord::kWritten; },
                      kNoDeadline);
   *params.num_stale += target::ld(&record.kind) != FaultKind::kTimeout ||

@@ -197,14 +197,14 @@ class OneRankStep {
     ASSERT_EQ(must(poison_.download()).front(), 0u) << "a wait ran out of time";
   }
 
-  FaultChannel fault_channel() const {
-    FaultChannel channel{};
-    channel.record = fault_.as<FaultRecord>();
-    channel.skipped = channel.record + 1;
-    channel.poison[0] = poison_.data();
-    channel.n_ranks = 1;
-    channel.timeout_ns = 20'000'000'000;
-    return channel;
+  WaitContext wait_context() const {
+    WaitContext context{};
+    context.record = fault_.as<FaultRecord>();
+    context.skipped = context.record + 1;
+    context.poison[0] = poison_.data();
+    context.n_ranks = 1;
+    context.timeout_ns = 20'000'000'000;
+    return context;
   }
 
   DispatchArguments dispatch_arguments(const EpShape& shape) const {
@@ -221,7 +221,7 @@ class OneRankStep {
     arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : dispatch_recv_.data();
     arguments.recv_counts.of_rank[0] = dispatch_counts_.data();
     arguments.ep_counters = Counters(counters_);
-    arguments.fault = fault_channel();
+    arguments.fault = wait_context();
     arguments.count_tables.of_rank[0] = count_table_.data();
     arguments.src_infos.of_rank[0] = src_info_.data();
     arguments.row_of = row_of_.data();
@@ -239,7 +239,7 @@ class OneRankStep {
     arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : combine_recv_.data();
     arguments.recv_counts.of_rank[0] = combine_counts_.data();
     arguments.ep_counters = Counters(counters_);
-    arguments.fault = fault_channel();
+    arguments.fault = wait_context();
     arguments.row_of = row_of_.data();
     return arguments;
   }

@@ -84,7 +84,7 @@ TEST_P(TraceBuffers, ASliceIsThreadZerosAndNests) {
 }
 
 struct WaitParams {
-  FaultChannel channel;
+  WaitContext context;
   uint32_t* word;
 };
 
@@ -94,7 +94,7 @@ SWITCHYARD_KERNEL void wait_twice(WaitParams params) {
   uint32_t seen = 0;
   for (const uint32_t wanted : {0u, 1u})
     wait_for(
-        params.channel, {Phase::kCombineWait, 5, 7, wanted}, seen,
+        params.context, {Phase::kCombineWait, 5, 7, wanted}, seen,
         [&] { return target::ld_acquire_system(params.word); },
         [&](uint32_t value) { return value == wanted; });
 }
@@ -103,15 +103,15 @@ TEST_P(TraceBuffers, OnlyAWaitThatWaitedIsTracedAndSaysForWhom) {
   const Buffer<uint32_t> word = zeros<uint32_t>(1), poison = zeros<uint32_t>(1);
   const Buffer<FaultRecord> fault = zeros<FaultRecord>(1);
   TraceRecorder recorder = must(TraceRecorder::create(rank(), 1, 8));
-  FaultChannel channel{};
-  channel.record = fault.data();
-  channel.poison[0] = poison.data();
-  channel.n_ranks = 1;
-  channel.first_rank = 20;
-  channel.first_expert = 100;
-  channel.timeout_ns = 2'000'000;
-  channel.trace = recorder.buffer();
-  run(wait_twice, {}, WaitParams{channel, word.data()});
+  WaitContext context{};
+  context.record = fault.data();
+  context.poison[0] = poison.data();
+  context.n_ranks = 1;
+  context.first_rank = 20;
+  context.first_expert = 100;
+  context.timeout_ns = 2'000'000;
+  context.trace = recorder.buffer();
+  run(wait_twice, {}, WaitParams{context, word.data()});
   const RankTrace trace = must(recorder.take());
   ASSERT_EQ(trace.blocks[0].events.size(), 1u);
   const TraceEvent& wait = trace.blocks[0].events[0];
@@ -119,7 +119,7 @@ TEST_P(TraceBuffers, OnlyAWaitThatWaitedIsTracedAndSaysForWhom) {
   EXPECT_EQ(wait.phase, Phase::kCombineWait);
   EXPECT_EQ(wait.late_rank, 25) << "by its number in the world";
   EXPECT_EQ(wait.expert, 107);
-  EXPECT_GE(wait.end_ns - wait.begin_ns, channel.timeout_ns / 2);
+  EXPECT_GE(wait.end_ns - wait.begin_ns, context.timeout_ns / 2);
   const FaultRecord record = must(fault.download()).front();
   EXPECT_EQ(record.late_rank, 25);
   EXPECT_EQ(record.expert, 107);

@@ -10,7 +10,7 @@
 #include "options.hpp"
 #include "reference/all_cores.hpp"
 #include "report/progress.hpp"
-#include "switchyard/detail/sync/fault_channel.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 #include "workload/simulation.hpp"
 
 namespace switchyard::tools {

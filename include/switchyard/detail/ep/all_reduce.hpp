@@ -5,7 +5,7 @@
 
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/begin_kernel.hpp"
-#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/epilogue.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
@@ -28,7 +28,7 @@ struct AllReduce {
   SWITCHYARD_DEVICE explicit AllReduce(const AllReduceParams& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (!sync_block_all_well(finds_no_poison(params.fault))) return;
+    if (!sync_block_all(is_unpoisoned(params.fault))) return;
     show_values();
     if (!collect()) return;  // a fault: the host resets everything
     admit_successor();
@@ -69,8 +69,8 @@ struct AllReduce {
     if (!shared.is_last_block) return;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads())
       // release MM-14: lets the rank read this rank's values; pairs with the acquire in its collect()
-      target::st_release(params.signal_scope, params.cells.of_rank[rank] + params.my_rank,
-                         StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
+      PeerSignal{params.signal_scope, params.cells.of_rank[rank] + params.my_rank}.publish(
+          StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(blocks_done, 0);
   }
 
@@ -78,12 +78,13 @@ struct AllReduce {
     const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kCollectRows);
     bool arrived = true;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
+      const AwaitedStep<StepCell> signal{params.fault, my_cells + rank};
       StepCell cell{};
       // acquire MM-14: the rank's values; pairs with the release in its show_values()
-      arrived &= wait_for_step(params.fault, Phase::kAllReduce, rank, -1, step, my_cells + rank, cell) &&
-                 has_as_many_tokens(rank, cell.value);
+      arrived &=
+          signal.wait_until(step, Phase::kAllReduce, rank, -1, cell) && has_as_many_tokens(rank, cell.value);
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
 
   // Ranks that differ find out before they take anything of each other.

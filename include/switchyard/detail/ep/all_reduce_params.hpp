@@ -36,7 +36,7 @@ struct AllReduceParams {
   bf16* values;        // [num_tokens][hidden]: partial sums, and what becomes of them
   RankPointers<bf16> exchanged;
   RankPointers<uint64_t> cells;
-  FaultChannel fault;
+  WaitContext fault;
 };
 
 }  // namespace switchyard

@@ -3,7 +3,7 @@
 
 #include "switchyard/detail/base/bf16.hpp"
 #include "switchyard/detail/ep/layout.hpp"
-#include "switchyard/detail/sync/fault_channel.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 
 namespace switchyard {
@@ -49,7 +49,7 @@ struct DispatchArguments {
   RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout; direct: rows
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
   EPLocalSyncCounters<> ep_counters;   // of shape.n_experts
-  FaultChannel fault;
+  WaitContext fault;
 
   // Direct protocol only.
   RankPointers<uint64_t> count_tables;  // CountTableLayout
@@ -86,7 +86,7 @@ struct CombineArguments {
   RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
   EPLocalSyncCounters<> ep_counters;   // as in dispatch
-  FaultChannel fault;
+  WaitContext fault;
 
   const uint32_t* row_of;  // direct protocol only: as dispatch left it
 };

@@ -2,8 +2,8 @@
 // it waited for.
 #pragma once
 
-#include "switchyard/detail/sync/fault_channel.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
@@ -18,9 +18,9 @@ struct WaitSite {
 };
 
 // Translates the rank and the expert to the numbers that they have outside the kernel.
-SWITCHYARD_DEVICE WaitSite in_world(const FaultChannel& channel, WaitSite site) {
-  if (site.late_rank >= 0) site.late_rank += channel.first_rank;
-  if (site.expert >= 0) site.expert += channel.first_expert;
+SWITCHYARD_DEVICE WaitSite in_world(const WaitContext& context, WaitSite site) {
+  if (site.late_rank >= 0) site.late_rank += context.first_rank;
+  if (site.expert >= 0) site.expert += context.first_expert;
   return site;
 }
 
@@ -44,33 +44,33 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
 }
 
 // Records the fault, if it is this rank's first, and poisons all ranks.
-SWITCHYARD_DEVICE void raise_fault(const FaultChannel& channel, FaultKind kind, const WaitSite& site,
+SWITCHYARD_DEVICE void raise_fault(const WaitContext& context, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
-  record_fault(*channel.record, channel.my_rank, kind, in_world(channel, site), seen, elapsed_ns);
+  record_fault(*context.record, context.my_rank, kind, in_world(context, site), seen, elapsed_ns);
   SWITCHYARD_ROLLED  // unrolled, this rarely executed code would fill the instruction cache
-      for (int rank = 0; rank < channel.n_ranks; ++rank) target::atomic_cas_acq_rel_system(
-          channel.poison[rank], 0u, 1u + static_cast<uint32_t>(channel.my_rank));
+      for (int rank = 0; rank < context.n_ranks; ++rank) target::atomic_cas_acq_rel_system(
+          context.poison[rank], 0u, 1u + static_cast<uint32_t>(context.my_rank));
 }
 
-SWITCHYARD_DEVICE bool is_poisoned(const FaultChannel& channel) {
-  return kChecked && target::ld_relaxed_system(channel.poison[channel.my_rank]) != 0;
+SWITCHYARD_DEVICE bool is_poisoned(const WaitContext& context) {
+  return kChecked && target::ld_relaxed_system(context.poison[context.my_rank]) != 0;
 }
 
-// The same, polled once per block by its last thread, which has the least to do. For sync_block_all_well().
-SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
-  return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(channel);
+// The same, polled once per block by its last thread, which has the least to do. For sync_block_all().
+SWITCHYARD_DEVICE bool is_unpoisoned(const WaitContext& context) {
+  return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(context);
 }
 
 // The same in a kernel that has a mutant which does not ask.
 template <typename Fixed, LogicMutant kDoesNotAsk>
-SWITCHYARD_DEVICE bool finds_no_poison(const FaultChannel& channel) {
-  return finds_no_poison(channel) || is_mutant<Fixed>(kDoesNotAsk);
+SWITCHYARD_DEVICE bool is_unpoisoned(const WaitContext& context) {
+  return is_unpoisoned(context) || is_mutant<Fixed>(kDoesNotAsk);
 }
 
 // A barrier of the block; true if no thread has found anything wrong.
-SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
-  if constexpr (kChecked) return !target::sync_block_any(!is_well);
+SWITCHYARD_DEVICE bool sync_block_all(bool is_healthy) {
+  if constexpr (kChecked) return !target::sync_block_any(!is_healthy);
   target::sync_block();
   return true;
 }
@@ -80,35 +80,35 @@ SWITCHYARD_DEVICE bool sync_block_all_well(bool is_well) {
 // the acquire; `seen` is the value that it last returned. A wait that is not satisfied at its first poll is
 // traced.
 template <typename T, typename Load, typename Done>
-SWITCHYARD_DEVICE bool wait_for(const FaultChannel& channel, const WaitSite& site, T& seen, Load load,
+SWITCHYARD_DEVICE bool wait_for(const WaitContext& context, const WaitSite& site, T& seen, Load load,
                                 Done done) {
-  if (in_world(channel, site).late_rank != channel.my_rank) target::check_may_wait_for_peer();
+  if (in_world(context, site).late_rank != context.my_rank) target::check_may_wait_for_peer();
   if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
   // A value that has arrived already, or arrives very soon, needs neither clock nor poison.
-  if (!is_on(channel.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
+  if (!is_on(context.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
   const uint64_t start_ns = target::now_ns();
-  const WaitSite named = in_world(channel, site);
+  const WaitSite named = in_world(context, site);
   bool arrived = false;
   uint64_t looked_ns = start_ns;
   uint32_t num_looks = 0;
   const bool ended = target::wait_until(
       [&] {
         // The lanes of a warp leave the loop together, so each records here when it polled last.
-        if (is_on(channel.trace)) [[unlikely]] {
+        if (is_on(context.trace)) [[unlikely]] {
           looked_ns = target::now_ns();
           ++num_looks;
         }
         // Both loads are in flight before either is used: the check for poison adds no latency to a poll.
-        const bool poisoned = is_poisoned(channel);
+        const bool poisoned = is_poisoned(context);
         seen = load();
         arrived = done(seen);
         return arrived || poisoned;
       },
-      start_ns + channel.timeout_ns);
+      start_ns + context.timeout_ns);
   if (!ended)
-    raise_fault(channel, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
+    raise_fault(context, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
   if (num_looks > 1) [[unlikely]]
-    record(channel.trace, {start_ns, looked_ns,
+    record(context.trace, {start_ns, looked_ns,
                            arrived ? TraceName::kWait
                            : ended ? TraceName::kAbandonedWait
                                    : TraceName::kTimedOutWait,

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
-#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/row_sum.hpp"
@@ -39,12 +39,12 @@ struct DirectCombineAsync {
     if (is_broken | is_skipped) return;  // a broken step left nothing to show
     const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) -
                                                   params.recv_bufs.of_rank[params.my_rank]);
-    const uint32_t place = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
+    const uint32_t location = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
       // release MM-11: lets the rank read this rank's expert output; pairs with the acquire in its
       // combine_wait
-      target::st_release(params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank,
-                         StepCell{step, place}.pack());
+      PeerSignal{params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank}.publish(
+          StepCell{step, location}.pack());
   }
 };
 
@@ -75,9 +75,9 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void run() {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    const bool is_well = finds_no_poison<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.fault);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.fault);
     if (is_skipped) return;
-    if (!find_outputs(step, is_well)) return;  // a fault: the host resets everything
+    if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
     admit_successor();
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
     RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
@@ -91,25 +91,25 @@ struct DirectCombineWait {
   }
 
   // Waits until every rank's expert output is there.
-  SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_well) {
+  SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_healthy) {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
-    bool arrived = is_well;
+    bool arrived = is_healthy;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      StepCell place{};
-      const uint64_t* cell = params.recv_counts.of_rank[params.my_rank] + rank;
+      const AwaitedStep<StepCell> signal{params.fault, params.recv_counts.of_rank[params.my_rank] + rank};
+      StepCell location{};
       arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
           [&] {
             // acquire MM-11: the rank's expert output; pairs with the release in its combine_async
-            return wait_for_step(params.fault, Phase::kCombineWait, rank, -1, step, cell, place);
+            return signal.wait_until(step, Phase::kCombineWait, rank, -1, location);
           },
           [&] {
-            place = StepCell::unpack(target::ld_acquire_system(cell));
+            signal.take(location);
             return true;
           });
       shared.output_of_rank[rank] =
-          params.recv_bufs.of_rank[rank] + uint64_t{place.value} * OutputCellLayout::kUnit;
+          params.recv_bufs.of_rank[rank] + uint64_t{location.value} * OutputCellLayout::kUnit;
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {

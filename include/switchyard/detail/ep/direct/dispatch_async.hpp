@@ -26,7 +26,7 @@ struct DirectDispatchAsync {
   const Params& params;
   // Loaded first and looked at later: loads take their time, and so does working out all the rest.
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps()));
-  const bool is_well = finds_no_poison(params.fault);
+  const bool is_healthy = is_unpoisoned(params.fault);
   const IdBatch first_ids =
       IdBatch::load(params.topk_ids, ShapeOf<Fixed>{params.shape}.top_k() * params.num_tokens, 0);
   const ShapeOf<Fixed> shape{params.shape};
@@ -51,7 +51,7 @@ struct DirectDispatchAsync {
     begin();
     staged.start_loads();  // the first tokens are on their way while the ranks agree where they go
     // False: an earlier step broke and was not reset.
-    if (!counts.count_rows(first_ids, numbers.first_id(), is_well)) return staged.drain_loads();
+    if (!counts.count_rows(first_ids, numbers.first_id(), is_healthy)) return staged.drain_loads();
     counts.send_counts();
     numbers.number_rows();                                      // while the counts are on their way
     if (!counts.collect_counts()) return staged.drain_loads();  // a fault: the host resets everything
@@ -89,10 +89,9 @@ struct DirectDispatchAsync {
          expert_idx += target::num_threads())
       // release MM-10: hands the owner this rank's rows of the expert; pairs with the acquire in
       // dispatch_wait over there, and with who looks at the readiness of an expert before
-      target::st_release(params.signal_scope,
-                         ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                    shape.local_expert(expert_idx), params.my_rank),
-                         StepCell{step, counts.num_rows(expert_idx)}.pack());
+      PeerSignal{params.signal_scope, ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                                 shape.local_expert(expert_idx), params.my_rank)}
+          .publish(StepCell{step, counts.num_rows(expert_idx)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };

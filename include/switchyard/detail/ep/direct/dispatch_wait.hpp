@@ -6,7 +6,7 @@
 #include "switchyard/detail/ep/begin_kernel.hpp"
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
-#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -98,16 +98,16 @@ struct DirectDispatchWait {
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
+      const AwaitedStep<StepCell> signal{params.fault, params.recv_counts.of_rank[params.my_rank] + pair_idx};
       StepCell num_rows{};
       arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
           [&] {
             // acquire MM-10: the rank's rows of this expert; pairs with the release in its finish()
-            return wait_for_step(params.fault, Phase::kDispatchWait, src_rank, expert_idx, step,
-                                 params.recv_counts.of_rank[params.my_rank] + pair_idx, num_rows);
+            return signal.wait_until(step, Phase::kDispatchWait, src_rank, expert_idx, num_rows);
           },
           [] { return true; });
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
 };
 

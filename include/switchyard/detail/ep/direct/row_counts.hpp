@@ -4,7 +4,7 @@
 
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
 #include "switchyard/detail/ep/direct/id_counts.hpp"
-#include "switchyard/detail/ep/direct/wait_for_step.hpp"
+#include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -42,13 +42,13 @@ struct RowCounts {
 
   // Counts this rank's rows per expert; first_id is the first of this block's tokens. Says whether all
   // threads of the block are well.
-  SWITCHYARD_DEVICE bool count_rows(const IdBatch& first_ids, int first_id, bool is_well) const {
+  SWITCHYARD_DEVICE bool count_rows(const IdBatch& first_ids, int first_id, bool is_healthy) const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const IdCounts<Fixed> counts{shape,    params.topk_ids,   params.num_tokens * shape.top_k(),
                                  first_id, shared.num_before, shared.num_from_here};
     const int largest_id = counts.count(first_ids);
     if (kChecked && !shape.is_id(largest_id)) report_bad_id(largest_id);
-    return sync_block_all_well(is_well);
+    return sync_block_all(is_healthy);
   }
   SWITCHYARD_DEVICE uint32_t num_rows(int expert_idx) const {
     return shared.num_before[expert_idx] + shared.num_from_here[expert_idx];
@@ -82,9 +82,9 @@ struct RowCounts {
            cell_idx += target::num_threads())
         // release MM-08: this rank has done with the step before, so its rows and expert output may be
         // written over; pairs with the acquire in collect_counts() over there
-        target::st_release(params.signal_scope,
-                           count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx),
-                           own_cell(cell_idx).pack());
+        PeerSignal{params.signal_scope,
+                   count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx)}
+            .publish(own_cell(cell_idx).pack());
     }
   }
 
@@ -101,22 +101,22 @@ struct RowCounts {
       const int other_rank = idx / cells_per_rank, cell_idx = idx - other_rank * cells_per_rank;
       const int src_rank = other_rank + (other_rank >= params.my_rank);
       const int expert_idx = cell_idx * CountCell::kExperts;
-      const uint64_t* address =
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx);
+      const AwaitedStep<CountCell> signal{
+          params.fault, count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx)};
       CountCell cell{};
       arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
           [&] {
             // acquire MM-08: the rank has done with the step before; pairs with the release in its
             // send_counts()
-            return wait_for_step(params.fault, Phase::kDispatchAsync, src_rank, -1, step, address, cell);
+            return signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, cell);
           },
           [&] {
-            cell = CountCell::unpack(target::ld_acquire_system(address));
+            signal.take(cell);
             return true;
           });
       for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
   SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) const {
     if (count == 0) return;

@@ -5,7 +5,7 @@
 #include "switchyard/detail/ep/combine_rows.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
-#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -49,14 +49,14 @@ struct CombineAsync {
   // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
-    const bool is_well = finds_no_poison<Fixed, LogicMutant::kCombineIgnoresPoison>(params.fault);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineIgnoresPoison>(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
       shared.rows.first[pair_idx] = row_count;
       shared.first_row[pair_idx] = static_cast<uint32_t>(target::ld(counters.row_end(pair_idx))) - row_count;
     }
-    if (!sync_block_all_well(is_well)) return false;
+    if (!sync_block_all(is_healthy)) return false;
     if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
     target::sync_block();
     return has_expert_rows();
@@ -113,9 +113,8 @@ struct CombineAsync {
       const int src_rank = pair_idx % shape.n_ranks();
       // release MM-05: hands the source rank its rows of this expert; pairs with the acquire in its
       // combine_wait
-      target::st_release(params.signal_scope,
-                         counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx)),
-                         uint64_t{shared.rows.count(pair_idx)});
+      PeerSignal{params.signal_scope, counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx))}
+          .publish(shared.rows.count(pair_idx));
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
       target::st_relaxed_device(counters.extra_rows(pair_idx),

@@ -8,7 +8,7 @@
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/row_sum.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
-#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -43,17 +43,16 @@ struct CombineWait {
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kCollectRows);
-    bool arrived = finds_no_poison(params.fault);
+    bool arrived = is_unpoisoned(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;
       // acquire MM-05: the expert's rows; pairs with the release in its owner's signal()
-      arrived &= wait_for(
-          params.fault, {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
-          [&] { return target::ld_acquire_system(my_cell(expert_idx)); },
+      arrived &= AwaitedSignal{params.fault, my_cell(expert_idx)}.wait_until(
+          {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
           [](uint64_t cell) { return cell != kNothingArrived; });
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
 
   SWITCHYARD_DEVICE uint64_t* my_cell(int expert_idx) const {

@@ -6,7 +6,7 @@
 
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/format/token_format.hpp"
-#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -72,13 +72,13 @@ struct DispatchAsync {
   // step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
-    const bool is_well = finds_no_poison<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.fault);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.fault);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
       shared.num_extra_rows[expert_idx] = 0;
     }
-    if (!sync_block_all_well(is_well)) return false;
+    if (!sync_block_all(is_healthy)) return false;
     for (int64_t token_idx = first_token + static_cast<int64_t>(target::thread_idx()) * stride;
          token_idx < params.num_tokens; token_idx += static_cast<int64_t>(target::num_threads()) * stride) {
       for (int k = 0; k < shape.top_k(); ++k) {
@@ -128,8 +128,7 @@ struct DispatchAsync {
          expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
       // release MM-01: publishes this block's copies for the expert; pairs with the acquire in watch()
-      if (count > 0)
-        target::atomic_add_release_device(counters.finished(expert_idx), static_cast<int32_t>(count));
+      if (count > 0) DeviceSignal{counters.finished(expert_idx)}.add(static_cast<int32_t>(count));
     }
   }
 
@@ -205,10 +204,9 @@ struct DispatchAsync {
       if (is_expert) {
         int32_t seen = 0;
         // acquire MM-01: all copies for this expert; pairs with the release at the end of send()
-        finished = wait_for(
+        finished = DeviceSignal{counters.finished(expert_idx)}.wait_until(
             params.fault,
             {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
-            [&] { return target::ld_acquire_device(counters.finished(expert_idx)); },
             [&](int32_t value) {
               return mutate<Fixed, LogicMutant::kSignalsBeforeFinished>(value == expected, true);
             });
@@ -222,10 +220,9 @@ struct DispatchAsync {
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
       // release MM-02: hands the owner everything this rank sent to the expert; pairs with collect_counts()
       // over there
-      target::st_release(params.signal_scope,
-                         counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                     shape.local_expert(expert_idx), params.my_rank),
-                         count.pack());
+      PeerSignal{params.signal_scope, counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
+                                                  shape.local_expert(expert_idx), params.my_rank)}
+          .publish(count.pack());
     }
   }
 

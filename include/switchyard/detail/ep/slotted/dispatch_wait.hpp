@@ -6,7 +6,7 @@
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/format/token_format.hpp"
-#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -62,20 +62,19 @@ struct DispatchWait {
   // Waits until every rank has told how much it sent to every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
-    bool arrived = finds_no_poison(params.fault);
+    bool arrived = is_unpoisoned(params.fault);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint64_t seen = kNothingArrived;
       // acquire MM-02: the rank's messages for this expert; pairs with the release in its watch()
-      arrived &= wait_for(
-          params.fault, {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
-          [&] { return target::ld_acquire_system(my_cell(pair_idx)); },
+      arrived &= AwaitedSignal{params.fault, my_cell(pair_idx)}.wait_until(
+          {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
           [](uint64_t cell) { return cell != kNothingArrived; });
       note_arrivals(pair_idx, seen);
     }
-    return sync_block_all_well(arrived);
+    return sync_block_all(arrived);
   }
 
   // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.

@@ -16,7 +16,7 @@ inline constexpr bool kChecked = true;
 #endif
 
 // What a kernel needs to report a fault, to notice one, and to bound and trace its waits.
-struct FaultChannel {
+struct WaitContext {
   FaultRecord* record;                  // this rank's, in memory that the host can read
   FaultRecord* skipped;                 // the same for a step over capacity, after which steps go on
   uint32_t* poison[MAX_GPUS_PER_NODE];  // of each rank: 0, or 1 + the rank that found a fault

@@ -1,0 +1,55 @@
+// Signals: how a block tells a peer, or another block, that something is complete, and how that one waits.
+// Nothing else publishes what kernels write to other ranks, and nothing else waits for it.
+#pragma once
+
+#include "switchyard/detail/sync/wait.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// A cell in a peer's memory.
+struct PeerSignal {
+  Scope scope;  // as wide as the ranks are apart
+  uint64_t* cell;
+
+  // Returns at once. The peer that sees the value also sees everything that came before in this thread, and
+  // everything that this thread had acquired, by barriers of its block, too: all of that is complete to it.
+  SWITCHYARD_DEVICE void publish(uint64_t value SWITCHYARD_WHERE) const {
+    target::st_release(scope, cell, value SWITCHYARD_PASS_WHERE);
+  }
+};
+
+// The same cell, seen by the rank whose memory it is in.
+struct AwaitedSignal {
+  const WaitContext& context;
+  const uint64_t* cell;
+
+  // Waits until `done(value)`. True: what the peer did before it published `value` is complete to this
+  // thread. False: as wait_for().
+  template <typename Done>
+  SWITCHYARD_DEVICE bool wait_until(const WaitSite& site, uint64_t& value, Done done SWITCHYARD_WHERE) const {
+    return wait_for(
+        context, site, value, [&] { return target::ld_acquire_system(cell SWITCHYARD_PASS_WHERE); }, done);
+  }
+};
+
+// A counter that blocks of one rank add to.
+struct DeviceSignal {
+  int32_t* counter;
+
+  // Publishes what came before in this thread, and what its block did before a barrier, to the blocks of this
+  // rank.
+  SWITCHYARD_DEVICE void add(int32_t value SWITCHYARD_WHERE) const {
+    target::atomic_add_release_device(counter, value SWITCHYARD_PASS_WHERE);
+  }
+
+  // Waits until `done(sum)`. True: what was published with each part of the sum is complete to this thread.
+  // False: as wait_for().
+  template <typename Done>
+  SWITCHYARD_DEVICE bool wait_until(const WaitContext& context, const WaitSite& site, int32_t& sum,
+                                    Done done SWITCHYARD_WHERE) const {
+    return wait_for(
+        context, site, sum, [&] { return target::ld_acquire_device(counter SWITCHYARD_PASS_WHERE); }, done);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET
