@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "switchyard/detail/launch/kernel_table.hpp"
 #include "workload/buffers.hpp"
 #include "workload/host_memory.hpp"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "replay.hpp"
+#include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "workload/workload.hpp"
 

@@ -1,25 +1,12 @@
 // A complete program: four ranks, each token goes to two experts and comes back as their weighted sum.
 // The experts here return what they get, so every token must come back as it was.
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
 
+#include "need.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 using namespace switchyard;
-
-// A value, or the end of the program with the reason.
-template <typename T>
-T need(Result<T> result) {
-  if (result.ok()) return std::move(result).value();
-  std::fprintf(stderr, "%s\n", result.status().to_string().c_str());
-  std::exit(1);
-}
-void need(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.to_string().c_str());
-  std::exit(1);
-}
 
 struct RankData {
   RowBuffers rows;  // where the tokens of all ranks for this rank's experts arrive

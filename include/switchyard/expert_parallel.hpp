@@ -1,8 +1,24 @@
-// ExpertParallel: dispatch and combine for all ranks of a world. Calls enqueue on the rank's stream and
-// return; synchronize() waits and says what went wrong. A step is dispatch then combine, on every rank.
+// ExpertParallel: dispatch and combine for all ranks of a world. A step is a dispatch, then a combine, on
+// every rank:
 //
 //   dispatch(rank, input, output)      = dispatch_async + dispatch_wait in one launch
 //   combine(rank, input, destination)  = combine_async + combine_wait in one launch
+//
+// Ownership. An ExpertParallel owns the memory through which ranks exchange rows, and the row_buffers(). The
+//   caller owns the World, which must outlive it, and everything that an input or output points to.
+// Streams. Every call of a step enqueues one kernel on the rank's own stream (Rank::stream()) and returns: it
+//   runs behind what is on that stream and before what comes behind it. Nothing else is ordered; in
+//   particular, ranks wait for each other only inside the kernels. Calls may be captured (World::capture).
+//   On a GPU all ranks must get to run at once: docs/architecture.md says in which order to enqueue.
+// Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
+//   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
+//   must not overlap with any other for the same rank.
+// Errors. A call that is wrong in itself returns an error that names argument, value and limit; nothing has
+//   been enqueued then, and the right call may follow. What only a kernel can find (a bad id, a peer that
+//   does not come, too little room) is returned by synchronize(); no call hangs for longer than timeout_ns.
+// Lifetimes. What an input or output points to must stay valid until the step has ended on that rank, or as
+//   long as a graph that captured it is launched. Row buffers are valid until the ExpertParallel is destroyed
+//   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks.
 #pragma once
 
 #include <memory>
@@ -11,14 +27,16 @@
 #include <vector>
 
 #include "switchyard/detail/ep/combine_destination.hpp"
-#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/ep/shared_expert_tokens.hpp"
+#include "switchyard/detail/format/format_kind.hpp"
 #include "switchyard/fault.hpp"
 #include "switchyard/trace.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
 
-struct ExchangeSizes;
+struct OwnEpilogue;
+struct OwnFormat;
 struct RowReadiness;
 
 // How rows travel. Slotted: messages go to receive slots and from there to rows; any buffers will do. Direct
@@ -64,6 +82,12 @@ struct ExpertParallelConfig {
   // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
   // the same. Only where the all-to-all is skipped.
   int allreduce_world_size = 0;
+  // A token format of the caller's own, own_format<Format>() of own_kernels.hpp; dispatch_format must be left
+  // bf16. Null: there is none.
+  const OwnFormat* own_format = nullptr;
+  // The type of the epilogues that combine may be given, own_epilogue<Epilogue>(); not where the all-to-all
+  // is skipped, since combine leaves partial sums then. Null: only those of the library.
+  const OwnEpilogue* own_epilogue = nullptr;
 };
 
 // Slotted or direct, and why: what automatic comes to, from what all ranks share.
@@ -106,18 +130,18 @@ struct CombineOutput {
   const int32_t* topk_ids = nullptr;    // as dispatched
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
   int num_tokens = 0;                   // as dispatched
-  CombineDestination destination = {};
+  CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
 };
 
 // Memory for the rows of one rank, owned by ExpertParallel.
 struct RowBuffers {
-  bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where dispatch_format is not bf16
+  bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where rows are not bf16
   int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
-  bf16*
-      expert_outputs;  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place
+  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place.
+  bf16* expert_outputs;
   uint32_t max_rows;
   std::byte* encoded_rows;     // `rows` of any format
-  std::byte* scales;           // null where dispatch_format has none
+  std::byte* scales;           // null where the format has none
   std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
 };
 
@@ -131,6 +155,9 @@ class ExpertParallel {
       World& world, const std::vector<ExpertParallelConfig>& config_of_rank);
   ~ExpertParallel();
 
+  // The calls of a step, in this order: dispatch, or its two halves; combine, or its two halves. A call out
+  // of order is an error that names the one that must come. `_async` sends what this rank has for others;
+  // `_wait` ends when all that others have for it has arrived.
   Status dispatch_async(int rank, const DispatchInput& input);
   Status dispatch_wait(int rank, const DispatchOutput& output);
   Status dispatch(int rank, const DispatchInput& input, const DispatchOutput& output);
@@ -155,10 +182,8 @@ class ExpertParallel {
   // 1, .. and own all experts, n_experts / survivors each; n_experts must be a multiple of their number.
   // Graphs and row buffers of before are no longer valid.
   Status reset(const std::vector<int>& survivors);
-  // For tests and simulations: overwrites what earlier steps left in all receive buffers. Between steps only.
-  Status poison_receive_buffers(uint8_t value);
   // From now on kernels write down when their roles and waits began and ended, as many as fit; once, for the
-  // life of this object. A graph does what was so when it was captured.
+  // life of this object. A graph keeps the tracing mode it was captured with.
   Status enable_trace(uint32_t events_per_block);
   // Waits for all ranks, be the step broken or not, and returns what each wrote since the last call. After a
   // reset() with fewer ranks the trace of those that are gone is gone too.
@@ -182,17 +207,15 @@ class ExpertParallel {
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason.
-  const std::string& protocol_reason() const { return protocol_reason_; }
-  const ExpertParallelConfig& config() const { return config_; }
-  int n_ranks() const { return static_cast<int>(members_.size()); }
-  int n_local_experts() const { return config_.n_experts / n_ranks(); }
+  const std::string& protocol_reason() const;
+  const ExpertParallelConfig& config() const;
+  int n_ranks() const;
+  int n_local_experts() const;
   // Of a rank's rows: the local experts, and the shared one where it is fused.
-  int num_groups() const {
-    return n_local_experts() + (config_.shared_expert == SharedExpert::kFused ? 1 : 0);
-  }
+  int num_groups() const;
   // Tokens of a rank that are its shared expert's rows: all of them, or its share of them.
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
-  int n_sms() const { return config_.n_sms; }
+  int n_sms() const;
   // Rows a rank can receive at the very most: every token of every rank, top_k times, its own once more for
   // the shared expert, and what aligns them.
   uint64_t max_recv_rows() const;
@@ -203,49 +226,12 @@ class ExpertParallel {
   uint64_t bytes_per_rank() const;
 
  private:
-  enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
-  struct RankState;
+  friend struct ExpertParallelTestAccess;
+  struct Impl;
 
-  ExpertParallel(World& world, const ExpertParallelConfig& config);
-  Rank& member(int rank) const { return world_.rank(members_[static_cast<size_t>(rank)]); }
-  EpKernels kernels() const;
-  const DispatchKernels& dispatch_kernels() const;
-  const CombineKernels& combine_kernels() const;
-  Status choose_launch();
-  Result<int> max_resident_blocks() const;
-  LaunchShape launch_shape() const;
-  Status allocate();
-  Status clear_buffers();
-  Status check_early_blocks(int rank, int num_blocks) const;
-  Status check_call(int rank, const char* call, Step required) const;
-  Status check_fault(int rank);
-  Status take_skipped_step(int rank);
-  Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
-  Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
-  EpShape shape_of_rank(int rank) const;
-  // The ranks this one exchanges rows with, itself among them.
-  std::vector<int> peers_of(int rank) const;
-  // And that what has as many entries is there.
-  Status check_tokens(const char* call, int num_tokens, const void* pointer,
-                      const char* name = "topk_ids") const;
-  Scope signal_scope() const;
-  DispatchArguments dispatch_arguments(int rank) const;
-  CombineArguments combine_arguments(int rank) const;
-  WaitContext wait_context(int rank) const;
-  // For kernels that know only the ranks this one exchanges rows with.
-  WaitContext step_wait_context(int rank) const;
-  Status launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
-                         const DispatchInput* input, const DispatchOutput* output);
-  Status launch_combine(CombineKernels::Launch launch, int rank, const char* call, const CombineInput* input,
-                        const CombineOutput* output);
+  explicit ExpertParallel(std::unique_ptr<Impl> impl);
 
-  World& world_;
-  ExpertParallelConfig config_;
-  std::string protocol_reason_;
-  std::unique_ptr<ExchangeSizes> sizes_;
-  std::vector<int> members_;  // the world's rank behind each of ours
-  std::vector<std::unique_ptr<RankState>> ranks_;
-  bool is_traced_ = false;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace switchyard

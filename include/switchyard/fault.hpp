@@ -21,7 +21,8 @@ enum class FaultKind : uint32_t {
   // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks skip the step; none is
   // poisoned, and the next step may follow.
   kOverCapacity,
-  kOtherTokens,  // `late_rank` has `seen` tokens, this one `expected`; all must have the same
+  // `late_rank` has `seen` tokens, this one `expected`; all must have the same.
+  kTokenCountMismatch,
   // src_info sends a row of `expert` back to (k << 32 | token) `seen` of `late_rank`; both halves must be
   // below those of `expected`. The row was sent nowhere.
   kBadSourceInfo,

@@ -10,7 +10,8 @@
 #include <memory>
 #include <optional>
 
-#include "switchyard/detail/launch/matmul_kernels.hpp"
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/gemm/tiled/tuning.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -61,6 +62,7 @@ class GroupedMatmul {
  public:
   // Checks the shape, chooses the tuning, loads the kernel and allocates what its launches need.
   static Result<std::unique_ptr<GroupedMatmul>> create(Rank& rank, const GroupedMatmulShape& shape);
+  ~GroupedMatmul();
 
   // Enqueues the matmul. An output element is the sum over K of exact products, in fp32, in an order that the
   // target sets, rounded once to bf16. It has the same bits from run to run and for every number of blocks.
@@ -68,20 +70,17 @@ class GroupedMatmul {
   Status run(const GroupedMatmulTensors& tensors);
 
   // The shape as given, with num_experts and expected_rows_per_group filled in.
-  const GroupedMatmulShape& shape() const { return shape_; }
-  const MatmulTuning& tuning() const { return kernel_.tuning; }
+  const GroupedMatmulShape& shape() const;
+  const MatmulTuning& tuning() const;
   // The blocks of a launch. The number is even if blocks work in pairs.
-  uint32_t num_blocks() const { return num_blocks_; }
+  uint32_t num_blocks() const;
 
  private:
-  GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel, uint32_t num_blocks);
-  Status check_tensors(const GroupedMatmulTensors& tensors) const;
+  struct Impl;
 
-  Rank& rank_;
-  const GroupedMatmulShape shape_;
-  const MatmulKernel& kernel_;
-  const uint32_t num_blocks_;
-  Buffer<uint32_t> queue_;
+  explicit GroupedMatmul(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace switchyard

@@ -4,10 +4,10 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 const CombineKernels& slotted_fp8_combine_kernels() {
-  return SlottedCombine<RunTimeShape, FP8CombineRows>::kTable;
+  return kCombineKernels<Slotted, RunTimeShape, FP8CombineRows>;
 }
 const CombineKernels& direct_fp8_combine_kernels() {
-  return DirectCombine<RunTimeShape, FP8CombineRows>::kTable;
+  return kCombineKernels<Direct, RunTimeShape, FP8CombineRows>;
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

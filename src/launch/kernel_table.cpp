@@ -33,11 +33,11 @@ constexpr KernelTable all_formats(KernelTable table) {
   table.direct.dispatch = [](TokenFormatKind format) { return kernels_of(format).direct; };
   table.slotted.combine = [](CombineFormat format) {
     return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
-                                         : slotted_bf16_combine_alone<RunTimeShape>(format);
+                                         : bf16_combine_kernels<Slotted, RunTimeShape>(format);
   };
   table.direct.combine = [](CombineFormat format) {
     return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
-                                         : direct_bf16_combine_alone<RunTimeShape>(format);
+                                         : bf16_combine_kernels<Direct, RunTimeShape>(format);
   };
   return table;
 }

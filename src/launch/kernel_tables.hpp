@@ -3,8 +3,8 @@
 
 #include "switchyard/detail/launch/attention_kernels.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/launch/launch_shape.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
-#include "switchyard/detail/target/target.hpp"
 
 namespace switchyard {
 
@@ -18,14 +18,4 @@ const MatmulKernels& matmul_kernels_of();
 
 const TracedKernels& cuda_traced_kernels();  // only in builds with CUDA
 
-inline namespace SWITCHYARD_TARGET {
-
-// What the file that includes this is compiled for.
-#if defined(__CUDACC__)
-inline constexpr Target kThisTarget = Target::kCuda;
-#else
-inline constexpr Target kThisTarget = Target::kHost;
-#endif
-
-}  // namespace SWITCHYARD_TARGET
 }  // namespace switchyard

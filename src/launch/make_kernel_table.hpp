@@ -6,9 +6,7 @@
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
-#include "switchyard/detail/launch/launch_all_reduce.hpp"
-#include "switchyard/detail/launch/make_combine_kernels.hpp"
-#include "switchyard/detail/launch/make_dispatch_kernels.hpp"
+#include "switchyard/detail/launch/make_ep_kernels.hpp"
 #include "switchyard/detail/sync/check_output.hpp"
 #include "switchyard/detail/sync/time_stamp.hpp"
 #include "switchyard/detail/testing/stall.hpp"
@@ -40,12 +38,12 @@ inline Status load_plain_kernels() {
 }
 
 // bf16 only.
-template <FixedShape Slotted, FixedShape Direct>
+template <FixedShape ForSlotted, FixedShape ForDirect>
 constexpr KernelTable make_kernel_table() {
   return {
       .load = &load_plain_kernels,
-      .slotted = {&slotted_bf16_alone<Slotted>, &slotted_bf16_combine_alone<Slotted>, kAllReduce<Slotted>},
-      .direct = {&direct_bf16_alone<Direct>, &direct_bf16_combine_alone<Direct>, kAllReduce<Direct>},
+      .slotted = kBF16Kernels<Slotted, ForSlotted>,
+      .direct = kBF16Kernels<Direct, ForDirect>,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

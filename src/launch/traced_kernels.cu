@@ -1,18 +1,13 @@
 // The kernels of both protocols once more, such as can trace, for CUDA.
 #define SWITCHYARD_TRACED
-#include "switchyard/detail/launch/launch_all_reduce.hpp"
-#include "switchyard/detail/launch/make_combine_kernels.hpp"
-#include "switchyard/detail/launch/make_dispatch_kernels.hpp"
+#include "switchyard/detail/launch/make_ep_kernels.hpp"
 
 namespace switchyard {
 
 const TracedKernels& cuda_traced_kernels();
 const TracedKernels& cuda_traced_kernels() {
-  static constexpr TracedKernels kKernels{
-      .slotted = {&slotted_bf16_alone<RunTimeShape>, &slotted_bf16_combine_alone<RunTimeShape>,
-                  kAllReduce<RunTimeShape>},
-      .direct = {&direct_bf16_alone<RunTimeShape>, &direct_bf16_combine_alone<RunTimeShape>,
-                 kAllReduce<RunTimeShape>}};
+  static constexpr TracedKernels kKernels{.slotted = kBF16Kernels<Slotted, RunTimeShape>,
+                                          .direct = kBF16Kernels<Direct, RunTimeShape>};
   return kKernels;
 }
 

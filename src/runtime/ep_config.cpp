@@ -34,17 +34,58 @@ Status check_input_scales(const ExpertParallelConfig& config) {
   if (!is_input_scale(config.input_scale))
     return invalid_argument("input_scale is %g; it must be 2^-100..2^100", config.input_scale);
   const std::vector<float>& scales = config.expert_input_scales;
-  const int num_wanted = info_of(config.dispatch_format).encodes_by_expert ? config.n_experts : 0;
+  const int num_wanted = format_layout(config).encodes_by_expert ? config.n_experts : 0;
   if (static_cast<int>(scales.size()) != num_wanted)
     return invalid_argument("expert_input_scales has %zu entries; format %s needs %d", scales.size(),
-                            to_string(config.dispatch_format), num_wanted);
+                            format_layout(config).name, num_wanted);
   for (size_t i = 0; i < scales.size(); ++i)
     if (!is_input_scale(scales[i]))
       return invalid_argument("expert_input_scales[%zu] is %g; it must be 2^-100..2^100", i, scales[i]);
   return Status();
 }
 
+Status check_own_format(const ExpertParallelConfig& config) {
+  if (config.dispatch_format != TokenFormatKind::kBF16)
+    return invalid_argument("dispatch_format is %s; it must be left bf16 where own_format is given",
+                            to_string(config.dispatch_format));
+  if (config.own_format->layout == nullptr || config.own_format->slotted == nullptr)
+    return invalid_argument("own_format has no kernels; own_format<Format>() makes one that has");
+  const FormatLayout layout = format_layout(config);
+  if (config.protocol == Protocol::kDirect && config.own_format->direct == nullptr)
+    return invalid_argument("protocol is direct; own_format %s is no DirectFormat: only slotted carries it",
+                            layout.name);
+  if (layout.encoded_bytes == 0 || layout.encoded_bytes % 16 != 0)
+    return invalid_argument(
+        "own_format %s: encoded_bytes() is %u with hidden %d; it must be a multiple of 16", layout.name,
+        layout.encoded_bytes, config.hidden);
+  if (config.own_format->direct != nullptr && layout.row_bytes % 16 != 0)
+    return invalid_argument("own_format %s: row_bytes() is %u with hidden %d; it must be a multiple of 16",
+                            layout.name, layout.row_bytes, config.hidden);
+  if (layout.row_alignment == 0)
+    return invalid_argument("own_format %s: row_alignment() is 0; it must be at least 1", layout.name);
+  return Status();
+}
+
 }  // namespace
+
+FormatLayout format_layout(const ExpertParallelConfig& config) {
+  if (config.own_format != nullptr) return config.own_format->layout(config.hidden);
+  const TokenFormatInfo info = info_of(config.dispatch_format);
+  return {.name = info.name,
+          .encoded_bytes = info.encoded_bytes(config.hidden),
+          .row_bytes = info.row_bytes(config.hidden),
+          .scales_bytes = static_cast<uint32_t>(info.num_scales(config.hidden) * info.scale_bytes),
+          .row_alignment = info.row_alignment,
+          .encodes_by_expert = info.encodes_by_expert,
+          .interleaves_rows = info.interleaves_rows(),
+          .has_tiled_scales = info.placement == ScalePlacement::kTiled};
+}
+
+CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows) {
+  return config.own_format != nullptr
+             ? config.own_format->scale_tensor_bytes(max_rows, config.hidden)
+             : info_of(config.dispatch_format).scale_tensor_bytes(max_rows, config.hidden);
+}
 
 Status validate(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_experts", config.n_experts, 1, kMaxExperts));
@@ -60,6 +101,10 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
+  if (config.own_format != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_own_format(config));
+  if (config.own_epilogue != nullptr && config.routing == Routing::kSkipAllToAll)
+    return invalid_argument(
+        "own_epilogue must be null where the all-to-all is skipped: combine leaves partial sums there");
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
   if (config.routing == Routing::kAllToAll && config.allreduce_world_size != 0)
     return invalid_argument("allreduce_world_size is %d; it must be 0 where tokens are exchanged",
@@ -111,6 +156,9 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
     if (expected != seen)
       return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
                               rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
+  if (first.own_format != other.own_format || first.own_epilogue != other.own_epilogue)
+    return invalid_argument("rank %d has another configuration than rank 0: %s differs", rank,
+                            first.own_format != other.own_format ? "own_format" : "own_epilogue");
   if (first.expert_input_scales != other.expert_input_scales)
     return invalid_argument("rank %d has another configuration than rank 0: expert_input_scales differ",
                             rank);
@@ -144,7 +192,7 @@ uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
   const bool has_shared = config.shared_expert == SharedExpert::kFused;
   const uint64_t num_groups = static_cast<uint64_t>(config.n_experts / n_ranks) + (has_shared ? 1 : 0);
   return (has_shared ? static_cast<uint64_t>(config.max_tokens_per_rank) : 0) +
-         num_groups * (info_of(config.dispatch_format).row_alignment - 1);
+         num_groups * (format_layout(config).row_alignment - 1);
 }
 
 }  // namespace
@@ -168,6 +216,9 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
 
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {
   if (config.protocol != Protocol::kAutomatic) return {config.protocol, "asked for"};
+  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+    return {Protocol::kSlotted,
+            "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
   // Where so many must have told each other their counts before the first of so few rows moves, the slotted
   // protocol, which sends at once, is ahead; measured in docs/performance.md.
   constexpr int kMostRanks = 32, kFewTokens = 4;

@@ -2,11 +2,16 @@
 #pragma once
 
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/launch/own_format.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 namespace switchyard {
 
 Status validate(const ExpertParallelConfig& config, int n_ranks);
+
+// Of what tokens are sent as: one of the library's formats, or the caller's own.
+FormatLayout format_layout(const ExpertParallelConfig& config);
+CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);
 
 // One configuration serves all ranks, so all of it must be the same.
 Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank);

@@ -14,7 +14,7 @@ uint32_t ExchangeSizes::token_bytes(const ExpertParallelConfig& config) {
   return static_cast<uint32_t>(config.hidden) * static_cast<uint32_t>(sizeof(bf16));
 }
 uint32_t ExchangeSizes::encoded_bytes(const ExpertParallelConfig& config) {
-  return info_of(config.dispatch_format).encoded_bytes(config.hidden);
+  return format_layout(config).encoded_bytes;
 }
 uint32_t ExchangeSizes::combine_bytes(const ExpertParallelConfig& config) {
   return combine_row_bytes(config.combine_format, config.hidden);
@@ -29,18 +29,17 @@ namespace {
 // after the other.
 Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   constexpr uint64_t kAlignment = 256;
-  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const FormatLayout format = format_layout(config);
   sizes.has_encoded_outputs =
       config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
   const uint32_t output_bytes =
       sizes.has_encoded_outputs ? ExchangeSizes::combine_bytes(config) : ExchangeSizes::token_bytes(config);
-  const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows();
-  const TokenScalesLayout token_scales{
-      config.max_tokens_per_rank, config.top_k, format.encodes_by_expert,
-      align_up(static_cast<uint32_t>(format.num_scales(config.hidden) * format.scale_bytes), 16u)};
+  const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows;
+  const TokenScalesLayout token_scales{config.max_tokens_per_rank, config.top_k, format.encodes_by_expert,
+                                       align_up(format.scales_bytes, 16u)};
   const CheckedSize parts[] = {
-      CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes(config.hidden)),
-      format.scale_tensor_bytes(static_cast<uint32_t>(sizes.row_capacity), config.hidden),
+      CheckedSize(sizes.row_capacity) * CheckedSize(format.row_bytes),
+      scale_tensor_bytes(config, static_cast<uint32_t>(sizes.row_capacity)),
       stages_scales ? token_scales.bytes() : CheckedSize(0),
       CheckedSize(stages_scales ? sizes.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(sizes.row_capacity) * CheckedSize(output_bytes)};
@@ -61,6 +60,7 @@ Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
     *ends[i] = end.value();
   }
   sizes.has_scales = parts[1].value() > 0;
+  sizes.has_bf16_rows = config.own_format == nullptr && config.dispatch_format == TokenFormatKind::kBF16;
   return Status();
 }
 
@@ -152,7 +152,7 @@ Status ExchangeMemory::allocate_rows(Device& device, const ExchangeSizes& sizes)
 RowBuffers ExchangeMemory::row_buffers(const ExchangeSizes& sizes) const {
   std::byte* rows = row_memory.as<std::byte>();
   if (rows == nullptr) return {};
-  return {.rows = sizes.has_scales ? nullptr : reinterpret_cast<bf16*>(rows),
+  return {.rows = sizes.has_bf16_rows ? reinterpret_cast<bf16*>(rows) : nullptr,
           .src_info = src_info.as<int32_t>(),
           .expert_outputs = sizes.has_encoded_outputs
                                 ? nullptr
@@ -196,18 +196,18 @@ Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
   return Status();
 }
 
-void ExchangeMemory::show(size_t rank, DispatchArguments& arguments) const {
+void ExchangeMemory::share_as(size_t rank, DispatchCall& call) const {
   const bool is_direct = protocol == Protocol::kDirect;
-  arguments.recv_bufs.of_rank[rank] = (is_direct ? row_memory : dispatch_recv).as<std::byte>();
-  arguments.recv_counts.of_rank[rank] = dispatch_counts.as<uint64_t>();
-  arguments.count_tables.of_rank[rank] = count_table.as<uint64_t>();
-  arguments.src_infos.of_rank[rank] = src_info.as<int32_t>();
+  call.step.recv_bufs.of_rank[rank] = (is_direct ? row_memory : dispatch_recv).as<std::byte>();
+  call.step.recv_counts.of_rank[rank] = dispatch_counts.as<uint64_t>();
+  call.direct.count_tables.of_rank[rank] = count_table.as<uint64_t>();
+  call.direct.src_infos.of_rank[rank] = src_info.as<int32_t>();
 }
 
-void ExchangeMemory::show(size_t rank, CombineArguments& arguments) const {
+void ExchangeMemory::share_as(size_t rank, CombineCall& call) const {
   const bool is_direct = protocol == Protocol::kDirect;
-  arguments.recv_bufs.of_rank[rank] = (is_direct ? row_memory : combine_recv).as<std::byte>();
-  arguments.recv_counts.of_rank[rank] = combine_counts.as<uint64_t>();
+  call.step.recv_bufs.of_rank[rank] = (is_direct ? row_memory : combine_recv).as<std::byte>();
+  call.step.recv_counts.of_rank[rank] = combine_counts.as<uint64_t>();
 }
 
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 // The memory through which ranks exchange tokens: what each rank of a protocol has of it.
 #pragma once
 
+#include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 namespace switchyard {
@@ -9,7 +10,7 @@ namespace switchyard {
 struct ExchangeSizes {
   uint64_t row_capacity;  // rows
   uint64_t rows, src_info;
-  bool has_scales, has_encoded_outputs;
+  bool has_bf16_rows, has_scales, has_encoded_outputs;
   uint64_t scales_offset, token_scales_offset, scale_sources_offset, expert_outputs_offset;  // in `rows`
   uint64_t dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   uint64_t send, reduce_values, reduce_cells;
@@ -53,9 +54,9 @@ struct ExchangeMemory {
   // Overwrites what earlier steps left to receive.
   Status overwrite(const Rank& owner, uint8_t value) const;
 
-  // Fills in what rank `rank`, whose memory this is, shows to its peers.
-  void show(size_t rank, DispatchArguments& arguments) const;
-  void show(size_t rank, CombineArguments& arguments) const;
+  // Fills in what the peers of rank `rank`, whose memory this is, may write and read of it.
+  void share_as(size_t rank, DispatchCall& call) const;
+  void share_as(size_t rank, CombineCall& call) const;
 };
 
 }  // namespace switchyard

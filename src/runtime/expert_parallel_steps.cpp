@@ -1,7 +1,7 @@
-// The calls of a step: what each is checked against, the arguments of its kernel, the launch.
+// The calls of a step. Each is checked, filled in and enqueued.
 #include <numeric>
 
-#include "expert_parallel_state.hpp"
+#include "expert_parallel_impl.hpp"
 
 namespace switchyard {
 namespace {
@@ -15,20 +15,20 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
 
 }  // namespace
 
-WaitContext ExpertParallel::wait_context(int rank) const {
+WaitContext ExpertParallel::Impl::wait_context(int rank) const {
   WaitContext context{};
-  context.record = ranks_[static_cast<size_t>(rank)]->memory.fault.as<FaultRecord>();
+  context.record = state(rank).memory.fault.as<FaultRecord>();
   context.skipped = context.record + 1;
-  for (size_t peer = 0; peer < ranks_.size(); ++peer)
-    context.poison[peer] = ranks_[peer]->memory.poison.as<uint32_t>();
+  for (size_t peer = 0; peer < ranks.size(); ++peer)
+    context.poison[peer] = ranks[peer]->memory.poison.as<uint32_t>();
   context.my_rank = rank;
   context.n_ranks = n_ranks();
-  context.timeout_ns = config_.timeout_ns;
-  if (const auto& trace = ranks_[static_cast<size_t>(rank)]->trace) context.trace = trace->buffer();
+  context.timeout_ns = config.timeout_ns;
+  if (const auto& trace = state(rank).trace) context.trace = trace->buffer();
   return context;
 }
 
-WaitContext ExpertParallel::step_wait_context(int rank) const {
+WaitContext ExpertParallel::Impl::step_wait_context(int rank) const {
   WaitContext context = wait_context(rank);
   context.first_rank = peers_of(rank).front();
   context.first_expert = shape_of_rank(rank).first_expert;
@@ -36,29 +36,29 @@ WaitContext ExpertParallel::step_wait_context(int rank) const {
 }
 
 // The emulator takes every rank for a device of its own.
-Scope ExpertParallel::signal_scope() const {
+Scope ExpertParallel::Impl::signal_scope() const {
   for (int rank = 0; rank < n_ranks(); ++rank)
-    if (world_.target() == Target::kHost || &member(rank).device() != &member(0).device())
+    if (world.target() == Target::kHost || &member(rank).device() != &member(0).device())
       return Scope::kSystem;
   return Scope::kDevice;
 }
 
-EpShape ExpertParallel::shape_of_rank(int rank) const {
-  EpShape shape = shape_of(config_, n_ranks());
-  if (config_.routing == Routing::kSkipAllToAll) shape.first_expert = rank * n_local_experts();
+EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
+  EpShape shape = shape_of(config, n_ranks());
+  if (config.routing == Routing::kSkipAllToAll) shape.first_expert = rank * n_local_experts();
   return shape;
 }
 
-std::vector<int> ExpertParallel::peers_of(int rank) const {
-  if (config_.routing == Routing::kSkipAllToAll) return {rank};
-  std::vector<int> peers(ranks_.size());
+std::vector<int> ExpertParallel::Impl::peers_of(int rank) const {
+  if (config.routing == Routing::kSkipAllToAll) return {rank};
+  std::vector<int> peers(ranks.size());
   std::iota(peers.begin(), peers.end(), 0);
   return peers;
 }
 
-SharedExpertTokens ExpertParallel::shared_expert_tokens(int rank, int num_tokens) const {
-  if (config_.shared_expert == SharedExpert::kNone) return {};
-  if (config_.routing == Routing::kAllToAll)
+SharedExpertTokens ExpertParallel::Impl::shared_expert_tokens(int rank, int num_tokens) const {
+  if (config.shared_expert == SharedExpert::kNone) return {};
+  if (config.routing == Routing::kAllToAll)
     return {.num_groups = 1, .first_token = 0, .num_tokens = num_tokens};
   const auto first_of = [&](int r) {
     return static_cast<int>(static_cast<int64_t>(num_tokens) * r / n_ranks());
@@ -66,43 +66,14 @@ SharedExpertTokens ExpertParallel::shared_expert_tokens(int rank, int num_tokens
   return {.num_groups = 1, .first_token = first_of(rank), .num_tokens = first_of(rank + 1) - first_of(rank)};
 }
 
-DispatchArguments ExpertParallel::dispatch_arguments(int rank) const {
-  DispatchArguments arguments{};
-  arguments.shape = shape_of_rank(rank);
-  const std::vector<int> peers = peers_of(rank);
-  arguments.my_rank = peers.size() == 1 ? 0 : rank;
-  arguments.signal_scope = signal_scope();
-  for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
-  const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
-  arguments.ep_counters = own.ep_counters(arguments.shape);
-  arguments.row_of = own.row_of.as<uint32_t>();
-  arguments.max_rows = static_cast<uint32_t>(sizes_->row_capacity);
-  arguments.scales_offset = sizes_->scales_offset;
-  arguments.token_scales_offset = sizes_->token_scales_offset;
-  arguments.scale_sources_offset = sizes_->scale_sources_offset;
-  arguments.send_buf = own.send.as<std::byte>();
-  arguments.fault = step_wait_context(rank);
-  return arguments;
+Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
+  if (rank >= 0 && rank < n_ranks()) return Status();
+  return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
 }
 
-CombineArguments ExpertParallel::combine_arguments(int rank) const {
-  CombineArguments arguments{};
-  arguments.shape = shape_of_rank(rank);
-  const std::vector<int> peers = peers_of(rank);
-  arguments.my_rank = peers.size() == 1 ? 0 : rank;
-  arguments.signal_scope = signal_scope();
-  for (size_t i = 0; i < peers.size(); ++i) ranks_[static_cast<size_t>(peers[i])]->memory.show(i, arguments);
-  const ExchangeMemory& own = ranks_[static_cast<size_t>(rank)]->memory;
-  arguments.ep_counters = own.ep_counters(arguments.shape);
-  arguments.row_of = own.row_of.as<uint32_t>();
-  arguments.fault = step_wait_context(rank);
-  return arguments;
-}
-
-Status ExpertParallel::check_call(int rank, const char* call, Step required) const {
-  if (rank < 0 || rank >= n_ranks())
-    return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
-  const RankState& state = *ranks_[static_cast<size_t>(rank)];
+Status ExpertParallel::Impl::check_call(int rank, const char* call, Step required) const {
+  SWITCHYARD_RETURN_IF_ERROR(check_rank(call, rank));
+  const RankState& state = this->state(rank);
   if (!state.failure.ok())
     return failed_precondition("%s: the last step of rank %d failed (%s); call reset() first", call, rank,
                                state.failure.message().c_str());
@@ -118,17 +89,18 @@ Status ExpertParallel::check_call(int rank, const char* call, Step required) con
   return failed_precondition("%s on rank %d after %s; next must come %s", call, rank, last, next);
 }
 
-Status ExpertParallel::check_tokens(const char* call, int num_tokens, const void* pointer,
-                                    const char* name) const {
-  if (num_tokens < 0 || num_tokens > config_.max_tokens_per_rank)
+// And that what has as many entries is there.
+Status ExpertParallel::Impl::check_tokens(const char* call, int num_tokens, const void* pointer,
+                                          const char* name) const {
+  if (num_tokens < 0 || num_tokens > config.max_tokens_per_rank)
     return invalid_argument("%s: num_tokens is %d; it must be 0..%d (max_tokens_per_rank)", call, num_tokens,
-                            config_.max_tokens_per_rank);
+                            config.max_tokens_per_rank);
   return num_tokens == 0 ? Status() : check_pointer(call, name, pointer);
 }
 
 // Peers write rows, and read expert output, in memory that all of them know.
-Status ExpertParallel::check_rows(int rank, const char* call, const DispatchOutput& output) const {
-  const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
+Status ExpertParallel::Impl::check_rows(int rank, const char* call, const DispatchOutput& output) const {
+  const RowBuffers own = state(rank).memory.row_buffers(sizes);
   if (output.rows == nullptr && output.src_info == nullptr) return Status();
   if (output.rows != own.encoded_rows || output.src_info != own.src_info || output.max_rows != own.max_rows ||
       output.scales != own.scales)
@@ -138,10 +110,10 @@ Status ExpertParallel::check_rows(int rank, const char* call, const DispatchOutp
         call, rank);
   return Status();
 }
-Status ExpertParallel::check_expert_rows(int rank, const char* call, const void* expert_rows) const {
-  const RowBuffers own = ranks_[static_cast<size_t>(rank)]->memory.row_buffers(*sizes_);
+Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const void* expert_rows) const {
+  const RowBuffers own = state(rank).memory.row_buffers(sizes);
   if (expert_rows == nullptr) return Status();
-  if (sizes_->has_encoded_outputs) {
+  if (sizes.has_encoded_outputs) {
     if (expert_rows == own.encoded_outputs) return Status();
     return invalid_argument(
         "%s: expert_rows must be the encoded_outputs of row_buffers(%d): the direct protocol's peers read "
@@ -156,150 +128,226 @@ Status ExpertParallel::check_expert_rows(int rank, const char* call, const void*
   return Status();
 }
 
-Status ExpertParallel::launch_dispatch(DispatchKernels::Launch launch, int rank, const char* call,
-                                       const DispatchInput* input, const DispatchOutput* output) {
-  SWITCHYARD_RETURN_IF_ERROR(check_call(rank, call, input != nullptr ? Step::kIdle : Step::kDispatchSent));
-  RankState& state = *ranks_[static_cast<size_t>(rank)];
-  DispatchArguments arguments = dispatch_arguments(rank);
-  FormatTensors tensors{.max_rows = arguments.max_rows,
-                        .tensor_scale = config_.input_scale,
-                        .expert_scales = state.memory.expert_scales.as<float>()};
-  arguments.num_tokens = state.num_tokens;
-  if (input != nullptr) {
-    SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input->num_tokens, input->topk_ids));
-    if (input->num_tokens > 0) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "tokens", input->tokens));
-    arguments.num_tokens = input->num_tokens;
-    arguments.input_tokens = input->tokens;
-    arguments.topk_ids = input->topk_ids;
+Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& input) const {
+  SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input.num_tokens, input.topk_ids));
+  return input.num_tokens > 0 ? check_pointer(call, "tokens", input.tokens) : Status();
+}
+
+Status ExpertParallel::Impl::check_output(int rank, const char* call, const DispatchOutput& output) const {
+  if (is_direct()) {
+    SWITCHYARD_RETURN_IF_ERROR(check_rows(rank, call, output));
+  } else if (output.max_rows > 0) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output.rows));
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output.src_info));
+    if (sizes.has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output.scales));
   }
-  if (output != nullptr) {
-    if (config_.protocol == Protocol::kDirect) {
-      SWITCHYARD_RETURN_IF_ERROR(check_rows(rank, call, *output));
-    } else {
-      if (output->max_rows > 0) {
-        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output->rows));
-        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output->src_info));
-        if (sizes_->has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output->scales));
-      }
-      arguments.max_rows = output->max_rows;
-    }
-    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output->row_offsets));
-    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output->expert_ids));
-    if (output->scale_row_offsets != nullptr &&
-        info_of(config_.dispatch_format).placement != ScalePlacement::kTiled)
-      return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
-                              to_string(config_.dispatch_format));
-    if (output->scale_row_offsets != nullptr)
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scale_row_offsets", output->scale_row_offsets));
-    tensors.scale_row_offsets = output->scale_row_offsets;
-    tensors.rows = static_cast<std::byte*>(output->rows);
-    tensors.scales = static_cast<std::byte*>(output->scales);
-    tensors.max_rows = arguments.max_rows;
-    arguments.row_offsets = output->row_offsets;
-    arguments.expert_ids = output->expert_ids;
-    arguments.src_info = output->src_info;
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output.row_offsets));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output.expert_ids));
+  if (output.scale_row_offsets == nullptr) return Status();
+  if (!format_layout(config).has_tiled_scales)
+    return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
+                            format_layout(config).name);
+  return check_pointer(call, "scale_row_offsets", output.scale_row_offsets);
+}
+
+Status ExpertParallel::Impl::check_input(int rank, const char* call, const CombineInput& input) const {
+  // A rank that received nothing may pass null; that it did is known on the device only.
+  if (is_direct()) {
+    if (input.expert_rows == nullptr) return Status();
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input.expert_rows));
+    return check_expert_rows(rank, call, input.expert_rows);
   }
-  arguments.shared_expert = shared_expert_tokens(rank, arguments.num_tokens);
-  SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), arguments, tensors));
-  if (input != nullptr) state.num_tokens = input->num_tokens;
-  state.step = output != nullptr ? Step::kDispatched : Step::kDispatchSent;
+  const bool has_shared_rows = shared_expert_tokens(rank, state(rank).num_tokens).num_tokens > 0;
+  if (input.expert_rows == nullptr && !has_shared_rows) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input.expert_rows));
+  return worst_case_rows(config, n_ranks()) > 0 ? check_pointer(call, "src_info", input.src_info) : Status();
+}
+
+Status ExpertParallel::Impl::check_output(int rank, const char* call, const CombineOutput& output) const {
+  const CombineDestination& destination = output.destination;
+  SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output.num_tokens, output.topk_ids));
+  if (output.num_tokens != state(rank).num_tokens)
+    return invalid_argument("%s: num_tokens is %d; this step dispatched %d", call, output.num_tokens,
+                            state(rank).num_tokens);
+  if (config.shared_expert == SharedExpert::kFused && destination.reduction == CombineReduction::kUnreduced)
+    return invalid_argument("%s: with a shared expert there is no unreduced output", call);
+  const bool has_own_epilogue = destination.reduction == CombineReduction::kOwnEpilogue;
+  if (has_own_epilogue) SWITCHYARD_RETURN_IF_ERROR(check_epilogue(call, destination));
+  if (output.num_tokens == 0) return Status();
+  if (!has_own_epilogue) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "output", destination.output));
+  return destination.reduction == CombineReduction::kUnreduced
+             ? Status()
+             : check_pointer(call, "topk_weights", output.topk_weights);
+}
+
+Status ExpertParallel::Impl::check_epilogue(const char* call, const CombineDestination& destination) const {
+  if (config.own_epilogue == nullptr)
+    return invalid_argument("%s: the destination has an epilogue, but the configuration has no own_epilogue",
+                            call);
+  if (destination.epilogue_kernels != config.own_epilogue)
+    return invalid_argument("%s: the epilogue is of another type than the own_epilogue of the configuration",
+                            call);
+  if (destination.epilogue == nullptr)
+    return invalid_argument("%s: epilogue is null; own_destination(epilogue) fills it in", call);
   return Status();
+}
+
+DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) const {
+  DispatchCall call{};
+  const std::vector<int> peers = peers_of(rank);
+  for (size_t i = 0; i < peers.size(); ++i) state(peers[i]).memory.share_as(i, call);
+  const ExchangeMemory& own = state(rank).memory;
+  DispatchStep& step = call.step;
+  step.shape = shape_of_rank(rank);
+  step.my_rank = peers.size() == 1 ? 0 : rank;
+  step.signal_scope = signal_scope();
+  step.num_tokens = num_tokens;
+  step.shared_expert = shared_expert_tokens(rank, num_tokens);
+  step.max_rows = static_cast<uint32_t>(sizes.row_capacity);
+  step.ep_counters = own.ep_counters(step.shape);
+  step.fault = step_wait_context(rank);
+  call.slotted.send_buf = own.send.as<std::byte>();
+  call.direct.row_of = own.row_of.as<uint32_t>();
+  call.direct.scales_offset = sizes.scales_offset;
+  call.direct.token_scales_offset = sizes.token_scales_offset;
+  call.direct.scale_sources_offset = sizes.scale_sources_offset;
+  call.tensors.max_rows = step.max_rows;
+  call.tensors.tensor_scale = config.input_scale;
+  call.tensors.expert_scales = own.expert_scales.as<float>();
+  return call;
+}
+
+void ExpertParallel::Impl::fill_in(const DispatchInput& input, DispatchCall& call) const {
+  call.step.input_tokens = input.tokens;
+  call.step.topk_ids = input.topk_ids;
+}
+
+void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& call) const {
+  if (!is_direct()) call.step.max_rows = output.max_rows;
+  call.step.row_offsets = output.row_offsets;
+  call.step.expert_ids = output.expert_ids;
+  call.step.src_info = output.src_info;
+  call.tensors.rows = static_cast<std::byte*>(output.rows);
+  call.tensors.scales = static_cast<std::byte*>(output.scales);
+  call.tensors.max_rows = call.step.max_rows;
+  call.tensors.scale_row_offsets = output.scale_row_offsets;
+}
+
+CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
+  CombineCall call{};
+  const std::vector<int> peers = peers_of(rank);
+  for (size_t i = 0; i < peers.size(); ++i) state(peers[i]).memory.share_as(i, call);
+  const RankState& own = state(rank);
+  CombineStep& step = call.step;
+  step.shape = shape_of_rank(rank);
+  step.my_rank = peers.size() == 1 ? 0 : rank;
+  step.signal_scope = signal_scope();
+  step.num_tokens = own.num_tokens;
+  step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
+  step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
+  step.ep_counters = own.memory.ep_counters(step.shape);
+  step.fault = step_wait_context(rank);
+  call.direct.row_of = own.memory.row_of.as<uint32_t>();
+  return call;
+}
+
+void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineCall& call) const {
+  call.step.expert_rows = input.expert_rows;
+  call.step.src_info = input.src_info;
+  if (!is_direct() || input.expert_rows != nullptr) return;
+  const RowBuffers own = state(rank).memory.row_buffers(sizes);
+  call.step.expert_rows =
+      sizes.has_encoded_outputs ? static_cast<const void*>(own.encoded_outputs) : own.expert_outputs;
+}
+
+void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& call) const {
+  call.step.topk_ids = output.topk_ids;
+  call.step.topk_weights = output.topk_weights;
+  call.destination = output.destination;
+}
+
+const CombineKernels& ExpertParallel::Impl::combine_to(const CombineOutput& output) const {
+  return output.destination.reduction == CombineReduction::kOwnEpilogue ? *kernels.own_combine
+                                                                        : *kernels.combine;
 }
 
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
-  return launch_dispatch(dispatch_kernels().async, rank, "dispatch_async", &input, nullptr);
-}
-Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
-  return launch_dispatch(dispatch_kernels().wait, rank, "dispatch_wait", nullptr, &output);
-}
-Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
-  return launch_dispatch(dispatch_kernels().fused, rank, "dispatch", &input, &output);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
+  DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
+  impl_->fill_in(input, call);
+  return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent);
 }
 
-Status ExpertParallel::launch_combine(CombineKernels::Launch launch, int rank, const char* call,
-                                      const CombineInput* input, const CombineOutput* output) {
-  SWITCHYARD_RETURN_IF_ERROR(
-      check_call(rank, call, input != nullptr ? Step::kDispatched : Step::kCombineSent));
-  RankState& state = *ranks_[static_cast<size_t>(rank)];
-  CombineArguments arguments = combine_arguments(rank);
-  CombineDestination destination;
-  if (input != nullptr) {
-    arguments.expert_rows = input->expert_rows;
-    arguments.src_info = input->src_info;
-    // A rank that received nothing may pass null; that it did is known on the device only.
-    const bool has_shared_rows = shared_expert_tokens(rank, state.num_tokens).num_tokens > 0;
-    if (input->expert_rows != nullptr || (has_shared_rows && config_.protocol == Protocol::kSlotted))
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input->expert_rows));
-    if (config_.protocol == Protocol::kSlotted && input->expert_rows != nullptr && max_recv_rows() > 0)
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", input->src_info));
-    if (config_.protocol == Protocol::kDirect) {
-      SWITCHYARD_RETURN_IF_ERROR(check_expert_rows(rank, call, input->expert_rows));
-      if (input->expert_rows == nullptr) {
-        const RowBuffers rows = state.memory.row_buffers(*sizes_);
-        arguments.expert_rows = sizes_->has_encoded_outputs ? static_cast<const void*>(rows.encoded_outputs)
-                                                            : rows.expert_outputs;
-      }
-    }
-  } else {
-    arguments.expert_rows = state.expert_rows;  // the shared expert's are among them
-  }
-  if (output != nullptr) {
-    SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output->num_tokens, output->topk_ids));
-    if (output->num_tokens != state.num_tokens)
-      return invalid_argument("%s: num_tokens is %d; this step dispatched %d", call, output->num_tokens,
-                              state.num_tokens);
-    if (config_.shared_expert == SharedExpert::kFused &&
-        output->destination.reduction == CombineReduction::kUnreduced)
-      return invalid_argument("%s: with a shared expert there is no unreduced output", call);
-    if (output->num_tokens > 0) {
-      SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "output", output->destination.output));
-      if (output->destination.reduction == CombineReduction::kWeighted)
-        SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "topk_weights", output->topk_weights));
-    }
-    arguments.num_tokens = output->num_tokens;
-    arguments.topk_ids = output->topk_ids;
-    arguments.topk_weights = output->topk_weights;
-    destination = output->destination;
-  }
-  arguments.shared_expert = shared_expert_tokens(rank, state.num_tokens);
-  SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), arguments, destination));
-  state.expert_rows = arguments.expert_rows;
-  state.step = output != nullptr ? Step::kIdle : Step::kCombineSent;
-  return Status();
+Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_wait", Impl::Step::kDispatchSent));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "dispatch_wait", output));
+  DispatchCall call = impl_->make_dispatch_call(rank, impl_->state(rank).num_tokens);
+  impl_->fill_in(output, call);
+  return impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched);
+}
+
+Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "dispatch", output));
+  DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
+  impl_->fill_in(input, call);
+  impl_->fill_in(output, call);
+  return impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched);
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
-  return launch_combine(combine_kernels().async, rank, "combine_async", &input, nullptr);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
+  CombineCall call = impl_->make_combine_call(rank);
+  impl_->fill_in(rank, input, call);
+  SWITCHYARD_RETURN_IF_ERROR(
+      impl_->enqueue(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent));
+  impl_->state(rank).expert_rows = call.step.expert_rows;
+  return Status();
 }
+
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
-  return launch_combine(combine_kernels().wait, rank, "combine_wait", nullptr, &output);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_wait", Impl::Step::kCombineSent));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "combine_wait", output));
+  CombineCall call = impl_->make_combine_call(rank);
+  impl_->fill_in(output, call);
+  return impl_->enqueue(rank, impl_->combine_to(output).wait, call, Impl::Step::kIdle);
 }
+
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
-  return launch_combine(combine_kernels().fused, rank, "combine", &input, &output);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "combine", output));
+  CombineCall call = impl_->make_combine_call(rank);
+  impl_->fill_in(rank, input, call);
+  impl_->fill_in(output, call);
+  return impl_->enqueue(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle);
 }
 
 Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
-  SWITCHYARD_RETURN_IF_ERROR(check_call(rank, "all_reduce", Step::kIdle));
-  if (config_.routing != Routing::kSkipAllToAll)
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "all_reduce", Impl::Step::kIdle));
+  if (impl_->config.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
-  SWITCHYARD_RETURN_IF_ERROR(check_tokens("all_reduce", num_tokens, values, "values"));
-  const int num_dispatched = ranks_[static_cast<size_t>(rank)]->num_tokens;
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_tokens("all_reduce", num_tokens, values, "values"));
+  const int num_dispatched = impl_->state(rank).num_tokens;
   if (num_tokens != num_dispatched)
     return invalid_argument("all_reduce: num_tokens is %d; this step dispatched %d", num_tokens,
                             num_dispatched);
-  AllReduceParams params{.layout = {n_ranks(), config_.max_tokens_per_rank, config_.hidden},
+  AllReduceParams params{.layout = {n_ranks(), impl_->config.max_tokens_per_rank, impl_->config.hidden},
                          .my_rank = rank,
-                         .signal_scope = signal_scope(),
+                         .signal_scope = impl_->signal_scope(),
                          .num_tokens = num_tokens,
                          .values = values,
                          .exchanged = {},
                          .cells = {},
-                         .fault = wait_context(rank)};
-  for (size_t peer = 0; peer < ranks_.size(); ++peer) {
-    params.exchanged.of_rank[peer] = ranks_[peer]->memory.reduce_values.as<bf16>();
-    params.cells.of_rank[peer] = ranks_[peer]->memory.reduce_cells.as<uint64_t>();
+                         .fault = impl_->wait_context(rank)};
+  for (int peer = 0; peer < n_ranks(); ++peer) {
+    params.exchanged.of_rank[peer] = impl_->state(peer).memory.reduce_values.as<bf16>();
+    params.cells.of_rank[peer] = impl_->state(peer).memory.reduce_cells.as<uint64_t>();
   }
-  return member(rank).launch(kernels().all_reduce.launch, launch_shape(), params);
+  return impl_->member(rank).launch(impl_->kernels.all_reduce.launch, impl_->launch_shape(), params);
 }
 
 }  // namespace switchyard

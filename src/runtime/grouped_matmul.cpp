@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/detail/launch/matmul_kernels.hpp"
 
 namespace switchyard {
 namespace {
@@ -49,9 +50,22 @@ TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_
 
 }  // namespace
 
-GroupedMatmul::GroupedMatmul(Rank& rank, const GroupedMatmulShape& shape, const MatmulKernel& kernel,
-                             uint32_t num_blocks)
-    : rank_(rank), shape_(shape), kernel_(kernel), num_blocks_(num_blocks) {}
+struct GroupedMatmul::Impl {
+  Rank& rank;
+  GroupedMatmulShape shape;
+  const MatmulKernel& kernel;
+  uint32_t num_blocks;
+  Buffer<uint32_t> queue;
+
+  Status check_tensors(const GroupedMatmulTensors& tensors) const;
+};
+
+GroupedMatmul::GroupedMatmul(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GroupedMatmul::~GroupedMatmul() = default;
+
+const GroupedMatmulShape& GroupedMatmul::shape() const { return impl_->shape; }
+const MatmulTuning& GroupedMatmul::tuning() const { return impl_->kernel.tuning; }
+uint32_t GroupedMatmul::num_blocks() const { return impl_->num_blocks; }
 
 Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
   SWITCHYARD_RETURN_IF_ERROR(check_shape(given));
@@ -76,19 +90,17 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
                             kernel->cluster_blocks, to_string(tuning).c_str());
   const DeviceScope active = rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
-  std::unique_ptr<GroupedMatmul> matmul(
-      new GroupedMatmul(rank, shape, *kernel, budget - budget % kernel->cluster_blocks));
   Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
   if (!queue.ok()) return queue.status();
-  matmul->queue_ = std::move(queue).value();
   SWITCHYARD_RETURN_IF_ERROR(kernel->load());
-  return matmul;
+  return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(std::unique_ptr<Impl>(
+      new Impl{rank, shape, *kernel, budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
 }
 
-Status GroupedMatmul::check_tensors(const GroupedMatmulTensors& tensors) const {
+Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) const {
   std::vector<std::pair<const char*, const void*>> needed = {
       {"rows", tensors.rows}, {"weights", tensors.weights}, {"output", tensors.output}};
-  if (shape_.element == MatmulElement::kFP8) {
+  if (shape.element == MatmulElement::kFP8) {
     needed.emplace_back("row_scales", tensors.row_scales);
     needed.emplace_back("weight_scales", tensors.weight_scales);
   }
@@ -97,35 +109,36 @@ Status GroupedMatmul::check_tensors(const GroupedMatmulTensors& tensors) const {
     if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
       return invalid_argument("%s: %p must be aligned to %zu bytes", name, tensor, sizeof(Vec16));
   }
-  if (shape_.group_capacity == 0 && tensors.row_offsets == nullptr)
+  if (shape.group_capacity == 0 && tensors.row_offsets == nullptr)
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
-  if (shape_.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
+  if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
     return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
   return Status();
 }
 
 Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
-  if (shape_.max_rows == 0) return Status();
-  SWITCHYARD_RETURN_IF_ERROR(check_tensors(tensors));
-  const DeviceScope active = rank_.device().activate();
+  const GroupedMatmulShape& shape = impl_->shape;
+  if (shape.max_rows == 0) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_tensors(tensors));
+  const DeviceScope active = impl_->rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   MatmulNumbers numbers;
-  numbers.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape_.group_capacity),
-                    static_cast<uint32_t>(shape_.num_groups), static_cast<uint32_t>(shape_.max_rows)};
+  numbers.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
+                    static_cast<uint32_t>(shape.num_groups), static_cast<uint32_t>(shape.max_rows)};
   numbers.expert_ids = tensors.expert_ids;
   numbers.row_scales = tensors.row_scales;
-  numbers.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape_.max_rows)}.stride();
+  numbers.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape.max_rows)}.stride();
   numbers.weight_scales = tensors.weight_scales;
-  numbers.num_experts = static_cast<uint32_t>(shape_.num_experts);
-  numbers.inner = static_cast<uint32_t>(shape_.inner);
-  numbers.columns = static_cast<uint32_t>(shape_.columns);
+  numbers.num_experts = static_cast<uint32_t>(shape.num_experts);
+  numbers.inner = static_cast<uint32_t>(shape.inner);
+  numbers.columns = static_cast<uint32_t>(shape.columns);
   numbers.output = tensors.output;
-  numbers.queue = queue_.data();
-  const int64_t row_bytes = int64_t{shape_.inner} * bytes_of(shape_.element);
-  return kernel_.launch(num_blocks_, rank_.stream(),
-                        {matrix_of(tensors.rows, row_bytes, shape_.max_rows, 1),
-                         matrix_of(tensors.weights, row_bytes, shape_.columns, shape_.num_experts)},
-                        numbers);
+  numbers.queue = impl_->queue.data();
+  const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
+  return impl_->kernel.launch(impl_->num_blocks, impl_->rank.stream(),
+                              {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1),
+                               matrix_of(tensors.weights, row_bytes, shape.columns, shape.num_experts)},
+                              numbers);
 }
 
 }  // namespace switchyard

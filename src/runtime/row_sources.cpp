@@ -1,5 +1,5 @@
 // Which rank each row of a dispatch came from, told from what its kernels left behind.
-#include "expert_parallel_state.hpp"
+#include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/sync/counters.hpp"
 
@@ -56,17 +56,16 @@ std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32
 }  // namespace
 
 Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const {
-  if (rank < 0 || rank >= n_ranks())
-    return invalid_argument("source_row_offsets: rank is %d; it must be 0..%d", rank, n_ranks() - 1);
-  const Receiver receiver{rank, n_ranks(), n_local_experts(), shape_of_rank(rank)};
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("source_row_offsets", rank));
+  const Receiver receiver{rank, n_ranks(), n_local_experts(), impl_->shape_of_rank(rank)};
   const auto download = [&](auto& values, const void* from) {
-    return member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
-                                      member(rank).stream());
+    return impl_->member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
+                                             impl_->member(rank).stream());
   };
-  const ExchangeMemory& memory = ranks_[static_cast<size_t>(rank)]->memory;
+  const ExchangeMemory& memory = impl_->state(rank).memory;
   std::vector<int32_t> counters(memory.counters.bytes() / sizeof(int32_t));
   SWITCHYARD_RETURN_IF_ERROR(download(counters, memory.counters.as<void>()));
-  if (config_.protocol == Protocol::kSlotted) return slotted_offsets(receiver, counters);
+  if (!impl_->is_direct()) return slotted_offsets(receiver, counters);
 
   const int first_group = num_groups() - n_local_experts();
   const CountTableLayout table{receiver.shape.n_ranks, receiver.shape.n_experts + first_group};
@@ -74,7 +73,7 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
     // A rank tells all others, not itself.
     const int told_rank = src_rank != rank ? rank : (rank + 1) % n_ranks();
-    uint64_t* told = ranks_[static_cast<size_t>(told_rank)]->memory.count_table.as<uint64_t>();
+    uint64_t* told = impl_->state(told_rank).memory.count_table.as<uint64_t>();
     cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));
     SWITCHYARD_RETURN_IF_ERROR(download(cells.back(), table.cell(told, src_rank, 0)));
   }

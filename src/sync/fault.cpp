@@ -90,7 +90,7 @@ std::string describe(const FaultRecord& record) {
                     "; the step was skipped on all ranks (a larger capacity_factor makes room)",
                     to_string(record.phase), record.late_rank, record.seen, record.expected);
       return text;
-    case FaultKind::kOtherTokens:
+    case FaultKind::kTokenCountMismatch:
       std::snprintf(text, sizeof(text),
                     "%s: rank %d has %" PRIu64 " tokens, rank %d has %" PRIu64
                     "; where the all-to-all is skipped all ranks have the same tokens",

@@ -148,8 +148,8 @@ TEST(EPLocalSyncCounters, ANumberOfExpertsLeftToRunTimeGivesTheSamePlaces) {
   // What kernels are launched with.
   static_assert(sizeof(Fixed) == sizeof(int32_t*));
   static_assert(std::is_trivially_copyable_v<EPLocalSyncCounters<>>);
-  static_assert(std::is_trivially_copyable_v<DispatchArguments>);
-  static_assert(std::is_trivially_copyable_v<CombineArguments>);
+  static_assert(std::is_trivially_copyable_v<DispatchParams<DirectDispatchPart, int>>);
+  static_assert(std::is_trivially_copyable_v<CombineParams<DirectCombinePart, int>>);
 }
 
 TEST(EPLocalSyncCounters, WhatTheDirectProtocolKeepsFitsIntoItsRegion) {

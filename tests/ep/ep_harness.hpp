@@ -7,6 +7,7 @@
 #include <random>
 
 #include "reference/reference.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 namespace switchyard::testing_support {

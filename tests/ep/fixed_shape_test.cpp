@@ -8,8 +8,7 @@
 #include <span>
 
 #include "ep_harness.hpp"
-#include "switchyard/detail/ep/direct/kernels.hpp"
-#include "switchyard/detail/ep/slotted/kernels.hpp"
+#include "switchyard/detail/ep/kernels.hpp"
 #include "switchyard/detail/format/bf16.hpp"
 #include "target/target_fixture.hpp"
 
@@ -68,7 +67,7 @@ struct AddResidual {
 static_assert(CombineEpilogue<AddResidual>);
 
 // The buffers of one rank that owns all experts, and a step through them. The experts work in place.
-template <Protocol kProtocol>
+template <EpProtocol P>
 class OneRankStep {
  public:
   // The ids it is given are those of the model's experts, of which its own begin at first_expert: where that
@@ -80,7 +79,7 @@ class OneRankStep {
         topk_ids_(must(rank.upload(ids_from(step.topk_ids[0], first_expert)))),
         topk_weights_(must(rank.upload(step.topk_weights[0]))) {
     // Cells say that nothing has arrived; counters start at 0. Direct, cells of zeros are of no step.
-    if (kProtocol == Protocol::kSlotted) {
+    if (!kIsDirect) {
       EXPECT_TRUE(dispatch_counts_.fill_bytes(0xff).ok());
       EXPECT_TRUE(combine_counts_.fill_bytes(0xff).ok());
     }
@@ -90,20 +89,13 @@ class OneRankStep {
   // All waits of these kernels are fulfilled by the rank itself: each launch ends before the next.
   template <FixedShape Fixed>
   void dispatch(testing_support::StepMode mode) {
-    const DispatchParams<BF16TokenFormat> params{dispatch_arguments(open_fields<Fixed>()),
-                                                 BF16TokenFormat{kTestedShape.hidden, rows_.data()}};
-    constexpr bool kIsDirect = kProtocol == Protocol::kDirect;
-    constexpr auto kFused = kIsDirect ? &direct_dispatch_kernel<Fixed, BF16TokenFormat>
-                                      : &dispatch_kernel<Fixed, BF16TokenFormat>;
-    constexpr auto kAsync = kIsDirect ? &direct_dispatch_async_kernel<Fixed, BF16TokenFormat>
-                                      : &dispatch_async_kernel<Fixed, BF16TokenFormat>;
-    constexpr auto kWait = kIsDirect ? &direct_dispatch_wait_kernel<Fixed, BF16TokenFormat>
-                                     : &dispatch_wait_kernel<Fixed, BF16TokenFormat>;
+    const DispatchParamsOf<P, BF16TokenFormat> params{dispatch_step(open_fields<Fixed>()),
+                                                      own_part<P>(slotted_part(), direct_part()), format()};
     if (mode == testing_support::StepMode::kFused) {
-      run(kFused, params);
+      run(&dispatch_kernel<P, Fixed, BF16TokenFormat>, params);
     } else {
-      run(kAsync, params);
-      run(kWait, params);
+      run(&dispatch_async_kernel<P, Fixed, BF16TokenFormat>, params);
+      run(&dispatch_wait_kernel<P, Fixed, BF16TokenFormat>, params);
     }
   }
 
@@ -129,19 +121,14 @@ class OneRankStep {
 
   template <FixedShape Fixed, typename Epilogue>
   void combine(testing_support::StepMode mode, const Epilogue& epilogue) {
-    const CombineParams<Epilogue> params{combine_arguments(open_fields<Fixed>()), epilogue};
-    constexpr bool kIsDirect = kProtocol == Protocol::kDirect;
-    constexpr auto kFused =
-        kIsDirect ? &direct_combine_kernel<Fixed, Epilogue> : &combine_kernel<Fixed, Epilogue>;
-    constexpr auto kAsync =
-        kIsDirect ? &direct_combine_async_kernel<Fixed, Epilogue> : &combine_async_kernel<Fixed, Epilogue>;
-    constexpr auto kWait =
-        kIsDirect ? &direct_combine_wait_kernel<Fixed, Epilogue> : &combine_wait_kernel<Fixed, Epilogue>;
+    const CombineParamsOf<P, Epilogue> params{
+        combine_step(open_fields<Fixed>()),
+        own_part<P>(SlottedCombinePart{}, DirectCombinePart{row_of_.data()}), epilogue};
     if (mode == testing_support::StepMode::kFused) {
-      run(kFused, params);
+      run(&combine_kernel<P, Fixed, Epilogue>, params);
     } else {
-      run(kAsync, params);
-      run(kWait, params);
+      run(&combine_async_kernel<P, Fixed, Epilogue>, params);
+      run(&combine_wait_kernel<P, Fixed, Epilogue>, params);
     }
   }
 
@@ -153,7 +140,7 @@ class OneRankStep {
       EXPECT_TRUE(std::all_of(begin, end, [](int32_t word) { return word == 0; })) << region;
     };
     const int32_t* end = words.data() + words.size();
-    if constexpr (kProtocol == Protocol::kDirect) {
+    if constexpr (kIsDirect) {
       const DirectCounters direct(counters);
       expect_zeros(direct.row_offset(kS.n_experts + 1), end, "behind what the direct protocol keeps");
       EXPECT_GT(*direct.num_steps(), 0);
@@ -178,13 +165,11 @@ class OneRankStep {
     return ids;
   }
 
-  static uint64_t shared_bytes(const DispatchArguments&) {
-    if (kProtocol == Protocol::kSlotted) return dispatch_shared_bytes(kMessageBytes);
-    return DirectDispatchShared::bytes(BF16TokenFormat{kS.hidden, nullptr}, kS.hidden, kMaxSharedBytes);
+  static uint64_t shared_bytes(const DispatchStep&) {
+    return P::dispatch_shared_bytes(BF16TokenFormat{kS.hidden, nullptr}, kS, {});
   }
-  static uint64_t shared_bytes(const CombineArguments&) {
-    return kProtocol == Protocol::kDirect ? DirectCombineShared::bytes<BF16CombineRows>(/*num_warps=*/1)
-                                          : combine_shared_bytes<BF16CombineRows>(/*num_warps=*/1);
+  static uint64_t shared_bytes(const CombineStep&) {
+    return P::template combine_shared_bytes<BF16CombineRows>(/*num_warps=*/1);
   }
 
   template <typename Params>
@@ -207,41 +192,45 @@ class OneRankStep {
     return context;
   }
 
-  DispatchArguments dispatch_arguments(const EpShape& shape) const {
-    DispatchArguments arguments{};
-    arguments.shape = shape;
-    arguments.num_tokens = step_.num_tokens(0);
-    arguments.input_tokens = tokens_.data();
-    arguments.topk_ids = topk_ids_.data();
-    arguments.send_buf = send_buf_.data();
-    arguments.row_offsets = row_offsets_.data();
-    arguments.expert_ids = expert_ids_.data();
-    arguments.src_info = src_info_.data();
-    arguments.max_rows = kMaxRows;
-    arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : dispatch_recv_.data();
-    arguments.recv_counts.of_rank[0] = dispatch_counts_.data();
-    arguments.ep_counters = Counters(counters_);
-    arguments.fault = wait_context();
-    arguments.count_tables.of_rank[0] = count_table_.data();
-    arguments.src_infos.of_rank[0] = src_info_.data();
-    arguments.row_of = row_of_.data();
-    return arguments;
+  DispatchStep dispatch_step(const EpShape& shape) const {
+    DispatchStep step{};
+    step.shape = shape;
+    step.num_tokens = step_.num_tokens(0);
+    step.input_tokens = tokens_.data();
+    step.topk_ids = topk_ids_.data();
+    step.row_offsets = row_offsets_.data();
+    step.expert_ids = expert_ids_.data();
+    step.src_info = src_info_.data();
+    step.max_rows = kMaxRows;
+    step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : dispatch_recv_.data();
+    step.recv_counts.of_rank[0] = dispatch_counts_.data();
+    step.ep_counters = Counters(counters_);
+    step.fault = wait_context();
+    return step;
   }
+  SlottedDispatchPart slotted_part() const { return {send_buf_.data()}; }
+  DirectDispatchPart direct_part() const {
+    DirectDispatchPart part{};
+    part.count_tables.of_rank[0] = count_table_.data();
+    part.src_infos.of_rank[0] = src_info_.data();
+    part.row_of = row_of_.data();
+    return part;
+  }
+  BF16TokenFormat format() const { return {kS.hidden, rows_.data()}; }
 
-  CombineArguments combine_arguments(const EpShape& shape) const {
-    CombineArguments arguments{};
-    arguments.shape = shape;
-    arguments.expert_rows = rows_.data();
-    arguments.src_info = src_info_.data();
-    arguments.num_tokens = step_.num_tokens(0);
-    arguments.topk_ids = topk_ids_.data();
-    arguments.topk_weights = topk_weights_.data();
-    arguments.recv_bufs.of_rank[0] = kProtocol == Protocol::kDirect ? row_memory() : combine_recv_.data();
-    arguments.recv_counts.of_rank[0] = combine_counts_.data();
-    arguments.ep_counters = Counters(counters_);
-    arguments.fault = wait_context();
-    arguments.row_of = row_of_.data();
-    return arguments;
+  CombineStep combine_step(const EpShape& shape) const {
+    CombineStep step{};
+    step.shape = shape;
+    step.expert_rows = rows_.data();
+    step.src_info = src_info_.data();
+    step.num_tokens = step_.num_tokens(0);
+    step.topk_ids = topk_ids_.data();
+    step.topk_weights = topk_weights_.data();
+    step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : combine_recv_.data();
+    step.recv_counts.of_rank[0] = combine_counts_.data();
+    step.ep_counters = Counters(counters_);
+    step.fault = wait_context();
+    return step;
   }
 
   std::byte* row_memory() const { return reinterpret_cast<std::byte*>(rows_.data()); }
@@ -251,6 +240,7 @@ class OneRankStep {
     return must(rank_.allocate<T>(size));
   }
 
+  static constexpr bool kIsDirect = std::is_same_v<P, Direct>;
   static constexpr EpShape kS = kTestedShape;
   using Counters = EPLocalSyncCounters<kS.n_experts>;
   static constexpr uint32_t kMaxRows = static_cast<uint32_t>(kS.max_tokens_per_rank * kS.top_k);
@@ -297,11 +287,11 @@ class FixedShapeKernels : public testing_support::OneRankTest {
   }
 
   // The weighted output of a step that finds in the buffers and counters what an earlier one left.
-  template <Protocol kProtocol, FixedShape Fixed>
+  template <EpProtocol P, FixedShape Fixed>
   std::vector<uint16_t> run_second_step(testing_support::StepMode mode) {
     const reference::Step step = make_step(1);
     auto output = zeros<bf16>(step.tokens[0].size());
-    OneRankStep<kProtocol> kernels(rank(), step, Fixed::kShape.first_expert);
+    OneRankStep<P> kernels(rank(), step, Fixed::kShape.first_expert);
     for (int i = 0; i < 2; ++i) {
       EXPECT_TRUE(output.fill_bytes(0xee).ok());
       kernels.template dispatch<Fixed>(mode);
@@ -321,14 +311,14 @@ class FixedShapeKernels : public testing_support::OneRankTest {
          reference::combine_weighted(make_step(1), 0, &testing_support::scaling_expert, nullptr))
       expected.push_back(value.bits);
     for (const auto mode : {testing_support::StepMode::kSplit, testing_support::StepMode::kFused}) {
-      EXPECT_EQ((run_second_step<Protocol::kSlotted, RunTimeShape>(mode)), expected);
-      EXPECT_EQ((run_second_step<Protocol::kSlotted, Fixed>(mode)), expected);
-      EXPECT_EQ((run_second_step<Protocol::kDirect, RunTimeShape>(mode)), expected);
-      EXPECT_EQ((run_second_step<Protocol::kDirect, Fixed>(mode)), expected);
+      EXPECT_EQ((run_second_step<Slotted, RunTimeShape>(mode)), expected);
+      EXPECT_EQ((run_second_step<Slotted, Fixed>(mode)), expected);
+      EXPECT_EQ((run_second_step<Direct, RunTimeShape>(mode)), expected);
+      EXPECT_EQ((run_second_step<Direct, Fixed>(mode)), expected);
     }
   }
 
-  template <Protocol kProtocol>
+  template <EpProtocol P>
   void check_epilogue();
 };
 
@@ -359,7 +349,7 @@ TEST_P(FixedShapeKernels, IdsFixedAtCompileTimeAreThoseOfTheModel) {
   check_against_run_time_shape<SomeOfTheExperts>();
 }
 
-template <Protocol kProtocol>
+template <EpProtocol P>
 void FixedShapeKernels::check_epilogue() {
   const reference::Step step = make_step(3);
   const std::vector<float> sums = reference::combine_sums(step, 0, &testing_support::scaling_expert, nullptr);
@@ -374,7 +364,7 @@ void FixedShapeKernels::check_epilogue() {
   const auto residual = upload(residual_values);
   for (const auto mode : {testing_support::StepMode::kSplit, testing_support::StepMode::kFused}) {
     const auto output = zeros<float>(sums.size());
-    OneRankStep<kProtocol> kernels(rank(), step);
+    OneRankStep<P> kernels(rank(), step);
     kernels.template dispatch<WholeShape>(mode);
     kernels.check_dispatch_and_run_experts();
     kernels.template combine<WholeShape>(mode,
@@ -386,8 +376,8 @@ void FixedShapeKernels::check_epilogue() {
 }
 
 TEST_P(FixedShapeKernels, AnEpilogueReceivesTheSumsInFp32BeforeAnyRounding) {
-  check_epilogue<Protocol::kSlotted>();
-  check_epilogue<Protocol::kDirect>();
+  check_epilogue<Slotted>();
+  check_epilogue<Direct>();
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -5,6 +5,7 @@
 
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
+#include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
 namespace {
@@ -32,8 +33,8 @@ constexpr KernelTable kMutantDirect = make_kernel_table<RunTimeShape, MutantShap
 template <FixedShape Fixed>
 const DispatchKernels* direct_interleaved(TokenFormatKind format) {
   return format == TokenFormatKind::kFP8
-             ? &kDirectDispatch<Fixed, BlockwiseFP8TokenFormat<e4m3>>
-             : &kDirectDispatch<Fixed, NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>;
+             ? &kDispatchKernels<Direct, Fixed, BlockwiseFP8TokenFormat<e4m3>>
+             : &kDispatchKernels<Direct, Fixed, NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>>;
 }
 template <FixedShape Fixed>
 constexpr KernelTable make_interleaved_table() {
@@ -74,7 +75,8 @@ std::string run_two_steps(uint64_t seed, const Shape& shape, const RunOptions& o
                                               as_run(make_padded_step(shape, seed * 2 + 1), options)};
   if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
   for (const reference::Step& step : steps) {
-    if (const Status status = harness.ep().poison_receive_buffers(0xdd); !status.ok())
+    if (const Status status = ExpertParallelTestAccess::poison_receive_buffers(harness.ep(), 0xdd);
+        !status.ok())
       return status.to_string();
     if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
   }

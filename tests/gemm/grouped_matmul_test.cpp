@@ -12,6 +12,7 @@
 #include "sweep.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
+#include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/graph.hpp"
 
 namespace switchyard {

@@ -28,6 +28,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"fault.hpp", "sync"},
                                                                 {"graph.hpp", "runtime"},
                                                                 {"grouped_matmul.hpp", "runtime"},
+                                                                {"own_kernels.hpp", "launch"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
                                                                 {"trace.hpp", "sync"},

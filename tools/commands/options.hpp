@@ -5,6 +5,8 @@
 #include <string>
 
 #include "command_line.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 namespace switchyard::tools {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "files/json_object.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 
 namespace switchyard::tools {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "buffers.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
 
 namespace switchyard::tools {
 namespace {

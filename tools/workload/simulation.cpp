@@ -6,6 +6,8 @@
 
 #include "buffers.hpp"
 #include "reference/identity_experts.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -171,7 +173,7 @@ Status SimulatedWorld::upload(const reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xee));
   }
-  return ep_->poison_receive_buffers(0xdd);
+  return ExpertParallelTestAccess::poison_receive_buffers(*ep_, 0xdd);
 }
 
 // The experts are the identity; they run on the rank's stream, before combine.

@@ -91,8 +91,8 @@ struct AllReduce {
   SWITCHYARD_DEVICE bool has_as_many_tokens(int rank, uint32_t num_tokens) const {
     const uint32_t expected = static_cast<uint32_t>(params.num_tokens);
     if (!kChecked || num_tokens == expected) return true;
-    raise_fault(params.fault, FaultKind::kOtherTokens, {Phase::kAllReduce, rank, -1, expected}, num_tokens,
-                0);
+    raise_fault(params.fault, FaultKind::kTokenCountMismatch, {Phase::kAllReduce, rank, -1, expected},
+                num_tokens, 0);
     return false;
   }
 

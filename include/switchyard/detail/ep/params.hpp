@@ -3,6 +3,7 @@
 
 #include "switchyard/detail/base/bf16.hpp"
 #include "switchyard/detail/ep/layout.hpp"
+#include "switchyard/detail/ep/shared_expert_tokens.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 
@@ -14,23 +15,9 @@ struct RankPointers {
   T* of_rank[kMaxRanks];
 };
 
-// The shared expert, where one is fused in: tokens [first_token, first_token + num_tokens) of this rank are
-// rows [0, num_tokens) of its own output, group 0.
-struct SharedExpertTokens {
-  int32_t num_groups;  // 1, or 0: there is none
-  int32_t first_token;
-  int32_t num_tokens;
-
-  // The token's row, -1 if it has none.
-  SWITCHYARD_HD constexpr int row_of(int token_idx) const {
-    const int row = token_idx - first_token;
-    return row >= 0 && row < num_tokens ? row : -1;
-  }
-};
-
-// What a step needs whatever the token format. dispatch_async reads the first group, dispatch_wait writes the
-// second, dispatch does both.
-struct DispatchArguments {
+// What a dispatch needs whatever the protocol and the token format. dispatch_async reads the first group,
+// dispatch_wait writes the second, dispatch does both.
+struct DispatchStep {
   EpShape shape;
   int32_t my_rank;
   Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
@@ -38,8 +25,6 @@ struct DispatchArguments {
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
   SharedExpertTokens shared_expert;
-  // Slotted: DispatchSendLayout, keeps every message, for the shared expert; null: nobody needs it.
-  std::byte* send_buf;
 
   uint32_t* row_offsets;  // [num_groups + 1]: the shared expert where there is one, then the local ones
   int32_t* expert_ids;    // [num_groups]: 0, 1, ..
@@ -50,8 +35,15 @@ struct DispatchArguments {
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
   EPLocalSyncCounters<> ep_counters;   // of shape.n_experts
   WaitContext fault;
+};
 
-  // Direct protocol only.
+// What a dispatch of the slotted protocol needs beside that.
+struct SlottedDispatchPart {
+  std::byte* send_buf;  // DispatchSendLayout, keeps every message, for the shared expert; null: there is none
+};
+
+// And one of the direct protocol.
+struct DirectDispatchPart {
   RankPointers<uint64_t> count_tables;  // CountTableLayout
   RankPointers<int32_t> src_infos;      // [max_rows][2]
   uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
@@ -62,14 +54,15 @@ struct DispatchArguments {
   uint64_t scale_sources_offset;
 };
 
-template <typename Format>
-struct DispatchParams : DispatchArguments {
+// The parameters of a dispatch kernel. `Part` is the protocol's own.
+template <typename Part, typename Format>
+struct DispatchParams : DispatchStep, Part {
   Format format;  // holds the output tensors
 };
 
-// What a step needs whatever becomes of the values. combine_async reads the first group, combine_wait the
-// second, combine both.
-struct CombineArguments {
+// What a combine needs whatever the protocol and whatever becomes of the values. combine_async reads the
+// first group, combine_wait the second, combine both.
+struct CombineStep {
   EpShape shape;
   int32_t my_rank;
   Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
@@ -87,12 +80,17 @@ struct CombineArguments {
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
   EPLocalSyncCounters<> ep_counters;   // as in dispatch
   WaitContext fault;
-
-  const uint32_t* row_of;  // direct protocol only: as dispatch left it
 };
 
-template <typename Epilogue>
-struct CombineParams : CombineArguments {
+// What a combine of each protocol needs beside that.
+struct SlottedCombinePart {};
+struct DirectCombinePart {
+  const uint32_t* row_of;  // as dispatch left it
+};
+
+// The parameters of a combine kernel. `Part` is the protocol's own.
+template <typename Part, typename Epilogue>
+struct CombineParams : CombineStep, Part {
   Epilogue epilogue;
 };
 

@@ -5,6 +5,7 @@
 #include "switchyard/detail/device/launch_function.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/combine_destination.hpp"
+#include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/format/format_kind.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
@@ -13,9 +14,25 @@
 
 namespace switchyard {
 
+// One call of dispatch, dispatch_async or dispatch_wait. A protocol's kernels take their own part.
+struct DispatchCall {
+  DispatchStep step;
+  SlottedDispatchPart slotted;
+  DirectDispatchPart direct;
+  FormatTensors tensors;
+};
+
+// And of combine, combine_async or combine_wait.
+struct CombineCall {
+  CombineStep step;
+  SlottedCombinePart slotted;
+  DirectCombinePart direct;
+  CombineDestination destination;
+};
+
 // The dispatch of one protocol and one token format.
 struct DispatchKernels {
-  using Launch = LaunchFunction<DispatchArguments, FormatTensors>;
+  using Launch = LaunchFunction<DispatchCall>;
 
   Launch async;
   Launch wait;
@@ -26,7 +43,7 @@ struct DispatchKernels {
 
 // The combine of one protocol and one format of the rows.
 struct CombineKernels {
-  using Launch = LaunchFunction<CombineArguments, CombineDestination>;
+  using Launch = LaunchFunction<CombineCall>;
 
   Launch async;
   Launch wait;

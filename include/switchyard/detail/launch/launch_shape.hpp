@@ -1,9 +1,17 @@
 // What the tables of kernels share.
 #pragma once
 
+#include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
+
+// What the file that includes this is compiled for.
+#if defined(__CUDACC__)
+inline constexpr Target kThisTarget = Target::kCuda;
+#else
+inline constexpr Target kThisTarget = Target::kHost;
+#endif
 
 // The emulator takes any number of blocks; this one keeps a slip of the pen from taking all memory for
 // stacks.

@@ -11,7 +11,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct AssignedRows {
-  const DispatchParams<Format>& params;
+  const DispatchParams<DirectDispatchPart, Format>& params;
   const ShapeOf<Fixed> shape;
   const StagedTokens<Fixed> staged;
   const RowNumbers<Fixed> numbers;

@@ -17,7 +17,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // Format: an InPlaceTokenFormat or a BesideTokenFormat.
 template <FixedShape Fixed, typename Format>
 struct CarryEncoded {
-  const DispatchParams<Format>& params;
+  const DispatchParams<DirectDispatchPart, Format>& params;
   const ShapeOf<Fixed>& shape;
   const StagedTokens<Fixed>& staged;
   const AssignedRows<Fixed, Format>& assigned;

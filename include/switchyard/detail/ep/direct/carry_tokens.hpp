@@ -12,7 +12,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct CarryTokens {
-  const DispatchParams<Format>& params;
+  const DispatchParams<DirectDispatchPart, Format>& params;
   const ShapeOf<Fixed>& shape;
   const StagedTokens<Fixed>& staged;
   const AssignedRows<Fixed, Format>& assigned;

@@ -22,7 +22,7 @@ SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
 
 template <FixedShape Fixed, typename Epilogue>
 struct DirectCombineAsync {
-  using Params = CombineParams<Epilogue>;
+  using Params = CombineParams<DirectCombinePart, Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
@@ -62,7 +62,7 @@ static_assert(sizeof(DirectCombineShared) % kRowSumAlignment == 0);
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineWait {
-  using Params = CombineParams<Epilogue>;
+  using Params = CombineParams<DirectCombinePart, Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};

@@ -9,7 +9,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct DestinationRows {
-  const DispatchParams<Format>& params;
+  const DispatchParams<DirectDispatchPart, Format>& params;
   const ShapeOf<Fixed> shape;
   const uint32_t row_bytes;
 

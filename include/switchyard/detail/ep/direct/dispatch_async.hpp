@@ -19,7 +19,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct DirectDispatchAsync {
-  using Params = DispatchParams<Format>;
+  using Params = DispatchParams<DirectDispatchPart, Format>;
   using Carry =
       std::conditional_t<EncodedRowFormat<Format>, CarryEncoded<Fixed, Format>, CarryTokens<Fixed, Format>>;
 

@@ -15,7 +15,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct DirectDispatchWait {
-  using Params = DispatchParams<Format>;
+  using Params = DispatchParams<DirectDispatchPart, Format>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
@@ -55,7 +55,7 @@ struct DirectDispatchWait {
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
     const uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
-    const StagedScales staged{params, token_scales_layout(shape, format),
+    const StagedScales staged{params, params, token_scales_layout(shape, format),
                               static_cast<uint32_t>(shape.n_ranks()),
                               mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
                                   num_rows, num_rows - num_rows % ScaleBand::kRows)};

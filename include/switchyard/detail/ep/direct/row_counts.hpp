@@ -13,7 +13,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Format>
 struct RowCounts {
-  const DispatchParams<Format>& params;
+  const DispatchParams<DirectDispatchPart, Format>& params;
   const ShapeOf<Fixed> shape;
   const uint32_t step;
   DirectDispatchShared& shared;

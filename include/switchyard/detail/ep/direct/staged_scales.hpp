@@ -17,7 +17,8 @@ SWITCHYARD_DEVICE TokenScalesLayout token_scales_layout(const Shape& shape, cons
 
 // A rank's rows, and where their scales are.
 struct StagedScales {
-  const DispatchArguments& arguments;
+  const DispatchStep& step;
+  const DirectDispatchPart& part;
   TokenScalesLayout layout;
   uint32_t num_ranks;
   uint32_t num_rows;
@@ -26,11 +27,11 @@ struct StagedScales {
   // its scales mean nothing.
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
     if (row_idx >= num_rows) return nullptr;
-    const auto* sources = reinterpret_cast<const uint32_t*>(arguments.recv_bufs.of_rank[arguments.my_rank] +
-                                                            arguments.scale_sources_offset);
+    const auto* sources =
+        reinterpret_cast<const uint32_t*>(step.recv_bufs.of_rank[step.my_rank] + part.scale_sources_offset);
     const ScaleSource source = ScaleSource::unpack(target::ld(sources + row_idx));
     if (source.rank >= num_ranks || source.entry >= layout.num_entries()) return nullptr;
-    return arguments.recv_bufs.of_rank[source.rank] + arguments.token_scales_offset +
+    return step.recv_bufs.of_rank[source.rank] + part.token_scales_offset +
            uint64_t{source.entry} * layout.entry_bytes;
   }
 };

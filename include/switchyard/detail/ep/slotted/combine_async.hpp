@@ -10,23 +10,23 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-struct CombineAsyncShared {
+struct SlottedCombineAsyncShared {
   PairTable rows;
   uint32_t first_row[kMaxExperts];  // [pair], where its rows lie in expert_rows
   bool is_last_block;
 };
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
-struct CombineAsync {
-  using Params = CombineParams<Epilogue>;
+struct SlottedCombineAsync {
+  using Params = CombineParams<SlottedCombinePart, Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
-  CombineAsyncShared& shared = target::shared_storage<CombineAsyncShared>();
+  SlottedCombineAsyncShared& shared = target::shared_storage<SlottedCombineAsyncShared>();
 
-  SWITCHYARD_DEVICE explicit CombineAsync(const Params& params_in) : params(params_in) {}
+  SWITCHYARD_DEVICE explicit SlottedCombineAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
     if (!read_ranges()) return;  // the step is broken: there is nothing to send

@@ -14,8 +14,8 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
-struct CombineWait {
-  using Params = CombineParams<Epilogue>;
+struct SlottedCombineWait {
+  using Params = CombineParams<SlottedCombinePart, Epilogue>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
@@ -23,7 +23,7 @@ struct CombineWait {
   TokenSources& sources = target::shared_storage<TokenSources>();
   CombineRecvLayout recv_layout{shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
 
-  SWITCHYARD_DEVICE explicit CombineWait(const Params& params_in) : params(params_in) {}
+  SWITCHYARD_DEVICE explicit SlottedCombineWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
     if (!collect_rows()) return;  // a fault: the host resets all counters

@@ -11,7 +11,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-struct alignas(128) DispatchAsyncShared {
+struct alignas(128) SlottedDispatchAsyncShared {
   uint32_t num_messages[kMaxExperts];    // per expert, of the tokens this block looks after
   uint32_t num_extra_rows[kMaxExperts];  // watcher: repeats of an id within its token
   uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
@@ -22,7 +22,7 @@ struct alignas(128) DispatchAsyncShared {
     return align_up<uint64_t>(msg_bytes, 128);
   }
   SWITCHYARD_HD static constexpr uint64_t bytes(uint32_t msg_bytes) {
-    return sizeof(DispatchAsyncShared) + kNumStages * stage_bytes(msg_bytes);
+    return sizeof(SlottedDispatchAsyncShared) + kNumStages * stage_bytes(msg_bytes);
   }
   SWITCHYARD_DEVICE std::byte* stage(int stage_idx, uint32_t msg_bytes) {
     return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(msg_bytes);
@@ -30,17 +30,17 @@ struct alignas(128) DispatchAsyncShared {
 };
 
 template <FixedShape Fixed, typename Format>
-struct DispatchAsync {
-  using Params = DispatchParams<Format>;
-  static constexpr int kNumStages = DispatchAsyncShared::kNumStages;
+struct SlottedDispatchAsync {
+  using Params = DispatchParams<SlottedDispatchPart, Format>;
+  static constexpr int kNumStages = SlottedDispatchAsyncShared::kNumStages;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   EPLocalSyncCounters<Fixed::kShape.n_experts> counters{params.ep_counters};
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
-  DispatchAsyncShared& shared = target::shared_storage<DispatchAsyncShared>();
+  SlottedDispatchAsyncShared& shared = target::shared_storage<SlottedDispatchAsyncShared>();
 
-  SWITCHYARD_DEVICE explicit DispatchAsync(const Params& params_in) : params(params_in) {}
+  SWITCHYARD_DEVICE explicit SlottedDispatchAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
     if (target::num_blocks() == 1) {

@@ -11,7 +11,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-struct DispatchWaitShared {
+struct SlottedDispatchWaitShared {
   PairTable messages;
   uint32_t first_row[kMaxExperts];         // [pair]: its number of rows, then its first row
   uint32_t row_end[kMaxExperts];           // [pair]
@@ -19,8 +19,8 @@ struct DispatchWaitShared {
 };
 
 template <FixedShape Fixed, typename Format>
-struct DispatchWait {
-  using Params = DispatchParams<Format>;
+struct SlottedDispatchWait {
+  using Params = DispatchParams<SlottedDispatchPart, Format>;
 
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
@@ -28,9 +28,9 @@ struct DispatchWait {
   MessageLayout message_layout{params.format.encoded_bytes(), shape.top_k()};
   DispatchRecvLayout recv_layout{shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(),
                                  message_layout.bytes()};
-  DispatchWaitShared& shared = target::shared_storage<DispatchWaitShared>();
+  SlottedDispatchWaitShared& shared = target::shared_storage<SlottedDispatchWaitShared>();
 
-  SWITCHYARD_DEVICE explicit DispatchWait(const Params& params_in) : params(params_in) {}
+  SWITCHYARD_DEVICE explicit SlottedDispatchWait(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
     if (!collect_counts()) return;  // a fault: the host resets all counters

@@ -1,0 +1,51 @@
+// The direct protocol, as ep/kernels.hpp wants one: counts are exchanged first, then every row is stored
+// where it belongs.
+#pragma once
+
+#include "switchyard/detail/ep/direct/combine.hpp"
+#include "switchyard/detail/ep/direct/dispatch_async.hpp"
+#include "switchyard/detail/ep/direct/dispatch_wait.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct Direct {
+  template <typename Format>
+  static constexpr bool kTakes = DirectFormat<Format>;
+
+  using DispatchPart = DirectDispatchPart;
+  using CombinePart = DirectCombinePart;
+
+  template <FixedShape Fixed, typename Format>
+  using DispatchAsync = DirectDispatchAsync<Fixed, Format>;
+  template <FixedShape Fixed, typename Format>
+  using DispatchWait = DirectDispatchWait<Fixed, Format>;
+  // Which rows the experts made does not matter to who only says where they lie.
+  template <FixedShape Fixed, typename Epilogue, typename>
+  using CombineAsync = DirectCombineAsync<Fixed, Epilogue>;
+  template <FixedShape Fixed, typename Epilogue, typename Rows>
+  using CombineWait = DirectCombineWait<Fixed, Epilogue, Rows>;
+
+  static constexpr bool kDispatchAsyncWaits = true;  // for the counts of all ranks
+  static constexpr bool kCombineAsyncWaits = false;
+
+  // What block 0 leaves in counters, and its own number of the step.
+  SWITCHYARD_DEVICE static void between_dispatch_halves() { target::sync_block(); }
+  SWITCHYARD_DEVICE static void between_combine_halves() {}
+
+  // All there is, or half of it: a dependent launch is on a multiprocessor together with its predecessor. A
+  // multiprocessor keeps 1 KB of every block for itself.
+  template <typename Format>
+  static uint64_t dispatch_shared_bytes(const Format& format, const EpShape& shape,
+                                        const LaunchShape& launch) {
+    constexpr uint64_t kReservedBytes = 1024;
+    return DirectDispatchShared::bytes(
+        format, shape.hidden,
+        launch.programmatic_dependent ? (kMaxSharedBytes - kReservedBytes) / 2 : kMaxSharedBytes);
+  }
+  template <typename Rows>
+  static uint64_t combine_shared_bytes(int num_warps) {
+    return DirectCombineShared::bytes<Rows>(num_warps);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,17 @@
+// What tests and simulations may do to an ExpertParallel that an application may not.
+#pragma once
+
+#include <cstdint>
+
+#include "switchyard/status.hpp"
+
+namespace switchyard {
+
+class ExpertParallel;
+
+struct ExpertParallelTestAccess {
+  // Overwrites what earlier steps left in all receive buffers. Between steps only.
+  static Status poison_receive_buffers(ExpertParallel& ep, uint8_t value);
+};
+
+}  // namespace switchyard

@@ -1,0 +1,120 @@
+// What becomes of a step that has failed: how the host finds out, and how all begin anew.
+#include <cstring>
+
+#include "expert_parallel_impl.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard {
+namespace {
+
+std::optional<FaultRecord> read_record(FaultRecord& record) {
+  // acquire: the record; pairs with the release in record_fault()
+  if (target::ld_acquire_system(&record.state) != FaultRecord::kWritten) return {};
+  return record;
+}
+
+}  // namespace
+
+std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
+  if (rank < 0 || rank >= n_ranks()) return {};
+  return read_record(*state(rank).memory.fault.as<FaultRecord>());
+}
+
+Status ExpertParallel::Impl::check_fault(int rank) {
+  RankState& state = this->state(rank);
+  uint32_t poison = 0;
+  const Rank& owner = member(rank);
+  SWITCHYARD_RETURN_IF_ERROR(
+      owner.device().copy(&poison, state.memory.poison.as<void>(), sizeof(poison), owner.stream()));
+  if (poison == 0) return take_skipped_step(rank);
+  // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
+  for (const int reporter : {rank, static_cast<int>(poison) - 1}) {
+    const std::optional<FaultRecord> record = fault(reporter);
+    if (!record) continue;
+    const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
+                            : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
+                                                                      : StatusCode::kInvalidArgument;
+    // The rank that the others waited for may never have come: it was not stopped.
+    const bool is_culprit = record->kind == FaultKind::kTimeout && record->late_rank == rank;
+    const std::string prefix =
+        reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
+    state.failure = Status(code, prefix + describe(*record));
+    return state.failure;
+  }
+  state.failure = internal_error("rank %d was stopped by rank %d, which left no record", rank,
+                                 static_cast<int>(poison) - 1);
+  return state.failure;
+}
+
+// A step that some rank has no room for has been skipped by all of them: an error, said once, but the next
+// step may come. If it is the rank's last one, and dispatched, it is over: combine would do nothing.
+Status ExpertParallel::Impl::take_skipped_step(int rank) {
+  RankState& state = this->state(rank);
+  FaultRecord& record = state.memory.fault.as<FaultRecord>()[1];
+  const std::optional<FaultRecord> skipped = read_record(record);
+  if (!skipped) return Status();
+  std::memset(&record, 0, sizeof(record));
+  int32_t last_is_skipped = 0;
+  const Rank& owner = member(rank);
+  const DirectCounters counters{state.memory.ep_counters(shape_of_rank(rank))};
+  SWITCHYARD_RETURN_IF_ERROR(
+      owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
+  if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
+    state.step = Step::kIdle;
+  return Status(StatusCode::kResourceExhausted, describe(*skipped));
+}
+
+Status ExpertParallel::synchronize(int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->member(rank).synchronize());
+  return impl_->check_fault(rank);
+}
+
+Status ExpertParallel::synchronize() {
+  Status first_error = impl_->world.synchronize();
+  if (!first_error.ok()) return first_error;
+  // Every rank is looked at, so that none takes another call after a broken step.
+  for (int rank = 0; rank < impl_->n_ranks(); ++rank)
+    if (Status status = impl_->check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
+  return first_error;
+}
+
+Status ExpertParallel::reset() {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->world.synchronize());
+  return impl_->clear_buffers();
+}
+
+Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
+  if (survivors.empty()) return invalid_argument("survivors is empty; at least one rank must go on");
+  if (config.routing == Routing::kSkipAllToAll)
+    return failed_precondition(
+        "reset: ranks that skip the all-to-all have room for their own experts only; create anew");
+  std::vector<int> next_members;
+  for (size_t i = 0; i < survivors.size(); ++i) {
+    if (survivors[i] < 0 || survivors[i] >= n_ranks() || (i > 0 && survivors[i] <= survivors[i - 1]))
+      return invalid_argument("survivors[%zu] is %d; they must ascend within 0..%d", i, survivors[i],
+                              n_ranks() - 1);
+    next_members.push_back(members[static_cast<size_t>(survivors[i])]);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(validate(config, static_cast<int>(next_members.size())));
+  // A rank with more experts has more rows that only fill them up to the format's alignment.
+  const uint64_t num_rows_needed = row_capacity(config, static_cast<int>(next_members.size()));
+  if (format_layout(config).row_alignment > 1 && num_rows_needed > sizes.row_capacity)
+    return failed_precondition(
+        "reset: %zu ranks need room for %llu rows each in %s; there is room for %llu; create anew",
+        next_members.size(), static_cast<unsigned long long>(num_rows_needed), format_layout(config).name,
+        static_cast<unsigned long long>(sizes.row_capacity));
+  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
+  // Other buffers have a place for every expert of the model, whoever owns it.
+  std::vector<std::unique_ptr<RankState>> states;
+  for (const int survivor : survivors) states.push_back(std::move(ranks[static_cast<size_t>(survivor)]));
+  ranks = std::move(states);
+  members = std::move(next_members);
+  return clear_buffers();
+}
+Status ExpertParallel::reset(const std::vector<int>& survivors) { return impl_->reset(survivors); }
+
+std::optional<FaultRecord> ExpertParallel::fault(int rank) const { return impl_->fault(rank); }
+
+}  // namespace switchyard

@@ -1,0 +1,114 @@
+// What is behind an ExpertParallel; for the files that implement it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ep_config.hpp"
+#include "exchange_memory.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/trace_recorder.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/row_readiness.hpp"
+
+namespace switchyard {
+
+struct ExpertParallel::Impl {
+  enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
+
+  struct RankState {
+    ExchangeMemory memory;
+    std::optional<TraceRecorder> trace;
+    Step step = Step::kIdle;
+    int num_tokens = 0;                 // of the step under way
+    const void* expert_rows = nullptr;  // of its combine_async
+    Status failure;
+  };
+
+  // What the calls launch: those of the protocol and the formats, such as can trace where that is on.
+  struct Kernels {
+    const DispatchKernels* dispatch = nullptr;
+    const CombineKernels* combine = nullptr;
+    const CombineKernels* own_combine = nullptr;  // with the caller's own epilogue; null: there is none
+    AllReduceKernel all_reduce = {};
+  };
+
+  World& world;
+  ExpertParallelConfig config;
+  std::string protocol_reason;
+  Kernels kernels;
+  ExchangeSizes sizes;
+  std::vector<int> members;  // the world's rank behind each of ours
+  std::vector<std::unique_ptr<RankState>> ranks;
+  bool is_traced = false;
+
+  Impl(World& world_in, const ExpertParallelConfig& config_in);
+
+  // Making one.
+  Status look_up_kernels();
+  Status look_up_own_kernels(Kernels& found) const;
+  Status choose_launch();
+  Result<int> max_resident_blocks() const;
+  Status allocate();
+  Status clear_buffers();
+
+  // What follows from the configuration.
+  Rank& member(int rank) const { return world.rank(members[static_cast<size_t>(rank)]); }
+  RankState& state(int rank) const { return *ranks[static_cast<size_t>(rank)]; }
+  int n_ranks() const { return static_cast<int>(members.size()); }
+  int n_local_experts() const { return config.n_experts / n_ranks(); }
+  int num_groups() const {
+    return n_local_experts() + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+  }
+  bool is_direct() const { return config.protocol == Protocol::kDirect; }
+  SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
+  LaunchShape launch_shape() const;
+  EpShape shape_of_rank(int rank) const;
+  // The ranks this one exchanges rows with, itself among them.
+  std::vector<int> peers_of(int rank) const;
+  Scope signal_scope() const;
+  WaitContext wait_context(int rank) const;
+  // For kernels that know only the ranks this one exchanges rows with.
+  WaitContext step_wait_context(int rank) const;
+
+  // A call is checked, ..
+  Status check_rank(const char* call, int rank) const;
+  Status check_call(int rank, const char* call, Step required) const;
+  Status check_tokens(const char* call, int num_tokens, const void* pointer,
+                      const char* name = "topk_ids") const;
+  Status check_input(const char* call, const DispatchInput& input) const;
+  Status check_output(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_input(int rank, const char* call, const CombineInput& input) const;
+  Status check_output(int rank, const char* call, const CombineOutput& output) const;
+  Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_epilogue(const char* call, const CombineDestination& destination) const;
+  Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
+  Status check_early_blocks(int rank, int num_blocks) const;
+  // .. filled in ..
+  DispatchCall make_dispatch_call(int rank, int num_tokens) const;
+  void fill_in(const DispatchInput& input, DispatchCall& call) const;
+  void fill_in(const DispatchOutput& output, DispatchCall& call) const;
+  CombineCall make_combine_call(int rank) const;
+  void fill_in(int rank, const CombineInput& input, CombineCall& call) const;
+  void fill_in(const CombineOutput& output, CombineCall& call) const;
+  // Those of the epilogue that the output asks for.
+  const CombineKernels& combine_to(const CombineOutput& output) const;
+  // .. and enqueued; `next` is where the rank's step is then.
+  template <typename Call>
+  Status enqueue(int rank, LaunchFunction<Call> launch, const Call& call, Step next) const {
+    SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), call));
+    state(rank).num_tokens = call.step.num_tokens;
+    state(rank).step = next;
+    return Status();
+  }
+
+  // When a step has failed.
+  std::optional<FaultRecord> fault(int rank) const;
+  Status check_fault(int rank);
+  Status take_skipped_step(int rank);
+  Status reset(const std::vector<int>& survivors);
+};
+
+}  // namespace switchyard
