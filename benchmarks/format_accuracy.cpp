@@ -62,51 +62,43 @@ Values through_bf16(const Values& values) {
   return rounded;
 }
 
-template <const reference::NumberFormat& kFormat>
-Values through_blockwise_fp8(const Values& values) {
-  const reference::QuantizedToken token = reference::blockwise_fp8(kFormat, values);
-  return values_of(kFormat, token, {token.float_scales.begin(), token.float_scales.end()});
-}
-
-template <const reference::NumberFormat& kFormat>
-Values through_mx(const Values& values) {
-  const reference::QuantizedToken token = reference::mx(kFormat, values);
-  std::vector<double> scales;
-  for (const uint8_t code : token.scale_codes) scales.push_back(std::ldexp(1.0, code - 127));
-  return values_of(kFormat, token, scales);
-}
-
-// The tensor scale uses the whole range of the scales.
-Values through_nvfp4(const Values& values) {
+// NVFP4: uses the whole range of the scales.
+float tensor_scale_of(const Values& values) {
   float amax = 0;
   for (const float value : values) amax = std::max(amax, std::fabs(value));
-  const float tensor_scale = amax / (6 * 448);
-  const reference::QuantizedToken token = reference::nvfp4(values, tensor_scale);
-  std::vector<double> scales;
-  for (const uint8_t code : token.scale_codes)
-    scales.push_back(reference::kE4M3.value_of(code) * tensor_scale);
-  return values_of(reference::kE2M1, token, scales);
+  return amax / (6 * 448);
 }
 
-struct Format {
-  const char* name;
-  int element_bits;
-  int scale_bits;
-  size_t group_size;
-  Values (*quantize_and_back)(const Values& values);
-};
+// The scale of each group, with the tensor scale where there is one.
+std::vector<double> scales_of(ScaleType type, const reference::QuantizedToken& token, float tensor_scale) {
+  std::vector<double> scales(token.float_scales.begin(), token.float_scales.end());
+  for (const uint8_t code : token.scale_codes)
+    scales.push_back(type == ScaleType::kE8M0 ? std::ldexp(1.0, code - 127)
+                                              : reference::kE4M3.value_of(code) * tensor_scale);
+  return scales;
+}
 
-constexpr Format kFormats[] = {
-    {"bf16", 16, 0, 1, through_bf16},
-    {"blockwise fp8 e4m3", 8, 32, 128, through_blockwise_fp8<reference::kE4M3>},
-    {"blockwise fp8 e5m2", 8, 32, 128, through_blockwise_fp8<reference::kE5M2>},
-    {"MXFP8 e4m3", 8, 8, 32, through_mx<reference::kE4M3>},
-    {"MXFP8 e5m2", 8, 8, 32, through_mx<reference::kE5M2>},
-    {"MXFP6 e2m3", 6, 8, 32, through_mx<reference::kE2M3>},
-    {"MXFP6 e3m2", 6, 8, 32, through_mx<reference::kE3M2>},
-    {"MXFP4", 4, 8, 32, through_mx<reference::kE2M1>},
-    {"NVFP4", 4, 8, 16, through_nvfp4},
-};
+Values quantize_and_back(TokenFormatKind kind, const Values& values) {
+  const ScaleType scale = info_of(kind).scale;
+  if (scale == ScaleType::kNone) return through_bf16(values);
+  const float tensor_scale = tensor_scale_of(values);
+  const reference::QuantizedToken token = reference::quantized(kind, values, tensor_scale);
+  return values_of(reference::elements_of(kind), token, scales_of(scale, token, tensor_scale));
+}
+
+// A format for each pair of elements and scales: where the scales lie, and which expert's they are, changes
+// no value.
+std::vector<TokenFormatKind> formats_that_differ() {
+  std::vector<TokenFormatKind> formats;
+  for (const TokenFormatKind kind : kTokenFormatKinds) {
+    const auto has_same_values = [info = info_of(kind)](TokenFormatKind other) {
+      return info_of(other).element == info.element && info_of(other).scale == info.scale &&
+             info_of(other).group_size == info.group_size;
+    };
+    if (std::none_of(formats.begin(), formats.end(), has_same_values)) formats.push_back(kind);
+  }
+  return formats;
+}
 
 FormatError error_between(const Values& values, const Values& seen, size_t group_size) {
   double squares = 0, error_squares = 0, relative_squares = 0, largest = 0;
@@ -141,17 +133,17 @@ const char* to_string(InputKind kind) {
 }
 
 std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed) {
+  const std::vector<TokenFormatKind> formats = formats_that_differ();
   std::vector<FormatAccuracy> all;
-  for (const Format& format : kFormats)
-    all.push_back({format.name,
-                   format.element_bits +
-                       static_cast<double>(format.scale_bits) / static_cast<double>(format.group_size),
-                   {}});
+  for (const TokenFormatKind kind : formats) {
+    const TokenFormatInfo info = info_of(kind);
+    all.push_back({info.name, info.num_bits + 8.0 * info.scale_bytes / info.group_size, {}});
+  }
   for (const InputKind kind : kInputKinds) {
     const Values values = make_values(kind, seed);
     for (size_t i = 0; i < all.size(); ++i)
-      all[i].errors.push_back(
-          error_between(values, kFormats[i].quantize_and_back(values), kFormats[i].group_size));
+      all[i].errors.push_back(error_between(values, quantize_and_back(formats[i], values),
+                                            static_cast<size_t>(info_of(formats[i]).group_size)));
   }
   return all;
 }

@@ -23,7 +23,7 @@ struct Int8TokenFormat {
   int8_t* output_rows;   // [rows][hidden]
   float* output_scales;  // [rows]
 
-  static Int8TokenFormat over(int hidden, const switchyard::FormatTensors& tensors) {
+  static Int8TokenFormat make(int hidden, const switchyard::FormatTensors& tensors) {
     return {hidden, reinterpret_cast<int8_t*>(tensors.rows), reinterpret_cast<float*>(tensors.scales)};
   }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard::reference {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace switchyard::reference {
@@ -84,34 +85,37 @@ std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
   return bytes;
 }
 
-namespace {
-
 const NumberFormat& elements_of(TokenFormatKind format) {
-  switch (format) {
-    case TokenFormatKind::kFP8E5M2:
-    case TokenFormatKind::kMXFP8E5M2:
+  switch (info_of(format).element) {
+    case ElementType::kBF16:
+      break;
+    case ElementType::kE4M3:
+      return kE4M3;
+    case ElementType::kE5M2:
       return kE5M2;
-    case TokenFormatKind::kMXFP6:
+    case ElementType::kE2M3:
       return kE2M3;
-    case TokenFormatKind::kMXFP6E3M2:
+    case ElementType::kE3M2:
       return kE3M2;
-    default:
-      return info_of(format).num_bits == 4 ? kE2M1 : kE4M3;
+    case ElementType::kE2M1:
+      return kE2M1;
   }
+  std::abort();  // bf16 has no codes
 }
 
 QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
-  switch (info_of(format).group_size) {
-    case 128:
+  switch (info_of(format).scale) {
+    case ScaleType::kNone:
+      break;
+    case ScaleType::kFloat:
       return blockwise_fp8(elements_of(format), token);
-    case 32:
+    case ScaleType::kE8M0:
       return mx(elements_of(format), token);
-    default:
+    case ScaleType::kE4M3:
       return nvfp4(token, tensor_scale);
   }
+  std::abort();  // bf16 is not quantised
 }
-
-}  // namespace
 
 EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
   const NumberFormat& elements = elements_of(format);
@@ -144,13 +148,16 @@ std::vector<bf16> decoded(const EncodedToken& token) {
 
 uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
   switch (info_of(format).placement) {
+    case ScalePlacement::kNone:
+      break;
     case ScalePlacement::kTransposed:
       return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
     case ScalePlacement::kByRow:
       return row * (static_cast<uint64_t>(hidden) / 32) + group;
-    default:
+    case ScalePlacement::kTiled:
       return tiled_scale_offset(row, group, static_cast<uint64_t>(info_of(format).num_scales(hidden)));
   }
+  std::abort();  // there are no scales
 }
 
 uint64_t tiled_scale_offset(uint64_t row, uint64_t column, uint64_t num_columns) {

@@ -7,7 +7,7 @@
 
 #include "number_format.hpp"
 #include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard::reference {
 
@@ -26,6 +26,9 @@ QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float
 QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token);
 // Groups of 16 e2m1; scale = amax / (6 * tensor_scale), as e4m3; element = code * scale * tensor_scale.
 QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale);
+// Any of the above, as the format has it; not bf16.
+const NumberFormat& elements_of(TokenFormatKind format);
+QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale);
 // A token of bf16.
 std::vector<float> to_floats(const std::vector<bf16>& token);
 

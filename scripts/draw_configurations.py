@@ -8,15 +8,13 @@ documented rule, as a step over capacity (3) where it asked for too little room.
 wrong result, ends the draw with the command line to repeat it. The same seed draws the same configurations.
 """
 import argparse
+import functools
+import json
 import random
 import subprocess
 import sys
 import time
 
-FORMATS = {  # what hidden must be a multiple of
-    "bf16": 8, "fp8": 128, "fp8-e5m2": 128, "mxfp8": 32, "mxfp8-e5m2": 32, "mxfp6": 64, "mxfp6-e3m2": 64,
-    "mxfp4": 32, "nvfp4": 32, "nvfp4-by-expert": 32, "mxfp8-tiled": 32, "mxfp4-tiled": 32,
-}
 MAX_ELEMENTS = {"host": 1 << 16, "cuda": 1 << 22}  # of all expert rows of a step; the emulator is slow
 
 
@@ -25,16 +23,22 @@ def often_small(draw, low, high):
     return min(high, max(low, round(low - 1 + (high - low + 2) ** draw.random())))
 
 
-def draw_run(draw, target):
+def token_formats(switchyard):
+    """The command's own formats: what hidden must be a multiple of, by name."""
+    report = subprocess.run([switchyard, "doctor", "--json", "-"], capture_output=True, text=True, check=True)
+    return {entry["name"]: entry["hidden_multiple"] for entry in json.loads(report.stdout)["formats"]}
+
+
+def draw_run(formats, draw, target):
     ranks = draw.choice([1, 2, 2, 3, 4, 5, 8, draw.randint(1, 16), draw.randint(1, 64)])
     experts = ranks * often_small(draw, 1, max(1, min(16, 1024 // ranks)))
     routing = draw.choice(["uniform", "uniform", "zipf", "one-expert"])
     top_k = often_small(draw, 1, 32)
     if routing != "one-expert":
         top_k = min(top_k, experts)
-    token_format = draw.choice(["bf16"] + list(FORMATS))
+    token_format = draw.choice(["bf16"] + list(formats))
     combine_format = draw.choice(["bf16", "bf16", "fp8"])
-    multiple = max(FORMATS[token_format], 128 if combine_format == "fp8" else 8)
+    multiple = max(formats[token_format], formats[combine_format])
     hidden = multiple * often_small(draw, 1, 1024 // multiple)
     skips = draw.random() < 0.2
     max_tokens = max(1, min(300, MAX_ELEMENTS[target] // (hidden * top_k * ranks)))
@@ -124,11 +128,12 @@ def main():
     parser.add_argument("--target", choices=["host", "cuda"], default="host")
     parser.add_argument("--hang-seconds", type=float, default=180, help="a command that takes longer hangs")
     options = parser.parse_args()
+    run = functools.partial(draw_run, token_formats(options.switchyard))
     draw = random.Random(options.seed)
     counts = {}
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
-        words, allowed = draw.choice([draw_run, draw_run, draw_attend])(draw, options.target)
+        words, allowed = draw.choice([run, run, draw_attend])(draw, options.target)
         command = [options.switchyard] + [str(word) for word in words]
         try:
             result = subprocess.run(command, capture_output=True, text=True, timeout=options.hang_seconds)

@@ -28,8 +28,8 @@
 
 #include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/ep/shared_expert_tokens.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
 #include "switchyard/fault.hpp"
+#include "switchyard/token_format.hpp"
 #include "switchyard/trace.hpp"
 #include "switchyard/world.hpp"
 

@@ -23,7 +23,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What a format has beyond a TokenFormat or an ExpertTokenFormat (detail/format/token_format.hpp). It is a
+// What a format has beyond a TokenFormat or an ExpertTokenFormat (token_format.hpp). It is a
 // DirectFormat, too, if the direct protocol is to carry it.
 template <typename Format>
 concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<Format> &&
@@ -31,7 +31,7 @@ concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<
     requires(const Format format, int hidden, const FormatTensors& tensors) {
   { Format::kName } -> std::convertible_to<const char*>;  // for errors
   // The format over the tensors of a DispatchOutput; these are null where only sizes are asked for.
-  { Format::over(hidden, tensors) } -> std::same_as<Format>;
+  { Format::make(hidden, tensors) } -> std::same_as<Format>;
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
   // Of a row's scales, 0 if there are none. The tensor is [max_rows][scales_bytes()], unless the format says
   // scale_tensor_bytes(max_rows).
@@ -40,7 +40,7 @@ concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<
 
 template <OwnTokenFormat Format>
 FormatLayout layout_of_own(int hidden) {
-  const Format format = Format::over(hidden, FormatTensors{});
+  const Format format = Format::make(hidden, FormatTensors{});
   return {.name = Format::kName,
           .encoded_bytes = format.encoded_bytes(),
           .row_bytes = format.row_bytes(),
@@ -53,7 +53,7 @@ FormatLayout layout_of_own(int hidden) {
 
 template <OwnTokenFormat Format>
 CheckedSize scale_tensor_bytes_of_own(uint32_t max_rows, int hidden) {
-  const Format format = Format::over(hidden, FormatTensors{});
+  const Format format = Format::make(hidden, FormatTensors{});
   if constexpr (requires { format.scale_tensor_bytes(max_rows); }) {
     return CheckedSize(format.scale_tensor_bytes(max_rows));
   } else {

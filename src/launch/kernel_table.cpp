@@ -1,48 +1,33 @@
 // The kernels the library ships, for the target this file is compiled for: as C++ for the host, and through
 // kernel_table.cu for CUDA.
+#include "format_kernels.hpp"
 #include "kernel_tables.hpp"
 #include "make_kernel_table.hpp"
+#include "switchyard/detail/format/visit_kind.hpp"
 
 namespace switchyard {
 namespace {
 
 FormatKernels kernels_of(TokenFormatKind format) {
-  switch (format) {
-    case TokenFormatKind::kBF16:
-      break;
-    case TokenFormatKind::kFP8:
-    case TokenFormatKind::kFP8E5M2:
-      return blockwise_fp8_kernels(format);
-    case TokenFormatKind::kMXFP8:
-    case TokenFormatKind::kMXFP8E5M2:
-    case TokenFormatKind::kMXFP6:
-    case TokenFormatKind::kMXFP6E3M2:
-    case TokenFormatKind::kMXFP4:
-      return mx_kernels(format);
-    case TokenFormatKind::kNVFP4:
-    case TokenFormatKind::kNVFP4ByExpert:
-    case TokenFormatKind::kMXFP8Tiled:
-    case TokenFormatKind::kMXFP4Tiled:
-      return tiled_kernels(format);
-  }
-  return format_kernels<TokenFormatKind::kBF16, BF16TokenFormat>();
+  return visit_kind(
+      format, [&]<TokenFormatKind kKind>() { return kernels_of_kind<kKind>(); },
+      [] { return FormatKernels{}; });
+}
+const DispatchKernels* slotted_dispatch(TokenFormatKind format) { return kernels_of(format).slotted; }
+const DispatchKernels* direct_dispatch(TokenFormatKind format) { return kernels_of(format).direct; }
+
+const CombineKernels* slotted_combine(CombineFormat format) {
+  return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
+                                       : bf16_combine_kernels<Slotted, RunTimeShape>(format);
+}
+const CombineKernels* direct_combine(CombineFormat format) {
+  return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
+                                       : bf16_combine_kernels<Direct, RunTimeShape>(format);
 }
 
-constexpr KernelTable all_formats(KernelTable table) {
-  table.slotted.dispatch = [](TokenFormatKind format) { return kernels_of(format).slotted; };
-  table.direct.dispatch = [](TokenFormatKind format) { return kernels_of(format).direct; };
-  table.slotted.combine = [](CombineFormat format) {
-    return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
-                                         : bf16_combine_kernels<Slotted, RunTimeShape>(format);
-  };
-  table.direct.combine = [](CombineFormat format) {
-    return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
-                                         : bf16_combine_kernels<Direct, RunTimeShape>(format);
-  };
-  return table;
-}
 constexpr KernelTable this_table() {
-  KernelTable table = all_formats(make_kernel_table<RunTimeShape, RunTimeShape>());
+  KernelTable table = make_kernel_table({&slotted_dispatch, &slotted_combine, kAllReduce<RunTimeShape>},
+                                        {&direct_dispatch, &direct_combine, kAllReduce<RunTimeShape>});
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;
 #endif

@@ -37,13 +37,12 @@ inline Status load_plain_kernels() {
 #endif
 }
 
-// bf16 only.
-template <FixedShape ForSlotted, FixedShape ForDirect>
-constexpr KernelTable make_kernel_table() {
+// The kernels of the two protocols, and all others beside them.
+constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernels& direct) {
   return {
       .load = &load_plain_kernels,
-      .slotted = kBF16Kernels<Slotted, ForSlotted>,
-      .direct = kBF16Kernels<Direct, ForDirect>,
+      .slotted = slotted,
+      .direct = direct,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,
@@ -52,6 +51,11 @@ constexpr KernelTable make_kernel_table() {
       .time_stamp = &launch_plain<kTimeStamp, TimeStampParams, time_stamp_kernel>,
       .check_output = &launch_plain<kCheckOutput, CheckOutputParams, check_output_kernel>,
   };
+}
+// bf16 only.
+template <FixedShape ForSlotted, FixedShape ForDirect>
+constexpr KernelTable make_kernel_table() {
+  return make_kernel_table(kBF16Kernels<Slotted, ForSlotted>, kBF16Kernels<Direct, ForDirect>);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

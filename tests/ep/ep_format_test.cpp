@@ -2,6 +2,8 @@
 // against the plain-loop reference, and what combine makes of experts that saw the quantised tokens.
 #include <algorithm>
 #include <limits>
+#include <span>
+#include <string>
 
 #include "ep_harness.hpp"
 #include "sweep.hpp"
@@ -15,11 +17,9 @@ using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 
-constexpr TokenFormatKind kEncodedFormats[] = {
-    TokenFormatKind::kFP8,        TokenFormatKind::kFP8E5M2,   TokenFormatKind::kMXFP8,
-    TokenFormatKind::kMXFP8E5M2,  TokenFormatKind::kMXFP6,     TokenFormatKind::kMXFP6E3M2,
-    TokenFormatKind::kMXFP4,      TokenFormatKind::kNVFP4,     TokenFormatKind::kNVFP4ByExpert,
-    TokenFormatKind::kMXFP8Tiled, TokenFormatKind::kMXFP4Tiled};
+// All but the first, bf16.
+constexpr std::span<const TokenFormatKind> kEncodedFormats = std::span(kTokenFormatKinds).subspan<1>();
+static_assert(kTokenFormatKinds[0] == TokenFormatKind::kBF16);
 
 using Variant = std::tuple<TargetChoice, StepMode, Protocol, TokenFormatKind>;
 
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, EpFormat,
                          testing::Combine(testing_support::all_targets(),
                                           testing::Values(StepMode::kSplit, StepMode::kFused),
                                           testing_support::both_protocols(),
-                                          testing::ValuesIn(kEncodedFormats)),
+                                          testing::ValuesIn(kEncodedFormats.begin(), kEncodedFormats.end())),
                          [](const auto& info) {
                            std::string format = to_string(std::get<3>(info.param));
                            std::erase(format, '-');
@@ -139,25 +139,27 @@ TEST_P(EpFormatTarget, ManyRowsOfScalesToABlock) {
 
 TEST(EpFormats, AHiddenSizeThatIsNotWholeGroupsIsRefused) {
   const auto world = testing_support::must(World::create({.target = TargetChoice::kHost, .n_ranks = 1}));
-  const std::pair<TokenFormatKind, const char*> expected[] = {
-      {TokenFormatKind::kFP8, "hidden is 72; format fp8 needs a multiple of 128"},
-      {TokenFormatKind::kFP8E5M2, "hidden is 72; format fp8-e5m2 needs a multiple of 128"},
-      {TokenFormatKind::kMXFP8, "hidden is 72; format mxfp8 needs a multiple of 32"},
-      {TokenFormatKind::kMXFP6, "hidden is 72; format mxfp6 needs a multiple of 64"},
-      {TokenFormatKind::kMXFP8E5M2, "hidden is 72; format mxfp8-e5m2 needs a multiple of 32"},
-      {TokenFormatKind::kMXFP6E3M2, "hidden is 72; format mxfp6-e3m2 needs a multiple of 64"},
-      {TokenFormatKind::kMXFP4, "hidden is 72; format mxfp4 needs a multiple of 32"},
-      {TokenFormatKind::kNVFP4, "hidden is 72; format nvfp4 needs a multiple of 32"},
-      {TokenFormatKind::kNVFP4ByExpert, "hidden is 72; format nvfp4-by-expert needs a multiple of 32"},
-      {TokenFormatKind::kMXFP8Tiled, "hidden is 72; format mxfp8-tiled needs a multiple of 32"},
-      {TokenFormatKind::kMXFP4Tiled, "hidden is 72; format mxfp4-tiled needs a multiple of 32"}};
-  for (const auto& [format, message] : expected) {
+  for (const TokenFormatKind format : kEncodedFormats) {
+    const int multiple = info_of(format).hidden_multiple(), hidden = 3 * multiple + 8;
     const auto ep = ExpertParallel::create(
         *world,
-        {.n_experts = 2, .top_k = 1, .hidden = 72, .max_tokens_per_rank = 1, .dispatch_format = format});
+        {.n_experts = 2, .top_k = 1, .hidden = hidden, .max_tokens_per_rank = 1, .dispatch_format = format});
     EXPECT_EQ(ep.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(ep.status().message(), message);
+    EXPECT_EQ(ep.status().message(), "hidden is " + std::to_string(hidden) + "; format " + to_string(format) +
+                                         " needs a multiple of " + std::to_string(multiple));
   }
+}
+
+TEST(EpFormats, AValueThatIsNoFormatIsRefused) {
+  const auto world = testing_support::must(World::create({.target = TargetChoice::kHost, .n_ranks = 1}));
+  const auto ep = ExpertParallel::create(
+      *world, {.n_experts = 2,
+               .top_k = 1,
+               .hidden = 72,
+               .max_tokens_per_rank = 1,
+               .dispatch_format = static_cast<TokenFormatKind>(std::size(kTokenFormatKinds))});
+  EXPECT_EQ(ep.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ep.status().message(), "dispatch_format is (no format); this table of kernels has none of it");
 }
 
 // With nothing but the kernels between a step and the next. (In weak memory: weak_protocol_test.cpp.)
@@ -180,8 +182,7 @@ TEST(EpFormats, StepsMayFollowEachOther) {
 // In the emulator's simulated mode the same kernels run in any order the seed draws, in weak memory.
 TEST(EpFormats, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {3, 4}};
-  for (uint64_t seed = 0; seed < 4 * std::size(kEncodedFormats) && !testing::Test::HasFatalFailure();
-       ++seed) {
+  for (uint64_t seed = 0; seed < 4 * kEncodedFormats.size() && !testing::Test::HasFatalFailure(); ++seed) {
     const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
                          .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
                          .n_sms = 2,

@@ -47,10 +47,10 @@ TEST_P(EpVariant, ASharedExpertWithOneBlockAndEveryTopK) {
 }
 
 TEST_P(EpVariant, ASharedExpertInEveryFormat) {
-  for (int format = 0; format < kNumTokenFormats; ++format) {
+  for (const TokenFormatKind format : kTokenFormatKinds) {
     RunOptions run = options();
     run.shared_expert = SharedExpert::kFused;
-    run.format = static_cast<TokenFormatKind>(format);
+    run.format = format;
     if (!HasFatalFailure())
       check({.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 256, .tokens_per_rank = {9, 4}}, run);
   }

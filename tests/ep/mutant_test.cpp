@@ -5,6 +5,7 @@
 
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
+#include "switchyard/detail/format/all_formats.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {

@@ -27,8 +27,8 @@ struct SlottedInt8Format {
   static constexpr char kName[] = "slotted-int8";
   Int8TokenFormat format;
 
-  static SlottedInt8Format over(int hidden, const FormatTensors& tensors) {
-    return {Int8TokenFormat::over(hidden, tensors)};
+  static SlottedInt8Format make(int hidden, const FormatTensors& tensors) {
+    return {Int8TokenFormat::make(hidden, tensors)};
   }
   SWITCHYARD_HD uint32_t row_bytes() const { return format.row_bytes(); }
   SWITCHYARD_HD uint32_t scales_bytes() const { return format.scales_bytes(); }
@@ -44,7 +44,7 @@ struct SlottedInt8Format {
   }
 };
 static_assert(OwnTokenFormat<SlottedInt8Format> && !DirectFormat<SlottedInt8Format>);
-static_assert(!OwnTokenFormat<BF16TokenFormat>, "the library's own have no name and no over()");
+static_assert(!OwnTokenFormat<BF16TokenFormat>, "the library's own have no name");
 
 // Keeps fp32, and adds a residual of the same type.
 struct AddResidual {

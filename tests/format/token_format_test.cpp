@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "sweep.hpp"
-#include "switchyard/detail/format/blockwise_fp8.hpp"
-#include "switchyard/detail/format/mx.hpp"
-#include "switchyard/detail/format/nv_block_scaled.hpp"
+#include "switchyard/detail/format/all_formats.hpp"
+#include "switchyard/detail/format/visit_kind.hpp"
 #include "target/target_fixture.hpp"
 
 #define QuantizedTokens SWITCHYARD_SUITE(QuantizedTokens)
+#define RegisteredFormats SWITCHYARD_SUITE(RegisteredFormats)
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -353,6 +353,22 @@ class QuantizedTokens : public testing_support::OneRankTest {
 
 INSTANTIATE_TEST_SUITE_P(Modes, QuantizedTokens, testing_support::modes_of_target(),
                          testing_support::mode_name);
+
+TEST(RegisteredFormats, HaveTheSizesOfTheirTypes) {
+  for (const TokenFormatKind kind : kTokenFormatKinds) {
+    const TokenFormatInfo info = info_of(kind);
+    const auto compare = [&]<TokenFormatKind kKind>() {
+      for (const int num_multiples : {1, 3, 16}) {
+        const int hidden = num_multiples * info.hidden_multiple();
+        const auto format = FormatOf<kKind>::make(hidden, {});
+        EXPECT_EQ(format.encoded_bytes(), info.encoded_bytes(hidden)) << info.name;
+        EXPECT_EQ(format.row_alignment(), info.row_alignment) << info.name;
+      }
+      return true;
+    };
+    EXPECT_TRUE(visit_kind(kind, compare, [] { return false; }));
+  }
+}
 
 TEST_P(QuantizedTokens, BlockwiseFP8IsTheReferenceBitForBit) {
   check_blockwise<e4m3>();

@@ -31,6 +31,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"own_kernels.hpp", "launch"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
+                                                                {"token_format.hpp", "format"},
                                                                 {"trace.hpp", "sync"},
                                                                 {"version.hpp", "base"},
                                                                 {"world.hpp", "runtime"}};

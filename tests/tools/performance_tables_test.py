@@ -118,7 +118,7 @@ class TablesOfStoredRuns(unittest.TestCase):
 | format | bits | normal: rms | element | max | heavy-tailed: rms | element | max | outliers: rms | element | max |
 |---|---|---|---|---|---|---|---|---|---|---|
 | bf16 | 16.00 | 0.17 | 0.17 | 0.39 | 0.17 | 0.17 | 0.39 | 0.17 | 0.17 | 0.39 |
-| NVFP4 | 4.50 | 9.50 | 31.00 | 17.60 | 9.08 | 39.99 | 17.60 | 4.87 | 32.75 | 17.61 |""")
+| nvfp4 | 4.50 | 9.50 | 31.00 | 17.60 | 9.08 | 39.99 | 17.60 | 4.87 | 32.75 | 17.61 |""")
 
 
 class Regions(unittest.TestCase):

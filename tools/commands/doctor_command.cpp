@@ -10,6 +10,7 @@
 #include "options.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/token_format.hpp"
 #include "workload/host_memory.hpp"
 
 namespace switchyard::tools {
@@ -76,6 +77,18 @@ void print_text(const CudaReport& cuda) {
                 to_string(choice.protocol), choice.reason.c_str());
 }
 
+// The registry of token formats, for scripts that go over them.
+std::vector<JsonObject> formats_json() {
+  std::vector<JsonObject> formats;
+  for (const TokenFormatKind kind : kTokenFormatKinds)
+    formats.push_back(std::move(JsonObject()
+                                    .add("name", to_string(kind))
+                                    .add("bits", info_of(kind).num_bits)
+                                    .add("hidden_multiple", info_of(kind).hidden_multiple())
+                                    .add("row_alignment", info_of(kind).row_alignment)));
+  return formats;
+}
+
 std::string to_json(const CudaReport& cuda) {
   std::vector<JsonObject> gpus;
   for (const GpuInfo& gpu : cuda.gpus)
@@ -103,6 +116,7 @@ std::string to_json(const CudaReport& cuda) {
       .add("cuda_driver", cuda.driver_version)
       .add("gpus", std::move(gpus))
       .add("automatic_protocol", std::move(protocols))
+      .add("formats", formats_json())
       .add("host_runs", true)
       .add("cuda_runs", num_cuda_devices() > 0);
   if (num_cuda_devices() == 0) report.add("why_no_cuda", why_no_cuda());

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <cctype>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,9 +34,17 @@ using Choices = std::vector<std::pair<std::string, T>>;
 
 Choices<TokenFormatKind> format_choices() {
   Choices<TokenFormatKind> choices;
-  for (int i = 0; i < kNumTokenFormats; ++i)
-    choices.emplace_back(to_string(static_cast<TokenFormatKind>(i)), static_cast<TokenFormatKind>(i));
+  for (const TokenFormatKind kind : kTokenFormatKinds) choices.emplace_back(to_string(kind), kind);
   return choices;
+}
+// "bf16, fp8, .. or mxfp4-tiled".
+std::string format_names() {
+  std::string names;
+  for (const TokenFormatKind kind : kTokenFormatKinds) {
+    if (!names.empty()) names += kind == *std::rbegin(kTokenFormatKinds) ? " or " : ", ";
+    names += to_string(kind);
+  }
+  return names;
 }
 const Choices<CombineFormat> kCombineFormats = {{"bf16", CombineFormat::kBF16}, {"fp8", CombineFormat::kFP8}};
 
@@ -50,9 +59,7 @@ Choices<std::optional<T>> or_any(const Choices<T>& choices) {
 }  // namespace
 
 void add_format_option(Command& command, TokenFormatKind& format) {
-  command.add_choice("--format", format, format_choices(),
-                     "What tokens are sent as: bf16, fp8, fp8-e5m2, mxfp8, mxfp8-e5m2, mxfp6, mxfp6-e3m2, "
-                     "mxfp4, nvfp4, nvfp4-by-expert, mxfp8-tiled or mxfp4-tiled");
+  command.add_choice("--format", format, format_choices(), "What tokens are sent as: " + format_names());
 }
 void add_format_option(Command& command, std::optional<TokenFormatKind>& format) {
   command.add_choice(

@@ -415,9 +415,9 @@ void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
 // in every format. Two thirds of the seeds have bf16, which is simulated fastest.
 void draw_formats(const ScenarioSpace& space, Scenario& scenario) {
   std::mt19937_64 random(scenario.seed ^ 0xf0e4a7ull);
-  const uint64_t encoded = 1 + random() % (kNumTokenFormats - 1);
+  const uint64_t encoded = 1 + random() % (std::size(kTokenFormatKinds) - 1);
   const uint64_t format = random() % 3 == 0 ? encoded : 0, combine_format = random() % 8;
-  scenario.format = space.format.value_or(static_cast<TokenFormatKind>(format));
+  scenario.format = space.format.value_or(kTokenFormatKinds[format]);
   scenario.combine_format =
       space.combine_format.value_or(combine_format == 0 ? CombineFormat::kFP8 : CombineFormat::kBF16);
 }

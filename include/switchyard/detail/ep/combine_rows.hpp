@@ -4,7 +4,7 @@
 
 #include "switchyard/detail/ep/epilogue.hpp"
 #include "switchyard/detail/format/blockwise_fp8.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -2,10 +2,21 @@
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct BF16Source {
+  const bf16* rows;  // [rows][hidden]
+  int32_t hidden;
+
+  SWITCHYARD_DEVICE LaneElements load(int64_t row, int chunk_idx) const {
+    const bf16* elements = rows + row * hidden + chunk_idx * kElementsPerLane;
+    return {{target::ld_16(elements), target::ld_16(elements + 8)}};
+  }
+};
 
 struct BF16TokenFormat {
   using Input = bf16;
@@ -13,6 +24,13 @@ struct BF16TokenFormat {
 
   int32_t hidden;     // a multiple of 8
   bf16* output_rows;  // [rows][hidden]
+
+  static BF16TokenFormat make(int hidden, const FormatTensors& tensors) {
+    return {hidden, reinterpret_cast<bf16*>(tensors.rows)};
+  }
+  static BF16Source source(int hidden, const FormatTensors& tensors, const RowGroups&) {
+    return {reinterpret_cast<const bf16*>(tensors.rows), hidden};
+  }
 
   SWITCHYARD_HD uint32_t encoded_bytes() const { return static_cast<uint32_t>(hidden) * sizeof(bf16); }
   SWITCHYARD_HD uint32_t row_alignment() const { return 1; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "switchyard/detail/format/group_quantize.hpp"
+#include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 
@@ -26,6 +27,19 @@ struct BlockwiseFP8Quantizer {
   }
 };
 
+template <typename ElementOf>
+struct TransposedScaleSource {
+  using Element = ElementOf;
+  static constexpr int kGroupSize = 128;
+  const float* scales;
+  TransposedScaleLayout layout;
+
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return target::ld(scales + layout.index(group_idx, row));
+  }
+};
+
 // Element: e4m3 or e5m2.
 template <typename Element = e4m3>
 struct BlockwiseFP8TokenFormat {
@@ -38,6 +52,17 @@ struct BlockwiseFP8TokenFormat {
   uint8_t* output_rows;  // [max_rows][hidden]
   float* output_scales;  // TransposedScaleLayout
 
+  static BlockwiseFP8TokenFormat make(int hidden, const FormatTensors& tensors) {
+    return {hidden, tensors.max_rows, reinterpret_cast<uint8_t*>(tensors.rows),
+            reinterpret_cast<float*>(tensors.scales)};
+  }
+  static EncodedSource<TransposedScaleSource<Element>> source(int hidden, const FormatTensors& tensors,
+                                                              const RowGroups&) {
+    return {
+        reinterpret_cast<const uint8_t*>(tensors.rows),
+        hidden,
+        {reinterpret_cast<const float*>(tensors.scales), {hidden / Quantizer::kGroupSize, tensors.max_rows}}};
+  }
   static Status check(int hidden) {
     return check_hidden("BlockwiseFP8TokenFormat", hidden, Quantizer::kGroupSize);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "switchyard/detail/format/group_quantize.hpp"
+#include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -23,6 +24,19 @@ struct MXQuantizer {
   }
 };
 
+template <typename ElementOf>
+struct RowScaleSource {
+  using Element = ElementOf;
+  static constexpr int kGroupSize = 32;
+  const e8m0* scales;
+  int num_groups;
+
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return to_float(target::ld(scales + row * num_groups + group_idx));
+  }
+};
+
 // Element: e4m3, e5m2, e2m3, e3m2 or e2m1.
 template <typename Element>
 struct MXTokenFormat {
@@ -33,6 +47,15 @@ struct MXTokenFormat {
   uint8_t* output_rows;  // [rows][hidden codes, packed]
   e8m0* output_scales;   // [rows][hidden / 32]
 
+  static MXTokenFormat make(int hidden, const FormatTensors& tensors) {
+    return {hidden, reinterpret_cast<uint8_t*>(tensors.rows), reinterpret_cast<e8m0*>(tensors.scales)};
+  }
+  static EncodedSource<RowScaleSource<Element>> source(int hidden, const FormatTensors& tensors,
+                                                       const RowGroups&) {
+    return {reinterpret_cast<const uint8_t*>(tensors.rows),
+            hidden,
+            {reinterpret_cast<const e8m0*>(tensors.scales), hidden / Quantizer::kGroupSize}};
+  }
   static Status check(int hidden) { return check_hidden("MXTokenFormat", hidden, Quantizer::kGroupSize); }
 
   SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }

@@ -2,8 +2,11 @@
 // units read. docs/formats.md has the layouts.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/format/group_quantize.hpp"
 #include "switchyard/detail/format/mx.hpp"
+#include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 
@@ -22,6 +25,7 @@ struct OneInputScale {
 
   float scale;
 
+  static OneInputScale make(const FormatTensors& tensors) { return {tensors.tensor_scale}; }
   SWITCHYARD_HD float operator()(int) const { return scale; }
 };
 
@@ -35,6 +39,9 @@ struct ExpertInputScales {
   const float* scales;  // [expert of the model]
   float shared_expert;
 
+  static ExpertInputScales make(const FormatTensors& tensors) {
+    return {tensors.expert_scales, tensors.tensor_scale};
+  }
   SWITCHYARD_DEVICE float operator()(int expert_idx) const {
     return expert_idx == kSharedExpert ? shared_expert : target::ld(scales + expert_idx);
   }
@@ -63,7 +70,47 @@ struct NVFP4Quantizer {
   }
 };
 
-// A scheme makes the quantizer of a message.
+template <typename ElementOf>
+struct TiledScaleSource {
+  using Element = ElementOf;
+  static constexpr int kGroupSize = 32;
+  const uint8_t* scales;
+  TiledScaleLayout layout;
+
+  SWITCHYARD_DEVICE static float tensor_scale(int64_t) { return 1; }
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return to_float(e8m0{target::ld(scales + layout.offset(row, group_idx))});
+  }
+};
+struct NVFP4ScaleSource {
+  using Element = e2m1;
+  static constexpr int kGroupSize = 16;
+  const uint8_t* scales;
+  TiledScaleLayout layout;
+  float one_tensor_scale;
+  const float* group_tensor_scales;  // of the groups of rows; null: one for all
+  const uint32_t* row_offsets;
+  int num_row_groups;
+
+  SWITCHYARD_DEVICE float scale(int64_t row, int group_idx) const {
+    return to_float(e4m3{target::ld(scales + layout.offset(row, group_idx))});
+  }
+  SWITCHYARD_DEVICE float tensor_scale(int64_t row) const {
+    if (group_tensor_scales == nullptr) return one_tensor_scale;
+    // The first group that ends behind the row.
+    int first = 0, last = num_row_groups - 1;
+    while (first < last) {
+      const int middle = (first + last) / 2;
+      if (row < target::ld(row_offsets + middle + 1))
+        last = middle;
+      else
+        first = middle + 1;
+    }
+    return target::ld(group_tensor_scales + first);
+  }
+};
+
+// A scheme makes the quantizer of a message, and the source of the scales of rows that are read back.
 template <typename InputScales = OneInputScale>
 struct NVFP4 {
   using Quantizer = NVFP4Quantizer;
@@ -72,6 +119,15 @@ struct NVFP4 {
 
   InputScales input_scales;  // (expert) -> the tensor scale
 
+  static NVFP4 make(const FormatTensors& tensors) { return {InputScales::make(tensors)}; }
+  static NVFP4ScaleSource scale_source(int hidden, const FormatTensors& tensors, const RowGroups& groups) {
+    return {reinterpret_cast<const uint8_t*>(tensors.scales),
+            {hidden / Quantizer::kGroupSize},
+            tensors.tensor_scale,
+            groups.tensor_scales,
+            groups.row_offsets,
+            groups.num_groups};
+  }
   SWITCHYARD_DEVICE Quantizer quantizer(int expert_idx) const { return Quantizer(input_scales(expert_idx)); }
 };
 
@@ -81,6 +137,10 @@ struct TiledMX {
   static constexpr const char* kName = "NVBlockScaledTokenFormat of MX";
   static constexpr bool kIsPerExpert = false;
 
+  static TiledMX make(const FormatTensors&) { return {}; }
+  static TiledScaleSource<Element> scale_source(int hidden, const FormatTensors& tensors, const RowGroups&) {
+    return {reinterpret_cast<const uint8_t*>(tensors.scales), {hidden / Quantizer::kGroupSize}};
+  }
   SWITCHYARD_DEVICE Quantizer quantizer(int) const { return {}; }
 };
 
@@ -98,6 +158,15 @@ struct NVBlockScaledTokenFormat {
   uint8_t* output_scales;       // TiledScaleLayout, of num_scale_rows() rows
   uint32_t* scale_row_offsets;  // [group]: the scale row of its first row; null: nobody asks
 
+  static NVBlockScaledTokenFormat make(int hidden, const FormatTensors& tensors) {
+    return {hidden, Scheme::make(tensors), reinterpret_cast<uint8_t*>(tensors.rows),
+            reinterpret_cast<uint8_t*>(tensors.scales), tensors.scale_row_offsets};
+  }
+  static auto source(int hidden, const FormatTensors& tensors, const RowGroups& groups) {
+    const auto scales = Scheme::scale_source(hidden, tensors, groups);
+    return EncodedSource<std::remove_const_t<decltype(scales)>>{
+        reinterpret_cast<const uint8_t*>(tensors.rows), hidden, scales};
+  }
   static Status check(int hidden) { return check_hidden(Scheme::kName, hidden, Quantizer::kGroupSize); }
   // Scale rows that hold the scales of so many rows, however these are spread over the groups.
   SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int num_groups) {

@@ -1,5 +1,5 @@
-// A token format says how a token travels: its encoded size, and how it is written into a message and out of
-// one.
+// What kernels may ask of a token format beyond the TokenFormat concept: the expert of a row, and rows that
+// the direct protocol writes where they belong.
 #pragma once
 
 #include <concepts>
@@ -8,23 +8,9 @@
 
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard {
-
-// Threads call encode and decode together, each with its worker_idx of num_workers; neither may synchronise.
-// Workers come in whole warps, worker_idx % kWarpSize is the lane, so that lanes may shuffle.
-template <typename Format>
-concept TokenFormat = requires(const Format format, const typename Format::Input* token, std::byte* message,
-                               const std::byte* received, int64_t row, int worker_idx, int num_workers) {
-  // Bytes of an encoded token, a multiple of 16.
-  { format.encoded_bytes() } -> std::convertible_to<uint32_t>;
-  // Each expert's rows start at a multiple of this many rows.
-  { format.row_alignment() } -> std::convertible_to<uint32_t>;
-  // Writes the token into the message.
-  {format.encode(token, message, worker_idx, num_workers)};
-  // Writes the message into row `row` of the output tensors the format was made with.
-  {format.decode(received, row, worker_idx, num_workers)};
-};
 
 // A row of the output, and whose it is.
 struct ExpertRow {

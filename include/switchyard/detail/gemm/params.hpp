@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard {
 

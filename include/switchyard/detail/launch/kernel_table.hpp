@@ -6,11 +6,11 @@
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/ep/params.hpp"
-#include "switchyard/detail/format/format_kind.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
+#include "switchyard/token_format.hpp"
 
 namespace switchyard {
 

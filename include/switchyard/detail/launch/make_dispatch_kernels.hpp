@@ -5,22 +5,12 @@
 #include "switchyard/detail/ep/kernels.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/launch/launch_shape.hpp"
-#include "switchyard/detail/launch/make_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // Kernel names as template arguments: the emulator and launch errors say them.
 inline constexpr char kDispatchAsync[] = "dispatch_async", kDispatchWait[] = "dispatch_wait",
                       kDispatch[] = "dispatch";
-
-// The format over its tensors. A caller's own says how itself.
-template <typename Format>
-Format format_over(int hidden, const FormatTensors& tensors) {
-  if constexpr (requires { Format::over(hidden, tensors); })
-    return Format::over(hidden, tensors);
-  else
-    return make_format(std::type_identity<Format>{}, hidden, tensors);
-}
 
 template <EpProtocol P, typename Format>
 using DispatchKernel = void (*)(DispatchParamsOf<P, Format>);
@@ -29,7 +19,7 @@ template <const char* kName, EpProtocol P, typename Format, DispatchKernel<P, Fo
 Status launch_dispatch_kernel(const LaunchShape& shape, StreamHandle stream, const DispatchCall& call) {
   const EpShape& ep_shape = call.step.shape;
   const DispatchParamsOf<P, Format> params{call.step, own_part<P>(call.slotted, call.direct),
-                                           format_over<Format>(ep_shape.hidden, call.tensors)};
+                                           Format::make(ep_shape.hidden, call.tensors)};
   return target::launch(kName, kKernel,
                         with_shared(shape, P::dispatch_shared_bytes(params.format, ep_shape, shape)), stream,
                         params);
@@ -39,7 +29,7 @@ template <EpProtocol P, FixedShape Fixed, typename Format>
 Result<int> max_resident_dispatch([[maybe_unused]] const EpShape& shape,
                                   [[maybe_unused]] const LaunchShape& launch) {
 #if defined(__CUDACC__)
-  const uint64_t bytes = P::dispatch_shared_bytes(format_over<Format>(shape.hidden, {}), shape, launch);
+  const uint64_t bytes = P::dispatch_shared_bytes(Format::make(shape.hidden, {}), shape, launch);
   const target::ResidentKernel kernels[] = {{&dispatch_async_kernel<P, Fixed, Format>, bytes},
                                             {&dispatch_wait_kernel<P, Fixed, Format>, bytes},
                                             {&dispatch_kernel<P, Fixed, Format>, bytes}};
@@ -56,23 +46,5 @@ inline constexpr DispatchKernels kDispatchKernels = {
     .fused = &launch_dispatch_kernel<kDispatch, P, Format, &dispatch_kernel<P, Fixed, Format>>,
     .max_resident_blocks = &max_resident_dispatch<P, Fixed, Format>,
 };
-
-// Both protocols' dispatch of one format.
-struct FormatKernels {
-  const DispatchKernels* slotted;
-  const DispatchKernels* direct;
-};
-template <TokenFormatKind kKind, typename Format>
-constexpr FormatKernels format_kernels() {
-  // The runtime lays memory out by what it knows of the kind.
-  static_assert(info_of(kKind).encodes_by_expert == EncodesByExpert<Format>);
-  static_assert(info_of(kKind).interleaves_rows() == InterleavedTokenFormat<Format>);
-  return {&kDispatchKernels<Slotted, RunTimeShape, Format>, &kDispatchKernels<Direct, RunTimeShape, Format>};
-}
-
-// The formats that have a file of their own, since each takes its time to compile.
-FormatKernels blockwise_fp8_kernels(TokenFormatKind format);
-FormatKernels mx_kernels(TokenFormatKind format);
-FormatKernels tiled_kernels(TokenFormatKind format);
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

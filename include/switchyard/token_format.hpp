@@ -1,0 +1,216 @@
+// A token format says how a token travels from the rank that has it to the ranks of its experts, and what the
+// rows of dispatch's output hold. bf16 travels as it is; the other formats quantise: codes of 4 to 8 bits,
+// and a scale for each group of neighbouring elements. docs/formats.md has every format bit by bit.
+//
+// An application chooses one of the library's by its TokenFormatKind (ExpertParallelConfig::dispatch_format),
+// and asks info_of() how large rows and scales are and how they lie in memory. For kernels that it
+// instantiates itself, it may bring any type that is a TokenFormat. Nothing here allocates, launches or fails
+// with anything but a Status; all functions may be called from any thread.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/base/packing.hpp"
+#include "switchyard/detail/format/registry.hpp"
+#include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/status.hpp"
+
+namespace switchyard {
+
+// The formats that the library has kernels for: an enumerator for each line of detail/format/registry.hpp.
+enum class TokenFormatKind {
+#define SWITCHYARD_KIND(kind, ...) kind,
+  SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_KIND)
+#undef SWITCHYARD_KIND
+};
+inline constexpr TokenFormatKind kTokenFormatKinds[] = {
+#define SWITCHYARD_KIND(kind, ...) TokenFormatKind::kind,
+    SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_KIND)
+#undef SWITCHYARD_KIND
+};
+
+// The number format of an element: sign, exponent and mantissa bits.
+enum class ElementType { kBF16, kE4M3, kE5M2, kE2M3, kE3M2, kE2M1 };
+enum class ScaleType { kNone, kFloat, kE8M0, kE4M3 };
+// How the scales of all rows lie in their tensor.
+enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled };
+// Whether a token is encoded once, or once for each of its experts because it is not the same to all of them.
+enum class TokenEncoding { kOnce, kByExpert };
+
+constexpr int bits_of(ElementType element) {
+  switch (element) {
+    case ElementType::kBF16:
+      return 16;
+    case ElementType::kE4M3:
+    case ElementType::kE5M2:
+      return 8;
+    case ElementType::kE2M3:
+    case ElementType::kE3M2:
+      return 6;
+    case ElementType::kE2M1:
+      return 4;
+  }
+  return 0;
+}
+constexpr int bytes_of(ScaleType scale) {
+  switch (scale) {
+    case ScaleType::kNone:
+      return 0;
+    case ScaleType::kFloat:
+      return 4;
+    case ScaleType::kE8M0:
+    case ScaleType::kE4M3:
+      return 1;
+  }
+  return 0;
+}
+constexpr uint32_t row_alignment_of(ScalePlacement placement) {
+  switch (placement) {
+    case ScalePlacement::kNone:
+    case ScalePlacement::kByRow:
+      return 1;
+    case ScalePlacement::kTransposed:
+      return TransposedScaleLayout::kRowAlignment;
+    case ScalePlacement::kTiled:
+      return TiledScaleLayout::kTileRows;
+  }
+  return 1;
+}
+
+// What there is to know of a format without its type.
+struct TokenFormatInfo {
+  const char* name;  // as on the command line
+  ElementType element;
+  int group_size;  // elements that share a scale
+  ScaleType scale;
+  ScalePlacement placement;
+  TokenEncoding encoding;
+  // These follow from those above.
+  int num_bits;
+  int scale_bytes;
+  uint32_t row_alignment;  // each expert's rows start at a multiple of it
+  bool encodes_by_expert;
+
+  // Of what `hidden` must be a multiple: whole groups, and rows of whole 16 bytes.
+  constexpr int hidden_multiple() const {
+    int multiple = group_size;
+    while (multiple * num_bits % 128 != 0) multiple += group_size;
+    return multiple;
+  }
+  constexpr uint32_t row_bytes(int hidden) const {
+    return packed_bytes(static_cast<uint32_t>(hidden), num_bits);
+  }
+  constexpr int num_scales(int hidden) const { return scale_bytes == 0 ? 0 : hidden / group_size; }
+  // An encoded token: codes, then scales, each from a multiple of 16.
+  constexpr uint32_t encoded_bytes(int hidden) const {
+    return align_up(row_bytes(hidden), 16u) +
+           align_up(static_cast<uint32_t>(num_scales(hidden) * scale_bytes), 16u);
+  }
+  // Whether the scales of neighbouring rows lie side by side.
+  constexpr bool interleaves_rows() const {
+    return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled;
+  }
+  // Of the scales of so many rows.
+  constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
+    switch (placement) {
+      case ScalePlacement::kNone:
+        break;
+      case ScalePlacement::kTransposed:
+        return TransposedScaleLayout{num_scales(hidden), max_rows}.bytes();
+      case ScalePlacement::kByRow:
+        return CheckedSize(max_rows) * CheckedSize(static_cast<uint64_t>(num_scales(hidden) * scale_bytes));
+      case ScalePlacement::kTiled:
+        return TiledScaleLayout{num_scales(hidden)}.bytes(max_rows);
+    }
+    return CheckedSize(0);
+  }
+};
+
+// A value that is none of the enumerators has an answer, too, but no kernels are found for it.
+constexpr TokenFormatInfo info_of(TokenFormatKind kind) {
+  switch (kind) {
+#define SWITCHYARD_INFO(kind, name, type, element, group_size, scale, placement, encoding) \
+  case TokenFormatKind::kind:                                                              \
+    return {name,                                                                          \
+            ElementType::element,                                                          \
+            group_size,                                                                    \
+            ScaleType::scale,                                                              \
+            ScalePlacement::placement,                                                     \
+            TokenEncoding::encoding,                                                       \
+            bits_of(ElementType::element),                                                 \
+            bytes_of(ScaleType::scale),                                                    \
+            row_alignment_of(ScalePlacement::placement),                                   \
+            TokenEncoding::encoding == TokenEncoding::kByExpert};
+    SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_INFO)
+#undef SWITCHYARD_INFO
+  }
+  return {"(no format)",
+          ElementType::kBF16,
+          1,
+          ScaleType::kNone,
+          ScalePlacement::kNone,
+          TokenEncoding::kOnce,
+          16,
+          0,
+          1,
+          false};
+}
+
+constexpr const char* to_string(TokenFormatKind kind) { return info_of(kind).name; }
+
+inline Status check_hidden(TokenFormatKind kind, int hidden) {
+  const int multiple = info_of(kind).hidden_multiple();
+  if (hidden % multiple == 0) return Status();
+  return invalid_argument("hidden is %d; format %s needs a multiple of %d", hidden, to_string(kind),
+                          multiple);
+}
+
+// What combine sends expert rows back as: bf16, or blockwise fp8 (e4m3).
+enum class CombineFormat { kBF16, kFP8 };
+
+constexpr const char* to_string(CombineFormat format) {
+  return format == CombineFormat::kBF16 ? "bf16" : "fp8";
+}
+constexpr TokenFormatKind kind_of(CombineFormat format) {
+  return format == CombineFormat::kBF16 ? TokenFormatKind::kBF16 : TokenFormatKind::kFP8;
+}
+
+// Of an expert row on its way back; fp8 in whole lines of memory.
+constexpr uint32_t combine_row_bytes(CombineFormat format, int hidden) {
+  const uint32_t bytes = info_of(kind_of(format)).encoded_bytes(hidden);
+  return format == CombineFormat::kBF16 ? bytes : align_up(bytes, 128u);
+}
+
+// Where dispatch leaves its rows: device memory of the caller, which a format is made over.
+struct FormatTensors {
+  std::byte* rows = nullptr;    // [max_rows][row_bytes]
+  std::byte* scales = nullptr;  // as the format places them
+  uint32_t max_rows = 0;        // rows both hold
+  float tensor_scale = 1;       // NVFP4: element = code * scale * tensor_scale
+  // NVFP4 by expert: [expert of the model], the tensor scale of its rows; tensor_scale is the shared
+  // expert's.
+  const float* expert_scales = nullptr;
+  // Tiled scales: [group], the scale row of its first row, for dispatch to write; null: nobody asks.
+  uint32_t* scale_row_offsets = nullptr;
+};
+
+// What a kernel asks of a format. The object holds the pointers of the output and is copied into the kernel's
+// parameters. Threads call encode and decode together, each with its worker_idx of num_workers; neither may
+// synchronise. Workers come in whole warps, worker_idx % 32 is the lane, so that lanes may shuffle.
+template <typename Format>
+concept TokenFormat = requires(const Format format, const typename Format::Input* token, std::byte* message,
+                               const std::byte* received, int64_t row, int worker_idx, int num_workers) {
+  // Bytes of an encoded token, a multiple of 16.
+  { format.encoded_bytes() } -> std::convertible_to<uint32_t>;
+  // Each expert's rows start at a multiple of this many rows.
+  { format.row_alignment() } -> std::convertible_to<uint32_t>;
+  // Writes the token into the message.
+  {format.encode(token, message, worker_idx, num_workers)};
+  // Writes the message into row `row` of the output tensors the format was made with.
+  {format.decode(received, row, worker_idx, num_workers)};
+};
+
+}  // namespace switchyard

@@ -1,0 +1,21 @@
+// The dispatch kernels of every token format, each of which is compiled in a file of its own.
+#pragma once
+
+#include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/target/target.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+// Both protocols' dispatch of one format.
+struct FormatKernels {
+  const DispatchKernels* slotted = nullptr;
+  const DispatchKernels* direct = nullptr;
+};
+
+// make_format_kernels.hpp defines it. src/CMakeLists.txt writes a file for each kind of the registry that
+// instantiates it; a kind without its file does not link. Whoever goes over all kinds must not see the
+// definition, or would compile the kernels of all of them.
+template <TokenFormatKind kKind>
+FormatKernels kernels_of_kind();
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,17 @@
+// Instantiates both protocols' dispatch of one token format for the target this file is compiled for.
+#pragma once
+
+#include "format_kernels.hpp"
+#include "switchyard/detail/format/all_formats.hpp"
+#include "switchyard/detail/launch/make_dispatch_kernels.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <TokenFormatKind kKind>
+FormatKernels kernels_of_kind() {
+  static_assert(agrees<FormatOf<kKind>>(info_of(kKind)), "the line of the registry and its type disagree");
+  return {&kDispatchKernels<Slotted, RunTimeShape, FormatOf<kKind>>,
+          &kDispatchKernels<Direct, RunTimeShape, FormatOf<kKind>>};
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET
