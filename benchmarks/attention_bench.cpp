@@ -170,8 +170,8 @@ std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& he
                        .head_dim = 128,
                        .causal = true};
   cases.push_back({"ragged", "lpt queue", ragged});
-  ragged.scheduler = SchedulerChoice::kTile;
-  ragged.order = OrderChoice::kDefault;
+  ragged.scheduler = TileSchedulerKind::kTile;
+  ragged.order = MHASchedule::DEFAULT;
   cases.push_back({"ragged", "static", ragged});
   const auto decode = [&](int batch, int num_keys) {
     cases.push_back({"decode",

@@ -78,7 +78,8 @@ AttentionShape AttentionCase::shape() const {
                        .scale = scale,
                        .scheduler = scheduler,
                        .order = order,
-                       .num_blocks = num_blocks};
+                       .num_blocks = num_blocks,
+                       .own_kernels = own_kernels};
   if (has_key_lengths) shape.num_key_rows = int64_t{shape.batch_size} * shape.max_key_len;
   return shape;
 }

@@ -22,8 +22,9 @@ struct AttentionCase {
   bool has_key_lengths =
       false;  // each sequence has memory for the most keys; lengths are given, without pages
   bool wants_lse = true;
-  SchedulerChoice scheduler = SchedulerChoice::kAuto;
-  OrderChoice order = OrderChoice::kAuto;
+  TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
+  MHASchedule order = MHASchedule::AUTOMATIC;
+  const OwnAttentionKernels* own_kernels = nullptr;
   int num_blocks = 0;
   int num_rows_before = 0;    // rows of queries in front of those of all sequences; no kernel may write them
   int num_spare_rows = 0;     // likewise behind them

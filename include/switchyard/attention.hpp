@@ -1,21 +1,24 @@
-// Attention over bf16 queries, keys and values: one persistent kernel whose blocks take tiles from a
-// scheduler (schedule/). An Attention is made once for a shape, checks it and keeps what its launches need;
-// run() only launches, so it can be recorded as a graph.
+// Attention: softmax attention over bf16 queries, keys and values, full, causal, windowed or decoding, ragged
+// or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler (tile_scheduler.hpp).
+//
+//   auto attention = Attention::create(rank, {.head_dim = 128, .num_heads = 16, .num_kv_heads = 4,
+//                                             .max_query_len = 4096, .max_key_len = 4096,
+//                                             .num_query_rows = 4096, .num_key_rows = 4096}).value();
+//   Status status = attention->run({queries, keys, values, output});
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "switchyard/detail/attention/params.hpp"
-#include "switchyard/detail/launch/attention_kernels.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
+#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/detail/schedule/types.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
 
-enum class SchedulerChoice { kAuto, kTransient, kTile, kQueued };
-enum class OrderChoice { kAuto, kDefault, kRotate, kLpt };
-
-const char* to_string(TileSchedulerKind kind);
+struct OwnAttentionKernels;
 
 // Sizes. Lengths of single sequences may be anything up to the largest; they come with the tensors.
 struct AttentionShape {
@@ -34,10 +37,12 @@ struct AttentionShape {
   int page_size = 0;  // keys and values in pages of so many rows: a power of two, 16 to 256; 0: no pages
   int pages_per_sequence = 0;
   float scale = 0;  // of the scores; 0: one over the square root of head_dim
-  SchedulerChoice scheduler = SchedulerChoice::kAuto;
-  OrderChoice order = OrderChoice::kAuto;
-  int num_blocks =
-      0;  // at most; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
+  TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
+  MHASchedule order = MHASchedule::AUTOMATIC;
+  // At most so many blocks; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
+  int num_blocks = 0;
+  // With a tile scheduler of the application's (own_attention_kernels.hpp); null: the library's.
+  const OwnAttentionKernels* own_kernels = nullptr;
 };
 
 // All in memory of the rank's device; rows are [row][head][head_dim], without gaps, 16-byte aligned.
@@ -46,8 +51,8 @@ struct AttentionTensors {
   const bf16* keys = nullptr;
   const bf16* values = nullptr;
   bf16* output = nullptr;
-  float* lse =
-      nullptr;  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
+  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
+  float* lse = nullptr;
   // Offsets, lengths and page numbers are read by kernels alone and taken on trust: they must lie within the
   // shape's rows and pages.
   // Where sequences begin, [batch_size + 1]; null: sequence s begins at row s * max_query_len (max_key_len).
@@ -57,8 +62,8 @@ struct AttentionTensors {
   // With them, automatic means the queue.
   const uint32_t* key_lengths = nullptr;
   const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]: with pages
-  uint64_t* tile_times =
-      nullptr;  // [num_places()][3]: begin and end in ns and the block of each tile; or null
+  // [num_tile_times()][3]: begin and end in ns and the block of each tile; null: not wanted
+  uint64_t* tile_times = nullptr;
 };
 
 // What was chosen, and why.
@@ -66,52 +71,54 @@ struct AttentionChoice {
   AttentionKind kind = AttentionKind::kFull;
   TileSchedulerKind scheduler = TileSchedulerKind::kTile;
   MHASchedule order = MHASchedule::DEFAULT;
+  const char* own_scheduler = nullptr;  // the name of the application's, which leaves `scheduler` automatic
   uint32_t num_blocks = 0;
-  uint32_t num_splits = 1;
+  uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
+  uint32_t split_keys = 0;
   uint32_t num_combine_blocks = 0;  // of the kernel after several splits
-  uint32_t tile_rows = 0;           // tokens of a tile
+  uint32_t num_combine_threads = 0;
+  uint32_t tile_rows = 0;       // tokens of a tile
+  uint32_t heads_per_tile = 1;  // query heads that share a tile
+  uint32_t max_num_tiles = 0;   // of one sequence and head
+  MHATileShape tile_shape;      // as the scheduler has it: a split is a head
   std::string reason;
-};
 
+  friend bool operator==(const AttentionChoice&, const AttentionChoice&) = default;
+};
+// "masked, tiles of 128 queries, queued, order lpt, 132 blocks: why"
+std::string to_string(const AttentionChoice& choice);
+
+// An attention of one shape on one rank.
+//
+// Ownership: the caller owns the object, and the rank must outlive it. The object owns what its launches need
+// beside the tensors: the queue of tiles, the plan of a ragged batch, the partial output of splits. The
+// caller owns the tensors, which must stay valid until the launch has ended. The object may be destroyed
+// while its launches run, but must outlive the launches of a graph that holds one. Stream: run() enqueues one
+// to three kernels on the rank's stream and returns. It allocates nothing, waits for nothing and copies
+// nothing, so it can be captured as a graph. Threads: one call at a time. Launches of one object must not
+// overlap; on the rank's stream they never do. Errors: create() and run() check shape and pointers and return
+// kInvalidArgument with the argument, its value and its limit. What the kernels read on the device (offsets,
+// lengths, page numbers) is not checked.
 class Attention {
  public:
-  // `rank` must outlive the object.
+  // Checks the shape, chooses what to launch, loads the kernels and allocates what their launches need.
   static Result<std::unique_ptr<Attention>> create(Rank& rank, const AttentionShape& shape);
+  ~Attention();
 
-  // Launches on the rank's stream and returns. One launch of an Attention at a time.
+  // Enqueues the attention. Rows of no sequence are not written.
   Status run(const AttentionTensors& tensors);
 
-  const AttentionShape& shape() const { return shape_; }
+  const AttentionShape& shape() const;
   // What run() launches for these tensors: the shape decides, but for key_lengths.
-  AttentionChoice choice(const AttentionTensors& tensors) const;
-  // Places of the grid of tiles, [sequence][head or part of its keys][tile]: how many tile_times there are.
-  uint64_t num_places() const;
+  const AttentionChoice& choice(const AttentionTensors& tensors) const;
+  // How many tile_times there are: [sequence][head or split of its keys][tile].
+  uint64_t num_tile_times() const;
 
  private:
-  Attention(Rank& rank, const AttentionShape& shape);
+  struct Impl;
+  explicit Attention(std::unique_ptr<Impl> impl);
 
-  void choose();
-  void choose_splits(uint32_t num_ctas);
-  bool takes_queue_for_keys(const AttentionTensors& tensors) const;
-  Status allocate();
-  uint32_t max_num_blocks() const;
-  uint32_t combine_warps(uint32_t num_places) const;
-  MHATilePlan tile_plan() const;
-  KeyPlaces keys_of(const AttentionTensors& tensors) const;
-  AttentionNumbers numbers_of(const AttentionTensors& tensors) const;
-  Status launch_plan(const AttentionTensors& tensors);
-  Status launch_combine(const AttentionTensors& tensors);
-
-  Rank& rank_;
-  const AttentionShape shape_;
-  const AttentionKernels& kernels_;
-  AttentionChoice choice_;  // of tensors without key_lengths
-  MHATileShape tile_shape_;
-  uint32_t heads_per_tile_ = 1;
-  uint32_t max_num_tiles_ = 0;  // of one sequence and head
-  uint32_t split_keys_ = 0;
-  Buffer<uint32_t> queue_, plan_;
-  Buffer<float> partial_output_, partial_lse_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace switchyard

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "switchyard/detail/launch/attention_kernels.hpp"
+
 namespace switchyard {
 namespace {
 
@@ -40,6 +42,21 @@ Status check_pages(const AttentionShape& shape) {
   return Status();
 }
 
+// Kernels with a scheduler of the application's say everything about the order of tiles.
+Status check_own_kernels(const AttentionShape& shape) {
+  const OwnAttentionKernels* own = shape.own_kernels;
+  if (own == nullptr) return Status();
+  if (own->head_dim != shape.head_dim)
+    return invalid_argument("head_dim is %d; own_kernels are of head_dim %d", shape.head_dim, own->head_dim);
+  if (shape.scheduler != TileSchedulerKind::kAutomatic)
+    return invalid_argument("scheduler is %s; it must be automatic with own_kernels, which have %s",
+                            to_string(shape.scheduler), own->scheduler_name);
+  if (shape.order != MHASchedule::AUTOMATIC && shape.order != own->order)
+    return invalid_argument("order is %s; it must be automatic or %s with own_kernels of that order",
+                            to_string(shape.order), to_string(own->order));
+  return Status();
+}
+
 Status check_pointer(const char* name, const void* pointer, bool is_needed) {
   if (pointer == nullptr && is_needed) return invalid_argument("%s is null", name);
   if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
@@ -56,6 +73,11 @@ Status check_attention_shape(const AttentionShape& shape) {
   if (shape.num_heads % shape.num_kv_heads != 0)
     return invalid_argument("num_heads %d is not a multiple of num_kv_heads %d", shape.num_heads,
                             shape.num_kv_heads);
+  if (const int kind = static_cast<int>(shape.scheduler);
+      kind < 0 || shape.scheduler > TileSchedulerKind::kAutomatic)
+    return invalid_argument("scheduler is %d; it must be one of TileSchedulerKind", kind);
+  if (const int order = static_cast<int>(shape.order); order < 0 || shape.order > MHASchedule::AUTOMATIC)
+    return invalid_argument("order is %d; it must be one of MHASchedule", order);
   if (!(shape.scale >= 0) || !std::isfinite(shape.scale))
     return invalid_argument("scale is %g; it must be positive, or 0 for the usual one", shape.scale);
   if (shape.max_query_len > shape.num_query_rows)
@@ -64,6 +86,7 @@ Status check_attention_shape(const AttentionShape& shape) {
   if (shape.page_size == 0 && shape.max_key_len > shape.num_key_rows)
     return invalid_argument("max_key_len %d exceeds num_key_rows %lld", shape.max_key_len,
                             static_cast<long long>(shape.num_key_rows));
+  SWITCHYARD_RETURN_IF_ERROR(check_own_kernels(shape));
   return check_pages(shape);
 }
 

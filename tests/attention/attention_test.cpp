@@ -77,11 +77,11 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
   const AttentionCase attention_case{
       .query_lens = {1100, 70}, .num_heads = 1, .causal = true, .num_blocks = 2};
   const auto harness = must(AttentionHarness::create(rank(), attention_case));
-  EXPECT_EQ(harness->choice().kind, AttentionKind::kBanded);
+  EXPECT_EQ(harness->choice().kind, AttentionKind::kMasked);
   EXPECT_EQ(compare(rank(), attention_case), "");
-  EXPECT_EQ(kind_of_attention(64, 1024, 1024, true), AttentionKind::kShortBanded);
-  EXPECT_EQ(kind_of_attention(64, 1024, 1025, true), AttentionKind::kBanded);
-  EXPECT_EQ(kind_of_attention(128, 1024, 1024, true), AttentionKind::kBanded);
+  EXPECT_EQ(kind_of_attention(64, 1024, 1024, true), AttentionKind::kShortMasked);
+  EXPECT_EQ(kind_of_attention(64, 1024, 1025, true), AttentionKind::kMasked);
+  EXPECT_EQ(kind_of_attention(128, 1024, 1024, true), AttentionKind::kMasked);
 }
 
 TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
@@ -141,19 +141,18 @@ TEST_P(AttentionTest, AWindowBoundsWhatAQuerySees) {
 }
 
 TEST_P(AttentionTest, EverySchedulerAndOrder) {
-  for (const SchedulerChoice scheduler :
-       {SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued})
-    for (const OrderChoice order : sweep({OrderChoice::kDefault, OrderChoice::kRotate, OrderChoice::kLpt}))
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    for (const OrderName& order : sweep(kOrders))
       for (const bool is_dense : sweep({true, false})) {
         AttentionCase attention_case{.query_lens = {210, 0, 70},
                                      .causal = true,
-                                     .scheduler = scheduler,
-                                     .order = order,
+                                     .scheduler = scheduler.kind,
+                                     .order = order.order,
                                      .num_blocks = 2};
         if (is_dense) attention_case.query_lens = {210, 210};
         attention_case.is_dense = is_dense;
         EXPECT_EQ(compare(rank(), attention_case), "")
-            << static_cast<int>(scheduler) << ' ' << static_cast<int>(order) << (is_dense ? " dense" : "");
+            << scheduler.name << ' ' << order.name << (is_dense ? " dense" : "");
       }
 }
 
@@ -340,7 +339,7 @@ TEST_P(AttentionTest, TheChoiceIsWhatTheTensorsOfALaunchGet) {
                                                    .key_lens = {64, 3},
                                                    .is_dense = true,
                                                    .has_key_lengths = true,
-                                                   .scheduler = SchedulerChoice::kTile}))
+                                                   .scheduler = TileSchedulerKind::kTile}))
                 ->choice()
                 .scheduler,
             TileSchedulerKind::kTile);
@@ -356,10 +355,9 @@ TEST_P(AttentionTest, NoMoreBlocksThanTilesAreLaunched) {
                {{.query_lens = {1, 1, 1}, .key_lens = {700, 3, 90}}, 6},
                {{.query_lens = {}}, 0}};
   for (const auto& [attention_case, num_tiles] : cases)
-    for (const SchedulerChoice scheduler :
-         sweep({SchedulerChoice::kTransient, SchedulerChoice::kTile, SchedulerChoice::kQueued})) {
+    for (const TileSchedulerName& scheduler : sweep(kTileSchedulers)) {
       AttentionCase with_blocks = attention_case;
-      with_blocks.scheduler = scheduler;
+      with_blocks.scheduler = scheduler.kind;
       with_blocks.num_blocks = 65535;
       auto harness = must(AttentionHarness::create(rank(), with_blocks));
       EXPECT_EQ(harness->choice().num_blocks, num_tiles);
@@ -400,6 +398,8 @@ TEST_P(AttentionTest, BadShapesAreRefusedByName) {
       {"max_query_len 11 exceeds", [](AttentionShape& shape) { shape.max_query_len = 11; }},
       {"max_key_len 33 exceeds", [](AttentionShape& shape) { shape.max_key_len = 33; }},
       {"scale is", [](AttentionShape& shape) { shape.scale = -1; }},
+      {"scheduler is 9", [](AttentionShape& shape) { shape.scheduler = TileSchedulerKind{9}; }},
+      {"order is -1", [](AttentionShape& shape) { shape.order = MHASchedule{-1}; }},
       {"page_size is 24", [](AttentionShape& shape) { shape.page_size = 24; }},
       {"pages_per_sequence 0", [](AttentionShape& shape) { shape.page_size = 16; }},
       {"num_key_rows is 2147483648", [](AttentionShape& shape) { shape.num_key_rows = 1ll << 31; }},

@@ -93,6 +93,32 @@ TEST(Schedule, Names) {
   EXPECT_STREQ(Transient::get_type_name(), "TransientScheduler<PROMPT_ROTATE>");
   EXPECT_STREQ(Strided<DEFAULT>::get_type_name(), "TileScheduler<DEFAULT>");
   EXPECT_STREQ(Queued::get_type_name(), "QueuedTileScheduler<LPT>");
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    EXPECT_STREQ(to_string(scheduler.kind), scheduler.name);
+  for (const OrderName& order : kOrders) {
+    EXPECT_STREQ(to_string(order.order), order.name);
+    EXPECT_STREQ(option_name(order.order), order.option);
+  }
+  EXPECT_STREQ(to_string(TileSchedulerKind::kAutomatic), "auto");
+  EXPECT_STREQ(option_name(AUTOMATIC), "auto");
+}
+
+// Each kind and order of the lists has a type, and that type says so.
+TEST(Schedule, EveryNameOfTheListsHasAScheduler) {
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    for (const OrderName& name : kOrders) {
+      int num_visits = 0;
+      with_order(name.order, [&](auto order) {
+        with_scheduler<order.value, OneThread>(scheduler.kind, [&](auto type) {
+          using Scheduler = typename decltype(type)::type;
+          static_assert(MHATileScheduler<Scheduler>);
+          ++num_visits;
+          EXPECT_EQ(Scheduler::mha_schedule, name.order);
+          EXPECT_NE(std::string(Scheduler::get_type_name()).find(name.type_name), std::string::npos);
+        });
+      });
+      EXPECT_EQ(num_visits, 1) << scheduler.name << ' ' << name.name;
+    }
 }
 
 TEST(Schedule, AGridHasABlockForEveryTileAndAtMostTheBlocksThereAre) {

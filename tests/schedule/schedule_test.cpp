@@ -188,9 +188,8 @@ void check_batch(const Batch& batch, Told told, std::mt19937& random) {
 
 void check_all_orders(const Batch& batch, std::mt19937& random) {
   for (const Told told : kAllTold) {
-    check_batch<DEFAULT>(batch, told, random);
-    check_batch<PROMPT_ROTATE>(batch, told, random);
-    check_batch<LPT>(batch, told, random);
+    for (const OrderName& name : kOrders)
+      with_order(name.order, [&](auto order) { check_batch<order.value>(batch, told, random); });
     if (testing::Test::HasFatalFailure() || testing::Test::HasFailure()) return;
   }
 }

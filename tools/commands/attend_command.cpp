@@ -37,10 +37,6 @@ struct Report {
   bool verified() const { return difference.first_bad.empty(); }
 };
 
-const char* name_of(AttentionKind kind) {
-  return kind == AttentionKind::kFull ? "full" : kind == AttentionKind::kDecode ? "decode" : "banded";
-}
-
 // The batch, the reference's copy, and on the host the emulator's too.
 double host_bytes(const AttentionCase& attention_case, Target target) {
   const double bytes = 4.0 * static_cast<double>(attention_case.total_queries()) * attention_case.num_heads *
@@ -99,7 +95,7 @@ void print_table(const AttentionOptions& options, const Report& report) {
               attention_case.head_dim, attention_case.num_kv_heads, attention_case.causal ? ", causal" : "");
   std::printf("  scheduler  %s, order %s, %u blocks: %s\n", to_string(report.choice.scheduler),
               option_name(report.choice.order), report.choice.num_blocks, report.choice.reason.c_str());
-  std::printf("  kernel     %s, tiles of %u queries", name_of(report.choice.kind), report.choice.tile_rows);
+  std::printf("  kernel     %s, tiles of %u queries", to_string(report.choice.kind), report.choice.tile_rows);
   if (report.choice.num_splits > 1) std::printf(", keys in %u parts", report.choice.num_splits);
   std::printf("\n  time       %.1f us: %.4g TFLOP/s, keys and values at %.4g TB/s\n", report.microseconds,
               report.flops / report.microseconds * 1e-6,
@@ -141,7 +137,7 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
       .add("scheduler", to_string(report.choice.scheduler))
       .add("order", option_name(report.choice.order))
       .add("reason", report.choice.reason)
-      .add("kernel", name_of(report.choice.kind))
+      .add("kernel", to_string(report.choice.kind))
       .add("ctas", report.choice.num_blocks)
       .add("splits", report.choice.num_splits)
       .add("seed", attention_case.seed);

@@ -15,26 +15,42 @@ std::vector<std::pair<std::string, int>> numbers(std::initializer_list<int> valu
 }
 
 void add_choices(Command& command, reference::AttentionCase& attention_case) {
-  command.add_choice(
-      "--scheduler", attention_case.scheduler,
-      {{"auto", SchedulerChoice::kAuto},
-       {"transient", SchedulerChoice::kTransient},
-       {"tile", SchedulerChoice::kTile},
-       {"queued", SchedulerChoice::kQueued}},
-      "transient (a block per tile), tile (each block every n-th), queued (the next free one),\n"
-      "or auto, which chooses and says why");
-  command.add_choice(
-      "--order", attention_case.order,
-      {{"auto", OrderChoice::kAuto},
-       {"default", OrderChoice::kDefault},
-       {"rotate", OrderChoice::kRotate},
-       {"lpt", OrderChoice::kLpt}},
-      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first), auto");
+  add_scheduler_option(command, attention_case.scheduler);
+  add_order_option(command, attention_case.order);
   command.add_number("--ctas", attention_case.num_blocks, 0, 65535,
                      "Blocks at a time; 0: all multiprocessors");
 }
 
+// "name (what it means), .."
+void add_meaning(std::string& description, const std::string& name, const std::string& meaning) {
+  description += (description.empty() ? "" : ", ") + name + " (" + meaning + ")";
+}
+
 }  // namespace
+
+Option add_scheduler_option(Command& command, TileSchedulerKind& kind) {
+  std::vector<std::pair<std::string, TileSchedulerKind>> choices;
+  std::string description;
+  if (kind == TileSchedulerKind::kAutomatic) choices.emplace_back(to_string(kind), kind);
+  for (const TileSchedulerName& scheduler : kTileSchedulers) {
+    choices.emplace_back(scheduler.name, scheduler.kind);
+    add_meaning(description, scheduler.name, scheduler.meaning);
+  }
+  if (kind == TileSchedulerKind::kAutomatic) description += ",\nor auto, which chooses and says why";
+  return command.add_choice("--scheduler", kind, choices, description);
+}
+
+Option add_order_option(Command& command, MHASchedule& order) {
+  std::vector<std::pair<std::string, MHASchedule>> choices;
+  std::string description;
+  if (order == MHASchedule::AUTOMATIC) choices.emplace_back(option_name(order), order);
+  for (const OrderName& name : kOrders) {
+    choices.emplace_back(name.option, name.order);
+    add_meaning(description, name.option, name.meaning);
+  }
+  if (order == MHASchedule::AUTOMATIC) description += ", auto";
+  return command.add_choice("--order", order, choices, description);
+}
 
 void add_attention_options(Command& command, AttentionOptions& options) {
   reference::AttentionCase& attention_case = options.attention_case;

@@ -19,8 +19,10 @@ struct AttentionOptions {
   reference::AttentionCase attention_case{.num_heads = 4, .num_kv_heads = 0, .head_dim = 128};
 };
 
-// --target, and everything of the case. `seq_lens_excludes`: batch and seq are for lengths that are all
-// alike.
+// --scheduler and --order: one of the list each, or, where the value is automatic, that as well.
+Option add_scheduler_option(Command& command, TileSchedulerKind& kind);
+Option add_order_option(Command& command, MHASchedule& order);
+// --target, and everything of the case.
 void add_attention_options(Command& command, AttentionOptions& options);
 // What no flag alone can get wrong; fills in the case.
 Status finish_attention_options(AttentionOptions& options);

@@ -8,8 +8,10 @@
 #include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
+#include "switchyard/attention.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/grouped_matmul.hpp"
 #include "switchyard/token_format.hpp"
 #include "workload/host_memory.hpp"
 
@@ -46,6 +48,14 @@ std::vector<ProtocolExample> protocol_examples() {
   return examples;
 }
 
+void print_tunings() {
+  std::printf("\nAttention kernels, by head dimension and kind\n");
+  for (const AttentionTuning& tuning : kAttentionTunings) std::printf("  %s\n", to_string(tuning).c_str());
+  std::printf("\nMatmul kernels, rows x columns x inner elements of a stage x stages\n ");
+  for (const MatmulTuning& tuning : kMatmulTunings) std::printf(" %s", to_string(tuning).c_str());
+  std::printf("\n");
+}
+
 void print_text(const CudaReport& cuda) {
   std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
               gib(host_memory_bytes()));
@@ -75,6 +85,53 @@ void print_text(const CudaReport& cuda) {
   for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
     std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
                 to_string(choice.protocol), choice.reason.c_str());
+  print_tunings();
+}
+
+std::vector<JsonObject> attention_tunings_json() {
+  std::vector<JsonObject> tunings;
+  for (const AttentionTuning& tuning : kAttentionTunings)
+    tunings.push_back(std::move(JsonObject()
+                                    .add("head_dim", tuning.head_dim)
+                                    .add("kind", to_string(tuning.kind))
+                                    .add("tile_rows", tuning.tile_rows())
+                                    .add("tile_keys", tuning.tile_keys)
+                                    .add("part_keys", tuning.part_keys)
+                                    .add("consumers", tuning.num_consumers)
+                                    .add("threads", tuning.num_threads())
+                                    .add("blocks_per_multiprocessor", tuning.blocks_per_multiprocessor)
+                                    .add("query_stages", tuning.num_query_stages)
+                                    .add("key_stages", tuning.num_key_stages)
+                                    .add("blocks_ahead", tuning.blocks_ahead)
+                                    .add("producer_registers", tuning.producer_registers)
+                                    .add("consumer_registers", tuning.consumer_registers)));
+  return tunings;
+}
+
+JsonObject attention_limits_json() {
+  const AttentionLimits& limits = kAttentionLimits;
+  return std::move(JsonObject()
+                       .add("max_decode_tokens", limits.max_decode_tokens)
+                       .add("max_short_len", limits.max_short_len)
+                       .add("min_tiles_for_lpt", limits.min_tiles_for_lpt)
+                       .add("units_per_block", limits.units_per_block)
+                       .add("min_split_keys", limits.min_split_keys)
+                       .add("max_splits", limits.max_splits)
+                       .add("min_combine_warps", limits.min_combine_warps)
+                       .add("max_combine_warps", limits.max_combine_warps)
+                       .add("plan_threads", limits.num_plan_threads));
+}
+
+std::vector<JsonObject> matmul_tunings_json() {
+  std::vector<JsonObject> tunings;
+  for (const MatmulTuning& tuning : kMatmulTunings)
+    tunings.push_back(std::move(JsonObject()
+                                    .add("name", to_string(tuning))
+                                    .add("tile_rows", tuning.tile_rows)
+                                    .add("tile_columns", tuning.tile_columns)
+                                    .add("stage_inner", tuning.stage_inner)
+                                    .add("stages", tuning.num_stages)));
+  return tunings;
 }
 
 // The registry of token formats, for scripts that go over them.
@@ -117,6 +174,9 @@ std::string to_json(const CudaReport& cuda) {
       .add("gpus", std::move(gpus))
       .add("automatic_protocol", std::move(protocols))
       .add("formats", formats_json())
+      .add("attention_kernels", attention_tunings_json())
+      .add("attention_limits", attention_limits_json())
+      .add("matmul_kernels", matmul_tunings_json())
       .add("host_runs", true)
       .add("cuda_runs", num_cuda_devices() > 0);
   if (num_cuda_devices() == 0) report.add("why_no_cuda", why_no_cuda());

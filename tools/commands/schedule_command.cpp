@@ -15,9 +15,6 @@ namespace switchyard::tools {
 namespace {
 
 constexpr int kMaxBatch = 65536, kMaxSeqLen = 1 << 24;
-constexpr SchedulerKind kAllKinds[] = {SchedulerKind::kTransient, SchedulerKind::kTile,
-                                       SchedulerKind::kQueued};
-constexpr MHASchedule kAllOrders[] = {MHASchedule::DEFAULT, MHASchedule::PROMPT_ROTATE, MHASchedule::LPT};
 
 struct ScheduleOptions {
   AttentionWorkload workload;
@@ -25,7 +22,7 @@ struct ScheduleOptions {
   int seq_len = 4096;
   std::vector<int> seq_lens;
   uint32_t l2_mib = 50;
-  SchedulerKind kind = SchedulerKind::kQueued;
+  TileSchedulerKind kind = TileSchedulerKind::kQueued;
   MHASchedule schedule = MHASchedule::LPT;
   bool compares = false;
   bool measures = false;
@@ -166,10 +163,10 @@ Status measure_all(const ScheduleOptions& options, std::vector<TwinResult>& resu
 Result<ExitCode> schedule_and_report(ScheduleOptions& options, bool has_kv_heads) {
   SWITCHYARD_RETURN_IF_ERROR(finish_options(options, has_kv_heads));
   std::vector<TwinResult> results;
-  for (const SchedulerKind kind : kAllKinds)
-    for (const MHASchedule schedule : kAllOrders)
-      if (options.compares || (kind == options.kind && schedule == options.schedule))
-        results.push_back(run_twin(options.workload, kind, schedule));
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    for (const OrderName& order : kOrders)
+      if (options.compares || (scheduler.kind == options.kind && order.order == options.schedule))
+        results.push_back(run_twin(options.workload, scheduler.kind, order.order));
   if (options.prints_text())
     options.compares ? print_comparison(options.workload, results)
                      : print_one(options.workload, results.front());
@@ -215,16 +212,8 @@ void add_schedule_command(CommandLine& line) {
                               .add_number("--kv-heads", options->workload.num_kv_heads, 1, 1024,
                                           "K/V heads, a divisor of --heads [--heads]")
                               .hide_default();
-  const Option scheduler = command.add_choice(
-      "--scheduler", options->kind,
-      {{"transient", SchedulerKind::kTransient},
-       {"tile", SchedulerKind::kTile},
-       {"queued", SchedulerKind::kQueued}},
-      "transient (a block per tile), tile (each block every n-th), queued (the next free one)");
-  const Option order = command.add_choice(
-      "--order", options->schedule,
-      {{"default", MHASchedule::DEFAULT}, {"rotate", MHASchedule::PROMPT_ROTATE}, {"lpt", MHASchedule::LPT}},
-      "default (by sequence, head, tile), rotate (odd heads backwards), lpt (longest tiles first)");
+  const Option scheduler = add_scheduler_option(command, options->kind);
+  const Option order = add_order_option(command, options->schedule);
   command.add_flag("--compare", options->compares, "Every scheduler with every order, side by side")
       .excludes(scheduler)
       .excludes(order);

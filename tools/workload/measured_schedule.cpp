@@ -12,17 +12,6 @@ namespace {
 using reference::AttentionCase;
 using reference::AttentionHarness;
 
-SchedulerChoice choice_of(SchedulerKind kind) {
-  return kind == SchedulerKind::kTransient ? SchedulerChoice::kTransient
-         : kind == SchedulerKind::kTile    ? SchedulerChoice::kTile
-                                           : SchedulerChoice::kQueued;
-}
-OrderChoice choice_of(MHASchedule schedule) {
-  return schedule == MHASchedule::LPT             ? OrderChoice::kLpt
-         : schedule == MHASchedule::PROMPT_ROTATE ? OrderChoice::kRotate
-                                                  : OrderChoice::kDefault;
-}
-
 AttentionCase case_of(const AttentionWorkload& workload, const TwinResult& twin) {
   return {.query_lens = {workload.seq_lens.begin(), workload.seq_lens.end()},
           .num_heads = static_cast<int>(workload.num_heads),
@@ -30,22 +19,22 @@ AttentionCase case_of(const AttentionWorkload& workload, const TwinResult& twin)
           .head_dim = static_cast<int>(workload.head_dim),
           .causal = workload.is_causal,
           .is_dense = !workload.is_ragged,
-          .scheduler = choice_of(twin.kind),
-          .order = choice_of(twin.schedule),
+          .scheduler = twin.kind,
+          .order = twin.schedule,
           .num_blocks = static_cast<int>(workload.num_ctas)};
 }
 
 // Blocks of one tile each are more than run at a time: each is put where one before it has ended.
-void place_transient_blocks(std::vector<TwinTile>& tiles) {
+void assign_transient_blocks(std::vector<TwinTile>& tiles) {
   std::vector<double> free_at;
   for (TwinTile& tile : tiles) {
-    const auto place =
+    const auto lane =
         std::find_if(free_at.begin(), free_at.end(), [&](double end) { return end <= tile.begin; });
-    tile.block = static_cast<uint32_t>(place - free_at.begin());
-    if (place == free_at.end())
+    tile.block = static_cast<uint32_t>(lane - free_at.begin());
+    if (lane == free_at.end())
       free_at.push_back(tile.end);
     else
-      *place = tile.end;
+      *lane = tile.end;
   }
 }
 
@@ -59,10 +48,10 @@ Status fit_to_kernel(AttentionWorkload& workload) {
       kind_of_attention(head_dim, workload.max_seq_len(), workload.max_seq_len(), workload.is_causal);
   if (kind == AttentionKind::kDecode)
     return invalid_argument("--measure: sequences of at most %d rows are decoded, in tiles of another kind",
-                            kMaxDecodeTokens);
-  const AttentionKernel& kernel = attention_kernels(Target::kHost).at(head_dim, kind);
-  workload.tile_m = kernel.tile_rows;
-  workload.tile_n = kernel.tile_keys;
+                            kAttentionLimits.max_decode_tokens);
+  const AttentionTuning tuning = attention_tuning(head_dim, kind);
+  workload.tile_m = static_cast<uint32_t>(tuning.tile_rows());
+  workload.tile_n = static_cast<uint32_t>(tuning.tile_keys);
   return workload.check();
 }
 
@@ -72,7 +61,7 @@ Result<MeasuredSchedule> measure_schedule(World& world, const AttentionWorkload&
   Result<std::unique_ptr<AttentionHarness>> created = AttentionHarness::create(rank, case_of(workload, twin));
   if (!created.ok()) return created.status();
   AttentionHarness& harness = *created.value();
-  const Result<Buffer<uint64_t>> times = rank.allocate<uint64_t>(3 * harness.attention().num_places());
+  const Result<Buffer<uint64_t>> times = rank.allocate<uint64_t>(3 * harness.attention().num_tile_times());
   if (!times.ok()) return times.status();
   AttentionTensors tensors = harness.tensors();
   tensors.tile_times = times.value().data();
@@ -86,22 +75,22 @@ Result<MeasuredSchedule> measure_schedule(World& world, const AttentionWorkload&
   result.type_name = twin.type_name + ", measured";
   const uint32_t max_tiles = ceil_div(workload.max_seq_len(), workload.tile_m);
   uint64_t first_ns = UINT64_MAX;
-  for (size_t place = 0; place * 3 < measured.value().size(); ++place)
-    if (measured.value()[place * 3] != 0) first_ns = std::min(first_ns, measured.value()[place * 3]);
+  for (size_t grid_idx = 0; grid_idx * 3 < measured.value().size(); ++grid_idx)
+    if (measured.value()[grid_idx * 3] != 0) first_ns = std::min(first_ns, measured.value()[grid_idx * 3]);
   double total_us = 0;
-  for (size_t place = 0; place * 3 < measured.value().size(); ++place) {
-    const uint64_t* of_tile = &measured.value()[place * 3];
+  for (size_t grid_idx = 0; grid_idx * 3 < measured.value().size(); ++grid_idx) {
+    const uint64_t* of_tile = &measured.value()[grid_idx * 3];
     if (of_tile[0] == 0) continue;  // no such tile
-    const uint32_t pair = static_cast<uint32_t>(place) / max_tiles;
+    const uint32_t pair = static_cast<uint32_t>(grid_idx) / max_tiles;
     result.tiles.push_back({static_cast<uint32_t>(of_tile[2]), pair / workload.num_heads,
-                            pair % workload.num_heads, static_cast<uint32_t>(place) % max_tiles,
+                            pair % workload.num_heads, static_cast<uint32_t>(grid_idx) % max_tiles,
                             static_cast<double>(of_tile[0] - first_ns) * 1e-3,
                             static_cast<double>(of_tile[1] - first_ns) * 1e-3});
     total_us += result.tiles.back().end - result.tiles.back().begin;
   }
   std::sort(result.tiles.begin(), result.tiles.end(),
             [](const TwinTile& a, const TwinTile& b) { return a.begin < b.begin; });
-  if (twin.kind == SchedulerKind::kTransient) place_transient_blocks(result.tiles);
+  if (twin.kind == TileSchedulerKind::kTransient) assign_transient_blocks(result.tiles);
   schedule.microseconds_per_unit = twin.total_cost > 0 && total_us > 0 ? total_us / twin.total_cost : 1;
   uint32_t num_blocks = workload.num_ctas;
   for (const TwinTile& tile : result.tiles) num_blocks = std::max(num_blocks, tile.block + 1);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <queue>
+#include <utility>
 
 #include "switchyard/detail/schedule/check.hpp"
 #include "switchyard/detail/schedule/one_thread.hpp"
@@ -16,16 +17,8 @@ namespace {
 
 constexpr uint64_t kMaxTiles = 2'000'000;
 
-template <typename Scheduler>
-Scheduler make_scheduler(const MHATileShape& shape, uint32_t block_idx, uint32_t* queue) {
-  if constexpr (requires { Scheduler(queue, shape, OneThread{}); })
-    return Scheduler(queue, shape, OneThread{block_idx});
-  else
-    return Scheduler(shape, OneThread{block_idx});
-}
-
-// The tiles of one place on the machine, one after the other: those of a persistent block, or of the blocks
-// that start there when others have ended.
+// The tiles that one multiprocessor works on, one after the other: those of a persistent block, or of the
+// blocks that start there when others have ended.
 template <typename Scheduler, typename Lengths>
 class Lane {
  public:
@@ -43,7 +36,7 @@ class Lane {
       }
       return {};
     } else {
-      const Scheduler scheduler = make_scheduler<Scheduler>(shape_, block_idx_, queue_);
+      const Scheduler scheduler = make_scheduler<Scheduler>(queue_, shape_, OneThread{block_idx_});
       if (!std::exchange(has_begun_, true))
         if (const auto first = first_tile()) return first;
       return scheduler.template advance<true, MHASchedulerSynchronization::NONE>(summary_, state_,
@@ -54,10 +47,11 @@ class Lane {
  private:
   void begin_block(uint32_t block_idx) {
     block_idx_ = block_idx;
-    state_ = make_scheduler<Scheduler>(shape_, block_idx, queue_).initial_state(slots_->data(), summary_);
+    state_ = make_scheduler<Scheduler>(queue_, shape_, OneThread{block_idx})
+                 .initial_state(slots_->data(), summary_);
   }
   OptionalReg<SeqInfo> first_tile() const {
-    const Scheduler scheduler = make_scheduler<Scheduler>(shape_, block_idx_, queue_);
+    const Scheduler scheduler = make_scheduler<Scheduler>(queue_, shape_, OneThread{block_idx_});
     if (!scheduler.get_current_work_info(summary_, state_).is_valid_tile) return {};
     return scheduler.unsafe_seq_info(summary_, state_);
   }
@@ -128,12 +122,8 @@ void simulate(const AttentionWorkload& workload, const MHATileSummary<Lengths>& 
 template <MHASchedule kSchedule, typename Lengths>
 void simulate_kind(const AttentionWorkload& workload, const MHATileSummary<Lengths>& summary,
                    TwinResult& result) {
-  if (result.kind == SchedulerKind::kTransient)
-    simulate<TransientScheduler<kSchedule, OneThread>>(workload, summary, result);
-  else if (result.kind == SchedulerKind::kTile)
-    simulate<TileScheduler<kSchedule, OneThread>>(workload, summary, result);
-  else
-    simulate<QueuedTileScheduler<kSchedule, OneThread>>(workload, summary, result);
+  with_scheduler<kSchedule, OneThread>(
+      result.kind, [&](auto type) { simulate<typename decltype(type)::type>(workload, summary, result); });
 }
 
 template <MHASchedule kSchedule>
@@ -154,10 +144,6 @@ void simulate_order(const AttentionWorkload& workload, TwinResult& result) {
 }
 
 }  // namespace
-
-const char* option_name(MHASchedule schedule) {
-  return schedule == MHASchedule::DEFAULT ? "default" : schedule == MHASchedule::LPT ? "lpt" : "rotate";
-}
 
 uint32_t AttentionWorkload::max_seq_len() const {
   return seq_lens.empty() ? 0 : *std::max_element(seq_lens.begin(), seq_lens.end());
@@ -212,14 +198,9 @@ std::string AttentionWorkload::describe_tiles() const {
   return text;
 }
 
-TwinResult run_twin(const AttentionWorkload& workload, SchedulerKind kind, MHASchedule schedule) {
+TwinResult run_twin(const AttentionWorkload& workload, TileSchedulerKind kind, MHASchedule schedule) {
   TwinResult result{kind, schedule};
-  if (schedule == MHASchedule::DEFAULT)
-    simulate_order<MHASchedule::DEFAULT>(workload, result);
-  else if (schedule == MHASchedule::PROMPT_ROTATE)
-    simulate_order<MHASchedule::PROMPT_ROTATE>(workload, result);
-  else
-    simulate_order<MHASchedule::LPT>(workload, result);
+  with_order(schedule, [&](auto order) { simulate_order<order.value>(workload, result); });
   return result;
 }
 

@@ -6,15 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/attention.hpp"
 #include "switchyard/detail/schedule/types.hpp"
 #include "switchyard/status.hpp"
 
 namespace switchyard::tools {
-
-using SchedulerKind = TileSchedulerKind;
-// As options say it: default, rotate, lpt.
-const char* option_name(MHASchedule schedule);
 
 struct AttentionWorkload {
   std::vector<uint32_t> seq_lens;
@@ -49,7 +44,7 @@ struct TwinTile {
 };
 
 struct TwinResult {
-  SchedulerKind kind;
+  TileSchedulerKind kind;
   MHASchedule schedule;
   std::string type_name;
   std::vector<TwinTile> tiles;  // in the order in which they began
@@ -70,7 +65,7 @@ struct TwinResult {
   }
 };
 
-TwinResult run_twin(const AttentionWorkload& workload, SchedulerKind kind, MHASchedule schedule);
+TwinResult run_twin(const AttentionWorkload& workload, TileSchedulerKind kind, MHASchedule schedule);
 
 // Gantt charts: one large, or several small that share their time axis.
 std::string to_svg(const AttentionWorkload& workload, const std::vector<TwinResult>& results);

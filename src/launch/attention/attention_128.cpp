@@ -1,5 +1,5 @@
 // The attention kernels of head dimension 128, for the host and, through attention_128.cu, for CUDA.
-#include "make_attention_kernel.hpp"
+#include "attention_instances.hpp"
 
 namespace switchyard {
 

@@ -1,5 +1,5 @@
 // The attention kernels of head dimension 64, for the host and, through attention_64.cu, for CUDA.
-#include "make_attention_kernel.hpp"
+#include "attention_instances.hpp"
 
 namespace switchyard {
 

@@ -1,6 +1,6 @@
 // The table of attention kernels, for the host and, through attention_kernels.cu, for CUDA.
+#include "attention_instances.hpp"
 #include "launch/kernel_tables.hpp"
-#include "make_attention_kernel.hpp"
 #include "switchyard/detail/attention/combine.hpp"
 
 namespace switchyard {
@@ -31,12 +31,9 @@ uint64_t bytes_of_l2() { return 32 << 20; }
 
 AttentionKernels make_table() {
   AttentionKernels table{};
-  const KernelsOfHeadDim by_head_dim[] = {SWITCHYARD_ATTENTION_KERNELS(64)(),
-                                          SWITCHYARD_ATTENTION_KERNELS(128)(),
-                                          SWITCHYARD_ATTENTION_KERNELS(256)()};
-  for (int dim = 0; dim < 3; ++dim)
-    for (int kind = 0; kind < kNumAttentionKinds; ++kind)
-      table.kernels[dim][kind] = by_head_dim[dim].kernels[kind];
+  table.by_head_dim[0] = SWITCHYARD_ATTENTION_KERNELS(64)();
+  table.by_head_dim[1] = SWITCHYARD_ATTENTION_KERNELS(128)();
+  table.by_head_dim[2] = SWITCHYARD_ATTENTION_KERNELS(256)();
   table.combine_splits = &launch_combine_splits;
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;

@@ -1,6 +1,6 @@
 // A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block
 // of keys before the sums of the block in front of it, so that the matrix unit works while it exponentiates;
-// and consumers take turns, so that one exponentiates while another multiplies.
+// and consumers ping-pong, so that one exponentiates while another multiplies.
 #pragma once
 
 #include "switchyard/detail/attention/kernel_params.hpp"
@@ -19,15 +19,15 @@ class AttentionConsumer {
   // consumer_idx: this warpgroup among the consumers.
   SWITCHYARD_DEVICE AttentionConsumer(const AttentionParams& params, AttentionShared<Config>& shared,
                                       int consumer_idx)
-      : numbers_(params.numbers),
+      : settings_(params.settings),
         shared_(shared),
         consumer_idx_(consumer_idx),
-        math_(params.numbers.scale_log2) {}
+        math_(params.settings.scale_log2) {}
 
   // With two stages of queries a tile's first scores are started before the output of the one before it is
   // stored, and run meanwhile.
   SWITCHYARD_DEVICE void run() {
-    if (Config::kTakesTurns && consumer_idx_ == Config::kNumConsumers - 1) pass_turn();
+    if (Config::kPingPongs && consumer_idx_ == Config::kNumConsumers - 1) pass_ping_pong();
     bool is_last = !find_next_tile();
     if constexpr (kStartsEarly) start_scores();
     while (!is_last) {
@@ -52,24 +52,25 @@ class AttentionConsumer {
       if constexpr (!kStartsEarly) is_last = !find_next_tile();
     }
     if constexpr (kStartsEarly) math_.template wait_scores<0>();
-    if (Config::kTakesTurns && consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
+    if (Config::kPingPongs && consumer_idx_ == 0)
+      wait_for_ping_pong();  // the last pass has no other receiver
   }
 
  private:
   static constexpr bool kStartsEarly = Config::kNumQueryStages > 1 && Config::kOverlapsBlocks;
 
-  // Named barriers: a turn for each consumer, and one among all.
-  static constexpr uint32_t kFirstTurnBarrier = 1;
-  static constexpr uint32_t kConsumersBarrier = kFirstTurnBarrier + 3;
+  // Named barriers: one per consumer for the ping-pong, and one among all.
+  static constexpr uint32_t kFirstPingPongBarrier = 1;
+  static constexpr uint32_t kConsumersBarrier = kFirstPingPongBarrier + 3;
 
-  SWITCHYARD_DEVICE void take_turn() {
-    if constexpr (Config::kTakesTurns)
-      target::named_barrier_sync(kFirstTurnBarrier + consumer_idx_, 2 * kWarpgroupThreads);
+  SWITCHYARD_DEVICE void wait_for_ping_pong() {
+    if constexpr (Config::kPingPongs)
+      target::named_barrier_sync(kFirstPingPongBarrier + consumer_idx_, 2 * kWarpgroupThreads);
   }
-  SWITCHYARD_DEVICE void pass_turn() {
-    if constexpr (Config::kTakesTurns) {
+  SWITCHYARD_DEVICE void pass_ping_pong() {
+    if constexpr (Config::kPingPongs) {
       const int next = consumer_idx_ + 1 == Config::kNumConsumers ? 0 : consumer_idx_ + 1;
-      target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
+      target::named_barrier_arrive(kFirstPingPongBarrier + next, 2 * kWarpgroupThreads);
     }
   }
   // release MM-19, MM-21: this warp has read the stage; pairs with the producer's wait before the next load
@@ -81,8 +82,8 @@ class AttentionConsumer {
 
   // When somebody wants to know: when this block began a tile, and when it had stored it.
   SWITCHYARD_DEVICE void note_time(int which) const {
-    if (numbers_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
-    uint64_t* times = numbers_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
+    if (settings_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
+    uint64_t* times = settings_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
     target::st(&times[which], target::now_ns());
     target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
   }
@@ -103,23 +104,23 @@ class AttentionConsumer {
     if (block == first_block) release_queries();
     pass_over_values(seen);
     if (block >= seen.end_plain_block) mask_end(block);
-    if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+    if (Config::kIsMasked && block < seen.first_plain_block) mask_begin(block);
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
       // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
-      take_turn();
+      wait_for_ping_pong();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.shrink_sums();  // while the scores run
       start_sums(num_keys);
       num_keys = Config::kTileKeys;
-      pass_turn();
+      pass_ping_pong();
       math_.template wait_scores<1>();
       release_keys();
       if (block == first_block) release_queries();
-      if (Config::kIsBanded && block >= seen.end_plain_block) mask_end(block);
-      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+      if (Config::kIsMasked && block >= seen.end_plain_block) mask_end(block);
+      if (Config::kIsMasked && block < seen.first_plain_block) mask_begin(block);
       math_.exponentiate();
       math_.template wait_sums<0>();
       release_values();
@@ -144,7 +145,7 @@ class AttentionConsumer {
       release_keys();
       if (block == first_block) release_queries();
       if (block >= seen.end_plain_block) mask_end(block);
-      if (Config::kIsBanded && block < seen.first_plain_block) mask_begin(block);
+      if (Config::kIsMasked && block < seen.first_plain_block) mask_begin(block);
       math_.exponentiate();
       math_.take_weights();
       math_.shrink_sums();
@@ -207,21 +208,21 @@ class AttentionConsumer {
     release(shared_.values_empty[values_.stage()]);
     values_.advance();
   }
-  // Of the tile's last blocks, whose keys find_next_tile() passed over. Their turns are taken all the same:
-  // all consumers have as many.
+  // Of the tile's last blocks, whose keys find_next_tile() passed over. The ping-pong goes on all the same:
+  // every consumer takes part in it once per block.
   SWITCHYARD_DEVICE void pass_over_values(const BlocksSeen& seen) {
-    clear_strangers(seen.end_block + seen.num_unseen - 1);
+    zero_masked_values(seen.end_block + seen.num_unseen - 1);
     for (int i = 0; i < seen.num_unseen; ++i) {
-      take_turn();
-      pass_turn();
+      wait_for_ping_pong();
+      pass_ping_pong();
       // acquire MM-20: a block of values; pairs with the release in the producer's load()
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
       release_values();
     }
   }
-  // The last block of a sequence holds rows of somebody else. Their weights are 0, but 0 times what is no
-  // number is no number: values there become 0, before any consumer uses them.
-  SWITCHYARD_DEVICE void clear_strangers(int block) {
+  // The last block of a sequence holds rows of the next one. Their weights are 0, but 0 x NaN is NaN: their
+  // values become 0 before any consumer uses them.
+  SWITCHYARD_DEVICE void zero_masked_values(int block) {
     const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if (num_left >= Config::kTileKeys) return;
     const int num_used = num_used_of(num_left);
@@ -251,14 +252,14 @@ class AttentionConsumer {
   // Keys that the rows of this tile do not all see.
   SWITCHYARD_DEVICE void mask_end(int block) {
     const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
-    if constexpr (!Config::kIsBanded) return math_.mask_from([&](int) { return num_keys; });
+    if constexpr (!Config::kIsMasked) return math_.mask_from([&](int) { return num_keys; });
     math_.mask_from([&](int row) {
-      const int end = position_of(row, block) + numbers_.window_right + 1;
+      const int end = position_of(row, block) + settings_.window_right + 1;
       return end < num_keys ? end : num_keys;
     });
   }
   SWITCHYARD_DEVICE void mask_begin(int block) {
-    math_.mask_before([&](int row) { return position_of(row, block) - numbers_.window_left; });
+    math_.mask_before([&](int row) { return position_of(row, block) - settings_.window_left; });
   }
   // Of a row of this consumer among the keys, counted from the first one of the block.
   SWITCHYARD_DEVICE int position_of(int row, int block) const {
@@ -268,54 +269,55 @@ class AttentionConsumer {
 
   SWITCHYARD_DEVICE int token_of(int row_in_tile) const {
     if constexpr (!Config::kIsDecode) return row_in_tile;
-    return row_in_tile / static_cast<int>(numbers_.heads_per_tile);
+    return row_in_tile / static_cast<int>(settings_.heads_per_tile);
   }
   // Where the rows of the tile at work go, read once: a read of shared memory for each of them is slow.
   struct OutputRows {
-    int64_t first_place;  // of the tile's first row among all rows and heads
+    int64_t first_output_idx;  // of the tile's first row among all rows and heads
     int num_tokens;
   };
   SWITCHYARD_DEVICE OutputRows output_rows() const {
-    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * numbers_.num_heads +
+    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * settings_.num_heads +
                 tile(&AttentionTile::first_head),
             static_cast<int>(tile(&AttentionTile::num_tokens))};
   }
-  // The place of a row of the tile among all rows and heads; -1: the row is not there.
-  SWITCHYARD_DEVICE int64_t place_of(const OutputRows& rows, int row_in_tile) const {
+  // The index of a row of the tile among all rows and heads of the output; -1: the row is not there.
+  SWITCHYARD_DEVICE int64_t output_idx_of(const OutputRows& rows, int row_in_tile) const {
     const int token = token_of(row_in_tile);
     if (token >= rows.num_tokens) return -1;
-    const int64_t place = rows.first_place + static_cast<int64_t>(token) * numbers_.num_heads;
-    if constexpr (!Config::kIsDecode) return place;
-    return place + row_in_tile % static_cast<int>(numbers_.heads_per_tile);
+    const int64_t output_idx = rows.first_output_idx + static_cast<int64_t>(token) * settings_.num_heads;
+    if constexpr (!Config::kIsDecode) return output_idx;
+    return output_idx + row_in_tile % static_cast<int>(settings_.heads_per_tile);
   }
 
   SWITCHYARD_DEVICE void store() {
     const OutputRows rows = output_rows();
     const int first_row = consumer_idx_ * kWarpgroupRows;
-    const int64_t num_places = static_cast<int64_t>(numbers_.num_rows) * numbers_.num_heads;
+    const int64_t num_outputs = static_cast<int64_t>(settings_.num_rows) * settings_.num_heads;
     const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split) : 0;
-    const bool is_partial = Config::kIsDecode && numbers_.num_splits > 1;
-    float* lse = is_partial ? numbers_.partial_lse + split * num_places : numbers_.lse;
+    const bool is_partial = Config::kIsDecode && settings_.num_splits > 1;
+    float* lse = is_partial ? settings_.partial_lse + split * num_outputs : settings_.lse;
     math_.finish([&](int row, float value) {
-      const int64_t place = place_of(rows, first_row + row);
-      if (lse != nullptr && place >= 0) target::st(&lse[place], value);
+      const int64_t output_idx = output_idx_of(rows, first_row + row);
+      if (lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
     });
     if constexpr (Config::kIsDecode) {
       if (is_partial)
         return math_.store_floats([&](int row) -> float* {
-          const int64_t place = place_of(rows, first_row + row);
-          return place < 0 ? nullptr
-                           : numbers_.partial_output + (split * num_places + place) * Config::kHeadDim;
+          const int64_t output_idx = output_idx_of(rows, first_row + row);
+          return output_idx < 0
+                     ? nullptr
+                     : settings_.partial_output + (split * num_outputs + output_idx) * Config::kHeadDim;
         });
     }
     const auto output_of = [&](int row) -> bf16* {
-      const int64_t place = place_of(rows, first_row + row);
-      return place < 0 ? nullptr : numbers_.output + place * Config::kHeadDim;
+      const int64_t output_idx = output_idx_of(rows, first_row + row);
+      return output_idx < 0 ? nullptr : settings_.output + output_idx * Config::kHeadDim;
     };
     math_.store_rows_of(output_of);
   }
 
-  const AttentionNumbers& numbers_;
+  const AttentionSettings& settings_;
   AttentionShared<Config>& shared_;
   const int consumer_idx_;
   WarpgroupMath<Config> math_;

@@ -94,16 +94,16 @@ class WarpgroupMath {
     store_lse(row(), row_sum_ == 0 ? kMinusInfinity : (row_max_ * scale_log2_ + std::log2(row_sum_)) * kLn2);
     for (float& output : outputs_) output = row_sum_ == 0 ? 0.0f : output / row_sum_;
   }
-  template <typename PlaceOf>
-  void store_rows_of(PlaceOf place_of) const {
-    bf16* place = has_row() ? place_of(row()) : nullptr;
-    for (int i = 0; place != nullptr && i < Config::kHeadDim; ++i)
-      target::st(place + i, to_bf16(outputs_[i]));
+  template <typename AddressOf>
+  void store_rows_of(AddressOf address_of) const {
+    bf16* address = has_row() ? address_of(row()) : nullptr;
+    for (int i = 0; address != nullptr && i < Config::kHeadDim; ++i)
+      target::st(address + i, to_bf16(outputs_[i]));
   }
-  template <typename PlaceOf>
-  void store_floats(PlaceOf place_of) const {
-    float* place = has_row() ? place_of(row()) : nullptr;
-    for (int i = 0; place != nullptr && i < Config::kHeadDim; ++i) target::st(place + i, outputs_[i]);
+  template <typename AddressOf>
+  void store_floats(AddressOf address_of) const {
+    float* address = has_row() ? address_of(row()) : nullptr;
+    for (int i = 0; address != nullptr && i < Config::kHeadDim; ++i) target::st(address + i, outputs_[i]);
   }
 
  private:

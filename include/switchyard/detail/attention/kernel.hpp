@@ -8,7 +8,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+// `Schedulers` has the schedulers that the planner may ask (schedule/any_scheduler.hpp).
+template <typename Config, typename Schedulers>
 SWITCHYARD_KERNEL_OF(Config::kNumResidentThreads)  // so that all of them have registers
 void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
   AttentionShared<Config>& shared = target::shared_storage<AttentionShared<Config>>();
@@ -25,7 +26,8 @@ void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
     target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
     target::grid_dependency_launch();
     if (target::warp_idx() == kProducerWarp) AttentionProducer<Config>(params, shared).run();
-    if (target::warp_idx() == kPlannerWarp) AttentionPlanner<Config>(params.numbers, shared).run();
+    if (target::warp_idx() == kPlannerWarp)
+      AttentionPlanner<Config, Schedulers>(params.settings, shared).run();
   } else {
     target::take_registers<Config::kConsumerRegisters>();
     AttentionConsumer<Config>(params, shared, warpgroup - 1).run();

@@ -1,4 +1,4 @@
-// What an attention kernel is launched with: the numbers, and the tensors as the target's copy engine sees
+// What an attention kernel is launched with: the settings, and the tensors as the target's copy engine sees
 // them.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct AttentionParams {
   target::TensorMap queries, keys, values;
-  AttentionNumbers numbers;
+  AttentionSettings settings;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

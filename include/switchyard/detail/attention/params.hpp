@@ -2,30 +2,13 @@
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/schedule/tile_summary.hpp"
+#include "switchyard/detail/schedule/tile_order_params.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 
 namespace switchyard {
 
-enum class TileSchedulerKind { kTransient, kTile, kQueued };
-
-// Everything about the order of tiles, in numbers: the kernel makes a scheduler of it
-// (attention/any_scheduler.hpp).
-struct TileOrderParams {
-  TileSchedulerKind kind = TileSchedulerKind::kTile;
-  MHASchedule order = MHASchedule::DEFAULT;
-  MHATileShape shape;
-  uint32_t* queue = nullptr;              // kQueued: a word that is 0 before and after every launch
-  const uint32_t* row_offsets = nullptr;  // of queries; null: all sequences have max_seq_len
-  MHATilePlan plan;
-  uint32_t batch_size = 0;
-  uint32_t max_num_prompt_tiles = 0;
-  uint32_t max_seq_len = 0;
-  uint32_t max_num_keys = 0;
-};
-
 // Where the keys of a sequence lie. Row offsets; or one length for all; or pages, with lengths of their own.
-struct KeyPlaces {
+struct KeyLayout {
   const uint32_t* row_offsets = nullptr;  // [batch_size + 1]
   const uint32_t* lengths = nullptr;      // [batch_size]; null: by row offsets, or max_seq_len
   uint32_t max_seq_len = 0;  // without row offsets and pages: sequence s begins at row s * max_seq_len
@@ -42,9 +25,9 @@ struct KeyPlaces {
 
 inline constexpr int kNoWindow = INT32_MAX / 2;
 
-struct AttentionNumbers {
+struct AttentionSettings {
   TileOrderParams order;
-  KeyPlaces keys;
+  KeyLayout keys;
   uint32_t num_heads = 0;           // of queries
   uint32_t heads_per_kv_head = 1;   // query heads that share a K/V head
   uint32_t heads_per_tile = 1;      // query heads that share a tile: 1, or heads_per_kv_head when decoding
@@ -64,16 +47,16 @@ struct AttentionNumbers {
 
 // The small kernel after a launch with several splits.
 struct CombineSplitsParams {
-  const float* partial_output;  // [split][place][head_dim], a place for each row and head
-  const float* partial_lse;     // [split][place]
-  bf16* output;                 // [place][head_dim]
-  float* lse;                   // [place], or null
+  const float* partial_output;  // [split][output][head_dim], an output for each row and head
+  const float* partial_lse;     // [split][output]
+  bf16* output;                 // [output][head_dim]
+  float* lse;                   // [output], or null
   const uint32_t*
       row_offsets;  // [batch_size + 1]: rows outside of them are nobody's; null: all are somebody's
   uint32_t batch_size;
   uint32_t num_heads;
   uint32_t num_splits;
-  uint32_t num_places;
+  uint32_t num_outputs;
   uint32_t head_dim;  // a multiple of 64
 };
 
@@ -84,7 +67,7 @@ struct PlanTilesParams {
   uint32_t tile_rows;
   MHASchedule order;
   MHATilePlan plan;
-  KeyPlaces keys;
+  KeyLayout keys;
 };
 
 }  // namespace switchyard

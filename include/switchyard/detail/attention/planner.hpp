@@ -2,19 +2,24 @@
 // needs, ahead of the producer, so that nobody waits for the queue or for divisions.
 #pragma once
 
-#include "switchyard/detail/attention/any_scheduler.hpp"
 #include "switchyard/detail/attention/shared.hpp"
+#include "switchyard/detail/attention/tile_environment.hpp"
+#include "switchyard/detail/schedule/any_scheduler.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+// Who asks the queue is its producer: the planner's warp.
+using PlannerEnvironment =
+    BlockEnvironment<ProducerThreads{.first_producer_thread = kPlannerWarp * kWarpSize}>;
+
+template <typename Config, typename Schedulers>
 class AttentionPlanner {
  public:
-  SWITCHYARD_DEVICE AttentionPlanner(const AttentionNumbers& numbers, AttentionShared<Config>& shared)
-      : numbers_(numbers), shared_(shared) {}
+  SWITCHYARD_DEVICE AttentionPlanner(const AttentionSettings& settings, AttentionShared<Config>& shared)
+      : settings_(settings), shared_(shared) {}
 
   SWITCHYARD_DEVICE void run() {
-    AnyScheduler scheduler(numbers_.order, shared_.scheduler_slots);
+    TileWalk<Schedulers> scheduler(settings_.order, shared_.scheduler_slots);
     do {
       // acquire MM-17: the producer asks for a tile, whose description nobody needs any more; pairs with the
       // release in its ask_planner()
@@ -36,7 +41,7 @@ class AttentionPlanner {
     SWITCHYARD_ROLLED
     for (int consumer_idx = 0; consumer_idx < Config::kNumConsumers; ++consumer_idx) {
       // The tile is read again for each: registers are scarce.
-      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), numbers_, consumer_idx);
+      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), settings_, consumer_idx);
       target::st(&blocks_seen[consumer_idx], seen);
     }
     // release MM-16: publishes the plan; pairs with the producer's wait for plan_full
@@ -47,24 +52,24 @@ class AttentionPlanner {
     AttentionTile tile{};
     tile.first_row = info.start_of_seq + info.prompt_offset;
     const uint32_t num_left = info.seq_len - info.prompt_offset;
-    tile.num_tokens = num_left < numbers_.tokens_per_tile ? num_left : numbers_.tokens_per_tile;
-    tile.first_head = info.head_idx / numbers_.num_splits * numbers_.heads_per_tile;
-    tile.split = info.head_idx % numbers_.num_splits;
-    tile.kv_head = tile.first_head / numbers_.heads_per_kv_head;
+    tile.num_tokens = num_left < settings_.tokens_per_tile ? num_left : settings_.tokens_per_tile;
+    tile.first_head = info.head_idx / settings_.num_splits * settings_.heads_per_tile;
+    tile.split = info.head_idx % settings_.num_splits;
+    tile.kv_head = tile.first_head / settings_.heads_per_kv_head;
     tile.prompt_idx = info.prompt_idx;
-    const KeyPlaces& keys = numbers_.keys;
+    const KeyLayout& keys = settings_.keys;
     const uint32_t num_keys = keys.num_keys(info.prompt_idx);
     tile.first_key_row =
         keys.row_offsets == nullptr ? info.prompt_idx * keys.max_seq_len : keys.row_offsets[info.prompt_idx];
     tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
-    find_blocks<Config>(tile, numbers_, static_cast<int32_t>(num_keys));
-    tile.grid_idx = (info.prompt_idx * numbers_.order.shape.num_heads + info.head_idx) *
-                        numbers_.order.max_num_prompt_tiles +
-                    info.prompt_offset / numbers_.tokens_per_tile;
+    find_blocks<Config>(tile, settings_, static_cast<int32_t>(num_keys));
+    tile.grid_idx = (info.prompt_idx * settings_.order.shape.num_heads + info.head_idx) *
+                        settings_.order.max_num_prompt_tiles +
+                    info.prompt_offset / settings_.tokens_per_tile;
     return tile;
   }
 
-  const AttentionNumbers& numbers_;
+  const AttentionSettings& settings_;
   AttentionShared<Config>& shared_;
   StageCursor<1> plan_;
   StageCursor<kNumTiles> tiles_;

@@ -11,7 +11,7 @@ template <typename Config>
 class AttentionProducer {
  public:
   SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
-      : params_(params), numbers_(params.numbers), shared_(shared) {}
+      : params_(params), settings_(params.settings), shared_(shared) {}
 
   // Keys are needed one block ahead of values, also from one tile to the next: where there is a stage for its
   // queries, the next tile and its first keys come before the last values of this one.
@@ -21,9 +21,9 @@ class AttentionProducer {
       const AttentionTile& tile = *tile_;
       const int first_block = target::ld(&tile.first_block);
       int block = target::ld(&tile.end_block) - 1;
-      if (block < first_block + kBlocksAhead) ask_planner();
+      if (block < first_block + Config::kBlocksAhead) ask_planner();
       for (; block > first_block; --block) {
-        if (block == first_block + kBlocksAhead) ask_planner();
+        if (block == first_block + Config::kBlocksAhead) ask_planner();
         load_keys(tile, block - 1);
         load_values(tile, block);
       }
@@ -34,15 +34,10 @@ class AttentionProducer {
   }
 
  private:
-  // When so many blocks are left to load the planner is asked for the next tile: early enough that it is
-  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
-  // Small blocks are worked on in half the time.
-  static constexpr int kBlocksAhead = Config::kIsShort ? 4 : 2;
-
   SWITCHYARD_DEVICE void ask_planner() {
     target::sync_warp();
-    // release MM-17: the tile at work is published, so that all consumers have stored the one whose place the
-    // next one takes; pairs with the planner's wait before it asks for a tile and writes there
+    // release MM-17: the tile at work is published, so that all consumers have stored the one whose memory
+    // the next one takes; pairs with the planner's wait before it asks for a tile and writes there
     if (target::lane_idx() == 0) shared_.plan_empty.arrive();
   }
 
@@ -63,7 +58,7 @@ class AttentionProducer {
   }
   SWITCHYARD_DEVICE void load_queries(uint32_t stage) {
     const bool has_queries = target::ld(&tile_->num_tokens) != 0;
-    const uint32_t panel_bytes = numbers_.heads_per_tile * numbers_.tokens_per_tile * kPanelRowBytes;
+    const uint32_t panel_bytes = settings_.heads_per_tile * settings_.tokens_per_tile * kPanelRowBytes;
     target::TransferBarrier& full = shared_.queries_full[stage];
     // release MM-18: publishes the tile; pairs with the consumers' wait for queries_full
     full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
@@ -97,7 +92,7 @@ class AttentionProducer {
     // acquire MM-21: the consumers have read the stage; pairs with their release()
     wait_together(empty[stage], cursor.parity() ^ 1);
     cursor.advance();
-    if (numbers_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
+    if (settings_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
     if (target::lane_idx() != 0) return;
     // release MM-20: a key block, or its values, once the loads are complete; pairs with the consumers' waits
     // for keys_full and values_full
@@ -116,7 +111,7 @@ class AttentionProducer {
     // release MM-20: as in load()
     if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
     target::sync_warp();
-    const uint32_t box_rows = numbers_.keys.box_rows;
+    const uint32_t box_rows = settings_.keys.box_rows;
     const uint32_t num_boxes = Config::kTileKeys / box_rows;
     const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
     for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
@@ -129,10 +124,10 @@ class AttentionProducer {
     }
   }
 
-  // Pages past the end of the sequence have no place: the rows of its first page are loaded, and masked. A
+  // Pages past the end of the sequence have no page: the rows of its first page are loaded, and masked. A
   // tile that sees no key gets rows past the end of all: zeros, which cost no memory traffic.
   SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
-    const KeyPlaces& keys = numbers_.keys;
+    const KeyLayout& keys = settings_.keys;
     const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile.num_keys));
     if (num_keys == 0) return INT32_MAX / 2;
     if (keys.page_table == nullptr) return static_cast<int>(target::ld(&tile.first_key_row) + key);
@@ -143,7 +138,7 @@ class AttentionProducer {
   }
 
   const AttentionParams& params_;
-  const AttentionNumbers& numbers_;
+  const AttentionSettings& settings_;
   AttentionShared<Config>& shared_;
   AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
   StageCursor<1> plan_;

@@ -29,12 +29,12 @@ struct AttentionTile {
   int32_t first_position;  // of the tile's first token among the keys
   int32_t first_block;  // blocks of keys: first_block .. end_block - 1, worked on from the last to the first
   int32_t end_block;
-  uint32_t grid_idx;  // the tile's place in the regular grid, for tile_times
+  uint32_t grid_idx;  // the tile's index in the regular grid, for tile_times
 };
 
 // Of the blocks of a tile, what one consumer sees.
 template <typename Config>
-SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const AttentionNumbers& numbers,
+SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const AttentionSettings& settings,
                                           int consumer_idx) {
   constexpr int32_t kTileKeys = Config::kTileKeys;
   int32_t first_token = 0, end_token = static_cast<int32_t>(tile.num_tokens);
@@ -45,13 +45,13 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
   const int32_t first_position = tile.first_position + first_token;
   const int32_t last_position = tile.first_position + end_token - 1;
   int32_t end_key = first_token < end_token ? tile.num_keys : 0;  // without a row: nothing is seen
-  if (numbers.window_right < kNoWindow && end_key > last_position + numbers.window_right + 1)
-    end_key = last_position + numbers.window_right + 1;
+  if (settings.window_right < kNoWindow && end_key > last_position + settings.window_right + 1)
+    end_key = last_position + settings.window_right + 1;
   int32_t end_seen = tile.num_keys, first_seen = 0;  // by every row
-  if (numbers.window_right < kNoWindow && end_seen > first_position + numbers.window_right + 1)
-    end_seen = first_position + numbers.window_right + 1;
-  if (numbers.window_left < kNoWindow && last_position > numbers.window_left)
-    first_seen = last_position - numbers.window_left;
+  if (settings.window_right < kNoWindow && end_seen > first_position + settings.window_right + 1)
+    end_seen = first_position + settings.window_right + 1;
+  if (settings.window_left < kNoWindow && last_position > settings.window_left)
+    first_seen = last_position - settings.window_left;
   // Every consumer has a block. And it passes over no more than it can while it still holds the last values
   // of the tile before: the keys of a third would wait for values that wait for their stage.
   constexpr int32_t kMaxUnseen = 2;
@@ -69,20 +69,20 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
 
 // Which keys a tile works on.
 template <typename Config>
-SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionNumbers& numbers, int32_t num_keys) {
+SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionSettings& settings, int32_t num_keys) {
   constexpr int32_t kTileKeys = Config::kTileKeys;
   int32_t first_key = 0, end_key = num_keys;
-  if (numbers.num_splits > 1) {
-    first_key = static_cast<int32_t>(tile.split * numbers.split_keys);
-    if (end_key > first_key + static_cast<int32_t>(numbers.split_keys))
-      end_key = first_key + static_cast<int32_t>(numbers.split_keys);
+  if (settings.num_splits > 1) {
+    first_key = static_cast<int32_t>(tile.split * settings.split_keys);
+    if (end_key > first_key + static_cast<int32_t>(settings.split_keys))
+      end_key = first_key + static_cast<int32_t>(settings.split_keys);
   }
   tile.num_keys = end_key;
   const int32_t last_position = tile.first_position + static_cast<int32_t>(tile.num_tokens) - 1;
-  if (numbers.window_right < kNoWindow && end_key > last_position + numbers.window_right + 1)
-    end_key = last_position + numbers.window_right + 1;
-  if (numbers.window_left < kNoWindow && first_key < tile.first_position - numbers.window_left)
-    first_key = tile.first_position - numbers.window_left;
+  if (settings.window_right < kNoWindow && end_key > last_position + settings.window_right + 1)
+    end_key = last_position + settings.window_right + 1;
+  if (settings.window_left < kNoWindow && first_key < tile.first_position - settings.window_left)
+    first_key = tile.first_position - settings.window_left;
   if (end_key < 0) end_key = 0;
   tile.first_block = first_key / kTileKeys;
   tile.end_block = (end_key + kTileKeys - 1) / kTileKeys;

@@ -1,8 +1,8 @@
-// A block of a kernel as the place a tile scheduler runs in.
+// A block of a kernel as the environment of a tile scheduler.
 #pragma once
 
-#include "switchyard/detail/schedule/tile_scheduler.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/tile_scheduler.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -144,14 +144,14 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= factor[i / 2 % 2];
   }
 
-  // The rows as bf16: place_of(row) is where a row goes, or null. Four lanes have a row's
+  // The rows as bf16: address_of(row) is where a row goes, or null. Four lanes have a row's
   // columns pair by pair; they exchange them until each has eight neighbours.
-  template <typename PlaceOf>
-  SWITCHYARD_DEVICE void store_rows_of(PlaceOf place_of) const {
+  template <typename AddressOf>
+  SWITCHYARD_DEVICE void store_rows_of(AddressOf address_of) const {
     const int lane_in_row = target::lane_idx() % 4;
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
-      bf16* place = place_of(row(half));
+      bf16* address = address_of(row(half));
       SWITCHYARD_UNROLL
       for (int first_unit = 0; first_unit < Config::kHeadDim / 8; first_unit += 4) {
         Vec16 words;
@@ -161,20 +161,20 @@ class WarpgroupMath {
           words.words[i] = target::pack_bf16x2(pair[0], pair[1]);
         }
         target::transpose_quad(words);
-        if (place != nullptr) target::st_16(place + (first_unit + lane_in_row) * 8, words);
+        if (address != nullptr) target::st_16(address + (first_unit + lane_in_row) * 8, words);
       }
     }
   }
-  // place_of(row): where this row's fp32 values go, or null.
-  template <typename PlaceOf>
-  SWITCHYARD_DEVICE void store_floats(PlaceOf place_of) const {
+  // address_of(row): where this row's fp32 values go, or null.
+  template <typename AddressOf>
+  SWITCHYARD_DEVICE void store_floats(AddressOf address_of) const {
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
-      float* place = place_of(row(half));
-      if (place == nullptr) continue;
+      float* address = address_of(row(half));
+      if (address == nullptr) continue;
       SWITCHYARD_UNROLL
       for (int i = 0; i < Config::kHeadDim / 8; ++i)
-        *reinterpret_cast<float2*>(place + i * 8 + target::lane_idx() % 4 * 2) =
+        *reinterpret_cast<float2*>(address + i * 8 + target::lane_idx() % 4 * 2) =
             make_float2(outputs_[i * 4 + half * 2], outputs_[i * 4 + half * 2 + 1]);
     }
   }

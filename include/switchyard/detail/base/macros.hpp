@@ -3,10 +3,13 @@
 
 // SWITCHYARD_HD marks a function for both. SWITCHYARD_NO_EXEC_CHECK stands before such a template that calls
 // what its arguments bring: it runs where they do, and nvcc need not warn that it could not run elsewhere.
+// SWITCHYARD_FORCE_INLINE keeps a function of both out of a kernel's call graph.
 #if defined(__CUDACC__)
 #define SWITCHYARD_HD __host__ __device__
 #define SWITCHYARD_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
+#define SWITCHYARD_FORCE_INLINE __forceinline__
 #else
 #define SWITCHYARD_HD
 #define SWITCHYARD_NO_EXEC_CHECK
+#define SWITCHYARD_FORCE_INLINE inline
 #endif

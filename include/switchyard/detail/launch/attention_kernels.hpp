@@ -2,11 +2,12 @@
 // target.
 #pragma once
 
-#include "switchyard/detail/attention/config.hpp"
 #include "switchyard/detail/attention/params.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/device/launch_function.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
+#include "switchyard/tile_scheduler.hpp"
 
 namespace switchyard {
 
@@ -15,25 +16,36 @@ struct AttentionTensorShapes {
   TensorShape queries, keys, values;
 };
 
-// One kernel: for a head dimension and a kind.
+// One kernel: for a head dimension and a kind, cut as its AttentionTuning says.
 struct AttentionKernel {
   Status (*launch)(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
-                   const AttentionNumbers& numbers);
+                   const AttentionSettings& settings);
   Status (*load)();  // onto the current device
-  uint32_t tile_rows;
-  uint32_t tile_keys;
-  uint32_t blocks_per_multiprocessor;
+};
+
+struct KernelsOfHeadDim {
+  AttentionKernel kernels[kNumAttentionKinds];  // [AttentionKind]
+};
+
+// The kernels of one head dimension with a scheduler of an application (own_attention_kernels.hpp).
+struct OwnAttentionKernels {
+  Target target;  // that they are compiled for
+  int head_dim;
+  KernelsOfHeadDim kernels;
+  MHASchedule order;  // of the scheduler
+  const char* scheduler_name;
+  GridDim (*grid_dim)(uint32_t batch_size, uint32_t max_num_prompt_tiles, const MHATileShape& shape);
 };
 
 struct AttentionKernels {
-  AttentionKernel kernels[3][kNumAttentionKinds];  // [head dimension 64, 128, 256][AttentionKind]
+  KernelsOfHeadDim by_head_dim[3];  // 64, 128, 256
   LaunchFunction<CombineSplitsParams> combine_splits;
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last two
   uint64_t (*l2_bytes)();  // of the current device
 
   const AttentionKernel& at(int head_dim, AttentionKind kind) const {
-    return kernels[head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2][static_cast<int>(kind)];
+    return by_head_dim[head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2].kernels[static_cast<int>(kind)];
   }
 };
 

@@ -1,8 +1,8 @@
-// A block of one thread on the host as the place a tile scheduler runs in. One thread runs all blocks in
+// A block of one thread on the host as the environment of a tile scheduler. One thread runs all blocks in
 // turn, so the queue is a word like any other.
 #pragma once
 
-#include "switchyard/detail/schedule/tile_scheduler.hpp"
+#include "switchyard/tile_scheduler.hpp"
 
 namespace switchyard {
 

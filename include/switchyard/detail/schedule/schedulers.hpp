@@ -2,88 +2,31 @@
 // compile time, the numbers of its shape; those that are 0 there are given to the object.
 #pragma once
 
-#include "switchyard/detail/schedule/tile_scheduler.hpp"
+#include "switchyard/tile_scheduler.hpp"
 
 namespace switchyard {
 
-// What the schedulers have in common: a shape, an environment and an order.
-template <MHASchedule kSchedule, TileEnvironment Environment, MHATileShape kShape>
-class TileSchedulerBase {
- public:
-  static constexpr MHASchedule mha_schedule = kSchedule;
+// A name as a template argument, and followed by that of an order: "TileScheduler<LPT>".
+template <size_t kSize>
+struct FixedText {
+  char text[kSize] = {};
 
-  template <ValidLength Lengths>
-  SWITCHYARD_HD WorkInfo get_current_work_info(const MHATileSummary<Lengths>& summary,
-                                               const MHATileState& state) const {
-    return summary.template get_current_work_info<kSchedule>(shape(), state);
+  FixedText() = default;
+  constexpr FixedText(const char (&literal)[kSize]) {  // NOLINT
+    for (size_t i = 0; i < kSize; ++i) text[i] = literal[i];
   }
-  template <ValidLength Lengths>
-  SWITCHYARD_HD SeqInfo unsafe_seq_info(const MHATileSummary<Lengths>& summary,
-                                        const MHATileState& state) const {
-    return summary.seq_info(
-        summary.template unsafe_get_current_work_info<kSchedule>(shape(), state.idx, state.first_position));
+};
+template <FixedText kName, MHASchedule kSchedule>
+struct NameWithOrder {
+  static constexpr auto make() {
+    FixedText<sizeof(kName.text) + 16> name;
+    size_t size = 0;
+    for (size_t i = 0; kName.text[i] != 0; ++i) name.text[size++] = kName.text[i];
+    const char* order = kOrders[static_cast<size_t>(kSchedule)].type_name;
+    for (; *order != 0; ++order) name.text[size++] = *order;
+    return name;
   }
-  SWITCHYARD_NO_EXEC_CHECK
-  template <ValidLength Lengths>
-  SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const MHATileSummary<Lengths>& summary) const {
-    MHATileState state{environment_.block_idx(), summary.max_idx(shape().num_heads), slots};
-    move_to(summary, state, state.idx);
-    return state;
-  }
-  SWITCHYARD_HD constexpr MHATileShape shape() const { return with_fixed(shape_); }
-
- protected:
-  // A shape with the numbers that are known at compile time.
-  SWITCHYARD_HD static constexpr MHATileShape with_fixed(MHATileShape shape) {
-    if (kShape.tile_shape != 0) shape.tile_shape = kShape.tile_shape;
-    if (kShape.num_heads != 0) shape.num_heads = kShape.num_heads;
-    if (kShape.num_ctas != 0) shape.num_ctas = kShape.num_ctas;
-    if (kShape.kv_rows_in_l2 != 0) shape.kv_rows_in_l2 = kShape.kv_rows_in_l2;
-    if (kShape.heads_per_kv_head != 1) shape.heads_per_kv_head = kShape.heads_per_kv_head;
-    return shape;
-  }
-  // The places of the order, unless a plan leaves some out.
-  SWITCHYARD_HD static constexpr uint32_t num_places(uint32_t batch_size, uint32_t max_num_prompt_tiles,
-                                                     const MHATileShape& shape) {
-    return batch_size * with_fixed(shape).num_heads * max_num_prompt_tiles;
-  }
-  // The grid of blocks that go on from tile to tile: a block that would have no place to begin at is left
-  // out.
-  SWITCHYARD_HD static constexpr GridDim persistent_grid(uint32_t batch_size, uint32_t max_num_prompt_tiles,
-                                                         const MHATileShape& shape) {
-    const uint32_t num_ctas = with_fixed(shape).num_ctas;
-    const uint32_t num_blocks = num_places(batch_size, max_num_prompt_tiles, shape);
-    return {num_blocks < num_ctas ? num_blocks : num_ctas};
-  }
-
-  SWITCHYARD_HD constexpr TileSchedulerBase(const MHATileShape& shape, Environment environment)
-      : environment_(environment), shape_(shape) {}
-
-  template <ValidLength Lengths>
-  SWITCHYARD_HD void move_to(const MHATileSummary<Lengths>& summary, MHATileState& state,
-                             uint32_t idx) const {
-    state.idx = idx;
-    if (summary.has_plan() && state.is_valid())
-      state.first_position = summary.find_position(idx, shape().num_heads, state.first_position);
-  }
-  // The tile at the state's place: nothing past the end of the order, or of the sequence.
-  template <ValidLength Lengths>
-  SWITCHYARD_HD OptionalReg<SeqInfo> valid_seq_info(const MHATileSummary<Lengths>& summary,
-                                                    const MHATileState& state) const {
-    if (!state.is_valid()) return {};
-    const SeqInfo info = unsafe_seq_info(summary, state);
-    return info.is_valid() ? OptionalReg<SeqInfo>(info) : OptionalReg<SeqInfo>();
-  }
-  SWITCHYARD_HD static constexpr const char* name_of_order(const char* by_default, const char* rotated,
-                                                           const char* longest_first) {
-    return kSchedule == MHASchedule::DEFAULT         ? by_default
-           : kSchedule == MHASchedule::PROMPT_ROTATE ? rotated
-                                                     : longest_first;
-  }
-
-  // Not [[no_unique_address]], and not last: nvcc lays that out in another way for the host than for kernels.
-  Environment environment_;
-  MHATileShape shape_;
+  static constexpr auto kValue = make();
 };
 
 // One tile per block. The grid has a block for every place of the order, and those with no tile there end.
@@ -92,11 +35,9 @@ class TransientScheduler : public TileSchedulerBase<kSchedule, Environment, kSha
   using Base = TileSchedulerBase<kSchedule, Environment, kShape>;
 
  public:
+  using Base::Base;
   using device_type = TransientScheduler;
   static constexpr bool may_advance = false;
-
-  SWITCHYARD_HD constexpr explicit TransientScheduler(const MHATileShape& shape, Environment environment = {})
-      : Base(shape, environment) {}
 
   template <bool producer, MHASchedulerSynchronization sync = MHASchedulerSynchronization::DEFAULT,
             ValidLength Lengths>
@@ -114,9 +55,8 @@ class TransientScheduler : public TileSchedulerBase<kSchedule, Environment, kSha
                                                                                           0) {
     return grid_dim(batch_size, max_num_prompt_tiles, kShape);
   }
-  SWITCHYARD_HD static constexpr const char* get_type_name() {
-    return Base::name_of_order("TransientScheduler<DEFAULT>", "TransientScheduler<PROMPT_ROTATE>",
-                               "TransientScheduler<LPT>");
+  static constexpr const char* get_type_name() {
+    return NameWithOrder<"TransientScheduler", kSchedule>::kValue.text;
   }
 };
 
@@ -127,35 +67,18 @@ class TileScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
   using Base = TileSchedulerBase<kSchedule, Environment, kShape>;
 
  public:
+  using Base::Base;
   using device_type = TileScheduler;
   static constexpr bool may_advance = true;
-
-  SWITCHYARD_HD constexpr explicit TileScheduler(const MHATileShape& shape, Environment environment = {})
-      : Base(shape, environment) {}
 
   template <bool producer, MHASchedulerSynchronization sync = MHASchedulerSynchronization::DEFAULT,
             ValidLength Lengths>
   SWITCHYARD_HD OptionalReg<SeqInfo> advance(const MHATileSummary<Lengths>& summary, MHATileState& state,
                                              uint32_t /*pipeline_idx*/) const {
-    OptionalReg<SeqInfo> info;
-    while (!info && state.is_valid()) {
-      this->move_to(summary, state, state.idx + this->shape().num_ctas);
-      info = this->valid_seq_info(summary, state);
-    }
-    return info;
+    return this->advance_by(this->shape().num_ctas, summary, state);
   }
-  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
-                                                  const MHATileShape& shape) {
-    return Base::persistent_grid(batch_size, max_num_prompt_tiles, shape);
-  }
-  SWITCHYARD_HD static constexpr GridDim grid_dim(
-      uint32_t batch_size,
-      uint32_t max_num_prompt_tiles) requires(kShape.num_heads != 0 && kShape.num_ctas != 0) {
-    return grid_dim(batch_size, max_num_prompt_tiles, kShape);
-  }
-  SWITCHYARD_HD static constexpr const char* get_type_name() {
-    return Base::name_of_order("TileScheduler<DEFAULT>", "TileScheduler<PROMPT_ROTATE>",
-                               "TileScheduler<LPT>");
+  static constexpr const char* get_type_name() {
+    return NameWithOrder<"TileScheduler", kSchedule>::kValue.text;
   }
 };
 
@@ -202,18 +125,8 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
       this->move_to(summary, state, this->environment_.receive(slot));
     return this->valid_seq_info(summary, state);
   }
-  SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
-                                                  const MHATileShape& shape) {
-    return Base::persistent_grid(batch_size, max_num_prompt_tiles, shape);
-  }
-  SWITCHYARD_HD static constexpr GridDim grid_dim(
-      uint32_t batch_size,
-      uint32_t max_num_prompt_tiles) requires(kShape.num_heads != 0 && kShape.num_ctas != 0) {
-    return grid_dim(batch_size, max_num_prompt_tiles, kShape);
-  }
-  SWITCHYARD_HD static constexpr const char* get_type_name() {
-    return Base::name_of_order("QueuedTileScheduler<DEFAULT>", "QueuedTileScheduler<PROMPT_ROTATE>",
-                               "QueuedTileScheduler<LPT>");
+  static constexpr const char* get_type_name() {
+    return NameWithOrder<"QueuedTileScheduler", kSchedule>::kValue.text;
   }
 
   uint32_t* gidx_ptr;  // the queue
@@ -229,5 +142,32 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
     } while (state.is_valid() && !this->valid_seq_info(summary, state));
   }
 };
+
+// A scheduler of any type: only some have a queue.
+template <typename Scheduler, TileEnvironment Environment>
+SWITCHYARD_HD SWITCHYARD_FORCE_INLINE constexpr Scheduler make_scheduler(uint32_t* queue,
+                                                                         const MHATileShape& shape,
+                                                                         Environment environment = {}) {
+  if constexpr (std::is_constructible_v<Scheduler, uint32_t*, const MHATileShape&, Environment>)
+    return Scheduler(queue, shape, environment);
+  else
+    return Scheduler(shape, environment);
+}
+
+// Calls visit(std::type_identity<Scheduler>) with the scheduler of a kind.
+SWITCHYARD_NO_EXEC_CHECK
+template <MHASchedule kSchedule, TileEnvironment Environment, typename Visit>
+SWITCHYARD_HD SWITCHYARD_FORCE_INLINE void with_scheduler(TileSchedulerKind kind, const Visit& visit) {
+  switch (kind) {
+    case TileSchedulerKind::kTransient:
+      return visit(std::type_identity<TransientScheduler<kSchedule, Environment>>{});
+    case TileSchedulerKind::kTile:
+      return visit(std::type_identity<TileScheduler<kSchedule, Environment>>{});
+    case TileSchedulerKind::kQueued:
+      return visit(std::type_identity<QueuedTileScheduler<kSchedule, Environment>>{});
+    case TileSchedulerKind::kAutomatic:
+      return;
+  }
+}
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
 // Writes the plan of a ragged batch: which sequence comes when, and how many tiles lie before it. Each
-// sequence finds its own place by looking at all lengths, so any threads can share them, in any order and
+// sequence finds its own position by looking at all lengths, so any threads can share them, in any order and
 // without synchronisation: batch_size squared looks in all.
 #pragma once
 
@@ -8,9 +8,9 @@
 namespace switchyard {
 
 // Call it for every prompt_idx of the batch; the plan is whole when all calls have been made (and what they
-// wrote is visible). LPT puts sequences with more keys first, since that is what their longest tiles cost;
-// the other orders leave them as they are. num_keys_of(prompt_idx) says how many keys a sequence has. Of an
-// empty batch the caller sets tile_offsets[0] to 0.
+// wrote is visible). An order that sorts sequences (LPT) puts those with more keys first, since that is what
+// their longest tiles cost; the other orders leave them as they are. num_keys_of(prompt_idx) says how many
+// keys a sequence has. Of an empty batch the caller sets tile_offsets[0] to 0.
 template <MHASchedule kSchedule, typename NumKeysOf>
 SWITCHYARD_HD void plan_sequence(const uint32_t* row_offsets, uint32_t batch_size, uint32_t tile_shape,
                                  uint32_t prompt_idx, const MHATilePlan& plan, NumKeysOf num_keys_of) {
@@ -20,7 +20,7 @@ SWITCHYARD_HD void plan_sequence(const uint32_t* row_offsets, uint32_t batch_siz
     const uint32_t other_len = row_offsets[other + 1] - row_offsets[other];
     const uint32_t other_tiles = other_len / tile_shape + (other_len % tile_shape != 0);
     num_tiles += other_tiles;
-    const uint32_t other_keys = kSchedule == MHASchedule::LPT ? num_keys_of(other) : num_keys;
+    const uint32_t other_keys = sorts_sequences(kSchedule) ? num_keys_of(other) : num_keys;
     if (other_keys == num_keys ? other >= prompt_idx : other_keys < num_keys) continue;
     ++position;
     num_tiles_before += other_tiles;

@@ -101,10 +101,10 @@ struct MHATileSummary {
     const uint32_t num_tiles = max_num_prompt_tiles;
     uint32_t pair, tile;  // pairs of sequence and head, head fastest
     if constexpr (kSchedule == MHASchedule::LPT) {
-      const Place place = place_in_sections(shape, idx, max_num_keys == 0 ? max_seq_len : max_num_keys,
-                                            num_tiles, batch_size * shape.num_heads);
-      pair = place.head;
-      tile = place.tile;
+      const HeadAndTile found = tile_in_sections(shape, idx, max_num_keys == 0 ? max_seq_len : max_num_keys,
+                                                 num_tiles, batch_size * shape.num_heads);
+      pair = found.head;
+      tile = found.tile;
     } else {
       pair = idx / num_tiles;
       tile = idx % num_tiles;
@@ -122,13 +122,14 @@ struct MHATileSummary {
   }
 
  private:
-  struct Place {
+  struct HeadAndTile {
     uint32_t head;
     uint32_t tile;
   };
 
-  SWITCHYARD_HD static Place place_in_sections(const MHATileShape& shape, uint32_t idx, uint32_t num_keys,
-                                               uint32_t num_tiles, uint32_t num_heads) {
+  SWITCHYARD_HD static HeadAndTile tile_in_sections(const MHATileShape& shape, uint32_t idx,
+                                                    uint32_t num_keys, uint32_t num_tiles,
+                                                    uint32_t num_heads) {
     const uint32_t first_of_last = first_head_of_last_section(shape, num_keys, num_tiles, num_heads);
     uint32_t first_head = first_of_last, width = num_heads - first_of_last;
     if (idx < first_of_last * num_tiles) {
@@ -150,9 +151,9 @@ struct MHATileSummary {
     uint32_t head_idx, tile;
     if constexpr (kSchedule == MHASchedule::LPT) {
       const uint32_t num_keys = plan.num_keys == nullptr ? seq_len(prompt_idx) : plan.num_keys[position];
-      const Place place = place_in_sections(shape, in_sequence, num_keys, num_tiles, shape.num_heads);
-      head_idx = place.head;
-      tile = place.tile;
+      const HeadAndTile found = tile_in_sections(shape, in_sequence, num_keys, num_tiles, shape.num_heads);
+      head_idx = found.head;
+      tile = found.tile;
     } else {
       head_idx = in_sequence / num_tiles;
       tile = in_sequence % num_tiles;

@@ -1,19 +1,12 @@
-// What a tile scheduler speaks of: orders, tiles of work, sequences, and where a block stands. A tile is
-// `tile_shape` rows of the queries of one head of one sequence (a prompt).
+// What a tile scheduler speaks of: tiles of work, sequences, and where a block stands. A tile is `tile_shape`
+// rows of the queries of one head of one sequence (a prompt).
 #pragma once
 
 #include <cstdint>
 
-#include "switchyard/detail/base/macros.hpp"
+#include "switchyard/detail/schedule/kinds.hpp"
 
 namespace switchyard {
-
-// The order in which tiles are handed out.
-enum class MHASchedule {
-  DEFAULT,        // tile fastest, then head, then sequence
-  PROMPT_ROTATE,  // as DEFAULT, the tiles of odd heads from the last to the first
-  LPT,            // the tiles of a head that see most keys first, the last heads together
-};
 
 // Who agrees on a tile inside advance().
 enum class MHASchedulerSynchronization {
@@ -22,12 +15,6 @@ enum class MHASchedulerSynchronization {
   ALL,       // all threads of the block
   DEFAULT = PRODUCER,
 };
-
-SWITCHYARD_HD constexpr const char* to_string(MHASchedule schedule) {
-  return schedule == MHASchedule::DEFAULT ? "DEFAULT"
-         : schedule == MHASchedule::LPT   ? "LPT"
-                                          : "PROMPT_ROTATE";
-}
 
 // A value or nothing, in registers.
 template <typename T>

@@ -1,0 +1,117 @@
+// The numbers of the attention kernels: which kernels there are, how each is cut into tiles and stages, and
+// the limits by which a launch is chosen. Plain structs that can be compared and printed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "switchyard/detail/target/warpgroup.hpp"
+
+namespace switchyard {
+
+enum class AttentionKind {
+  kFull,    // every query sees every key
+  kMasked,  // causal, sliding window, or both
+  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
+            // blocks
+  kShortMasked,  // masked, of short sequences: head dimension 64 only, since with 192-row tiles too many rows
+                 // would be fully masked; two blocks fit on a multiprocessor
+};
+inline constexpr int kNumAttentionKinds = 4;
+
+constexpr const char* to_string(AttentionKind kind) {
+  constexpr const char* kNames[] = {"full", "masked", "decode", "short masked"};
+  return kNames[static_cast<int>(kind)];
+}
+
+// One kernel. A block is a warpgroup that plans and loads, and those that consume.
+struct AttentionTuning {
+  int head_dim = 0;
+  AttentionKind kind = AttentionKind::kFull;
+  int num_consumers = 0;  // warpgroups, 64 rows of a tile each; more than two ping-pong at the matrix unit
+  int tile_keys = 0;      // of a key block
+  // Parts of a tile's last key block that no row sees are left out of its products. Not where scores are
+  // started early, or beside the code of masks: the assembler makes all products wait for each other then.
+  int part_keys = 0;
+  // A second block works while the first one begins or ends a tile; two have no registers to run the scores
+  // of one key block beside the sums of the one before it.
+  int blocks_per_multiprocessor = 0;
+  int num_query_stages = 0;  // two let the next tile's queries come early
+  int num_key_stages = 0;
+  // When so many key blocks are left to load the planner is asked for the next tile: early enough that it is
+  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
+  // Small key blocks are worked on in half the time.
+  int blocks_ahead = 0;
+  // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each
+  // of 4, 80 each of 2 x 3.
+  int producer_registers = 0;
+  int consumer_registers = 0;
+
+  constexpr int tile_rows() const { return num_consumers * kWarpgroupRows; }
+  constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
+  friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
+};
+
+// Every kernel there is.
+inline constexpr AttentionTuning kAttentionTunings[] = {
+    // clang-format off
+    // head_dim, kind                 consumers, tile_keys, part_keys, blocks, query and key stages, ahead, registers
+    {64,  AttentionKind::kFull,        3, 128, 128, 1, 2, 2, 2, 32, 160},
+    {64,  AttentionKind::kMasked,      3, 128, 128, 1, 2, 2, 2, 32, 160},
+    {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 6, 2, 40, 232},
+    {64,  AttentionKind::kShortMasked, 2,  64,  64, 2, 2, 4, 4, 40,  96},
+    {128, AttentionKind::kFull,        2, 128, 128, 1, 2, 2, 2, 40, 232},
+    {128, AttentionKind::kMasked,      2, 128, 128, 1, 2, 2, 2, 40, 232},
+    {128, AttentionKind::kDecode,      1, 128, 128, 1, 2, 3, 2, 40, 232},
+    {256, AttentionKind::kFull,        2,  80,  32, 1, 1, 2, 2, 24, 240},
+    {256, AttentionKind::kMasked,      2,  80,  80, 1, 1, 2, 2, 24, 240},
+    {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240},
+    // clang-format on
+};
+
+// The kernel of a head dimension and a kind; all 0: there is none.
+constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind) {
+  for (const AttentionTuning& tuning : kAttentionTunings)
+    if (tuning.head_dim == head_dim && tuning.kind == kind) return tuning;
+  return {};
+}
+
+// As "128 masked: 128x128, 2+2 stages, 384 threads": rows and keys of a tile, stages of queries and of keys.
+inline std::string to_string(const AttentionTuning& tuning) {
+  return std::to_string(tuning.head_dim) + " " + to_string(tuning.kind) + ": " +
+         std::to_string(tuning.tile_rows()) + "x" + std::to_string(tuning.tile_keys) +
+         (tuning.part_keys < tuning.tile_keys ? " by " + std::to_string(tuning.part_keys) : "") + ", " +
+         std::to_string(tuning.num_query_stages) + "+" + std::to_string(tuning.num_key_stages) + " stages, " +
+         std::to_string(tuning.num_threads()) + " threads" +
+         (tuning.blocks_per_multiprocessor > 1
+              ? " x " + std::to_string(tuning.blocks_per_multiprocessor) + " blocks"
+              : "");
+}
+
+// By which a launch is chosen (runtime/attention_choice.hpp).
+struct AttentionLimits {
+  int max_decode_tokens = 16;  // queries of a sequence that are decoded
+  int max_short_len = 1024;    // queries and keys of a short sequence
+  int min_tiles_for_lpt = 8;   // in a sequence's length: shorter ones end evenly in any order
+  int units_per_block = 8;     // decoding: splits are made until each block has so many, on average
+  int min_split_keys = 512;
+  int max_splits = 128;
+  int min_combine_warps = 4;   // few, so that few rows still spread over all blocks;
+  int max_combine_warps = 16;  // more where there are not blocks enough
+  int num_plan_threads = 128;
+
+  friend constexpr bool operator==(const AttentionLimits&, const AttentionLimits&) = default;
+};
+inline constexpr AttentionLimits kAttentionLimits;
+
+// The kind for sequences of up to so many queries and keys.
+constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, int64_t max_key_len,
+                                          bool is_masked) {
+  constexpr AttentionLimits kLimits = kAttentionLimits;
+  if (max_query_len <= kLimits.max_decode_tokens) return AttentionKind::kDecode;
+  if (!is_masked) return AttentionKind::kFull;
+  const bool is_short = max_query_len <= kLimits.max_short_len && max_key_len <= kLimits.max_short_len;
+  return head_dim == 64 && is_short ? AttentionKind::kShortMasked : AttentionKind::kMasked;
+}
+
+}  // namespace switchyard

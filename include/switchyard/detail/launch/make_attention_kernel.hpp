@@ -1,0 +1,58 @@
+// Instantiates the attention kernels of one head dimension for the target this file is compiled for, with the
+// schedulers that a launch may name, or with one of an application.
+#pragma once
+
+#include "switchyard/detail/attention/kernel.hpp"
+#include "switchyard/detail/launch/attention_kernels.hpp"
+#include "switchyard/detail/launch/launch_shape.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <typename Config, typename Schedulers>
+Status launch_attention(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
+                        const AttentionSettings& settings) {
+  AttentionTensorShapes boxed = tensors;
+  boxed.queries.box_heads = settings.heads_per_tile;
+  boxed.queries.box_rows = settings.tokens_per_tile;
+  boxed.keys.box_rows = boxed.values.box_rows = settings.keys.box_rows;
+  const Result<target::TensorMap> queries = target::make_tensor_map(boxed.queries),
+                                  keys = target::make_tensor_map(boxed.keys),
+                                  values = target::make_tensor_map(boxed.values);
+  for (const Result<target::TensorMap>* map : {&queries, &keys, &values})
+    if (!map->ok()) return map->status();
+  const LaunchShape shape{.num_blocks = num_blocks,
+                          .num_threads = Config::kNumThreads,
+                          .shared_bytes = sizeof(AttentionShared<Config>),
+                          .programmatic_dependent = true};
+  return target::launch("attention", attention_kernel<Config, Schedulers>, shape, stream,
+                        AttentionParams{queries.value(), keys.value(), values.value(), settings});
+}
+
+template <typename Config, typename Schedulers>
+Status load_attention() {
+#if defined(__CUDACC__)
+  const target::ResidentKernel kernels[] = {
+      {&attention_kernel<Config, Schedulers>, sizeof(AttentionShared<Config>)}};
+  return target::max_resident_blocks(kernels, Config::kNumThreads).status();
+#else
+  return Status();
+#endif
+}
+
+template <int kHeadDim, AttentionKind kKind, typename Schedulers>
+constexpr AttentionKernel make_attention_kernel() {
+  using Config = AttentionConfig<kHeadDim, kKind>;
+  static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
+  return {&launch_attention<Config, Schedulers>, &load_attention<Config, Schedulers>};
+}
+
+template <int kHeadDim, typename Schedulers = AnyScheduler<PlannerEnvironment>>
+constexpr KernelsOfHeadDim make_attention_kernels() {
+  constexpr AttentionKind kShort = kHeadDim == 64 ? AttentionKind::kShortMasked : AttentionKind::kMasked;
+  return {{make_attention_kernel<kHeadDim, AttentionKind::kFull, Schedulers>(),
+           make_attention_kernel<kHeadDim, AttentionKind::kMasked, Schedulers>(),
+           make_attention_kernel<kHeadDim, AttentionKind::kDecode, Schedulers>(),
+           make_attention_kernel<kHeadDim, kShort, Schedulers>()}};
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

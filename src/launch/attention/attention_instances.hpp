@@ -1,0 +1,18 @@
+// The attention kernels of each head dimension are compiled in a file of their own, side by side.
+#pragma once
+
+#include "switchyard/detail/launch/make_attention_kernel.hpp"
+
+#if defined(__CUDACC__)
+#define SWITCHYARD_ATTENTION_KERNELS(dim) cuda_attention_kernels_##dim
+#else
+#define SWITCHYARD_ATTENTION_KERNELS(dim) host_attention_kernels_##dim
+#endif
+
+namespace switchyard {
+
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)();
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)();
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)();
+
+}  // namespace switchyard

@@ -1,0 +1,155 @@
+#include "attention_choice.hpp"
+
+#include <algorithm>
+
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/launch/attention_kernels.hpp"
+#include "switchyard/detail/schedule/any_scheduler.hpp"
+#include "switchyard/detail/target/vocabulary.hpp"
+
+namespace switchyard {
+namespace {
+
+constexpr AttentionLimits kLimits = kAttentionLimits;
+
+uint32_t max_num_blocks(const AttentionShape& shape, const AttentionDevice& device) {
+  return shape.num_blocks > 0 ? static_cast<uint32_t>(shape.num_blocks) : device.num_multiprocessors;
+}
+
+// Query heads that share a tile: when decoding, as many of a K/V head's as divide them and fit.
+uint32_t heads_per_tile_of(const AttentionTuning& tuning, uint32_t heads_per_kv_head) {
+  if (tuning.kind != AttentionKind::kDecode) return 1;
+  uint32_t num_heads = std::min(heads_per_kv_head, static_cast<uint32_t>(tuning.tile_rows()));
+  while (heads_per_kv_head % num_heads != 0) --num_heads;
+  return num_heads;
+}
+
+struct Splits {
+  uint32_t num_splits = 1;
+  uint32_t split_keys = 0;
+};
+
+// Enough splits of the keys that all blocks have work, and about the same. num_units: tiles of all sequences
+// and heads without splits.
+Splits choose_splits(const AttentionShape& shape, const AttentionTuning& tuning, uint64_t num_units,
+                     uint32_t num_blocks) {
+  const uint32_t num_keys = static_cast<uint32_t>(shape.max_key_len);
+  if (tuning.kind != AttentionKind::kDecode || num_units == 0) return {1, num_keys};
+  const uint64_t num_wanted = ceil_div<uint64_t>(uint64_t{num_blocks} * kLimits.units_per_block, num_units);
+  const uint64_t num_useful = ceil_div<uint64_t>(num_keys, kLimits.min_split_keys);
+  const uint64_t num_splits = std::min({num_wanted, num_useful, uint64_t{kLimits.max_splits}});
+  if (num_splits <= 1) return {1, num_keys};
+  const uint32_t split_keys = align_up(ceil_div(num_keys, static_cast<uint32_t>(num_splits)),
+                                       static_cast<uint32_t>(tuning.tile_keys));
+  return {ceil_div(num_keys, split_keys), split_keys};
+}
+
+// All tiles cost the same.
+bool is_even(const AttentionShape& shape, AttentionKind kind) {
+  return kind == AttentionKind::kFull && shape.page_size == 0 &&
+         int64_t{shape.batch_size} * shape.max_query_len == shape.num_query_rows &&
+         int64_t{shape.batch_size} * shape.max_key_len == shape.num_key_rows;
+}
+
+MHASchedule choose_order(const AttentionShape& shape, AttentionKind kind, uint32_t tile_rows) {
+  if (shape.own_kernels != nullptr) return shape.own_kernels->order;
+  if (shape.order != MHASchedule::AUTOMATIC) return shape.order;
+  if (kind == AttentionKind::kDecode || is_even(shape, kind)) return MHASchedule::DEFAULT;
+  const uint32_t longest = static_cast<uint32_t>(std::max(shape.max_query_len, shape.max_key_len));
+  const bool is_short = ceil_div(longest, tile_rows) < static_cast<uint32_t>(kLimits.min_tiles_for_lpt);
+  return is_short ? MHASchedule::DEFAULT : MHASchedule::LPT;
+}
+
+struct ChosenScheduler {
+  TileSchedulerKind kind;
+  const char* reason;
+};
+
+ChosenScheduler choose_scheduler(const AttentionShape& shape, AttentionKind kind, bool has_key_lengths) {
+  if (shape.own_kernels != nullptr) return {TileSchedulerKind::kAutomatic, "as asked"};
+  if (shape.scheduler != TileSchedulerKind::kAutomatic) return {shape.scheduler, "as asked"};
+  if (is_even(shape, kind) && has_key_lengths)
+    return {TileSchedulerKind::kQueued,
+            "sequences have keys of their own number: blocks take tiles from a queue"};
+  if (is_even(shape, kind))
+    return {TileSchedulerKind::kTile, "all tiles cost the same: blocks stride through them"};
+  return {TileSchedulerKind::kQueued, kind == AttentionKind::kDecode
+                                          ? "few queries: blocks take parts of the keys from a queue"
+                                          : "tiles differ in cost: blocks take them from a queue"};
+}
+
+std::string reason_of(const AttentionShape& shape, const AttentionChoice& choice, const char* of_scheduler) {
+  std::string reason = of_scheduler;
+  const bool is_chosen = shape.own_kernels == nullptr && shape.scheduler == TileSchedulerKind::kAutomatic &&
+                         shape.order == MHASchedule::AUTOMATIC;
+  if (is_chosen && choice.kind != AttentionKind::kDecode && !is_even(shape, choice.kind))
+    reason += choice.order == MHASchedule::LPT ? ", the longest first" : ", in order: all are short";
+  return reason;
+}
+
+// The small kernel after several splits has a warp per row and head.
+void choose_combine(const AttentionShape& shape, uint32_t num_blocks, AttentionChoice& choice) {
+  if (choice.num_splits == 1) return;
+  const uint32_t num_outputs = static_cast<uint32_t>(shape.num_query_rows * shape.num_heads);
+  const uint32_t num_warps =
+      std::clamp(ceil_div(num_outputs, num_blocks), static_cast<uint32_t>(kLimits.min_combine_warps),
+                 static_cast<uint32_t>(kLimits.max_combine_warps));
+  choice.num_combine_blocks = std::min(ceil_div(num_outputs, num_warps), num_blocks);
+  choice.num_combine_threads = num_warps * kWarpSize;
+}
+
+}  // namespace
+
+AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengths,
+                                 const AttentionDevice& device) {
+  const uint32_t batch_size = static_cast<uint32_t>(shape.batch_size);
+  const uint32_t num_heads = static_cast<uint32_t>(shape.num_heads);
+  const uint32_t heads_per_kv_head = num_heads / static_cast<uint32_t>(shape.num_kv_heads);
+  AttentionChoice choice;
+  choice.kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
+                                  shape.causal || shape.window > 0);
+  const AttentionTuning tuning = attention_tuning(shape.head_dim, choice.kind);
+  choice.heads_per_tile = heads_per_tile_of(tuning, heads_per_kv_head);
+  choice.tile_rows = static_cast<uint32_t>(tuning.tile_rows()) / choice.heads_per_tile;
+  choice.max_num_tiles = ceil_div(static_cast<uint32_t>(shape.max_query_len), choice.tile_rows);
+
+  const uint32_t max_blocks = max_num_blocks(shape, device);
+  const uint32_t num_ctas = shape.num_blocks > 0
+                                ? max_blocks
+                                : max_blocks * static_cast<uint32_t>(tuning.blocks_per_multiprocessor);
+  const uint64_t num_units = uint64_t{batch_size} * num_heads / choice.heads_per_tile * choice.max_num_tiles;
+  const Splits splits = choose_splits(shape, tuning, num_units, num_ctas);
+  choice.num_splits = splits.num_splits;
+  choice.split_keys = splits.split_keys;
+  choose_combine(shape, max_blocks, choice);
+
+  const ChosenScheduler scheduler = choose_scheduler(shape, choice.kind, has_key_lengths);
+  choice.scheduler = scheduler.kind;
+  choice.order = choose_order(shape, choice.kind, choice.tile_rows);
+  choice.reason = reason_of(shape, choice, scheduler.reason);
+  // To the scheduler the heads that share a tile are one, and each split is one: a K/V head is shared by what
+  // is left.
+  const uint64_t kv_row_bytes = static_cast<uint64_t>(shape.head_dim) * 2 * sizeof(bf16);
+  choice.tile_shape = {choice.tile_rows, num_heads / choice.heads_per_tile * choice.num_splits, num_ctas,
+                       static_cast<uint32_t>(device.l2_bytes / kv_row_bytes),
+                       heads_per_kv_head / choice.heads_per_tile * choice.num_splits};
+  if (shape.own_kernels != nullptr) choice.own_scheduler = shape.own_kernels->scheduler_name;
+  const GridDim grid = shape.own_kernels != nullptr
+                           ? shape.own_kernels->grid_dim(batch_size, choice.max_num_tiles, choice.tile_shape)
+                           : grid_of(choice.scheduler, batch_size, choice.max_num_tiles, choice.tile_shape);
+  choice.num_blocks = grid.num_blocks();
+  return choice;
+}
+
+std::string to_string(const AttentionChoice& choice) {
+  std::string text =
+      std::string(to_string(choice.kind)) + ", tiles of " + std::to_string(choice.tile_rows) + " queries, " +
+      (choice.own_scheduler != nullptr ? choice.own_scheduler : to_string(choice.scheduler)) + ", order " +
+      option_name(choice.order) + ", " + std::to_string(choice.num_blocks) + " blocks";
+  if (choice.num_splits > 1)
+    text += ", " + std::to_string(choice.num_splits) + " splits of " + std::to_string(choice.split_keys) +
+            " keys";
+  return text + ": " + choice.reason;
+}
+
+}  // namespace switchyard

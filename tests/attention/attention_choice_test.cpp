@@ -1,0 +1,131 @@
+// What is launched for which shape: the choice is a pure function, pinned here by a table for an H200.
+#include "runtime/attention_choice.hpp"
+
+#include <gtest/gtest.h>
+
+namespace switchyard {
+namespace {
+
+constexpr AttentionDevice kH200{.num_multiprocessors = 132, .l2_bytes = 50 << 20};
+
+// A batch of sequences that are all alike.
+AttentionShape even(int head_dim, int batch_size, int query_len, int key_len, bool causal = false) {
+  return {.head_dim = head_dim,
+          .num_heads = 16,
+          .num_kv_heads = 4,
+          .batch_size = batch_size,
+          .max_query_len = query_len,
+          .max_key_len = key_len,
+          .num_query_rows = int64_t{batch_size} * query_len,
+          .num_key_rows = int64_t{batch_size} * key_len,
+          .causal = causal};
+}
+// The same, ragged: fewer rows than the longest sequence times the batch.
+AttentionShape ragged(int head_dim, int batch_size, int query_len, int key_len, bool causal = false) {
+  AttentionShape shape = even(head_dim, batch_size, query_len, key_len, causal);
+  shape.num_query_rows = shape.num_query_rows / 2 + query_len;
+  shape.num_key_rows = shape.num_key_rows / 2 + key_len;
+  return shape;
+}
+
+struct ChoiceRow {
+  AttentionShape shape;
+  bool has_key_lengths;
+  const char* choice;
+};
+
+TEST(AttentionChoice, Table) {
+  const char* const kEven = "all tiles cost the same: blocks stride through them";
+  const ChoiceRow rows[] = {
+      // Full: blocks stride where all tiles cost the same.
+      {even(64, 8, 4096, 4096), false, "full, tiles of 192 queries, tile, order default, 132 blocks: "},
+      {even(128, 8, 4096, 4096), false, "full, tiles of 128 queries, tile, order default, 132 blocks: "},
+      {even(256, 1, 100, 100), false, "full, tiles of 128 queries, tile, order default, 16 blocks: "},
+      // .. but not where sequences differ.
+      {even(128, 8, 4096, 4096), true,
+       "full, tiles of 128 queries, queued, order default, 132 blocks: sequences have keys of their own "
+       "number: blocks take tiles from a queue"},
+      {ragged(128, 8, 4096, 4096), false,
+       "full, tiles of 128 queries, queued, order lpt, 132 blocks: tiles differ in cost: blocks take them "
+       "from a queue, the longest first"},
+      // Masked: tiles differ in cost; short ones end evenly in any order.
+      {even(128, 8, 4096, 4096, true), false,
+       "masked, tiles of 128 queries, queued, order lpt, 132 blocks: tiles differ in cost: blocks take them "
+       "from a queue, the longest first"},
+      {even(128, 8, 896, 896, true), false,
+       "masked, tiles of 128 queries, queued, order default, 132 blocks: tiles differ in cost: blocks take "
+       "them from a queue, in order: all are short"},
+      {even(128, 8, 897, 897, true), false, "masked, tiles of 128 queries, queued, order lpt, 132 blocks: "},
+      {even(64, 8, 1024, 1024, true), false,
+       "short masked, tiles of 128 queries, queued, order lpt, 264 blocks: "},
+      {even(64, 8, 1024, 1025, true), false,
+       "masked, tiles of 192 queries, queued, order default, 132 blocks: "},
+      // Decode: four query heads share a tile, and keys are split until blocks have about eight splits each.
+      {even(128, 64, 1, 4096), false,
+       "decode, tiles of 16 queries, queued, order default, 132 blocks, 5 splits of 896 keys: few queries: "
+       "blocks take parts of the keys from a queue"},
+      {even(128, 4, 1, 65536), false,
+       "decode, tiles of 16 queries, queued, order default, 132 blocks, 64 splits of 1024 keys: "},
+      {even(256, 1, 16, 1 << 20), false,
+       "decode, tiles of 16 queries, queued, order default, 132 blocks, 128 splits of 8192 keys: "},
+      {even(128, 64, 1, 512), false, "decode, tiles of 16 queries, queued, order default, 132 blocks: "},
+      {even(128, 0, 1, 512), false, "decode, tiles of 16 queries, queued, order default, 0 blocks: "},
+  };
+  for (const ChoiceRow& row : rows) {
+    const std::string text = to_string(choose_attention(row.shape, row.has_key_lengths, kH200));
+    EXPECT_EQ(text.substr(0, std::string(row.choice).size()), row.choice);
+  }
+  EXPECT_EQ(choose_attention(even(128, 8, 4096, 4096), false, kH200).reason, kEven);
+}
+
+TEST(AttentionChoice, WhatIsAskedForStays) {
+  for (const TileSchedulerName& scheduler : kTileSchedulers)
+    for (const OrderName& order : kOrders)
+      for (const bool has_key_lengths : {false, true}) {
+        AttentionShape shape = ragged(128, 3, 2000, 2000, true);
+        shape.scheduler = scheduler.kind;
+        shape.order = order.order;
+        const AttentionChoice choice = choose_attention(shape, has_key_lengths, kH200);
+        EXPECT_EQ(choice.scheduler, scheduler.kind);
+        EXPECT_EQ(choice.order, order.order);
+        EXPECT_EQ(choice.reason, "as asked");
+        EXPECT_EQ(choice.num_blocks, scheduler.kind == TileSchedulerKind::kTransient ? 3u * 16 * 16 : 132u);
+      }
+}
+
+TEST(AttentionChoice, TilesFollowFromTheKernelAndBlocksFromTheDevice) {
+  AttentionShape shape = even(128, 2, 3, 4096);
+  shape.num_heads = 40;  // ten heads for each K/V head
+  const AttentionChoice decode = choose_attention(shape, false, kH200);
+  EXPECT_EQ(decode.heads_per_tile, 10u);
+  EXPECT_EQ(decode.tile_rows, 6u);
+  EXPECT_EQ(decode.max_num_tiles, 1u);
+  EXPECT_EQ(decode.num_splits, 8u);
+  EXPECT_EQ(decode.split_keys, 512u);
+  EXPECT_EQ(decode.tile_shape, (MHATileShape{6, 4 * 8, 132, (50 << 20) / 512, 8}));
+  EXPECT_EQ(decode.num_combine_threads, 4u * 32);
+  EXPECT_EQ(decode.num_combine_blocks, 60u);  // 240 rows and heads, four warps a block
+
+  shape.num_blocks = 5;  // a budget, for the small kernel too
+  const AttentionChoice few = choose_attention(shape, false, kH200);
+  EXPECT_EQ(few.num_blocks, 5u);
+  EXPECT_EQ(few.num_combine_blocks, 5u);
+  EXPECT_EQ(few.num_combine_threads, 16u * 32);
+  EXPECT_EQ(choose_attention(even(128, 8, 4096, 4096), false, {.num_multiprocessors = 7}).num_blocks, 7u);
+}
+
+TEST(AttentionChoice, EveryKernelHasItsTuningAndSaysSo) {
+  for (const int head_dim : {64, 128, 256})
+    for (const AttentionKind kind : {AttentionKind::kFull, AttentionKind::kMasked, AttentionKind::kDecode})
+      EXPECT_NE(attention_tuning(head_dim, kind), AttentionTuning{}) << head_dim << ' ' << to_string(kind);
+  EXPECT_EQ(attention_tuning(128, AttentionKind::kShortMasked), AttentionTuning{});
+  EXPECT_EQ(to_string(attention_tuning(128, AttentionKind::kMasked)),
+            "128 masked: 128x128, 2+2 stages, 384 threads");
+  EXPECT_EQ(to_string(attention_tuning(64, AttentionKind::kShortMasked)),
+            "64 short masked: 128x64, 2+4 stages, 384 threads x 2 blocks");
+  EXPECT_EQ(to_string(attention_tuning(256, AttentionKind::kFull)),
+            "256 full: 128x80 by 32, 1+2 stages, 384 threads");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,125 @@
+// A tile scheduler of an application in the attention kernel.
+#include <gtest/gtest.h>
+
+#include "ep/ep_harness.hpp"
+#include "reference/attention_case.hpp"
+#include "switchyard/own_attention_kernels.hpp"
+
+namespace switchyard {
+namespace {
+
+using reference::AttentionCase;
+using reference::AttentionHarness;
+using testing_support::must;
+
+// Blocks walk from the last place to the first. What a state counts is how far a block has come, which grows;
+// the place is counted from the end, so a search for its sequence begins anew each time.
+template <TileEnvironment Environment>
+class BackwardScheduler : public TileSchedulerBase<MHASchedule::DEFAULT, Environment> {
+  using Base = TileSchedulerBase<MHASchedule::DEFAULT, Environment>;
+
+ public:
+  using Base::Base;
+  using device_type = BackwardScheduler;
+  static constexpr bool may_advance = true;
+
+  template <ValidLength Lengths>
+  SWITCHYARD_HD WorkInfo get_current_work_info(const MHATileSummary<Lengths>& summary,
+                                               const MHATileState& state) const {
+    return state.is_valid() ? Base::get_current_work_info(summary, from_end(state)) : WorkInfo{};
+  }
+  template <ValidLength Lengths>
+  SWITCHYARD_HD SeqInfo unsafe_seq_info(const MHATileSummary<Lengths>& summary,
+                                        const MHATileState& state) const {
+    return Base::unsafe_seq_info(summary, from_end(state));
+  }
+  template <ValidLength Lengths>
+  SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const MHATileSummary<Lengths>& summary) const {
+    return {this->environment_.block_idx(), summary.max_idx(this->shape().num_heads), slots};
+  }
+  template <bool producer, MHASchedulerSynchronization sync = MHASchedulerSynchronization::DEFAULT,
+            ValidLength Lengths>
+  SWITCHYARD_HD OptionalReg<SeqInfo> advance(const MHATileSummary<Lengths>& summary, MHATileState& state,
+                                             uint32_t) const {
+    while (state.is_valid()) {
+      state.idx += this->shape().num_ctas;
+      if (get_current_work_info(summary, state).is_valid_tile) return unsafe_seq_info(summary, state);
+    }
+    return {};
+  }
+  static constexpr const char* get_type_name() { return "BackwardScheduler"; }
+
+ private:
+  SWITCHYARD_HD static MHATileState from_end(MHATileState state) {
+    state.idx = state.max_idx - 1 - state.idx;
+    state.first_position = 0;
+    return state;
+  }
+};
+
+const OwnAttentionKernels& backward_kernels() { return own_attention_kernels<BackwardScheduler, 64>(); }
+
+std::vector<AttentionCase> own_cases() {
+  std::vector<AttentionCase> cases = {
+      {.query_lens = {210, 0, 70}, .causal = true, .num_blocks = 2},  // short masked, ragged: with a plan
+      {.query_lens = {130, 130}, .causal = true, .is_dense = true, .num_blocks = 3},
+      {.query_lens = {70, 300}, .key_lens = {80, 31}, .num_blocks = 2},                   // full
+      {.query_lens = {2, 1}, .key_lens = {600, 40}, .num_heads = 4, .num_blocks = 2},     // decode
+      {.query_lens = {40, 40}, .key_lens = {31, 90}, .page_size = 16, .num_blocks = 2}};  // pages
+  for (AttentionCase& attention_case : cases) attention_case.own_kernels = &backward_kernels();
+  return cases;
+}
+
+std::string compare(Rank& rank, const AttentionCase& attention_case) {
+  const auto harness = must(AttentionHarness::create(rank, attention_case));
+  EXPECT_STREQ(harness->choice().own_scheduler, "BackwardScheduler");
+  if (const Status status = harness->launch(); !status.ok()) return status.to_string();
+  return must(harness->compare()).first_bad;
+}
+
+TEST(OwnScheduler, RunsInTheAttentionKernel) {
+  const auto world = must(World::create({.target = TargetChoice::kHost}));
+  for (const AttentionCase& attention_case : own_cases())
+    EXPECT_EQ(compare(world->rank(0), attention_case), "") << attention_case.query_lens[0];
+}
+
+TEST(OwnScheduler, RunsOnAWeakMemory) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    const auto world =
+        must(World::create({.target = TargetChoice::kHost,
+                            .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
+    for (const AttentionCase& attention_case : own_cases())
+      EXPECT_EQ(compare(world->rank(0), attention_case), "") << "seed " << seed;
+  }
+}
+
+// The blocks of a twin see the tiles of the order from its end.
+TEST(OwnScheduler, WalksBackwards) {
+  const TileOrderParams params{.shape = {.tile_shape = 2, .num_heads = 1, .num_ctas = 1},
+                               .batch_size = 1,
+                               .max_num_prompt_tiles = 3,
+                               .max_seq_len = 5};
+  uint32_t slots[2] = {};
+  TileWalk<OnlyScheduler<BackwardScheduler<OneThread>, OneThread>> walk(params, slots);
+  std::vector<uint32_t> offsets;
+  for (walk.find_next(); walk.is_valid(); walk.find_next()) offsets.push_back(walk.seq_info().prompt_offset);
+  EXPECT_EQ(offsets, (std::vector<uint32_t>{4, 2, 0}));
+}
+
+TEST(OwnScheduler, WhatDoesNotSuitItIsRefused) {
+  const auto world = must(World::create({.target = TargetChoice::kHost}));
+  const auto refusal = [&](void (*spoil)(AttentionShape&)) {
+    AttentionShape shape = own_cases()[0].shape();
+    spoil(shape);
+    return Attention::create(world->rank(0), shape).status().message();
+  };
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.head_dim = 128; }),
+            "head_dim is 128; own_kernels are of head_dim 64");
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.scheduler = TileSchedulerKind::kTile; }),
+            "scheduler is tile; it must be automatic with own_kernels, which have BackwardScheduler");
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.order = MHASchedule::LPT; }),
+            "order is LPT; it must be automatic or DEFAULT with own_kernels of that order");
+}
+
+}  // namespace
+}  // namespace switchyard
