@@ -9,7 +9,7 @@ namespace switchyard {
 namespace {
 
 std::optional<FaultRecord> read_record(FaultRecord& record) {
-  // acquire: the record; pairs with the release in record_fault()
+  // acquire MM-07: the record; pairs with the release in record_fault()
   if (target::ld_acquire_system(&record.state) != FaultRecord::kWritten) return {};
   return record;
 }
