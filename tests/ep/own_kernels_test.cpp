@@ -239,6 +239,15 @@ class OwnStep {
       ASSERT_EQ(codes[i], static_cast<int8_t>(std::rint(to_float(token[i]) * (127.0f / amax)))) << i;
   }
 
+  AddResidual epilogue_of(int rank) const {
+    return {ranks_[rank].residual.data(), ranks_[rank].output.data(), kHidden};
+  }
+  CombineOutput output_of(int rank, bool is_own, const AddResidual& epilogue) const {
+    const RankData& data = ranks_[rank];
+    CombineDestination destination{.output = data.rounded.data()};
+    if (is_own) destination = own_destination(epilogue);
+    return {data.topk_ids.data(), data.topk_weights.data(), kNumTokens[rank], destination};
+  }
   void combine(StepMode mode, bool is_own) {
     const auto input = [&](int rank) {
       const RowBuffers& rows = ranks_[rank].rows;
@@ -247,21 +256,16 @@ class OwnStep {
                           rows.src_info};
     };
     // An epilogue is copied by the call: this one is gone when the kernel runs.
-    const auto with_output = [&](int rank, const auto& call) {
-      const RankData& data = ranks_[rank];
-      const AddResidual epilogue{data.residual.data(), data.output.data(), kHidden};
-      return call(CombineOutput{
-          data.topk_ids.data(), data.topk_weights.data(), kNumTokens[rank],
-          is_own ? own_destination(epilogue) : CombineDestination{.output = data.rounded.data()}});
-    };
     if (mode == StepMode::kFused) {
       enqueue_on_all([&](int rank) {
-        return with_output(rank, [&](const auto& output) { return ep_->combine(rank, input(rank), output); });
+        const AddResidual epilogue = epilogue_of(rank);
+        return ep_->combine(rank, input(rank), output_of(rank, is_own, epilogue));
       });
     } else {
       enqueue_on_all([&](int rank) { return ep_->combine_async(rank, input(rank)); });
       enqueue_on_all([&](int rank) {
-        return with_output(rank, [&](const auto& output) { return ep_->combine_wait(rank, output); });
+        const AddResidual epilogue = epilogue_of(rank);
+        return ep_->combine_wait(rank, output_of(rank, is_own, epilogue));
       });
     }
     synchronize();
