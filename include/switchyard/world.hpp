@@ -25,8 +25,8 @@ enum class TargetChoice { kAuto, kHost, kCuda };
 // What World::create() makes.
 struct WorldOptions {
   TargetChoice target = TargetChoice::kAuto;
-  int n_ranks = 1;  // 1..64
-  int n_gpus = 0;   // CUDA: the ranks are spread over this many GPUs; 0: all, at most one per rank
+  int n_ranks = 1;   // 1..64
+  int num_gpus = 0;  // CUDA: the ranks are spread over this many GPUs; 0: all, at most one per rank
   HostDeviceOptions host = {};  // the emulator's mode and seed; CUDA ignores it
 };
 

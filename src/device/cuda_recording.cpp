@@ -32,10 +32,10 @@ class Event {
 };
 
 // Streams with an event each: all wait for the first one, or the first one for all.
-class StreamGroup {
+class StreamList {
  public:
-  static Result<StreamGroup> create(const std::vector<DeviceStream>& streams) {
-    StreamGroup group;
+  static Result<StreamList> create(const std::vector<DeviceStream>& streams) {
+    StreamList group;
     for (const DeviceStream& member : streams) {
       Result<Event> event = Event::create(*member.device, cudaEventDisableTiming);
       if (!event.ok()) return event.status();
@@ -93,7 +93,7 @@ class StreamGroup {
 
 class CudaRecordedLaunches : public RecordedLaunches {
  public:
-  CudaRecordedLaunches(Device& device, StreamGroup streams, std::vector<Event> marks)
+  CudaRecordedLaunches(Device& device, StreamList streams, std::vector<Event> marks)
       : device_(device), streams_(std::move(streams)), marks_(std::move(marks)) {}
   ~CudaRecordedLaunches() override {
     if (executable_ == nullptr) return;
@@ -140,14 +140,14 @@ class CudaRecordedLaunches : public RecordedLaunches {
 
  private:
   Device& device_;
-  StreamGroup streams_;
+  StreamList streams_;
   std::vector<Event> marks_;
   cudaGraphExec_t executable_ = nullptr;
 };
 
 class CudaRecording : public Recording {
  public:
-  CudaRecording(std::vector<DeviceStream> streams, StreamGroup group)
+  CudaRecording(std::vector<DeviceStream> streams, StreamList group)
       : streams_(std::move(streams)), group_(std::move(group)) {}
   ~CudaRecording() override {
     // Joined as far as that goes, so that the other streams leave the capture with the first.
@@ -186,7 +186,7 @@ class CudaRecording : public Recording {
                     [&](const DeviceStream& member) { return member.device == &device; }))
       SWITCHYARD_RETURN_IF_ERROR(stagger_forks(graph_, device.num_multiprocessors()));
     // Events of its own: those of the capture belong to it.
-    Result<StreamGroup> group = StreamGroup::create(streams_);
+    Result<StreamList> group = StreamList::create(streams_);
     if (!group.ok()) return group.status();
     auto recorded =
         std::make_unique<CudaRecordedLaunches>(device, std::move(group).value(), std::move(marks_));
@@ -202,7 +202,7 @@ class CudaRecording : public Recording {
   }
 
   const std::vector<DeviceStream> streams_;
-  StreamGroup group_;
+  StreamList group_;
   std::vector<Event> marks_;
   bool capturing_ = false;
   cudaGraph_t graph_ = nullptr;
@@ -211,7 +211,7 @@ class CudaRecording : public Recording {
 }  // namespace
 
 Result<std::unique_ptr<Recording>> begin_cuda_recording(const std::vector<DeviceStream>& streams) {
-  Result<StreamGroup> group = StreamGroup::create(streams);
+  Result<StreamList> group = StreamList::create(streams);
   if (!group.ok()) return group.status();
   auto recording = std::make_unique<CudaRecording>(streams, std::move(group).value());
   SWITCHYARD_RETURN_IF_ERROR(recording->begin());

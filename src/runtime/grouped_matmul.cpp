@@ -122,23 +122,23 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_tensors(tensors));
   const DeviceScope active = impl_->rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
-  MatmulNumbers numbers;
-  numbers.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
-                    static_cast<uint32_t>(shape.num_groups), static_cast<uint32_t>(shape.max_rows)};
-  numbers.expert_ids = tensors.expert_ids;
-  numbers.row_scales = tensors.row_scales;
-  numbers.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape.max_rows)}.stride();
-  numbers.weight_scales = tensors.weight_scales;
-  numbers.num_experts = static_cast<uint32_t>(shape.num_experts);
-  numbers.inner = static_cast<uint32_t>(shape.inner);
-  numbers.columns = static_cast<uint32_t>(shape.columns);
-  numbers.output = tensors.output;
-  numbers.queue = impl_->queue.data();
+  MatmulSettings settings;
+  settings.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
+                     static_cast<uint32_t>(shape.num_groups), static_cast<uint32_t>(shape.max_rows)};
+  settings.expert_ids = tensors.expert_ids;
+  settings.row_scales = tensors.row_scales;
+  settings.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape.max_rows)}.stride();
+  settings.weight_scales = tensors.weight_scales;
+  settings.num_experts = static_cast<uint32_t>(shape.num_experts);
+  settings.inner = static_cast<uint32_t>(shape.inner);
+  settings.columns = static_cast<uint32_t>(shape.columns);
+  settings.output = tensors.output;
+  settings.queue = impl_->queue.data();
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
   return impl_->kernel.launch(impl_->num_blocks, impl_->rank.stream(),
                               {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1),
                                matrix_of(tensors.weights, row_bytes, shape.columns, shape.num_experts)},
-                              numbers);
+                              settings);
 }
 
 }  // namespace switchyard

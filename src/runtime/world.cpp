@@ -15,11 +15,11 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
                         (options.target == TargetChoice::kAuto && num_cuda_devices() > 0);
   auto world = std::unique_ptr<World>(new World());
   if (use_cuda) {
-    const int n_gpus =
-        options.n_gpus != 0 ? options.n_gpus : std::clamp(num_cuda_devices(), 1, options.n_ranks);
-    if (n_gpus < 0 || n_gpus > options.n_ranks)
-      return invalid_argument("n_gpus is %d; it must be 1..n_ranks (%d)", n_gpus, options.n_ranks);
-    auto devices = create_cuda_devices(n_gpus);
+    const int num_gpus =
+        options.num_gpus != 0 ? options.num_gpus : std::clamp(num_cuda_devices(), 1, options.n_ranks);
+    if (num_gpus < 0 || num_gpus > options.n_ranks)
+      return invalid_argument("num_gpus is %d; it must be 1..n_ranks (%d)", num_gpus, options.n_ranks);
+    auto devices = create_cuda_devices(num_gpus);
     if (!devices.ok()) return devices.status();
     world->devices_ = std::move(devices).value();
   } else {
@@ -32,9 +32,9 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(kernels.load());
   }
-  const int n_devices = static_cast<int>(world->devices_.size());
+  const int num_devices = static_cast<int>(world->devices_.size());
   for (int rank = 0; rank < options.n_ranks; ++rank) {
-    Device& device = *world->devices_[static_cast<size_t>(rank * n_devices / options.n_ranks)];
+    Device& device = *world->devices_[static_cast<size_t>(rank * num_devices / options.n_ranks)];
     Result<StreamHandle> stream = device.create_stream();
     if (!stream.ok()) return stream.status();
     world->ranks_.push_back(std::make_unique<Rank>(rank, device, stream.value(), kernels));

@@ -13,11 +13,11 @@ constexpr size_t kMaxPhases = 16;
 
 // The matrices of one rank's groups of rows, contiguous. The shared expert has the last index but comes
 // first.
-std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int n_local,
+std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int num_local,
                               const Workload& workload) {
   std::vector<bf16> all;
   if (workload.has_shared_expert) all = matrices.back();
-  for (int i = rank * n_local; i < (rank + 1) * n_local; ++i)
+  for (int i = rank * num_local; i < (rank + 1) * num_local; ++i)
     all.insert(all.end(), matrices[i].begin(), matrices[i].end());
   return all;
 }
@@ -50,7 +50,7 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
 Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
-  const int n_local = ep_->n_local_experts();
+  const int num_local = ep_->n_local_experts();
   ranks_.resize(static_cast<size_t>(world_.n_ranks()));
   for (int r = 0; r < world_.n_ranks(); ++r) {
     const Rank& rank = world_.rank(r);
@@ -88,8 +88,9 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     if (format.placement == ScalePlacement::kTiled)
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(
-        buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, n_local, workload_)));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.down_weights.upload(matrices_of(experts.down, r, n_local, workload_)));
+        buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, num_local, workload_)));
+    SWITCHYARD_RETURN_IF_ERROR(
+        buffers.down_weights.upload(matrices_of(experts.down, r, num_local, workload_)));
   }
   return Status();
 }

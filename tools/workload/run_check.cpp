@@ -166,15 +166,15 @@ Status dump_step(const std::string& directory, const MoeLayer& layer, const refe
                    top_k = static_cast<uint64_t>(step.top_k);
     const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
     const uint64_t rows = dispatch.row_offsets.back(),
-                   n_local = static_cast<uint64_t>(step.n_local_experts()),
+                   num_local = static_cast<uint64_t>(step.n_local_experts()),
                    groups = static_cast<uint64_t>(step.num_groups());
     std::vector<bf16> gate_up, down;
     if (step.has_shared_expert) {
       gate_up = experts.gate_up.back();
       down = experts.down.back();
     }
-    for (uint64_t i = 0; i < n_local; ++i) {
-      const uint64_t expert = static_cast<uint64_t>(rank) * n_local + i;
+    for (uint64_t i = 0; i < num_local; ++i) {
+      const uint64_t expert = static_cast<uint64_t>(rank) * num_local + i;
       gate_up.insert(gate_up.end(), experts.gate_up[expert].begin(), experts.gate_up[expert].end());
       down.insert(down.end(), experts.down[expert].begin(), experts.down[expert].end());
     }

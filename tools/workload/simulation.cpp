@@ -91,7 +91,7 @@ Status SimulatedWorld::allocate() {
   const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
                  hidden = static_cast<uint64_t>(scenario_.hidden);
   const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k);
-  const uint64_t n_local = static_cast<uint64_t>(ep_->n_local_experts());
+  const uint64_t num_local = static_cast<uint64_t>(ep_->n_local_experts());
   ranks_.clear();
   ranks_.resize(members_.size());
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
@@ -100,10 +100,10 @@ Status SimulatedWorld::allocate() {
     SWITCHYARD_RETURN_IF_ERROR(view_rows(rank));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), n_local));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_local));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), n_local + 1));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), n_local));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_local + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), num_local));
   }
   return Status();
 }

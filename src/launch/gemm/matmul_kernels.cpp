@@ -9,7 +9,7 @@ namespace {
 
 template <typename Config>
 Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                     const MatmulNumbers& numbers) {
+                     const MatmulSettings& settings) {
   MatmulTensorShapes boxed = tensors;
   boxed.rows.box_heads = Config::kBoxRows;
   boxed.weights.box_heads = Config::kWeightBoxRows;
@@ -23,7 +23,7 @@ Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTenso
                           .programmatic_dependent = true,
                           .cluster_blocks = Config::kClusterBlocks};
   return target::launch("tiled_matmul", tiled_matmul_kernel<Config>, shape, stream,
-                        MatmulParams{rows.value(), weights.value(), numbers});
+                        MatmulParams{rows.value(), weights.value(), settings});
 }
 
 template <typename Config>

@@ -29,7 +29,7 @@ struct AllReduce {
 
   SWITCHYARD_DEVICE void run() {
     if (!sync_block_all(is_unpoisoned(params.fault))) return;
-    show_values();
+    publish_values();
     if (!collect()) return;  // a fault: the host resets everything
     admit_successor();
     // Its own signal says that all blocks of this rank have read the old number.
@@ -54,7 +54,7 @@ struct AllReduce {
   }
 
   // Puts this rank's values where its peers find them; the last block tells them.
-  SWITCHYARD_DEVICE void show_values() {
+  SWITCHYARD_DEVICE void publish_values() {
     const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kSendRows);
     for_each_chunk([&](int64_t chunk) {
       target::st_16(shown(params.my_rank, chunk), target::ld_16(params.values + chunk * kColumnsPerThread));
@@ -80,7 +80,7 @@ struct AllReduce {
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
       const AwaitedStep<StepCell> signal{params.fault, my_cells + rank};
       StepCell cell{};
-      // acquire MM-14: the rank's values; pairs with the release in its show_values()
+      // acquire MM-14: the rank's values; pairs with the release in its publish_values()
       arrived &=
           signal.wait_until(step, Phase::kAllReduce, rank, -1, cell) && has_as_many_tokens(rank, cell.value);
     }

@@ -19,7 +19,7 @@ struct MatmulTensorShapes {
 struct MatmulKernel {
   MatmulTuning tuning;
   Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                   const MatmulNumbers& numbers);
+                   const MatmulSettings& settings);
   Status (*load)();         // onto the current device
   uint32_t cluster_blocks;  // num_blocks is a multiple of it
 };

@@ -147,8 +147,8 @@ struct EPLocalSyncCounters : SyncCounterLayoutOf<n_experts> {
   SWITCHYARD_HD constexpr int32_t* combine_blocks_left() const { return get_combine_wait_ptr(); }
 
  private:
-  SWITCHYARD_HD constexpr int32_t* wait_region(int n_experts_before) const {
-    return get_dispatch_wait_ptr() + n_experts_before * this->layout().n_experts;
+  SWITCHYARD_HD constexpr int32_t* wait_region(int num_experts_before) const {
+    return get_dispatch_wait_ptr() + num_experts_before * this->layout().n_experts;
   }
 };
 

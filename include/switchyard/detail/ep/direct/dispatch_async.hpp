@@ -38,7 +38,7 @@ struct DirectDispatchAsync {
       params, shape, DestinationRows<Fixed, Format>::bytes_of_row(params.format, token_bytes)};
   const StagedTokens<Fixed> staged{
       params.input_tokens, token_bytes,
-      DirectStages::of(params.format, shape.hidden(), DirectDispatchShared::room_bytes()),
+      DirectStages::of(params.format, shape.hidden(), DirectDispatchShared::stage_memory_bytes()),
       TokenRange::of_block(params.num_tokens), shared};
   const RowCounts<Fixed, Format> counts{params, shape, step, shared};
   const RowNumbers<Fixed> numbers{shape, params.topk_ids, params.row_of, staged.tokens, shared};

@@ -22,8 +22,8 @@ struct alignas(128) DirectDispatchShared {
   bool is_last_block;
 
   // Behind it: DirectStages, as many as the launch gave room for.
-  SWITCHYARD_DEVICE std::byte* room() { return reinterpret_cast<std::byte*>(this + 1); }
-  SWITCHYARD_DEVICE static uint64_t room_bytes() {
+  SWITCHYARD_DEVICE std::byte* stage_memory() { return reinterpret_cast<std::byte*>(this + 1); }
+  SWITCHYARD_DEVICE static uint64_t stage_memory_bytes() {
     return target::shared_bytes() - sizeof(DirectDispatchShared);
   }
 

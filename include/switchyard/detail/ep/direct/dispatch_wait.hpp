@@ -60,8 +60,8 @@ struct DirectDispatchWait {
                               mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
                                   num_rows, num_rows - num_rows % ScaleBand::kRows)};
     // Stages are free: all copies out of them have ended.
-    std::byte* room = target::shared_storage<DirectDispatchShared>().room();
-    PlaceScales<Format>{format, staged, room, DirectDispatchShared::room_bytes()}.run();
+    std::byte* stage_memory = target::shared_storage<DirectDispatchShared>().stage_memory();
+    PlaceScales<Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}.run();
   }
 
   // The last block that has read the old number of the step writes the new one.

@@ -42,7 +42,7 @@ struct StagedScales {
 struct ScaleBand {
   static constexpr uint32_t kRows = 128;
 
-  std::byte* room;
+  std::byte* stage_memory;
   uint32_t vectors_across;  // of each row
   int64_t first_row;
   uint32_t first_byte;
@@ -51,7 +51,7 @@ struct ScaleBand {
     return (vectors_across | 1u) * static_cast<uint32_t>(sizeof(Vec16));
   }
   SWITCHYARD_DEVICE std::byte* at(int64_t row_idx, uint32_t byte) const {
-    return room + static_cast<uint64_t>(row_idx - first_row) * row_stride(vectors_across) +
+    return stage_memory + static_cast<uint64_t>(row_idx - first_row) * row_stride(vectors_across) +
            (byte - first_byte);
   }
   SWITCHYARD_DEVICE Vec16 load(int64_t row_idx, uint32_t byte) const {
@@ -98,21 +98,21 @@ struct alignas(128) ScaleBands {
   }
 };
 
-// Brings scales to their tensor, band by band. By all blocks, each with room for a band or more.
+// Brings scales to their tensor, band by band. By all blocks, each with memory for a band or more.
 template <InterleavedTokenFormat Format>
 struct PlaceScales {
   static_assert(ScaleBand::kRows % Format::kPlacedRows == 0);
 
   const Format& format;
   const StagedScales& staged;
-  std::byte* room;
+  std::byte* stage_memory;
   const uint64_t room_bytes;
   const uint32_t num_vectors = staged.layout.entry_bytes / static_cast<uint32_t>(sizeof(Vec16));
   const uint32_t across = ScaleBands::vectors_across(num_vectors, room_bytes);
   const uint32_t bands_across = ceil_div(num_vectors, across);
   const uint32_t num_bands = ceil_div(staged.num_rows, ScaleBand::kRows) * bands_across;
   const uint32_t num_under_way = ScaleBands::num_bands(across, room_bytes);
-  ScaleBands& shared = *reinterpret_cast<ScaleBands*>(room);
+  ScaleBands& shared = *reinterpret_cast<ScaleBands*>(stage_memory);
 
   SWITCHYARD_DEVICE void run() const {
     if (target::thread_idx() < static_cast<int>(num_under_way))
@@ -124,7 +124,7 @@ struct PlaceScales {
       const uint32_t parity = turn / num_under_way % 2;
       target::wait_until([&] { return shared.filled[turn % num_under_way].done(parity); }, kNoDeadline);
       place(band(turn));
-      target::sync_block();  // before the band's room is filled again
+      target::sync_block();  // before the memory of the band is filled again
       start(turn + num_under_way);
     }
   }
@@ -136,10 +136,11 @@ struct PlaceScales {
   SWITCHYARD_DEVICE ScaleBand band(uint32_t turn) const {
     const uint32_t first_vector = band_of_turn(turn) % bands_across * across;
     const uint32_t vectors_left = num_vectors - first_vector;
-    return {room + sizeof(ScaleBands) + turn % num_under_way * uint64_t{ScaleBands::band_bytes(across)},
-            vectors_left < across ? vectors_left : across,
-            static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
-            first_vector * static_cast<uint32_t>(sizeof(Vec16))};
+    return {
+        stage_memory + sizeof(ScaleBands) + turn % num_under_way * uint64_t{ScaleBands::band_bytes(across)},
+        vectors_left < across ? vectors_left : across,
+        static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
+        first_vector * static_cast<uint32_t>(sizeof(Vec16))};
   }
   SWITCHYARD_DEVICE void start(uint32_t turn) const {
     if (band_of_turn(turn) < num_bands) band(turn).fill(staged, shared.filled[turn % num_under_way]);

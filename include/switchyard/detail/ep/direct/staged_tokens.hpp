@@ -43,13 +43,13 @@ struct StagedTokens {
 
   // Where the turn's token lies, and what becomes of it.
   SWITCHYARD_DEVICE std::byte* token(int turn) const {
-    return stages.stage(shared.room(), stage_of_turn(turn));
+    return stages.stage(shared.stage_memory(), stage_of_turn(turn));
   }
   SWITCHYARD_DEVICE std::byte* codes(int turn) const {
-    return stages.codes(shared.room(), stage_of_turn(turn));
+    return stages.codes(shared.stage_memory(), stage_of_turn(turn));
   }
   SWITCHYARD_DEVICE std::byte* scales(int turn) const {
-    return stages.scales(shared.room(), stage_of_turn(turn));
+    return stages.scales(shared.stage_memory(), stage_of_turn(turn));
   }
 
   // A sync_block must follow.

@@ -21,24 +21,24 @@ struct DirectStages {
   int num_stages;
 
   SWITCHYARD_HD static constexpr DirectStages fit(uint32_t token_bytes, uint32_t codes_bytes,
-                                                  uint32_t scales_bytes, uint64_t room) {
+                                                  uint32_t scales_bytes, uint64_t num_bytes) {
     DirectStages stages{align_up(token_bytes, 128u), align_up(codes_bytes, 128u),
                         align_up(scales_bytes, 128u), 0};
     // Shared memory is counted in 32 bits, which divide faster.
-    const uint32_t fitting = static_cast<uint32_t>(room) / static_cast<uint32_t>(stages.stage_bytes());
+    const uint32_t fitting = static_cast<uint32_t>(num_bytes) / static_cast<uint32_t>(stages.stage_bytes());
     stages.num_stages = fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
     return stages;
   }
   template <typename Format>
-  SWITCHYARD_HD static constexpr DirectStages of(const Format& format, int hidden, uint64_t room) {
+  SWITCHYARD_HD static constexpr DirectStages of(const Format& format, int hidden, uint64_t num_bytes) {
     const uint32_t token_bytes =
         static_cast<uint32_t>(hidden) * static_cast<uint32_t>(sizeof(typename Format::Input));
     if constexpr (BesideTokenFormat<Format>)
-      return fit(token_bytes, format.row_bytes(), scale_row_bytes(format), room);
+      return fit(token_bytes, format.row_bytes(), scale_row_bytes(format), num_bytes);
     else if constexpr (InPlaceTokenFormat<Format>)
-      return fit(token_bytes, 0, scale_row_bytes(format), room);
+      return fit(token_bytes, 0, scale_row_bytes(format), num_bytes);
     else
-      return fit(token_bytes, 0, 0, room);
+      return fit(token_bytes, 0, 0, num_bytes);
   }
 
   SWITCHYARD_HD constexpr uint64_t stage_bytes() const {
@@ -46,16 +46,16 @@ struct DirectStages {
   }
   SWITCHYARD_HD constexpr uint64_t bytes() const { return static_cast<uint64_t>(num_stages) * stage_bytes(); }
   template <typename Byte>
-  SWITCHYARD_HD Byte* stage(Byte* room, int stage_idx) const {
-    return room + static_cast<uint64_t>(stage_idx) * stage_bytes();
+  SWITCHYARD_HD Byte* stage(Byte* memory, int stage_idx) const {
+    return memory + static_cast<uint64_t>(stage_idx) * stage_bytes();
   }
   template <typename Byte>
-  SWITCHYARD_HD Byte* codes(Byte* room, int stage_idx) const {
-    return stage(room, stage_idx) + (codes_bytes == 0 ? 0 : token_bytes);
+  SWITCHYARD_HD Byte* codes(Byte* memory, int stage_idx) const {
+    return stage(memory, stage_idx) + (codes_bytes == 0 ? 0 : token_bytes);
   }
   template <typename Byte>
-  SWITCHYARD_HD Byte* scales(Byte* room, int stage_idx) const {
-    return stage(room, stage_idx) + token_bytes + codes_bytes;
+  SWITCHYARD_HD Byte* scales(Byte* memory, int stage_idx) const {
+    return stage(memory, stage_idx) + token_bytes + codes_bytes;
   }
 };
 

@@ -17,14 +17,14 @@ template <typename Config>
 class MatmulConsumer {
  public:
   // consumer_idx: this warpgroup among the consumers.
-  SWITCHYARD_DEVICE MatmulConsumer(const MatmulNumbers& numbers, MatmulShared<Config>& shared,
+  SWITCHYARD_DEVICE MatmulConsumer(const MatmulSettings& settings, MatmulShared<Config>& shared,
                                    int consumer_idx)
-      : numbers_(numbers),
+      : settings_(settings),
         shared_(shared),
         consumer_idx_(consumer_idx),
         first_row_(Config::kSplitsRows ? consumer_idx * kWarpgroupRows : 0),
         first_column_(Config::kSplitsRows ? 0 : consumer_idx * Config::kConsumerColumns),
-        num_steps_(ceil_div(numbers.inner, uint32_t{Config::kStageInner})) {}
+        num_steps_(ceil_div(settings.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
     if (consumer_idx_ == 1) pass_turn();  // the first one is the other's
@@ -137,15 +137,15 @@ class MatmulConsumer {
   }
   // Of a group of this consumer's columns, one for each step.
   SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int group) const {
-    const uint32_t num_column_groups = ceil_div(numbers_.columns, uint32_t{kMatmulScaleGroup});
+    const uint32_t num_column_groups = ceil_div(settings_.columns, uint32_t{kMatmulScaleGroup});
     uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup +
                             static_cast<uint32_t>(group);
     if (column_group >= num_column_groups) column_group = num_column_groups - 1;  // no columns are stored
     // An expert that is not there has weights of zero, which any scale will do for.
     const uint32_t expert = static_cast<uint32_t>(tile.expert);
     const uint64_t row =
-        expert < numbers_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
-    return numbers_.weight_scales + row * num_steps_;
+        expert < settings_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
+    return settings_.weight_scales + row * num_steps_;
   }
 
   // A tile without rows for this consumer.
@@ -180,16 +180,16 @@ class MatmulConsumer {
   SWITCHYARD_DEVICE void store(const MatmulTile& tile) {
     const int num_rows = tile.num_rows;
     const uint32_t column = tile.first_column + static_cast<uint32_t>(first_column_);
-    const int num_columns = column < numbers_.columns ? static_cast<int>(numbers_.columns - column) : 0;
-    bf16* output = numbers_.output + uint64_t{tile.first_row} * numbers_.columns + column;
+    const int num_columns = column < settings_.columns ? static_cast<int>(settings_.columns - column) : 0;
+    bf16* output = settings_.output + uint64_t{tile.first_row} * settings_.columns + column;
     product_.store(num_columns, [&](int row) -> bf16* {
       const int row_in_tile = first_row_ + row;
-      return row_in_tile < num_rows ? output + static_cast<uint64_t>(row_in_tile) * numbers_.columns
+      return row_in_tile < num_rows ? output + static_cast<uint64_t>(row_in_tile) * settings_.columns
                                     : nullptr;
     });
   }
 
-  const MatmulNumbers& numbers_;
+  const MatmulSettings& settings_;
   MatmulShared<Config>& shared_;
   const int consumer_idx_;
   const int first_row_, first_column_;  // of this consumer in a tile

@@ -29,10 +29,10 @@ void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
     target::grid_dependency_launch();
     if (target::warp_idx() == kProducerWarp && target::lane_idx() == 0)
       MatmulProducer<Config>(params, shared).run();
-    if (target::warp_idx() == kPlannerWarp) MatmulPlanner<Config>(params.numbers, shared).run();
+    if (target::warp_idx() == kPlannerWarp) MatmulPlanner<Config>(params.settings, shared).run();
   } else {
     if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
-    MatmulConsumer<Config>(params.numbers, shared, warpgroup - 1).run();
+    MatmulConsumer<Config>(params.settings, shared, warpgroup - 1).run();
   }
   // A block must not end while the other still loads into its shared memory or releases its stages.
   if constexpr (Config::kIsPair) target::sync_cluster();

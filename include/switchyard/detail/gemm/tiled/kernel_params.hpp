@@ -1,4 +1,5 @@
-// What the tiled matmul is launched with: the numbers, and the tensors as the target's copy engine sees them.
+// What the tiled matmul is launched with: the settings, and the tensors as the target's copy engine sees
+// them.
 #pragma once
 
 #include "switchyard/detail/gemm/tiled/params.hpp"
@@ -9,7 +10,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 struct MatmulParams {
   target::TensorMap rows;     // [rows][K]
   target::TensorMap weights;  // [expert][N][K]
-  MatmulNumbers numbers;
+  MatmulSettings settings;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

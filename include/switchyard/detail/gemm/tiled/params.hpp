@@ -16,7 +16,7 @@ struct GroupRows {
   uint32_t max_rows = 0;  // that the tensors hold: what lies beyond is not looked at
 };
 
-struct MatmulNumbers {
+struct MatmulSettings {
   GroupRows groups;
   const int32_t* expert_ids = nullptr;  // [num_groups]; null: group g has the weights of expert g
   // fp8: float [ceil(K / 128)][row_scale_stride], and float [expert][ceil(N / 128)][ceil(K / 128)].

@@ -12,10 +12,10 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config>
 class MatmulPlanner {
  public:
-  SWITCHYARD_DEVICE MatmulPlanner(const MatmulNumbers& numbers, MatmulShared<Config>& shared)
-      : numbers_(numbers),
+  SWITCHYARD_DEVICE MatmulPlanner(const MatmulSettings& settings, MatmulShared<Config>& shared)
+      : settings_(settings),
         shared_(shared),
-        num_column_units_(ceil_div(numbers.columns, uint32_t{kUnitColumns})) {}
+        num_column_units_(ceil_div(settings.columns, uint32_t{kUnitColumns})) {}
 
   SWITCHYARD_DEVICE void run() {
     uint32_t idx = static_cast<uint32_t>(target::block_idx()) / Config::kClusterBlocks;
@@ -48,7 +48,7 @@ class MatmulPlanner {
   };
   // The rows of a group; none past the last group, and none past the end of the tensors.
   SWITCHYARD_DEVICE Rows rows_of(uint32_t group_idx) const {
-    const GroupRows& groups = numbers_.groups;
+    const GroupRows& groups = settings_.groups;
     if (group_idx >= groups.num_groups) return {0, 0};
     Rows rows;
     rows.first = groups.row_offsets == nullptr ? group_idx * groups.capacity
@@ -72,13 +72,13 @@ class MatmulPlanner {
     // taken once, and every block that had one asks once without success.
     uint32_t num_taken = 0;
     if (target::lane_idx() == 0)
-      num_taken = target::atomic_inc_wrap_relaxed_device(numbers_.queue, num_units_in_all_ - 1);
+      num_taken = target::atomic_inc_wrap_relaxed_device(settings_.queue, num_units_in_all_ - 1);
     return num_strides + target::shuffle(num_taken, 0);
   }
   SWITCHYARD_DEVICE uint32_t count_units() const {
     uint32_t count = 0;
     for (uint32_t group_idx = static_cast<uint32_t>(target::lane_idx());
-         group_idx < numbers_.groups.num_groups; group_idx += kWarpSize)
+         group_idx < settings_.groups.num_groups; group_idx += kWarpSize)
       count += num_units(rows_of(group_idx));
     for (int step = kWarpSize / 2; step > 0; step /= 2) count += target::shuffle_xor(count, step);
     return count;
@@ -87,7 +87,7 @@ class MatmulPlanner {
   // Finds the tile at place `idx`, which only grows. Each lane examines a group, so a warp examines 32 at a
   // time.
   SWITCHYARD_DEVICE MatmulTile find(uint32_t idx) {
-    for (; first_group_ < numbers_.groups.num_groups; first_group_ += kWarpSize) {
+    for (; first_group_ < settings_.groups.num_groups; first_group_ += kWarpSize) {
       const uint32_t group_idx = first_group_ + static_cast<uint32_t>(target::lane_idx());
       const Rows rows = rows_of(group_idx);
       const uint32_t count = num_units(rows);
@@ -118,15 +118,15 @@ class MatmulPlanner {
     MatmulTile tile{};
     tile.first_row = rows.first + row;
     tile.first_column = column;
-    tile.expert = numbers_.expert_ids == nullptr ? static_cast<int32_t>(group_idx)
-                                                 : target::ld(&numbers_.expert_ids[group_idx]);
+    tile.expert = settings_.expert_ids == nullptr ? static_cast<int32_t>(group_idx)
+                                                  : target::ld(&settings_.expert_ids[group_idx]);
     tile.num_rows = static_cast<uint16_t>(num_left < Config::kTileRows ? num_left : Config::kTileRows);
     tile.is_tile = true;
     tile.is_alone = num_row_units == 1;
     return tile;
   }
 
-  const MatmulNumbers& numbers_;
+  const MatmulSettings& settings_;
   MatmulShared<Config>& shared_;
   const uint32_t num_column_units_;
   StageCursor<1> asked_;

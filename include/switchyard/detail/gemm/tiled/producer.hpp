@@ -13,7 +13,7 @@ class MatmulProducer {
   SWITCHYARD_DEVICE MatmulProducer(const MatmulParams& params, MatmulShared<Config>& shared)
       : params_(params),
         shared_(shared),
-        num_steps_(ceil_div(params.numbers.inner, uint32_t{Config::kStageInner})) {}
+        num_steps_(ceil_div(params.settings.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
     for (;;) {
@@ -54,8 +54,8 @@ class MatmulProducer {
       full.arrive_expect(panel_bytes + scale_bytes);
       target::bulk_load(
           shared_.row_scales[stage],
-          params_.numbers.row_scales + uint64_t{step} * params_.numbers.row_scale_stride + first, scale_bytes,
-          full);
+          params_.settings.row_scales + uint64_t{step} * params_.settings.row_scale_stride + first,
+          scale_bytes, full);
     } else {
       full.arrive_expect(panel_bytes);
     }
