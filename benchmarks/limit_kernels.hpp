@@ -41,10 +41,10 @@ struct Scatter {
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     uint32_t row = static_cast<uint32_t>(warp_idx * target::num_blocks() + target::block_idx());
     if (row < params.num_rows) load(row, 0);
-    uint32_t place = place_of(row);
+    uint32_t place = row_address(row);
     for (uint32_t turn = 0; row < params.num_rows; ++turn, row += num_warps) {
       const int stage_idx = static_cast<int>(turn % 2);
-      const uint32_t next_place = place_of(row + num_warps);
+      const uint32_t next_place = row_address(row + num_warps);
       if (row + num_warps < params.num_rows) {
         // The stores out of the other stage, one turn ago, have read it.
         target::bulk_wait_read<0>();
@@ -59,7 +59,7 @@ struct Scatter {
   }
 
   // Lane k knows where copy k of the row goes.
-  SWITCHYARD_DEVICE uint32_t place_of(uint32_t row) const {
+  SWITCHYARD_DEVICE uint32_t row_address(uint32_t row) const {
     if (row >= params.num_rows || target::lane_idx() >= params.num_places) return 0;
     return target::ld(&params.places[uint64_t{row} * static_cast<uint32_t>(params.num_places) +
                                      static_cast<uint32_t>(target::lane_idx())]);

@@ -34,12 +34,12 @@ enum class TraceName : uint32_t {
   kBegin,
   kCountRows,
   kSendCounts,
-  kPlaceExperts,
-  kPlaceRows,
+  kAssignExperts,
+  kAssignRows,
   kCarryRows,
   kFinish,
   kFindOutputs,
-  kPlaceScales,
+  kStoreScales,
 };
 
 // Returns the name of a role's function, or what kind of wait it is.

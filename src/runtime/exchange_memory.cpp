@@ -27,7 +27,7 @@ namespace {
 
 // Rows, their scales, those that wait here for their owners and where rows find them, expert outputs: one
 // after the other.
-Status place_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
+Status assign_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   constexpr uint64_t kAlignment = 256;
   const FormatLayout format = format_layout(config);
   sizes.has_encoded_outputs =
@@ -73,7 +73,7 @@ Result<ExchangeSizes> ExchangeSizes::of(const ExpertParallelConfig& config, int 
   const CheckedSize ids = CheckedSize(tokens) * CheckedSize(config.top_k);
   ExchangeSizes sizes{};
   sizes.row_capacity = switchyard::row_capacity(config, n_ranks);
-  SWITCHYARD_RETURN_IF_ERROR(place_rows(config, sizes));
+  SWITCHYARD_RETURN_IF_ERROR(assign_rows(config, sizes));
   sizes.counters = static_cast<uint64_t>(SyncCounterLayout{shape.n_experts}.total_size()) * sizeof(int32_t);
   CheckedSize recv(0), combine(0), send(0), reduce(0);
   if (config.protocol == Protocol::kSlotted) {

@@ -32,7 +32,7 @@ struct ExchangeMemory {
   DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   DeviceMemory send;                         // of the slotted shared expert
   DeviceMemory reduce_values, reduce_cells;  // of all_reduce()
-  DeviceMemory row_memory;                   // what place_rows() places
+  DeviceMemory row_memory;                   // what assign_rows() places
   DeviceMemory src_info;
   DeviceMemory expert_scales;  // of NVFP4 by expert: [expert of the model]
   DeviceMemory poison;

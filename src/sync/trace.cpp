@@ -40,18 +40,18 @@ const char* to_string(TraceName name) {
       return "count_rows";
     case TraceName::kSendCounts:
       return "send_counts";
-    case TraceName::kPlaceExperts:
-      return "place_experts";
-    case TraceName::kPlaceRows:
-      return "place_rows";
+    case TraceName::kAssignExperts:
+      return "assign_experts";
+    case TraceName::kAssignRows:
+      return "assign_rows";
     case TraceName::kCarryRows:
       return "carry_rows";
     case TraceName::kFinish:
       return "finish";
     case TraceName::kFindOutputs:
       return "find_outputs";
-    case TraceName::kPlaceScales:
-      return "place_scales";
+    case TraceName::kStoreScales:
+      return "store_scales";
   }
   return "unknown";
 }

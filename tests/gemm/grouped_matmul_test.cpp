@@ -495,7 +495,7 @@ TEST(MatmulTiles, EveryTileOfAGroupHasOnePlace) {
     for (const uint32_t num_column_tiles : {1u, 5u, 32u}) {
       std::set<std::pair<uint32_t, uint32_t>> seen;
       for (uint32_t idx = 0; idx < num_row_tiles * num_column_tiles; ++idx) {
-        const TilePlace place = place_in_group(idx, num_row_tiles, num_column_tiles, 16);
+        const TileIndex place = tile_of_place(idx, num_row_tiles, num_column_tiles, 16);
         EXPECT_LT(place.row_tile, num_row_tiles);
         EXPECT_LT(place.column_tile, num_column_tiles);
         seen.insert({place.row_tile, place.column_tile});

@@ -87,7 +87,7 @@ struct BlockwiseFP8TokenFormat {
 
   // Rows written where they belong, from a token that has become codes (InPlaceTokenFormat).
   static constexpr bool kInterleavesRows = true;
-  static constexpr uint32_t kPlacedRows = kWarpSize;
+  static constexpr uint32_t kStoredRows = kWarpSize;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr BlockwiseFP8TokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -98,7 +98,7 @@ struct BlockwiseFP8TokenFormat {
   }
   // Lane i has row i of the unit: lanes store side by side.
   template <typename Band>
-  SWITCHYARD_DEVICE void place_scales(const Band& band, int64_t first_row, int64_t num_rows,
+  SWITCHYARD_DEVICE void store_scales(const Band& band, int64_t first_row, int64_t num_rows,
                                       uint32_t first_byte) const {
     const TransposedScaleLayout layout = scale_layout();
     const int64_t row = first_row + target::lane_idx();

@@ -201,10 +201,11 @@ struct NVBlockScaledTokenFormat {
     encode(token, message, /*expert_idx=*/0, worker_idx, num_workers);
   }
 
-  SWITCHYARD_DEVICE void decode(const std::byte* message, ExpertRow place, int worker_idx,
+  SWITCHYARD_DEVICE void decode(const std::byte* message, ExpertRow target_row, int worker_idx,
                                 int num_workers) const {
-    write_row(message, place.row,
-              first_scale_row(place.group_idx, place.expert_begin) + place.row - place.expert_begin,
+    write_row(message, target_row.row,
+              first_scale_row(target_row.group_idx, target_row.expert_begin) + target_row.row -
+                  target_row.expert_begin,
               worker_idx, num_workers);
   }
   SWITCHYARD_DEVICE void decode(const std::byte* message, int64_t row, int worker_idx, int num_workers) const
@@ -214,7 +215,7 @@ struct NVBlockScaledTokenFormat {
 
   // Rows written where they belong (InPlaceTokenFormat, BesideTokenFormat).
   static constexpr bool kInterleavesRows = true;
-  static constexpr uint32_t kPlacedRows = TiledScaleLayout::kTileRows;
+  static constexpr uint32_t kStoredRows = TiledScaleLayout::kTileRows;
   SWITCHYARD_HD constexpr uint32_t row_bytes() const { return message_layout().codes_bytes(); }
   SWITCHYARD_HD constexpr uint32_t scales_bytes() const { return message_layout().scales_bytes(); }
   SWITCHYARD_HD constexpr NVBlockScaledTokenFormat with_output(std::byte* rows, std::byte* scales) const {
@@ -232,7 +233,7 @@ struct NVBlockScaledTokenFormat {
   }
   // Four tiles, of which lane i has the rows i, i + 32, i + 64 and i + 96, side by side there.
   template <typename Band>
-  SWITCHYARD_DEVICE void place_scales(const Band& band, int64_t first_row, int64_t, uint32_t first_byte) const
+  SWITCHYARD_DEVICE void store_scales(const Band& band, int64_t first_row, int64_t, uint32_t first_byte) const
       requires(kPacking == RowPacking::kPadded) {
     const TiledScaleLayout tiles = scale_layout();
     Vec16 scales[4];

@@ -46,7 +46,7 @@ concept EncodesByExpert = ExpertTokenFormat<Format> && !TokenFormat<Format>;
 template <typename Format>
 concept EncodedRowFormat = DispatchFormat<Format> && requires(const Format format) {
   // Whether the scales of neighbouring rows lie side by side in their tensor: who receives the rows then
-  // fetches them, and brings them there with place_scales().
+  // fetches them, and brings them there with store_scales().
   { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
@@ -66,20 +66,20 @@ concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> 
   {format.encode_beside(token, codes, scales, expert_idx)};
 };
 
-// What place_scales() may ask of the scales it is given: sixteen bytes of a row's.
+// What store_scales() may ask of the scales it is given: sixteen bytes of a row's.
 struct AnyScaleBand {
   Vec16 load(int64_t row, uint32_t first_byte) const;  // a ScaleBand's, ep/direct/staged_scales.hpp
 };
-// What dispatch_wait needs of a format that interleaves rows. Work comes in units: kPlacedRows rows by
-// sixteen bytes of their scales, for one warp each, which place_scales() brings to their place.
+// What dispatch_wait needs of a format that interleaves rows. Work comes in units: kStoredRows rows by
+// sixteen bytes of their scales, for one warp each, which store_scales() brings to their place.
 template <typename Format>
 concept InterleavedTokenFormat = EncodedRowFormat<Format> && Format::kInterleavesRows &&
     requires(const Format format, std::byte* rows, std::byte* scales, const AnyScaleBand& band,
              int64_t first_row, int64_t num_rows, uint32_t first_byte) {
-  { Format::kPlacedRows } -> std::convertible_to<uint32_t>;
+  { Format::kStoredRows } -> std::convertible_to<uint32_t>;
   // The same format with other tensors.
   { format.with_output(rows, scales) } -> std::same_as<Format>;
-  {format.place_scales(band, first_row, num_rows, first_byte)};
+  {format.store_scales(band, first_row, num_rows, first_byte)};
 };
 
 // A format whose rows are the tokens as they came.

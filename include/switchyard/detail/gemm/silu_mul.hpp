@@ -148,11 +148,11 @@ struct TiledScales {
     if (scale_row_offsets != nullptr)
       scale_row += static_cast<int64_t>(target::ld(scale_row_offsets + chunk.group_idx)) -
                    target::ld(arguments.row_offsets + chunk.group_idx);
-    uint8_t* place = scales + tiles.offset(scale_row, scale_idx);
-    target::st(place, scale.bits);
+    uint8_t* address = scales + tiles.offset(scale_row, scale_idx);
+    target::st(address, scale.bits);
     if (scale_idx + 1 < tiles.num_columns) return;
     for (int column = scale_idx + 1; column % TiledScaleLayout::kTileColumns != 0; ++column)
-      target::st(place + column - scale_idx, uint8_t{0});
+      target::st(address + column - scale_idx, uint8_t{0});
   }
 };
 

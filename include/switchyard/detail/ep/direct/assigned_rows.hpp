@@ -21,7 +21,7 @@ struct AssignedRows {
   // pieces smaller than memory likes, which the caches join only if they come together. Carriers need not
   // wait for it if they can find their rows themselves.
   SWITCHYARD_DEVICE void assign() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceRows);
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignRows);
     const bool leaves_out_carriers = carriers_find_rows();
     if (leaves_out_carriers && staged.is_carrier()) return;
     const int num_left_out = leaves_out_carriers ? staged.carriers.num_carriers * kWarpSize : 0;

@@ -29,7 +29,7 @@ struct DirectDispatchWait {
       if (target::block_idx() == 0) publish_offsets();
       if (!collect_rows(step)) return;  // a fault: the host resets everything
       admit_successor();
-      place_scales();
+      store_scales();
       count_step(step);
     } else {
       // One block is enough: a stream's next launch comes when it has ended.
@@ -49,8 +49,8 @@ struct DirectDispatchWait {
     return 1 + static_cast<uint32_t>(target::ld(counters.num_steps()));
   }
 
-  SWITCHYARD_DEVICE void place_scales() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPlaceScales);
+  SWITCHYARD_DEVICE void store_scales() const {
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kStoreScales);
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
@@ -61,7 +61,7 @@ struct DirectDispatchWait {
                                   num_rows, num_rows - num_rows % ScaleBand::kRows)};
     // Stages are free: all copies out of them have ended.
     std::byte* stage_memory = target::shared_storage<DirectDispatchShared>().stage_memory();
-    PlaceScales<Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}.run();
+    StoreScales<Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}.run();
   }
 
   // The last block that has read the old number of the step writes the new one.

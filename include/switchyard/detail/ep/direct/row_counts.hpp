@@ -132,7 +132,7 @@ struct RowCounts {
   // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
   // same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kPlaceExperts);
+    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
     bool is_too_much = false;
     for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
       is_too_much |= !fits(owner, assign_experts_of(owner));

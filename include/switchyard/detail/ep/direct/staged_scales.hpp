@@ -83,14 +83,14 @@ struct alignas(128) ScaleBands {
   // Behind it: the bands.
 
   // Where a row is too long for two bands of it, bands take a part of it each.
-  SWITCHYARD_HD static constexpr uint32_t vectors_across(uint32_t num_vectors, uint64_t room_bytes) {
+  SWITCHYARD_HD static constexpr uint32_t vectors_across(uint32_t num_vectors, uint64_t num_bytes) {
     const uint32_t for_each_of_two =
-        static_cast<uint32_t>((room_bytes - sizeof(ScaleBands)) / (2 * ScaleBand::kRows * sizeof(Vec16)));
+        static_cast<uint32_t>((num_bytes - sizeof(ScaleBands)) / (2 * ScaleBand::kRows * sizeof(Vec16)));
     const uint32_t most = for_each_of_two == 0 ? 1 : (for_each_of_two - 1) | 1u;
     return ceil_div(num_vectors, ceil_div(num_vectors, most));
   }
-  SWITCHYARD_HD static constexpr uint32_t num_bands(uint32_t vectors_across, uint64_t room_bytes) {
-    const uint64_t fitting = (room_bytes - sizeof(ScaleBands)) / band_bytes(vectors_across);
+  SWITCHYARD_HD static constexpr uint32_t num_bands(uint32_t vectors_across, uint64_t num_bytes) {
+    const uint64_t fitting = (num_bytes - sizeof(ScaleBands)) / band_bytes(vectors_across);
     return fitting < kMaxBands ? static_cast<uint32_t>(fitting) : kMaxBands;
   }
   SWITCHYARD_HD static constexpr uint32_t band_bytes(uint32_t vectors_across) {
@@ -100,18 +100,18 @@ struct alignas(128) ScaleBands {
 
 // Brings scales to their tensor, band by band. By all blocks, each with memory for a band or more.
 template <InterleavedTokenFormat Format>
-struct PlaceScales {
-  static_assert(ScaleBand::kRows % Format::kPlacedRows == 0);
+struct StoreScales {
+  static_assert(ScaleBand::kRows % Format::kStoredRows == 0);
 
   const Format& format;
   const StagedScales& staged;
   std::byte* stage_memory;
-  const uint64_t room_bytes;
+  const uint64_t num_bytes;
   const uint32_t num_vectors = staged.layout.entry_bytes / static_cast<uint32_t>(sizeof(Vec16));
-  const uint32_t across = ScaleBands::vectors_across(num_vectors, room_bytes);
+  const uint32_t across = ScaleBands::vectors_across(num_vectors, num_bytes);
   const uint32_t bands_across = ceil_div(num_vectors, across);
   const uint32_t num_bands = ceil_div(staged.num_rows, ScaleBand::kRows) * bands_across;
-  const uint32_t num_under_way = ScaleBands::num_bands(across, room_bytes);
+  const uint32_t num_under_way = ScaleBands::num_bands(across, num_bytes);
   ScaleBands& shared = *reinterpret_cast<ScaleBands*>(stage_memory);
 
   SWITCHYARD_DEVICE void run() const {
@@ -123,7 +123,7 @@ struct PlaceScales {
     for (uint32_t turn = 0; band_of_turn(turn) < num_bands; ++turn) {
       const uint32_t parity = turn / num_under_way % 2;
       target::wait_until([&] { return shared.filled[turn % num_under_way].done(parity); }, kNoDeadline);
-      place(band(turn));
+      store(band(turn));
       target::sync_block();  // before the memory of the band is filled again
       start(turn + num_under_way);
     }
@@ -145,11 +145,11 @@ struct PlaceScales {
   SWITCHYARD_DEVICE void start(uint32_t turn) const {
     if (band_of_turn(turn) < num_bands) band(turn).fill(staged, shared.filled[turn % num_under_way]);
   }
-  SWITCHYARD_DEVICE void place(const ScaleBand& band) const {
-    constexpr uint32_t kUnitsDown = ScaleBand::kRows / Format::kPlacedRows;
+  SWITCHYARD_DEVICE void store(const ScaleBand& band) const {
+    constexpr uint32_t kUnitsDown = ScaleBand::kRows / Format::kStoredRows;
     for (uint32_t unit = static_cast<uint32_t>(target::warp_idx()); unit < band.vectors_across * kUnitsDown;
          unit += static_cast<uint32_t>(target::num_warps()))
-      format.place_scales(band, band.first_row + unit % kUnitsDown * Format::kPlacedRows, staged.num_rows,
+      format.store_scales(band, band.first_row + unit % kUnitsDown * Format::kStoredRows, staged.num_rows,
                           band.first_byte + unit / kUnitsDown * static_cast<uint32_t>(sizeof(Vec16)));
     target::fence_proxy_async_shared();  // the band was read by ordinary loads, and bulk copies fill it again
   }

@@ -90,7 +90,7 @@ struct SlottedDispatchWait {
     }
     target::sync_block();
     const int last_warp = target::num_warps() - 1;
-    if (target::warp_idx() == 0) place_experts();
+    if (target::warp_idx() == 0) assign_experts();
     if (target::warp_idx() == last_warp) shared.messages.scan(shape.n_experts());
     target::sync_block();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
@@ -108,7 +108,7 @@ struct SlottedDispatchWait {
   }
 
   // Turns each expert's number of rows into its first row, behind those of the shared expert. By one warp.
-  SWITCHYARD_DEVICE void place_experts() {
+  SWITCHYARD_DEVICE void assign_experts() {
     const int n_local_experts = shape.n_local_experts();
     warp_exclusive_scan(shared.expert_begin, n_local_experts);
     target::sync_warp();

@@ -15,11 +15,11 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config>
 class WarpgroupSums {
  public:
-  template <typename PlaceOf>
-  void store(int num_columns, PlaceOf place_of) const {
-    bf16* place = has_row() ? place_of(row()) : nullptr;
-    for (int i = 0; place != nullptr && i < kColumns && i < num_columns; ++i)
-      target::st(place + i, to_bf16(sums_[i]));
+  template <typename RowAddress>
+  void store(int num_columns, RowAddress row_address) const {
+    bf16* output = has_row() ? row_address(row()) : nullptr;
+    for (int i = 0; output != nullptr && i < kColumns && i < num_columns; ++i)
+      target::st(output + i, to_bf16(sums_[i]));
   }
 
  protected:

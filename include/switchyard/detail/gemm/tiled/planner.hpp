@@ -110,8 +110,8 @@ class MatmulPlanner {
   }
   SWITCHYARD_DEVICE MatmulTile describe(uint32_t group_idx, const Rows& rows, uint32_t in_group) const {
     const uint32_t num_row_units = ceil_div(rows.count, kUnitRows);
-    const TilePlace place = place_in_group(in_group, num_row_units, num_column_units_, Config::kBandTiles);
-    uint32_t row = place.row_tile * kUnitRows, column = place.column_tile * kUnitColumns;
+    const TileIndex index = tile_of_place(in_group, num_row_units, num_column_units_, Config::kBandTiles);
+    uint32_t row = index.row_tile * kUnitRows, column = index.column_tile * kUnitColumns;
     if constexpr (Config::kSharesWeights) row += target::cluster_block_idx() * Config::kTileRows;
     if constexpr (Config::kSharesRows) column += target::cluster_block_idx() * Config::kTileColumns;
     const uint32_t num_left = row < rows.count ? rows.count - row : 0;

@@ -8,14 +8,14 @@
 
 namespace switchyard {
 
-struct TilePlace {
+struct TileIndex {
   uint32_t row_tile;
   uint32_t column_tile;
 };
 
 // The tile at a place of a group of num_row_tiles x num_column_tiles; the place is below their product.
-SWITCHYARD_HD constexpr TilePlace place_in_group(uint32_t idx, uint32_t num_row_tiles,
-                                                 uint32_t num_column_tiles, uint32_t band_tiles) {
+SWITCHYARD_HD constexpr TileIndex tile_of_place(uint32_t idx, uint32_t num_row_tiles,
+                                                uint32_t num_column_tiles, uint32_t band_tiles) {
   const uint32_t band = idx / (band_tiles * num_column_tiles);
   const uint32_t first_row_tile = band * band_tiles;
   const uint32_t num_left = num_row_tiles - first_row_tile;

@@ -13,14 +13,14 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config>
 class WarpgroupSums {
  public:
-  // The first num_columns columns of each row as bf16: place_of(row) is where it goes, or null.
-  template <typename PlaceOf>
-  SWITCHYARD_DEVICE void store(int num_columns, PlaceOf place_of) const {
+  // The first num_columns columns of each row as bf16: row_address(row) is where it goes, or null.
+  template <typename RowAddress>
+  SWITCHYARD_DEVICE void store(int num_columns, RowAddress row_address) const {
     const int thread = target::thread_idx() % kWarpgroupThreads;
     const int lane_in_row = target::lane_idx() % 4;
     SWITCHYARD_UNROLL
     for (int half = 0; half < 2; ++half) {
-      bf16* place = place_of(thread / kWarpSize * 16 + half * 8 + target::lane_idx() / 4);
+      bf16* row = row_address(thread / kWarpSize * 16 + half * 8 + target::lane_idx() / 4);
       SWITCHYARD_UNROLL
       for (int first_unit = 0; first_unit < kColumns / 8; first_unit += 4) {
         Vec16 words;
@@ -31,7 +31,7 @@ class WarpgroupSums {
         }
         target::transpose_quad(words);
         const int column = (first_unit + lane_in_row) * 8;
-        if (place != nullptr && column < num_columns) target::st_16(place + column, words);
+        if (row != nullptr && column < num_columns) target::st_16(row + column, words);
       }
     }
   }
