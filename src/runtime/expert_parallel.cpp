@@ -4,16 +4,10 @@
 
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
-namespace {
-
-constexpr int kHostSms = 4;
-constexpr int kHostThreads = 64;
-constexpr int kCudaThreads[] = {1024, 512};  // the first that fits
-
-}  // namespace
 
 ExpertParallel::Impl::Impl(World& world_in, const ExpertParallelConfig& config_in)
     : world(world_in), config(config_in) {
@@ -92,20 +86,21 @@ Status ExpertParallel::Impl::look_up_own_kernels(Kernels& found) const {
 
 // Blocks and threads: what the caller left open, and whether all of them fit at once.
 Status ExpertParallel::Impl::choose_launch() {
-  const bool is_host = world.target() == Target::kHost;
+  const EpTuning& tuning = world.target() == Target::kHost ? kHostEpTuning : kCudaEpTuning;
   const bool chooses_threads = config.num_threads == 0;
-  if (chooses_threads) config.num_threads = is_host ? kHostThreads : kCudaThreads[0];
+  if (chooses_threads) config.num_threads = tuning.num_threads;
   for (int rank = 0; rank < n_ranks(); ++rank) {
     Device& device = member(rank).device();
     const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
     const DeviceScope active = device.activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (config.n_sms == 0)
-      config.n_sms = is_host ? kHostSms : std::max(1, device.num_multiprocessors() / num_sharing);
+      config.n_sms =
+          tuning.num_blocks > 0 ? tuning.num_blocks : std::max(1, device.num_multiprocessors() / num_sharing);
     const int num_blocks = config.n_sms * num_sharing * (config.dependent_launch ? 2 : 1);
     Result<int> resident = max_resident_blocks();
-    if (resident.ok() && num_blocks > resident.value() && chooses_threads && !is_host) {
-      config.num_threads = kCudaThreads[1];
+    if (resident.ok() && num_blocks > resident.value() && chooses_threads) {
+      config.num_threads = tuning.num_fewer_threads;
       resident = max_resident_blocks();
     }
     if (!resident.ok()) return resident.status();

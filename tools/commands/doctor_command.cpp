@@ -10,6 +10,7 @@
 #include "options.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
 #include "switchyard/token_format.hpp"
@@ -49,6 +50,9 @@ std::vector<ProtocolExample> protocol_examples() {
 }
 
 void print_tunings() {
+  std::printf("\nExpert-parallel kernels\n");
+  std::printf("  host     %s\n  cuda     %s\n", to_string(kHostEpTuning).c_str(),
+              to_string(kCudaEpTuning).c_str());
   std::printf("\nAttention kernels, by head dimension and kind\n");
   for (const AttentionTuning& tuning : kAttentionTunings) std::printf("  %s\n", to_string(tuning).c_str());
   std::printf("\nMatmul kernels, rows x columns x inner elements of a stage x stages\n ");
@@ -86,6 +90,18 @@ void print_text(const CudaReport& cuda) {
     std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
                 to_string(choice.protocol), choice.reason.c_str());
   print_tunings();
+}
+
+std::vector<JsonObject> ep_tunings_json() {
+  std::vector<JsonObject> tunings;
+  for (const auto& [target, tuning] :
+       {std::pair(Target::kHost, kHostEpTuning), std::pair(Target::kCuda, kCudaEpTuning)})
+    tunings.push_back(std::move(JsonObject()
+                                    .add("target", to_string(target))
+                                    .add("threads", tuning.num_threads)
+                                    .add("fewer_threads", tuning.num_fewer_threads)
+                                    .add("blocks", tuning.num_blocks)));
+  return tunings;
 }
 
 std::vector<JsonObject> attention_tunings_json() {
@@ -174,6 +190,7 @@ std::string to_json(const CudaReport& cuda) {
       .add("gpus", std::move(gpus))
       .add("automatic_protocol", std::move(protocols))
       .add("formats", formats_json())
+      .add("expert_parallel_kernels", ep_tunings_json())
       .add("attention_kernels", attention_tunings_json())
       .add("attention_limits", attention_limits_json())
       .add("matmul_kernels", matmul_tunings_json())
