@@ -130,7 +130,7 @@ EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token
     const float code = static_cast<float>(elements.value_of(codes.codes[i]));
     if (!codes.float_scales.empty())
       result.values.push_back(code * codes.float_scales[group]);
-    else if (group_size == 16)
+    else if (info_of(format).scale == ScaleType::kE4M3)
       result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
                               tensor_scale);
     else

@@ -15,7 +15,8 @@
 //   must not overlap with any other for the same rank.
 // Errors. A call that is wrong in itself returns an error that names argument, value and limit; nothing has
 //   been enqueued then, and the right call may follow. What only a kernel can find (a bad id, a peer that
-//   does not come, too little room) is returned by synchronize(); no call hangs for longer than timeout_ns.
+//   does not come, too little room) is returned by synchronize(); no wait inside a kernel lasts longer than
+//   timeout_ns.
 // Lifetimes. What an input or output points to must stay valid until the step has ended on that rank, or as
 //   long as a graph that captured it is launched. Row buffers are valid until the ExpertParallel is destroyed
 //   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks.
@@ -114,7 +115,7 @@ struct DispatchOutput {
   uint32_t* row_offsets = nullptr;  // [num_groups() + 1]
   int32_t* expert_ids = nullptr;    // [num_groups()]: 0, 1, ..
   void* scales = nullptr;           // of formats that have them, for max_rows rows
-  // Tiled scales: [num_groups()], the scale row of each group's first row; null: nobody asks.
+  // Tiled scales: [num_groups()], the scale row of each group's first row; null: not wanted.
   uint32_t* scale_row_offsets = nullptr;
 };
 

@@ -178,7 +178,7 @@ constexpr TokenFormatKind kind_of(CombineFormat format) {
   return format == CombineFormat::kBF16 ? TokenFormatKind::kBF16 : TokenFormatKind::kFP8;
 }
 
-// Of an expert row on its way back; fp8 in whole lines of memory.
+// The bytes of an expert row in combine; fp8 in whole lines of memory.
 constexpr uint32_t combine_row_bytes(CombineFormat format, int hidden) {
   const uint32_t bytes = info_of(kind_of(format)).encoded_bytes(hidden);
   return format == CombineFormat::kBF16 ? bytes : align_up(bytes, 128u);
@@ -193,7 +193,7 @@ struct FormatTensors {
   // NVFP4 by expert: [expert of the model], the tensor scale of its rows; tensor_scale is the shared
   // expert's.
   const float* expert_scales = nullptr;
-  // Tiled scales: [group], the scale row of its first row, for dispatch to write; null: nobody asks.
+  // Tiled scales: [group], the scale row of its first row, for dispatch to write; null: not wanted.
   uint32_t* scale_row_offsets = nullptr;
 };
 

@@ -79,9 +79,9 @@ struct ExpertParallel::Impl {
   Status check_tokens(const char* call, int num_tokens, const void* pointer,
                       const char* name = "topk_ids") const;
   Status check_input(const char* call, const DispatchInput& input) const;
-  Status check_output(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_rows_output(int rank, const char* call, const DispatchOutput& output) const;
   Status check_input(int rank, const char* call, const CombineInput& input) const;
-  Status check_output(int rank, const char* call, const CombineOutput& output) const;
+  Status check_destination(int rank, const char* call, const CombineOutput& output) const;
   Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
   Status check_epilogue(const char* call, const CombineDestination& destination) const;
   Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;

@@ -133,7 +133,8 @@ Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& 
   return input.num_tokens > 0 ? check_pointer(call, "tokens", input.tokens) : Status();
 }
 
-Status ExpertParallel::Impl::check_output(int rank, const char* call, const DispatchOutput& output) const {
+Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
+                                               const DispatchOutput& output) const {
   if (is_direct()) {
     SWITCHYARD_RETURN_IF_ERROR(check_rows(rank, call, output));
   } else if (output.max_rows > 0) {
@@ -163,7 +164,8 @@ Status ExpertParallel::Impl::check_input(int rank, const char* call, const Combi
   return worst_case_rows(config, n_ranks()) > 0 ? check_pointer(call, "src_info", input.src_info) : Status();
 }
 
-Status ExpertParallel::Impl::check_output(int rank, const char* call, const CombineOutput& output) const {
+Status ExpertParallel::Impl::check_destination(int rank, const char* call,
+                                               const CombineOutput& output) const {
   const CombineDestination& destination = output.destination;
   SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output.num_tokens, output.topk_ids));
   if (output.num_tokens != state(rank).num_tokens)
@@ -281,7 +283,7 @@ Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
 
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_wait", Impl::Step::kDispatchSent));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "dispatch_wait", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch_wait", output));
   DispatchCall call = impl_->make_dispatch_call(rank, impl_->state(rank).num_tokens);
   impl_->fill_in(output, call);
   return impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched);
@@ -290,7 +292,7 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "dispatch", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(input, call);
   impl_->fill_in(output, call);
@@ -310,7 +312,7 @@ Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
 
 Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_wait", Impl::Step::kCombineSent));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "combine_wait", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine_wait", output));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(output, call);
   return impl_->enqueue(rank, impl_->combine_to(output).wait, call, Impl::Step::kIdle);
@@ -319,7 +321,7 @@ Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
 Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_output(rank, "combine", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine", output));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);

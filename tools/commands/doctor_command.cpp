@@ -146,7 +146,11 @@ std::vector<JsonObject> matmul_tunings_json() {
                                     .add("tile_rows", tuning.tile_rows)
                                     .add("tile_columns", tuning.tile_columns)
                                     .add("stage_inner", tuning.stage_inner)
-                                    .add("stages", tuning.num_stages)));
+                                    .add("stages", tuning.num_stages)
+                                    .add("sharing", tuning.sharing == MatmulSharing::kWeights ? "weights"
+                                                    : tuning.sharing == MatmulSharing::kRows  ? "rows"
+                                                                                              : "none")
+                                    .add("element", to_string(tuning.element))));
   return tunings;
 }
 

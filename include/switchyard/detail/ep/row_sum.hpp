@@ -46,7 +46,7 @@ class RowSum<BF16CombineRows> {
   SWITCHYARD_DEVICE static void add_all(float (&sums)[kColumnsPerThread], const TokenRows& rows, int column) {
     constexpr int kFirst = 8, kNext = 4;
     int first = 0;
-    // The first loads have the registers of the sums, too.
+    // The first batch is larger because the accumulators are not live yet.
     if (kFirst <= rows.num_sources) {
       add_rows<kFirst>(sums, rows.sources, column);
       first = kFirst;

@@ -1,6 +1,6 @@
 // The registry of token formats. Everything that goes over formats visits this list: a format with a line
 // here is a TokenFormatKind, has kernels on every target, is offered by `switchyard run`, `simulate` and
-// `bench`, and is tested. CONTRIBUTING.md, "A token format", says what else a new one needs.
+// `bench`, and is tested. CONTRIBUTING.md, "Add a token format", says what else a new one needs.
 //
 //   X(kind, name, type, element, group_size, scale, placement, encoding)
 //     kind        the enumerator of TokenFormatKind

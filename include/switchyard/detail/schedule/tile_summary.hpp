@@ -106,6 +106,7 @@ struct MHATileSummary {
       pair = found.head;
       tile = found.tile;
     } else {
+      static_assert(kSchedule == MHASchedule::DEFAULT || kSchedule == MHASchedule::PROMPT_ROTATE);
       pair = idx / num_tiles;
       tile = idx % num_tiles;
     }
@@ -155,6 +156,7 @@ struct MHATileSummary {
       head_idx = found.head;
       tile = found.tile;
     } else {
+      static_assert(kSchedule == MHASchedule::DEFAULT || kSchedule == MHASchedule::PROMPT_ROTATE);
       head_idx = in_sequence / num_tiles;
       tile = in_sequence % num_tiles;
       if (kSchedule == MHASchedule::PROMPT_ROTATE && head_idx % 2 == 1) tile = num_tiles - 1 - tile;

@@ -1,5 +1,6 @@
 // Signals: how a block tells a peer, or another block, that something is complete, and how that one waits.
-// Nothing else publishes what kernels write to other ranks, and nothing else waits for it.
+// All that kernels write for other ranks is published through them; ep/direct/step_signal.hpp has the waits
+// for cells that carry the number of their step.
 #pragma once
 
 #include "switchyard/detail/sync/wait.hpp"
