@@ -61,8 +61,8 @@ struct ExpertParallelConfig {
   int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
   int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
   uint64_t timeout_ns = 5'000'000'000;
-  // CUDA: a launch may take its place before the one in front of it has ended (programmatic dependent
-  // launch). Two launches of every rank must fit on the device at once then. Off unless asked for: it pays
+  // CUDA: a launch may become resident before the one in front of it has ended (programmatic dependent
+  // launch). Two launches of every rank must then fit on the device at once. Off unless asked for: it pays
   // only where nothing else wants the multiprocessors.
   bool dependent_launch = false;
   Protocol protocol = Protocol::kAutomatic;

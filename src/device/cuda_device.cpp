@@ -15,7 +15,7 @@ constexpr CurrentDeviceCalls kCurrentDevice = {
     [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
     [](int ordinal) { return check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }};
 
-// What is freed is no part of a recording that this thread may be making, and must not spoil it.
+// Freeing memory is no part of a recording that this thread may be making, and must not invalidate it.
 class OutsideOfRecordings {
  public:
   OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -59,7 +59,7 @@ class CudaDevice : public Device {
     const OutsideOfRecordings outside;
     (void)cudaFree(memory);
   }
-  // From the device's pool: unlike cudaFree, freeing it makes nobody wait for the whole device.
+  // Memory comes from the device's pool: unlike cudaFree, freeing it does not wait for the whole device.
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
     const DeviceScope active = activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
@@ -109,7 +109,7 @@ class CudaDevice : public Device {
                       "a kernel or copy of the stream");
   }
   void drain(StreamHandle stream) override {
-    // A stream that is being recorded cannot be waited for; cudaFree waits for the whole device then.
+    // A stream that is being recorded cannot be waited for; cudaFree then waits for the whole device.
     if (check_not_recording(stream).ok()) (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
   }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
@@ -135,8 +135,8 @@ class CudaDevice : public Device {
   }
 
  private:
-  // Not on the stream of a rank, whose kernels may be waiting for a launch that has not come yet. One stream
-  // for the life of the device: each new one could take the hardware queue of a rank's.
+  // This must not be the stream of a rank, whose kernels may be waiting for a launch that has not come yet.
+  // One stream serves for the life of the device: each new one could take the hardware queue of a rank's.
   Result<cudaStream_t> service_stream() {
     std::lock_guard lock(mutex_);
     if (service_stream_ == nullptr)
@@ -149,7 +149,7 @@ class CudaDevice : public Device {
     return stream.ok() ? fill(memory, 0, bytes, stream.value()) : stream.status();
   }
 
-  // CUDA would refuse as well, but spoil the recording.
+  // CUDA would refuse as well, but invalidate the recording.
   static Status check_not_recording(StreamHandle stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status),

@@ -26,7 +26,7 @@ Result<bool> is_kernel(cudaGraphNode_t node) {
   return type == cudaGraphNodeTypeKernel;
 }
 
-// The one node whose end a node waits for, null if it waits for none; nothing if it waits for more than that.
+// Returns the one node whose end a node waits for, null if it waits for none; nothing if it waits for more.
 Result<std::optional<cudaGraphNode_t>> only_predecessor(cudaGraphNode_t node) {
   cudaGraphNode_t predecessor = nullptr;
   cudaGraphEdgeData edge{};
@@ -44,7 +44,7 @@ Result<std::optional<cudaGraphNode_t>> only_predecessor(cudaGraphNode_t node) {
   return std::optional<cudaGraphNode_t>(predecessor);
 }
 
-// Whether all its blocks begin at once on a device that has nothing else to do.
+// Whether all its blocks become resident at once on an idle device.
 Result<bool> begins_at_once(cudaGraphNode_t node, int num_multiprocessors) {
   cudaKernelNodeParams params{};
   SWITCHYARD_RETURN_IF_ERROR(

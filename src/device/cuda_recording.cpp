@@ -31,7 +31,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Streams with an event each: all wait for the first one, or the first one for all.
+// Streams with an event each: all can wait for the first one, or the first one for all.
 class StreamList {
  public:
   static Result<StreamList> create(const std::vector<DeviceStream>& streams) {
@@ -52,7 +52,7 @@ class StreamList {
     for (size_t i = 1; i < streams_.size(); ++i) SWITCHYARD_RETURN_IF_ERROR(wait(streams_[i], 0));
     return Status();
   }
-  // In a capture, after a join: a fork that leaves the streams nothing else to wait for, since the first one
+  // In a capture, after a join: forks so that the streams have nothing else to wait for, since the first one
   // has waited for all of it.
   Status continue_from_origin() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -62,7 +62,7 @@ class StreamList {
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(
         cudaStreamGetCaptureInfo(origin(), &status, nullptr, nullptr, &last_nodes, &edges, &num_nodes),
         "cudaStreamGetCaptureInfo"));
-    // Copied: what the call gave is its own, until the next.
+    // The nodes are copied: CUDA owns the array, and only until the next call.
     std::vector<cudaGraphNode_t> nodes(last_nodes, last_nodes + num_nodes);
     for (size_t i = 1; i < streams_.size(); ++i)
       SWITCHYARD_RETURN_IF_ERROR(
@@ -106,7 +106,7 @@ class CudaRecordedLaunches : public RecordedLaunches {
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate"));
-    // Now rather than in the first launch, whose time it would spoil.
+    // This is done now rather than in the first launch, whose time it would add to.
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGraphUpload(executable_, streams_.origin()), "cudaGraphUpload"));
     return synchronize();
@@ -150,7 +150,7 @@ class CudaRecording : public Recording {
   CudaRecording(std::vector<DeviceStream> streams, StreamList group)
       : streams_(std::move(streams)), group_(std::move(group)) {}
   ~CudaRecording() override {
-    // Joined as far as that goes, so that the other streams leave the capture with the first.
+    // The streams are joined as far as possible, so that the others leave the capture with the first.
     if (capturing_) (void)group_.join();
     if (capturing_) (void)end_capture();
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
@@ -159,8 +159,7 @@ class CudaRecording : public Recording {
   Status begin() {
     const DeviceScope active = streams_.front().device->activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
-    // Thread-local: a call of this thread that cannot be recorded is refused; other threads are none of our
-    // business.
+    // Thread-local: a call of this thread that cannot be recorded is refused; other threads are not affected.
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(
         cudaStreamBeginCapture(group_.origin(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"));
     capturing_ = true;
@@ -185,7 +184,7 @@ class CudaRecording : public Recording {
     if (std::all_of(streams_.begin(), streams_.end(),
                     [&](const DeviceStream& member) { return member.device == &device; }))
       SWITCHYARD_RETURN_IF_ERROR(stagger_forks(graph_, device.num_multiprocessors()));
-    // Events of its own: those of the capture belong to it.
+    // The replay needs events of its own: those of the capture belong to it.
     Result<StreamList> group = StreamList::create(streams_);
     if (!group.ok()) return group.status();
     auto recorded =

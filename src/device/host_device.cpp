@@ -13,7 +13,7 @@
 namespace switchyard {
 namespace {
 
-// What was launched between two marks, by stream.
+// The launches between two marks, by stream.
 using Segment = std::vector<std::pair<emulator::Stream*, std::vector<emulator::RecordedLaunch>>>;
 
 class HostRecordedLaunches : public RecordedLaunches {
@@ -94,7 +94,7 @@ class HostRecording : public Recording {
   bool recording_ = false;
 };
 
-// What is mapped; unmapped with the object.
+// Mapped memory, which is unmapped with the object.
 struct Allocations {
   std::unordered_map<void*, uint64_t> bytes_of;
 
@@ -128,7 +128,7 @@ class HostDevice : public Device {
   }
   int num_multiprocessors() const override { return static_cast<int>(std::thread::hardware_concurrency()); }
 
-  // Mapped, not malloc'ed: receive buffers are large and mostly never touched.
+  // Memory is mapped, not malloc'ed: receive buffers are large and mostly never touched.
   Result<void*> allocate(uint64_t bytes) override {
     const uint64_t mapped = bytes == 0 ? 1 : bytes;
     void* memory =

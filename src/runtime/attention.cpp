@@ -14,7 +14,7 @@
 namespace switchyard {
 namespace {
 
-// A tensor without gaps. One without rows is told of as one row that nobody reads.
+// Describes a tensor without gaps. One without rows is described as one row that is never read.
 TensorShape tensor_of(const void* base, const void* stand_in, int num_heads, int head_dim, int64_t num_rows) {
   TensorShape shape;
   shape.base = num_rows > 0 ? base : stand_in;
@@ -34,7 +34,7 @@ struct Attention::Impl {
   const AttentionChoice& choice(const AttentionTensors& tensors) const {
     return choices[tensors.key_lengths != nullptr];
   }
-  // Kernel, tiles and splits follow from the shape, whatever the tensors say.
+  // Kernel, tiles and splits follow from the shape, whatever the tensors hold.
   const AttentionChoice& any_choice() const { return choices[0]; }
   const AttentionKernel& kernel() const {
     const AttentionKind kind = any_choice().kind;

@@ -16,7 +16,7 @@ uint32_t max_num_blocks(const AttentionShape& shape, const AttentionDevice& devi
   return shape.num_blocks > 0 ? static_cast<uint32_t>(shape.num_blocks) : device.num_multiprocessors;
 }
 
-// Query heads that share a tile: when decoding, as many of a K/V head's as divide them and fit.
+// The query heads that share a tile: when decoding, as many of a K/V head's as divide them and fit.
 uint32_t heads_per_tile_of(const AttentionTuning& tuning, uint32_t heads_per_kv_head) {
   if (tuning.kind != AttentionKind::kDecode) return 1;
   uint32_t num_heads = std::min(heads_per_kv_head, static_cast<uint32_t>(tuning.tile_rows()));
@@ -29,8 +29,8 @@ struct Splits {
   uint32_t split_keys = 0;
 };
 
-// Enough splits of the keys that all blocks have work, and about the same. num_units: tiles of all sequences
-// and heads without splits.
+// Chooses enough splits of the keys that all blocks have work, and about the same amount. num_units counts
+// the tiles of all sequences and heads without splits.
 Splits choose_splits(const AttentionShape& shape, const AttentionTuning& tuning, uint64_t num_units,
                      uint32_t num_blocks) {
   const uint32_t num_keys = static_cast<uint32_t>(shape.max_key_len);
@@ -127,8 +127,8 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   choice.scheduler = scheduler.kind;
   choice.order = choose_order(shape, choice.kind, choice.tile_rows);
   choice.reason = reason_of(shape, choice, scheduler.reason);
-  // To the scheduler the heads that share a tile are one, and each split is one: a K/V head is shared by what
-  // is left.
+  // To the scheduler the heads that share a tile are one head, and each split is a head: what remains shares
+  // a K/V head.
   const uint64_t kv_row_bytes = static_cast<uint64_t>(shape.head_dim) * 2 * sizeof(bf16);
   choice.tile_shape = {choice.tile_rows, num_heads / choice.heads_per_tile * choice.num_splits, num_ctas,
                        static_cast<uint32_t>(device.l2_bytes / kv_row_bytes),

@@ -42,7 +42,7 @@ Status check_pages(const AttentionShape& shape) {
   return Status();
 }
 
-// Kernels with a scheduler of the application's say everything about the order of tiles.
+// Kernels with the application's own scheduler determine the whole order of tiles.
 Status check_own_kernels(const AttentionShape& shape) {
   const OwnAttentionKernels* own = shape.own_kernels;
   if (own == nullptr) return Status();

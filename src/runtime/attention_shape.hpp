@@ -1,4 +1,4 @@
-// Checks of what an Attention is asked to be.
+// Checks of the shape that an Attention is asked for.
 #pragma once
 
 #include "switchyard/attention.hpp"

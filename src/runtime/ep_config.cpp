@@ -182,12 +182,12 @@ int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks) {
 
 namespace {
 
-// Every token of every rank, top_k times.
+// Counts every token of every rank, top_k times.
 uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
   return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
          static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
 }
-// The shared expert's rows, and those that fill up each group's to the format's alignment, at most.
+// Counts the shared expert's rows, and at most as many as pad each group to the format's alignment.
 uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
   const bool has_shared = config.shared_expert == SharedExpert::kFused;
   const uint64_t num_groups = static_cast<uint64_t>(config.n_experts / n_ranks) + (has_shared ? 1 : 0);
@@ -203,10 +203,10 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   constexpr double kChosenFactor = 2;
-  constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // so much room is there for the worst case
+  constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // the worst case may always take so much memory
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
-  // Who skips the all-to-all cannot tell the others that a step is skipped: there is always room.
+  // Without all-to-all a rank cannot tell the others that a step is skipped: its rows must always fit.
   if (config.routing == Routing::kSkipAllToAll) return copies + others;
   if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;
   const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
@@ -219,8 +219,8 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
   if (config.own_format != nullptr && config.own_format->direct == nullptr)
     return {Protocol::kSlotted,
             "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
-  // Where so many must have told each other their counts before the first of so few rows moves, the slotted
-  // protocol, which sends at once, is ahead; measured in docs/performance.md.
+  // If so many ranks must have exchanged counts before the first of so few rows moves, the slotted protocol,
+  // which sends at once, is faster; measured in docs/performance.md.
   constexpr int kMostRanks = 32, kFewTokens = 4;
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};

@@ -9,21 +9,21 @@ namespace switchyard {
 
 Status validate(const ExpertParallelConfig& config, int n_ranks);
 
-// Of what tokens are sent as: one of the library's formats, or the caller's own.
+// The layout of what tokens are sent as: one of the library's formats, or the caller's own.
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);
 
 // One configuration serves all ranks, so all of it must be the same.
 Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank);
 
-// Where the all-to-all is skipped, each rank is a world of its own; first_expert is left to be filled in.
+// If the all-to-all is skipped, each rank is a world of its own; the caller fills in first_expert.
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
-// Ranks that send each other rows.
+// The number of ranks that send each other rows.
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
 
-// Rows a rank can receive at the very most: every token of every rank, top_k times, and what aligns them.
+// The most rows a rank can receive: every token of every rank, top_k times, and the padding of their groups.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
-// Rows that row_buffers() and the direct protocol have room for, on each rank.
+// The rows that row_buffers() and the direct protocol have memory for, on each rank.
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);
 
 }  // namespace switchyard

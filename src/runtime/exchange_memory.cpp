@@ -25,8 +25,8 @@ uint32_t ExchangeSizes::message_bytes(const ExpertParallelConfig& config) {
 
 namespace {
 
-// Rows, their scales, those that wait here for their owners and where rows find them, expert outputs: one
-// after the other.
+// The parts lie one after the other: rows, their scales, the scales that owners fetch from here, the sources
+// of rows' scales, and expert outputs.
 Status assign_rows(const ExpertParallelConfig& config, ExchangeSizes& sizes) {
   constexpr uint64_t kAlignment = 256;
   const FormatLayout format = format_layout(config);

@@ -17,16 +17,16 @@ struct ExchangeSizes {
   uint64_t expert_scales;
 
   static Result<ExchangeSizes> of(const ExpertParallelConfig& config, int n_ranks);
-  // Of a token as it comes and as it travels.
+  // The bytes of a token as it comes and as it travels.
   static uint32_t token_bytes(const ExpertParallelConfig& config);
   static uint32_t encoded_bytes(const ExpertParallelConfig& config);
-  // Of an expert's row on its way back.
+  // The bytes of an expert's row on its way back.
   static uint32_t combine_bytes(const ExpertParallelConfig& config);
   static uint32_t message_bytes(const ExpertParallelConfig& config);
 };
 
-// Of one rank. Cells of the slotted protocol say that nothing has arrived by all ones, those of the direct
-// one by the number of another step.
+// The memory of one rank. A cell of the slotted protocol in which nothing has arrived is all ones; one of the
+// direct protocol has the number of another step.
 struct ExchangeMemory {
   Protocol protocol;
   DeviceMemory dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
@@ -39,9 +39,9 @@ struct ExchangeMemory {
   DeviceMemory fault;  // a FaultRecord of what broke, and one of a step over capacity
 
   static Result<ExchangeMemory> allocate(Device& device, const ExchangeSizes& sizes, Protocol protocol);
-  // Unless they are there already.
+  // Allocates the rows unless that has been done.
   Status allocate_rows(Device& device, const ExchangeSizes& sizes);
-  // Nulls before allocate_rows().
+  // Returns nulls before allocate_rows().
   RowBuffers row_buffers(const ExchangeSizes& sizes) const;
   uint64_t bytes() const;
 
@@ -49,9 +49,9 @@ struct ExchangeMemory {
     return {counters.as<int32_t>(), shape.n_experts};
   }
 
-  // As nothing had ever arrived. Enqueued on the rank's stream.
+  // Resets the memory as if nothing had ever arrived. Enqueued on the rank's stream.
   Status clear(const Rank& owner);
-  // Overwrites what earlier steps left to receive.
+  // Overwrites what earlier steps received.
   Status overwrite(const Rank& owner, uint8_t value) const;
 
   // Fills in what the peers of rank `rank`, whose memory this is, may write and read of it.

@@ -84,7 +84,7 @@ Status ExpertParallel::Impl::look_up_own_kernels(Kernels& found) const {
   return Status();
 }
 
-// Blocks and threads: what the caller left open, and whether all of them fit at once.
+// Chooses the blocks and threads that the caller left open; all blocks must be resident at once.
 Status ExpertParallel::Impl::choose_launch() {
   const EpTuning& tuning = world.target() == Target::kHost ? kHostEpTuning : kCudaEpTuning;
   const bool chooses_threads = config.num_threads == 0;
@@ -113,7 +113,7 @@ Status ExpertParallel::Impl::choose_launch() {
   return Status();
 }
 
-// Of dispatch, of combine and of the all-reduce where there is one; also loads them.
+// Covers dispatch, combine and, if there is one, the all-reduce; also loads them.
 Result<int> ExpertParallel::Impl::max_resident_blocks() const {
   const EpShape shape = shape_of(config, n_ranks());
   const LaunchShape launch = launch_shape();
@@ -183,8 +183,8 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
 }
 
 // A kernel that starts early holds its multiprocessors while it waits for the dispatch of ranks that may not
-// have begun. With one multiprocessor for each block that can be resident at once there is always room for
-// them, whatever else each kernel needs.
+// have begun. With one multiprocessor for each block that can be resident at once, those ranks' blocks can
+// always become resident, whatever else each kernel needs.
 Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const {
   const Device& device = member(rank).device();
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);

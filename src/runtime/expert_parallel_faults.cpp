@@ -1,4 +1,4 @@
-// What becomes of a step that has failed: how the host finds out, and how all begin anew.
+// What happens after a step has failed: how the host finds out, and how all ranks are reset.
 #include <cstring>
 
 #include "expert_parallel_impl.hpp"
@@ -35,7 +35,7 @@ Status ExpertParallel::Impl::check_fault(int rank) {
     const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
                             : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
                                                                       : StatusCode::kInvalidArgument;
-    // The rank that the others waited for may never have come: it was not stopped.
+    // The rank that the others waited for may never have launched: it was not stopped.
     const bool is_culprit = record->kind == FaultKind::kTimeout && record->late_rank == rank;
     const std::string prefix =
         reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
@@ -47,8 +47,9 @@ Status ExpertParallel::Impl::check_fault(int rank) {
   return state.failure;
 }
 
-// A step that some rank has no room for has been skipped by all of them: an error, said once, but the next
-// step may come. If it is the rank's last one, and dispatched, it is over: combine would do nothing.
+// A step that exceeds the capacity of some rank has been skipped by all of them: that is an error, reported
+// once, but the next step may follow. If it is the rank's last one, and dispatched, it is over, as combine
+// would do nothing.
 Status ExpertParallel::Impl::take_skipped_step(int rank) {
   RankState& state = this->state(rank);
   FaultRecord& record = state.memory.fault.as<FaultRecord>()[1];
@@ -74,7 +75,7 @@ Status ExpertParallel::synchronize(int rank) {
 Status ExpertParallel::synchronize() {
   Status first_error = impl_->world.synchronize();
   if (!first_error.ok()) return first_error;
-  // Every rank is looked at, so that none takes another call after a broken step.
+  // Every rank is checked, so that none accepts another call after a broken step.
   for (int rank = 0; rank < impl_->n_ranks(); ++rank)
     if (Status status = impl_->check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
   return first_error;
@@ -98,7 +99,7 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
     next_members.push_back(members[static_cast<size_t>(survivors[i])]);
   }
   SWITCHYARD_RETURN_IF_ERROR(validate(config, static_cast<int>(next_members.size())));
-  // A rank with more experts has more rows that only fill them up to the format's alignment.
+  // A rank with more experts has more rows that only pad them to the format's alignment.
   const uint64_t num_rows_needed = row_capacity(config, static_cast<int>(next_members.size()));
   if (format_layout(config).row_alignment > 1 && num_rows_needed > sizes.row_capacity)
     return failed_precondition(
@@ -106,7 +107,7 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
         next_members.size(), static_cast<unsigned long long>(num_rows_needed), format_layout(config).name,
         static_cast<unsigned long long>(sizes.row_capacity));
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
-  // Other buffers have a place for every expert of the model, whoever owns it.
+  // Other buffers have an entry for every expert of the model, whichever rank owns it.
   std::vector<std::unique_ptr<RankState>> states;
   for (const int survivor : survivors) states.push_back(std::move(ranks[static_cast<size_t>(survivor)]));
   ranks = std::move(states);

@@ -27,7 +27,7 @@ struct ExpertParallel::Impl {
     Status failure;
   };
 
-  // What the calls launch: those of the protocol and the formats, such as can trace where that is on.
+  // The kernels that the calls launch: the protocol's and the formats', those that can trace if that is on.
   struct Kernels {
     const DispatchKernels* dispatch = nullptr;
     const CombineKernels* combine = nullptr;
@@ -46,7 +46,7 @@ struct ExpertParallel::Impl {
 
   Impl(World& world_in, const ExpertParallelConfig& config_in);
 
-  // Making one.
+  // Construction.
   Status look_up_kernels();
   Status look_up_own_kernels(Kernels& found) const;
   Status choose_launch();
@@ -66,7 +66,7 @@ struct ExpertParallel::Impl {
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   LaunchShape launch_shape() const;
   EpShape shape_of_rank(int rank) const;
-  // The ranks this one exchanges rows with, itself among them.
+  // The ranks with which this one exchanges rows, itself among them.
   std::vector<int> peers_of(int rank) const;
   Scope signal_scope() const;
   WaitContext wait_context(int rank) const;

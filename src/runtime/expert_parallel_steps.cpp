@@ -35,7 +35,7 @@ WaitContext ExpertParallel::Impl::step_wait_context(int rank) const {
   return context;
 }
 
-// The emulator takes every rank for a device of its own.
+// To the emulator every rank is a device of its own.
 Scope ExpertParallel::Impl::signal_scope() const {
   for (int rank = 0; rank < n_ranks(); ++rank)
     if (world.target() == Target::kHost || &member(rank).device() != &member(0).device())
@@ -89,7 +89,7 @@ Status ExpertParallel::Impl::check_call(int rank, const char* call, Step require
   return failed_precondition("%s on rank %d after %s; next must come %s", call, rank, last, next);
 }
 
-// And that what has as many entries is there.
+// Also checks that an array with an entry per token is not null.
 Status ExpertParallel::Impl::check_tokens(const char* call, int num_tokens, const void* pointer,
                                           const char* name) const {
   if (num_tokens < 0 || num_tokens > config.max_tokens_per_rank)
@@ -98,7 +98,7 @@ Status ExpertParallel::Impl::check_tokens(const char* call, int num_tokens, cons
   return num_tokens == 0 ? Status() : check_pointer(call, name, pointer);
 }
 
-// Peers write rows, and read expert output, in memory that all of them know.
+// Peers write rows, and read expert output, in memory whose address all of them know.
 Status ExpertParallel::Impl::check_rows(int rank, const char* call, const DispatchOutput& output) const {
   const RowBuffers own = state(rank).memory.row_buffers(sizes);
   if (output.rows == nullptr && output.src_info == nullptr) return Status();
@@ -152,7 +152,7 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
 }
 
 Status ExpertParallel::Impl::check_input(int rank, const char* call, const CombineInput& input) const {
-  // A rank that received nothing may pass null; that it did is known on the device only.
+  // A rank that received nothing may pass null; only the device knows whether it did.
   if (is_direct()) {
     if (input.expert_rows == nullptr) return Status();
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_rows", input.expert_rows));

@@ -36,7 +36,7 @@ Status check_shape(const GroupedMatmulShape& shape) {
   return Status();
 }
 
-// Told of in pairs of bytes.
+// The tensor is described in pairs of bytes.
 TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_t rows) {
   TensorShape shape;
   shape.base = base;

@@ -1,4 +1,4 @@
-// Which rank each row of a dispatch came from, told from what its kernels left behind.
+// Which rank each row of a dispatch came from, derived from what its kernels left behind.
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/sync/counters.hpp"
@@ -6,8 +6,7 @@
 namespace switchyard {
 namespace {
 
-// The rank that asks, and the ranks whose rows it has: all of them, or where the all-to-all is skipped its
-// own.
+// The rank that asks, and the ranks whose rows it has: all, or itself if the all-to-all is skipped.
 struct Receiver {
   int rank;
   int n_ranks;
@@ -17,7 +16,7 @@ struct Receiver {
   bool is_alone() const { return shape.n_ranks == 1; }
 };
 
-// dispatch_wait leaves for combine_async which rows came from whom.
+// dispatch_wait leaves for combine_async which rows came from which rank.
 std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int32_t>& counters) {
   const EPLocalSyncCounters<> view(counters.data(), receiver.shape.n_experts);
   std::vector<uint32_t> offsets;
@@ -71,7 +70,7 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   const CountTableLayout table{receiver.shape.n_ranks, receiver.shape.n_experts + first_group};
   std::vector<std::vector<uint64_t>> cells;
   for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
-    // A rank tells all others, not itself.
+    // A rank signals all others, not itself.
     const int told_rank = src_rank != rank ? rank : (rank + 1) % n_ranks();
     uint64_t* told = impl_->state(told_rank).memory.count_table.as<uint64_t>();
     cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));

@@ -5,8 +5,8 @@
 namespace switchyard {
 namespace {
 
-// Joins the begin and the end of each role, which one thread wrote in turn. A role whose end found no room
-// ends with the last thing that did.
+// Joins the begin and the end of each role, which one thread wrote alternately. A role whose end found no
+// room ends with the last event that did.
 std::vector<TraceEvent> join_roles(const std::vector<TraceEvent>& recorded) {
   std::vector<TraceEvent> events;
   std::vector<size_t> open;

@@ -20,7 +20,7 @@ using reference::AttentionCase;
 using reference::AttentionDifference;
 using reference::AttentionHarness;
 
-// Products the reference is given at most; of larger batches it looks at every n-th row.
+// The most products that the reference computes; of larger batches it computes every n-th row.
 constexpr double kMaxReferenceProducts = 2e9;
 
 struct Report {
@@ -37,7 +37,7 @@ struct Report {
   bool verified() const { return difference.first_bad.empty(); }
 };
 
-// The batch, the reference's copy, and on the host the emulator's too.
+// Counts the batch, the reference's copy, and on the host the emulator's too.
 double host_bytes(const AttentionCase& attention_case, Target target) {
   const double bytes = 4.0 * static_cast<double>(attention_case.total_queries()) * attention_case.num_heads *
                            attention_case.head_dim +

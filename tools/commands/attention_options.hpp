@@ -22,9 +22,9 @@ struct AttentionOptions {
 // --scheduler and --order: one of the list each, or, where the value is automatic, that as well.
 Option add_scheduler_option(Command& command, TileSchedulerKind& kind);
 Option add_order_option(Command& command, MHASchedule& order);
-// --target, and everything of the case.
+// Adds --target, and all options of the case.
 void add_attention_options(Command& command, AttentionOptions& options);
-// What no flag alone can get wrong; fills in the case.
+// Checks what involves more than one flag; fills in the case.
 Status finish_attention_options(AttentionOptions& options);
 
 }  // namespace switchyard::tools

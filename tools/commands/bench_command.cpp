@@ -108,7 +108,7 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
   return Status();
 }
 
-// What does not fit is left out, with the reason. The limits come last, when the steps' memory is free again.
+// What does not fit is left out, with the reason. The limits come last, when the steps' memory is free.
 Status measure_size(World& world, const BenchOptions& options, Progress& progress, SizeResult& size) {
   Status status;
   for (const Protocol protocol : options.protocols())

@@ -1,6 +1,6 @@
-// A command line: commands below commands, the options of each, and the work of the one that is named. The
-// library that parses it is known to command_line.cpp only, because compiling it takes longer than all else
-// in a command.
+// A command line: commands below commands, the options of each, and the work of the one that is named. Only
+// command_line.cpp knows the library that parses it, because compiling that takes longer than the rest of a
+// command.
 #pragma once
 
 #include <algorithm>
@@ -39,13 +39,13 @@ class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
 
-  // The two cannot be given together.
+  // Declares that the two cannot be given together.
   Option& excludes(const Option& other);
-  // What the help says the default and the value are.
+  // Sets what the help says of the default and the value.
   Option& show_default(const std::string& text);
   Option& hide_default() { return show_default(""); }
   Option& show_type(const std::string& text);
-  // To be asked when the command works.
+  // May be called when the command works.
   bool is_given() const;
 
  private:
@@ -58,9 +58,9 @@ class Command {
  public:
   Command(CLI::App* app, Work* work) : app_(app), work_(work) {}
 
-  // A command below this one, which must then be given one.
+  // Adds a command below this one, which must then be given one.
   Command add_command(const std::string& name, const std::string& description);
-  // What the command does when it is the one that is named.
+  // Sets what the command does when it is the one that is named.
   void set_work(Work work);
 
   // A whole number low..high.
@@ -118,7 +118,7 @@ class Command {
   Option add_flag(const std::string& name, bool& value, const std::string& description);
 
  protected:
-  // Where a text becomes a value; an error says what is wrong with it.
+  // Converts a text to a value; an error says what is wrong with it.
   using ReadValue = std::function<Status(const std::string& text)>;
 
   Option add_value(const std::string& name, const ReadValue& read, const std::string& description);

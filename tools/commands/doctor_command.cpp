@@ -32,7 +32,7 @@ std::string version_text(int version) {
 
 double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1ull << 30); }
 
-// What automatic comes to, for worlds on both sides of where it changes its mind.
+// What automatic chooses, for worlds on both sides of where the choice changes.
 struct ProtocolExample {
   int n_ranks, max_tokens;
   ProtocolChoice choice;

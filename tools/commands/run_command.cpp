@@ -38,7 +38,7 @@ struct RunOptions {
   bool tokens_given = false;
   bool top_k_given = false;
 
-  // Whatever goes to stdout is alone there.
+  // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }
 };
 
@@ -52,7 +52,7 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
   if (options.format != TokenFormatKind::kBF16) add({"decode"});
   add({"gate_up", "silu_mul", "down"});
-  // Which protocol it will be is not known yet: a phase that does not come harms nobody.
+  // The protocol is not known yet; a phase that does not occur does no harm.
   if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
     add({"encode"});
   is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
@@ -84,7 +84,7 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
   return invalid_argument("%s: the phase in %s must be one of %s", flag, text.c_str(), all.c_str());
 }
 
-// Everything a flag can get wrong beyond its own range.
+// Checks the options beyond the range of each, and fills in what follows from them.
 Status finish_options(RunOptions& options) {
   Workload& workload = options.workload;
   if (options.routing == "uniform") {
@@ -129,7 +129,7 @@ Status finish_options(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
     return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
-  // Where the results are to go is tried before there are any.
+  // Output paths are checked before anything runs.
   SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}, {"--trace", options.trace}}));
   if (options.dump == "-")
     return invalid_argument("--dump: a dump is a folder with many files; it cannot go to stdout");
@@ -142,7 +142,7 @@ Status finish_options(RunOptions& options) {
   return check_target_option(options.target);
 }
 
-// Of each block; the first ones are kept. Also of the host's phases.
+// The events kept of each block, and of the host's phases: the first ones.
 constexpr uint32_t kMaxTraceEvents = 8192;
 
 void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
@@ -219,7 +219,7 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
   RunTrace trace{.target = report.target, .device = report.device};
   const Status status = run_each_step(options, experts, layer, progress, report, trace);
-  // A run that failed is traced as well: there it is wanted most.
+  // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
   return status.ok() ? traced : status;
 }

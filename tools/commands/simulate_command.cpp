@@ -71,7 +71,7 @@ void print_failure(const SimulateOptions& options, const Scenario& scenario, con
   std::printf("  replay it with: %s\n", replay_command(options, scenario.seed).c_str());
 }
 
-// What JSON says of a seed that was run alone, or went wrong.
+// What the JSON report says of a seed that was run alone, or failed.
 JsonObject report_of(const Scenario& scenario, const SimulationResult& result) {
   JsonObject json;
   json.add("seed", scenario.seed)
@@ -110,7 +110,7 @@ Result<ExitCode> replay(const SimulateOptions& options) {
   return write_json(options, json, is_replayed && result.difference.empty() ? kVerified : kNotVerified);
 }
 
-// All seeds, shared among the cores. Each has a world of its own.
+// Runs all seeds, shared among the cores. Each has a world of its own.
 Result<ExitCode> run_seeds(const SimulateOptions& options) {
   Progress progress(static_cast<int>(options.num_seeds));
   std::atomic<uint64_t> next = 0, num_failed = 0;

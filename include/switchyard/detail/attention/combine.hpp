@@ -1,5 +1,5 @@
-// Puts together what the splits of a decoding launch found, and plans the order of a ragged batch: the small
-// kernels after and before the large one.
+// The small kernels after and before the large one: they combine what the splits of a decoding launch found,
+// and plan the order of a ragged batch.
 #pragma once
 
 #include "switchyard/detail/attention/params.hpp"
@@ -8,8 +8,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A warp per row and head of the output. Splits that saw no key have an lse of minus infinity, and weigh
-// nothing.
+// A warp handles a row and head of the output. Splits that saw no key have an lse of minus infinity, and so a
+// weight of 0.
 class CombineSplits {
  public:
   SWITCHYARD_DEVICE explicit CombineSplits(const CombineSplitsParams& params) : params_(params) {}

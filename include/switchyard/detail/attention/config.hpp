@@ -1,5 +1,5 @@
-// An attention kernel as a type: what it computes with is known when it is compiled. The numbers are those of
-// its tuning.
+// An attention kernel as a type: what it computes with is known at compile time. The numbers are those of its
+// tuning.
 #pragma once
 
 #include "switchyard/detail/attention/tuning.hpp"
@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Warps of the first warpgroup; the other warpgroups consume.
+// These are warps of the first warpgroup; the other warpgroups consume.
 inline constexpr int kProducerWarp = 0;
 inline constexpr int kPlannerWarp = 1;
 

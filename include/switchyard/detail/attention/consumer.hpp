@@ -1,6 +1,6 @@
-// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a block
-// of keys before the sums of the block in front of it, so that the matrix unit works while it exponentiates;
-// and consumers ping-pong, so that one exponentiates while another multiplies.
+// A consumer of an attention block: a warpgroup with 64 rows of every tile. It starts the scores of a key
+// block before the sums of the previous one, so that the matrix unit works while it exponentiates; and
+// consumers ping-pong, so that one exponentiates while another multiplies.
 #pragma once
 
 #include "switchyard/detail/attention/kernel_params.hpp"
@@ -24,8 +24,8 @@ class AttentionConsumer {
         consumer_idx_(consumer_idx),
         math_(params.settings.scale_log2) {}
 
-  // With two stages of queries a tile's first scores are started before the output of the one before it is
-  // stored, and run meanwhile.
+  // With two stages of queries a tile's first scores are started before the previous tile's output is stored,
+  // and are in flight meanwhile.
   SWITCHYARD_DEVICE void run() {
     if (Config::kPingPongs && consumer_idx_ == Config::kNumConsumers - 1) pass_ping_pong();
     bool is_last = !find_next_tile();
@@ -80,7 +80,7 @@ class AttentionConsumer {
     if (target::lane_idx() == 0) empty.arrive();
   }
 
-  // When somebody wants to know: when this block began a tile, and when it had stored it.
+  // Notes when this block began a tile, or had stored it, if the caller wants tile_times.
   SWITCHYARD_DEVICE void note_time(int which) const {
     if (settings_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
     uint64_t* times = settings_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
@@ -88,7 +88,7 @@ class AttentionConsumer {
     target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
   }
 
-  // Read anew where it is needed: registers are scarce.
+  // The field is read again wherever it is needed: registers are scarce.
   template <typename T>
   SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
     return target::ld(&(shared_.tiles[tile_idx_].*field));
@@ -130,8 +130,8 @@ class AttentionConsumer {
     start_sums(num_keys);
   }
 
-  // One thing after the other: the other consumers of the multiprocessor work meanwhile. The last block's
-  // values are left to be released.
+  // Attends in sequence: the other consumers of the multiprocessor work meanwhile. The last block's values
+  // are not released yet.
   SWITCHYARD_DEVICE void attend_in_steps() {
     math_.begin();
     const int first_block = tile(&AttentionTile::first_block);
@@ -159,7 +159,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
     return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
   }
-  // Of the queries of the tile at work; queries_ is one ahead.
+  // The stage of the current tile's queries; queries_ is one ahead.
   SWITCHYARD_DEVICE uint32_t stage_in_use() const {
     return Config::kNumQueryStages > 1 ? queries_.stage() ^ 1 : 0;
   }
@@ -167,8 +167,8 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE BlocksSeen blocks_seen(uint32_t tile_idx) const {
     return target::ld(&shared_.blocks_seen[tile_idx][consumer_idx_]);
   }
-  // Waits for a tile and for the first keys of it that this consumer sees; false: it is the one that says
-  // that no more will come.
+  // Waits for a tile and for the first of its keys that this consumer sees. Returns false if it is the tile
+  // that says that no more will come.
   SWITCHYARD_DEVICE bool find_next_tile() {
     // acquire MM-18: the tile and its queries; pairs with the release in the producer's load_queries()
     wait_for_phase(shared_.queries_full[queries_.stage()], queries_.parity());
@@ -184,8 +184,8 @@ class AttentionConsumer {
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
-  // Of the next tile. Always, even of what is there when no tile is: scores that run on one way only would
-  // cost all of them a wait.
+  // Starts the next tile's scores unconditionally, on stale data if there is no tile: a conditional wgmma
+  // would serialise all of them.
   SWITCHYARD_DEVICE void start_scores() {
     const unsigned char *queries = queries_at(queries_.stage()), *keys = shared_.keys[keys_.stage()];
     if constexpr (Config::kPartKeys == Config::kTileKeys)
@@ -194,7 +194,7 @@ class AttentionConsumer {
       math_.start_scores_of_part(queries, keys, blocks_seen(tile_idx_).num_last_keys);
   }
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
-  // Of the block's first num_keys keys at least.
+  // Starts the sums of at least the block's first num_keys keys.
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
     // acquire MM-20: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
@@ -208,8 +208,8 @@ class AttentionConsumer {
     release(shared_.values_empty[values_.stage()]);
     values_.advance();
   }
-  // Of the tile's last blocks, whose keys find_next_tile() passed over. The ping-pong goes on all the same:
-  // every consumer takes part in it once per block.
+  // Skips the values of the tile's last blocks, whose keys find_next_tile() skipped. The consumer still takes
+  // part in the ping-pong, as every consumer does once per block.
   SWITCHYARD_DEVICE void pass_over_values(const BlocksSeen& seen) {
     zero_masked_values(seen.end_block + seen.num_unseen - 1);
     for (int i = 0; i < seen.num_unseen; ++i) {
@@ -220,8 +220,8 @@ class AttentionConsumer {
       release_values();
     }
   }
-  // The last block of a sequence holds rows of the next one. Their weights are 0, but 0 x NaN is NaN: their
-  // values become 0 before any consumer uses them.
+  // A sequence's last block holds rows of the next sequence. Their weights are 0, but 0 x NaN is NaN: their
+  // values are set to 0 before any consumer uses them.
   SWITCHYARD_DEVICE void zero_masked_values(int block) {
     const int num_left = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if (num_left >= Config::kTileKeys) return;
@@ -242,14 +242,14 @@ class AttentionConsumer {
     target::named_barrier_sync(kConsumersBarrier, kNumThreads);
   }
 
-  // Of a block with so many keys, those that the sums look at.
+  // Returns how many keys the sums of a block with num_keys keys read: whole parts.
   SWITCHYARD_DEVICE static int num_used_of(int num_keys) {
     constexpr int kPart = Config::kPartKeys;
     const int num_used = num_keys <= kPart ? kPart : (num_keys - 1) / kPart * kPart + kPart;
     return num_used < Config::kTileKeys ? num_used : Config::kTileKeys;
   }
 
-  // Keys that the rows of this tile do not all see.
+  // Masks keys that not all rows of this tile see.
   SWITCHYARD_DEVICE void mask_end(int block) {
     const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if constexpr (!Config::kIsMasked) return math_.mask_from([&](int) { return num_keys; });
@@ -261,7 +261,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void mask_begin(int block) {
     math_.mask_before([&](int row) { return position_of(row, block) - settings_.window_left; });
   }
-  // Of a row of this consumer among the keys, counted from the first one of the block.
+  // The position of a row of this consumer among the keys, counted from the block's first key.
   SWITCHYARD_DEVICE int position_of(int row, int block) const {
     return tile(&AttentionTile::first_position) + token_of(consumer_idx_ * kWarpgroupRows + row) -
            block * Config::kTileKeys;
@@ -271,7 +271,7 @@ class AttentionConsumer {
     if constexpr (!Config::kIsDecode) return row_in_tile;
     return row_in_tile / static_cast<int>(settings_.heads_per_tile);
   }
-  // Where the rows of the tile at work go, read once: a read of shared memory for each of them is slow.
+  // Where the rows of the current tile go, read once: reading shared memory for each of them is slow.
   struct OutputRows {
     int64_t first_output_idx;  // of the tile's first row among all rows and heads
     int num_tokens;
@@ -281,7 +281,7 @@ class AttentionConsumer {
                 tile(&AttentionTile::first_head),
             static_cast<int>(tile(&AttentionTile::num_tokens))};
   }
-  // The index of a row of the tile among all rows and heads of the output; -1: the row is not there.
+  // The index of a row of the tile among all rows and heads of the output; -1 if there is no such row.
   SWITCHYARD_DEVICE int64_t output_idx_of(const OutputRows& rows, int row_in_tile) const {
     const int token = token_of(row_in_tile);
     if (token >= rows.num_tokens) return -1;
@@ -322,7 +322,7 @@ class AttentionConsumer {
   const int consumer_idx_;
   WarpgroupMath<Config> math_;
   StageCursor<Config::kNumQueryStages> queries_;
-  uint32_t tile_idx_ = kNumTiles - 1;  // of the tile at work
+  uint32_t tile_idx_ = kNumTiles - 1;  // of the current tile
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };
 

@@ -1,5 +1,5 @@
-// What one consumer computes, on the CPU: the same steps as warpgroup_math.cuh in plain loops, half of a
-// warp's lanes with a row each. What is started there has ended here when the call returns.
+// What one consumer computes, on the CPU: the same steps as warpgroup_math.cuh in plain loops, where half of
+// a warp's lanes have a row each. What is in flight there is complete here when the call returns.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ class WarpgroupMath {
   void start_scores(const unsigned char* queries, const unsigned char* keys) {
     start_scores_of_part(queries, keys, Config::kTileKeys);
   }
-  // Of the block's first num_keys keys at least; the other scores are to be masked.
+  // Computes the scores of at least the block's first num_keys keys; the others must be masked.
   void start_scores_of_part(const unsigned char* queries, const unsigned char* keys, int num_keys) {
     if (!has_row()) return;
     for (float& score : scores_) score = std::numeric_limits<float>::quiet_NaN();  // if it is not
@@ -40,7 +40,7 @@ class WarpgroupMath {
       scores_[key] = sum;
     }
   }
-  // Of the block's first num_keys keys at least; the others' weights are 0.
+  // Adds the values of at least the block's first num_keys keys; the others' weights are 0.
   void start_sums(const unsigned char* values, int num_keys) {
     if (!has_row()) return;
     for (int key = 0; key < end_of_parts(num_keys); ++key)
@@ -55,8 +55,8 @@ class WarpgroupMath {
   template <int kPending>
   void wait_sums() {}
 
-  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
-  // first.
+  // Masks the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
+  // first key.
   template <typename EndOf>
   void mask_from(EndOf end_of) {
     if (!has_row()) return;

@@ -1,5 +1,5 @@
-// The persistent attention kernel: a planner and a producer, a warp each, and the consumers, each with
-// registers after its needs.
+// The persistent attention kernel: a planner and a producer, a warp each, and the consumers, each with as
+// many registers as it needs.
 #pragma once
 
 #include "switchyard/detail/attention/consumer.hpp"

@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-// Where the keys of a sequence lie. Row offsets; or one length for all; or pages, with lengths of their own.
+// Where the keys of a sequence lie: by row offsets, or one length for all, or pages with their own lengths.
 struct KeyLayout {
   const uint32_t* row_offsets = nullptr;  // [batch_size + 1]
   const uint32_t* lengths = nullptr;      // [batch_size]; null: by row offsets, or max_seq_len
@@ -45,7 +45,7 @@ struct AttentionSettings {
   uint64_t* tile_times = nullptr;  // null, or for each tile of the regular grid: begin, end, block
 };
 
-// The small kernel after a launch with several splits.
+// The parameters of the small kernel after a launch with several splits.
 struct CombineSplitsParams {
   const float* partial_output;  // [split][output][head_dim], an output for each row and head
   const float* partial_lse;     // [split][output]
@@ -60,7 +60,7 @@ struct CombineSplitsParams {
   uint32_t head_dim;  // a multiple of 64
 };
 
-// The small kernel before a launch with ragged sequences.
+// The parameters of the small kernel before a launch with ragged sequences.
 struct PlanTilesParams {
   const uint32_t* row_offsets;
   uint32_t batch_size;

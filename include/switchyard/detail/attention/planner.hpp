@@ -1,5 +1,5 @@
-// The planner of an attention block: one warp that asks the scheduler for tiles and says what each of them
-// needs, ahead of the producer, so that nobody waits for the queue or for divisions.
+// The planner of an attention block: one warp that asks the scheduler for tiles and computes what each of
+// them needs, ahead of the producer, so that no other role waits for the queue or for divisions.
 #pragma once
 
 #include "switchyard/detail/attention/shared.hpp"
@@ -8,7 +8,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Who asks the queue is its producer: the planner's warp.
+// To the queue the planner's warp is the producer.
 using PlannerEnvironment =
     BlockEnvironment<ProducerThreads{.first_producer_thread = kPlannerWarp * kWarpSize}>;
 
@@ -40,7 +40,7 @@ class AttentionPlanner {
     target::st(plan, tile);
     SWITCHYARD_ROLLED
     for (int consumer_idx = 0; consumer_idx < Config::kNumConsumers; ++consumer_idx) {
-      // The tile is read again for each: registers are scarce.
+      // The tile is read again for each consumer: registers are scarce.
       const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), settings_, consumer_idx);
       target::st(&blocks_seen[consumer_idx], seen);
     }

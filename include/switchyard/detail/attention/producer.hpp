@@ -1,5 +1,5 @@
-// The producer of an attention block: one warp that takes the planner's tiles and starts the loads of their
-// queries, keys and values, as far ahead of the consumers as there are stages.
+// The producer of an attention block: one warp that takes the planner's tiles and prefetches their queries,
+// keys and values, as far ahead of the consumers as there are stages.
 #pragma once
 
 #include "switchyard/detail/attention/kernel_params.hpp"
@@ -13,8 +13,8 @@ class AttentionProducer {
   SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
       : params_(params), settings_(params.settings), shared_(shared) {}
 
-  // Keys are needed one block ahead of values, also from one tile to the next: where there is a stage for its
-  // queries, the next tile and its first keys come before the last values of this one.
+  // Keys are needed one block ahead of values, also from one tile to the next: if there is a stage for its
+  // queries, the next tile and its first keys are loaded before the last values of this one.
   SWITCHYARD_DEVICE void run() {
     bool has_tile = begin_next();
     while (has_tile) {
@@ -41,7 +41,8 @@ class AttentionProducer {
     if (target::lane_idx() == 0) shared_.plan_empty.arrive();
   }
 
-  // The planner's next tile, and its queries. False: there are no more tiles, and the consumers will know.
+  // Takes the planner's next tile and loads its queries. Returns false if there are no more tiles, after it
+  // has told the consumers.
   SWITCHYARD_DEVICE bool publish_next() {
     const uint32_t stage = queries_.stage();
     // acquire MM-19: the consumers have read the queries of this stage; pairs with their release()
@@ -105,7 +106,7 @@ class AttentionProducer {
                           panel * kPanelColumns, kv_head, row, full[stage], CacheHint::kKeep);
   }
 
-  // A load for as many rows as lie together.
+  // Starts one load for as many rows as are contiguous.
   SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
                                     unsigned char* rows, target::TransferBarrier& full) {
     // release MM-20: as in load()
@@ -124,8 +125,8 @@ class AttentionProducer {
     }
   }
 
-  // Pages past the end of the sequence have no page: the rows of its first page are loaded, and masked. A
-  // tile that sees no key gets rows past the end of all: zeros, which cost no memory traffic.
+  // Past the end of the sequence there are no pages: rows of its first page are loaded there, and masked. A
+  // tile that sees no key gets rows past the end of the tensor: zeros, which cost no memory traffic.
   SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
     const KeyLayout& keys = settings_.keys;
     const uint32_t num_keys = static_cast<uint32_t>(target::ld(&tile.num_keys));

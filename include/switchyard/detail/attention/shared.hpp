@@ -1,4 +1,4 @@
-// The shared memory of an attention block: tiles of queries, keys and values, and the barriers by which
+// The shared memory of an attention block: stages of queries, keys and values, and the barriers by which
 // planner, producer and consumers hand them to each other.
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A tile's queries are given back before its output is stored: the one after the next may be published while
-// consumers still read the first, and the planner be asked for the one after that.
+// A tile's queries are released before its output is stored: the tile after the next may be published while
+// consumers still read the first, and the planner may be asked for the one after that.
 inline constexpr int kNumTiles = 4;
 
-// Tiles come first: they want the largest alignment.
+// The stages come first: they need the largest alignment.
 template <typename Config>
 struct AttentionShared {
   using Bytes = unsigned char;

@@ -1,4 +1,4 @@
-// One tile of work as the roles of a block tell it to each other.
+// One tile of work, as the roles of a block describe it to each other.
 #pragma once
 
 #include "switchyard/detail/attention/config.hpp"
@@ -6,9 +6,8 @@
 
 namespace switchyard {
 
-// Blocks of keys as one consumer sees them: from end_block on none of its rows sees a key, and of blocks
-// first_plain_block .. end_plain_block - 1 every row sees every key.
-// Read at once, with every tile.
+// The key blocks that one consumer sees: from end_block on none of its rows sees a key, and in blocks
+// first_plain_block .. end_plain_block - 1 every row sees every key. The struct is read whole, once per tile.
 struct alignas(16) BlocksSeen {
   int32_t end_block;
   int32_t first_plain_block;
@@ -32,7 +31,7 @@ struct AttentionTile {
   uint32_t grid_idx;  // the tile's index in the regular grid, for tile_times
 };
 
-// Of the blocks of a tile, what one consumer sees.
+// Returns what one consumer sees of the blocks of a tile.
 template <typename Config>
 SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const AttentionSettings& settings,
                                           int consumer_idx) {
@@ -52,8 +51,8 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
     end_seen = first_position + settings.window_right + 1;
   if (settings.window_left < kNoWindow && last_position > settings.window_left)
     first_seen = last_position - settings.window_left;
-  // Every consumer has a block. And it passes over no more than it can while it still holds the last values
-  // of the tile before: the keys of a third would wait for values that wait for their stage.
+  // Every consumer has at least one key block and skips at most two: skipping a third while it holds the last
+  // values of the previous tile would deadlock on the value stages.
   constexpr int32_t kMaxUnseen = 2;
   BlocksSeen seen;
   seen.end_block = end_key < 0 ? 0 : (end_key + kTileKeys - 1) / kTileKeys;
@@ -67,7 +66,7 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
   return seen;
 }
 
-// Which keys a tile works on.
+// Finds the key blocks that a tile works on.
 template <typename Config>
 SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionSettings& settings, int32_t num_keys) {
   constexpr int32_t kTileKeys = Config::kTileKeys;
@@ -87,7 +86,7 @@ SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionSettings& set
   tile.first_block = first_key / kTileKeys;
   tile.end_block = (end_key + kTileKeys - 1) / kTileKeys;
   if (end_key <= first_key) {
-    // Rows that see nothing: one block, of which nothing is seen, so that every tile has one.
+    // Rows that see nothing get one fully masked block, so that every tile has one.
     tile.num_keys = 0;
     tile.first_block = 0;
     tile.end_block = 1;

@@ -7,8 +7,8 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // The producer is `num_producer_threads` threads from `first_producer_thread` on: whole warps, or one thread
-// that needs no barrier (MHASchedulerSynchronization::NONE). More than one warp meets at named barrier
-// `producer_barrier`.
+// that needs no barrier (MHASchedulerSynchronization::NONE). A producer of more than one warp meets at named
+// barrier `producer_barrier`.
 struct ProducerThreads {
   int first_producer_thread = 0;
   int num_producer_threads = kWarpSize;
@@ -24,7 +24,7 @@ struct BlockEnvironment {
   SWITCHYARD_DEVICE uint32_t increment_wrapping(uint32_t* word, uint32_t last) const {
     return target::atomic_inc_wrap_relaxed_device(word, last);
   }
-  // Ordered by the barriers below, or by those of the kernel's pipeline.
+  // These accesses are ordered by the barriers below, or by those of the kernel's pipeline.
   SWITCHYARD_DEVICE void publish(uint32_t* slot, uint32_t value) const { target::st(slot, value); }
   SWITCHYARD_DEVICE uint32_t receive(const uint32_t* slot) const { return target::ld(slot); }
   SWITCHYARD_DEVICE void sync_producer() const {

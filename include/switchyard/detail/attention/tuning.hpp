@@ -24,26 +24,26 @@ constexpr const char* to_string(AttentionKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// One kernel. A block is a warpgroup that plans and loads, and those that consume.
+// One kernel. A block is one warpgroup that plans and loads, and others that consume.
 struct AttentionTuning {
   int head_dim = 0;
   AttentionKind kind = AttentionKind::kFull;
   int num_consumers = 0;  // warpgroups, 64 rows of a tile each; more than two ping-pong at the matrix unit
   int tile_keys = 0;      // of a key block
   // Parts of a tile's last key block that no row sees are left out of its products. Not where scores are
-  // started early, or beside the code of masks: the assembler makes all products wait for each other then.
+  // started early, or beside the code of masks: there the assembler would serialise all products.
   int part_keys = 0;
-  // A second block works while the first one begins or ends a tile; two have no registers to run the scores
-  // of one key block beside the sums of the one before it.
+  // A second block works while the first one begins or ends a tile; two blocks have no registers to keep the
+  // scores of one key block in flight beside the sums of the previous one.
   int blocks_per_multiprocessor = 0;
   int num_query_stages = 0;  // two let the next tile's queries come early
   int num_key_stages = 0;
-  // When so many key blocks are left to load the planner is asked for the next tile: early enough that it is
-  // there in time, and late enough that a block does not take from the queue what another could begin sooner.
-  // Small key blocks are worked on in half the time.
+  // When so many key blocks are left to load the planner is asked for the next tile: early enough that it
+  // arrives in time, and late enough that a block does not take from the queue what another could begin
+  // sooner. Small key blocks take half the time.
   int blocks_ahead = 0;
-  // Together no more than a block of so many threads is launched with: 168 each of 3 warpgroups, 128 each
-  // of 4, 80 each of 2 x 3.
+  // The registers together must not exceed what a block of so many threads is launched with: 168 each of 3
+  // warpgroups, 128 each of 4, 80 each of 2 x 3.
   int producer_registers = 0;
   int consumer_registers = 0;
 
@@ -69,14 +69,15 @@ inline constexpr AttentionTuning kAttentionTunings[] = {
     // clang-format on
 };
 
-// The kernel of a head dimension and a kind; all 0: there is none.
+// Returns the kernel of a head dimension and a kind; all 0: there is none.
 constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind) {
   for (const AttentionTuning& tuning : kAttentionTunings)
     if (tuning.head_dim == head_dim && tuning.kind == kind) return tuning;
   return {};
 }
 
-// As "128 masked: 128x128, 2+2 stages, 384 threads": rows and keys of a tile, stages of queries and of keys.
+// Formats as "128 masked: 128x128, 2+2 stages, 384 threads": rows and keys of a tile, stages of queries and
+// of keys.
 inline std::string to_string(const AttentionTuning& tuning) {
   return std::to_string(tuning.head_dim) + " " + to_string(tuning.kind) + ": " +
          std::to_string(tuning.tile_rows()) + "x" + std::to_string(tuning.tile_keys) +
@@ -88,7 +89,7 @@ inline std::string to_string(const AttentionTuning& tuning) {
               : "");
 }
 
-// By which a launch is chosen (runtime/attention_choice.hpp).
+// The limits by which a launch is chosen (runtime/attention_choice.hpp).
 struct AttentionLimits {
   int max_decode_tokens = 16;  // queries of a sequence that are decoded
   int max_short_len = 1024;    // queries and keys of a short sequence
@@ -104,7 +105,7 @@ struct AttentionLimits {
 };
 inline constexpr AttentionLimits kAttentionLimits;
 
-// The kind for sequences of up to so many queries and keys.
+// Returns the kind for sequences of up to so many queries and keys.
 constexpr AttentionKind kind_of_attention(int head_dim, int64_t max_query_len, int64_t max_key_len,
                                           bool is_masked) {
   constexpr AttentionLimits kLimits = kAttentionLimits;

@@ -1,6 +1,6 @@
-// What one consumer computes, on Hopper's matrix unit: 64 rows of scores from tiles in shared memory, an
-// online softmax in registers, and the weighted sum of values with the weights in registers. Products run
-// while the warpgroup does other things; start_*() begins one, wait_*() ends it.
+// What one consumer computes, on Hopper's matrix unit: 64 rows of scores from stages in shared memory, an
+// online softmax in registers, and the weighted sum of values with the weights in registers. Products are in
+// flight while the warpgroup does other work; start_*() issues one, wait_*() waits for it.
 #pragma once
 
 #include <type_traits>
@@ -19,7 +19,7 @@ class WarpgroupMath {
 
   SWITCHYARD_DEVICE explicit WarpgroupMath(float scale_log2) : scale_log2_(scale_log2) {}
 
-  // The row of the warpgroup's 64 that `half` of this thread's registers belongs to.
+  // The row among the warpgroup's 64 that `half` of this thread's registers belongs to.
   SWITCHYARD_DEVICE static int row(int half) {
     const int thread = target::thread_idx() % kWarpgroupThreads;
     return thread / kWarpSize * 16 + half * 8 + target::lane_idx() / 4;
@@ -35,36 +35,36 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] = 0;
   }
 
-  // queries: this warpgroup's 64 rows of the first panel.
+  // `queries` points to this warpgroup's 64 rows of the first panel.
   SWITCHYARD_DEVICE void start_scores(const unsigned char* queries, const unsigned char* keys) {
     target::hold_registers(scores_);
     multiply_keys<kKeys>(queries, keys);
     target::hold_registers(scores_);
   }
-  // Of the block's first num_keys keys at least; the other scores are to be masked.
+  // Starts the scores of at least the block's first num_keys keys; the others must be masked.
   SWITCHYARD_DEVICE void start_scores_of_part(const unsigned char* queries, const unsigned char* keys,
                                               int num_keys) {
     target::hold_registers(scores_);
     with_parts(num_keys, [&](auto width) {
       multiply_keys<width>(queries, keys);
-      target::matrix_wait<0>();  // else the assembler has too few registers for the ways it may have taken
+      target::matrix_wait<0>();  // else the assembler runs out of registers where the branches join
     });
     target::hold_registers(scores_);
   }
-  // Of the block's first num_keys keys at least; the others' weights are 0.
+  // Starts the sums of at least the block's first num_keys keys; the others' weights are 0.
   SWITCHYARD_DEVICE void start_sums(const unsigned char* values, int num_keys) {
     target::hold_registers(outputs_);
     target::hold_registers(weights_);
     with_parts(num_keys, [&](auto width) { multiply_values<width>(values); });
     target::hold_registers(outputs_);
   }
-  // With kPending 1 the sums that were started after the scores may go on.
+  // With kPending 1 the sums that were started after the scores may stay in flight.
   template <int kPending>
   SWITCHYARD_DEVICE void wait_scores() {
     target::matrix_wait<kPending>();
     target::hold_registers(scores_);
   }
-  // With kPending 1 the scores that were started after the sums may go on.
+  // With kPending 1 the scores that were started after the sums may stay in flight.
   template <int kPending>
   SWITCHYARD_DEVICE void wait_sums() {
     target::matrix_wait<kPending>();
@@ -72,8 +72,8 @@ class WarpgroupMath {
     target::hold_registers(weights_);
   }
 
-  // Forgets the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
-  // first.
+  // Masks the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
+  // first key.
   template <typename EndOf>
   SWITCHYARD_DEVICE void mask_from(EndOf end_of) {
     mask_if(end_of, [](int column, int end) { return column >= end; });
@@ -83,12 +83,12 @@ class WarpgroupMath {
     mask_if(first_of, [](int column, int first) { return column < first; });
   }
 
-  // Turns scores into weights relative to the largest so far, and remembers by how much that shrank what was
-  // summed before.
+  // Turns scores into weights relative to the largest score so far, and keeps the factor by which the
+  // previous sums shrink.
   SWITCHYARD_DEVICE void exponentiate() {
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
-      // Chains of their own, so that one instruction need not wait for the one before.
+      // Independent chains, so that an instruction need not wait for the previous one.
       float max_of_chain[kNumChains], sum_of_chain[kNumChains] = {};
       SWITCHYARD_UNROLL
       for (int chain = 0; chain < kNumChains; ++chain) max_of_chain[chain] = row_max_[half];
@@ -99,7 +99,7 @@ class WarpgroupMath {
       float max = fmaxf(fmaxf(max_of_chain[0], max_of_chain[1]), fmaxf(max_of_chain[2], max_of_chain[3]));
       max = fmaxf(max, target::shuffle_xor(max, 1));
       max = fmaxf(max, target::shuffle_xor(max, 2));
-      // A row that has seen no key yet: any finite number will do.
+      // A row that has seen no key yet may use any finite number.
       const float scaled_max = max == kMinusInfinity ? 0.0f : max * scale_log2_;
       shrink_[half] =
           max == row_max_[half] ? 1.0f : target::exp2_approx(row_max_[half] * scale_log2_ - scaled_max);
@@ -144,8 +144,8 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= factor[i / 2 % 2];
   }
 
-  // The rows as bf16: address_of(row) is where a row goes, or null. Four lanes have a row's
-  // columns pair by pair; they exchange them until each has eight neighbours.
+  // Stores the rows as bf16: address_of(row) is where a row goes, or null. Four lanes have a row's columns
+  // pair by pair; they exchange them until each has eight neighbouring columns.
   template <typename AddressOf>
   SWITCHYARD_DEVICE void store_rows_of(AddressOf address_of) const {
     const int lane_in_row = target::lane_idx() % 4;
@@ -165,7 +165,7 @@ class WarpgroupMath {
       }
     }
   }
-  // address_of(row): where this row's fp32 values go, or null.
+  // Stores the rows as fp32: address_of(row) is where a row goes, or null.
   template <typename AddressOf>
   SWITCHYARD_DEVICE void store_floats(AddressOf address_of) const {
     SWITCHYARD_UNROLL
@@ -185,7 +185,7 @@ class WarpgroupMath {
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
   static constexpr float kLn2 = 0.69314718055994531f;
 
-  // Calls multiply with a constant: the fewest whole parts that hold num_keys keys, or the block.
+  // Calls multiply with a constant: the fewest whole parts that hold num_keys keys, or the whole block.
   template <typename Multiply>
   SWITCHYARD_DEVICE static void with_parts(int num_keys, Multiply multiply) {
     constexpr int kPart = Config::kPartKeys;
@@ -222,7 +222,7 @@ class WarpgroupMath {
     target::matrix_commit();
   }
 
-  // Some columns at a time: most of a block's are seen by all rows of a warp.
+  // Handles kAtOnce columns at a time: most of a block's columns are seen by all rows of a warp.
   template <typename LimitOf, typename IsMasked>
   SWITCHYARD_DEVICE void mask_if(LimitOf limit_of, IsMasked is_masked) {
     constexpr int kAtOnce = kKeys % 32 == 0 ? 32 : 40;

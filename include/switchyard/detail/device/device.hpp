@@ -1,5 +1,5 @@
-// A place where a rank's memory and streams live: the emulator, or one GPU. Memory of one device of a world
-// can be stored to by every other device of it.
+// Where a rank's memory and streams live: the emulator, or one GPU. Every device of a world can store to the
+// memory of every other.
 #pragma once
 
 #include <memory>
@@ -25,40 +25,41 @@ class Device {
 
   virtual Target target() const = 0;
   virtual std::string name() const = 0;
-  // Makes the device current for the calling thread while the scope lives. Every launch needs it;
+  // Makes the device current for the calling thread during the scope's lifetime. Every launch needs it;
   // Rank::launch() does it.
   virtual DeviceScope activate() = 0;
   virtual int num_multiprocessors() const = 0;
-  // The emulator's simulated mode: what tells one run from another, and the last things the stream's threads
-  // did, a line each. Nothing elsewhere.
+  // The emulator's simulated mode: what tells one run from another, and the last actions of the stream's
+  // threads, a line each. Other devices return nothing.
   virtual uint64_t trace_hash() const { return 0; }
   virtual std::string recent_events(StreamHandle) const { return ""; }
 
-  // Zeroed memory, aligned to 256 bytes.
+  // Returns zeroed memory, aligned to 256 bytes.
   virtual Result<void*> allocate(uint64_t bytes) = 0;
   virtual void deallocate(void* memory) = 0;
-  // The same for memory that only this stream uses, without a wait of the host: it is freed when what is on
-  // the stream has ended. The stream may be waiting for a launch that the caller has yet to make.
+  // The same for memory that only this stream uses, without a wait of the host: it is freed when everything
+  // enqueued on the stream has ended. The stream may be waiting for a launch that the caller has yet to make.
   virtual Result<void*> allocate_for(StreamHandle stream, uint64_t bytes) = 0;
   virtual void deallocate_behind(StreamHandle stream, void* memory) = 0;
-  // Zeroed memory that the host can read while kernels run.
+  // Returns zeroed memory that the host can read while kernels run.
   virtual Result<void*> allocate_host_visible(uint64_t bytes) = 0;
   virtual void deallocate_host_visible(void* memory) = 0;
 
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
-  // Returns when everything enqueued on the stream has ended. An error on a stream that is being recorded, as
-  // are copy and fill: a recording holds launches only.
+  // Returns when everything enqueued on the stream has ended. This is an error on a stream that is being
+  // recorded, as are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
   // Returns when nothing that was launched on the stream runs any more, however it ended, also while the
   // stream is being recorded. Owners of memory call it before they free it.
   virtual void drain(StreamHandle stream) = 0;
-  // After what is on the stream; done when they return. Either side of a copy may be host memory.
+  // These run after what is on the stream, and are complete when they return. Either side of a copy may be
+  // host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
 
   // From now on launches on these streams, of this and other devices of the world, are recorded instead of
-  // run. The first stream is this device's.
+  // run. The first stream must be this device's.
   virtual Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) = 0;
 };
 
@@ -73,7 +74,7 @@ struct HostDeviceOptions {
 
 std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);
 
-// What this process can see of CUDA, for people who want to know why something does or does not run.
+// What this process can see of CUDA, for whoever asks why something does or does not run.
 struct GpuInfo {
   std::string name;
   int compute_major = 0;
@@ -92,13 +93,13 @@ CudaReport report_cuda();
 
 // GPUs that can run our kernels (Hopper, compute capability 9); none in a build without CUDA.
 int num_cuda_devices();
-// Why there are none, in words.
+// Says why there are none.
 std::string why_no_cuda();
 // One device per GPU, each able to reach the others' memory.
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices);
 
 // Memory of a device, freed with the object: behind what is then on `user`, the stream it is allocated for.
-// Without one (null) whoever owns the object waits for the kernels that use it.
+// Without one (null) the owner of the object waits for the kernels that use it.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

@@ -1,5 +1,5 @@
-// Makes a GPU current for the calling thread, and afterwards the one that was current before: the caller's
-// choice of a device is never changed behind its back.
+// Makes a GPU current for the calling thread, and restores the previous one afterwards: the caller's choice
+// of a device must not change.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,7 @@
 
 namespace switchyard {
 
-// How the current device is asked for and set: cudaGetDevice and cudaSetDevice, or what a test puts in their
-// place.
+// How the current device is queried and set: cudaGetDevice and cudaSetDevice, or a test's substitutes.
 struct CurrentDeviceCalls {
   Status (*get)(int& ordinal);
   Status (*set)(int ordinal);
@@ -17,7 +16,7 @@ struct CurrentDeviceCalls {
 
 class [[nodiscard]] DeviceScope {
  public:
-  // Of a target that has no current device.
+  // For a target that has no current device.
   DeviceScope() = default;
   DeviceScope(const CurrentDeviceCalls& calls, int ordinal) {
     int previous = 0;

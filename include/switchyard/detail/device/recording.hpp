@@ -1,4 +1,4 @@
-// Launches taken down once and repeated at will: a CUDA graph on GPUs, a list of launches on the emulator.
+// Launches recorded once and replayed at will: a CUDA graph on GPUs, a list of launches on the emulator.
 #pragma once
 
 #include <memory>
@@ -18,20 +18,20 @@ struct DeviceStream {
 
 class RecordedLaunches {
  public:
-  // Waits for the last launch(): what was recorded must not go while it runs.
+  // Waits for the last launch(): what was recorded must outlive it.
   virtual ~RecordedLaunches() = default;
 
-  // Runs everything once more, after what is on any of the recorded streams and before what comes on them
-  // later. On the emulator it returns only after the last mark.
+  // Runs everything once more, after what is on any of the recorded streams and before what is enqueued on
+  // them later. On the emulator it returns only after the last mark.
   virtual Status launch() = 0;
   virtual Status synchronize() = 0;
-  // Microseconds of the last finished launch, from each mark to the next: one value fewer than there are
-  // marks.
+  // Returns the microseconds of the last finished launch, from each mark to the next: one value fewer than
+  // there are marks.
   virtual Result<std::vector<double>> microseconds_between_marks() = 0;
 };
 
-// Under way from Device::begin_recording() until finish(). A recording that is destroyed before finish() is
-// dropped, and its streams run launches again.
+// A recording in progress, from Device::begin_recording() until finish(). One that is destroyed before
+// finish() is dropped, and its streams run launches again.
 class Recording {
  public:
   virtual ~Recording() = default;

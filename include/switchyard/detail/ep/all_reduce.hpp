@@ -1,6 +1,6 @@
-// The all-reduce that completes a step without all-to-all: every rank shows its partial sums and adds up
-// those of all ranks, in their order, in fp32, rounded once. Every rank reads all of it: one exchange of
-// signals.
+// The all-reduce that completes a step without all-to-all: every rank publishes its partial sums and adds up
+// those of all ranks, in rank order, in fp32, rounded once. Every rank reads all of them, so one exchange of
+// signals is enough.
 #pragma once
 
 #include "switchyard/detail/ep/all_reduce_params.hpp"
@@ -15,7 +15,7 @@ struct AllReduceShared {
   bool is_last_block;
 };
 
-// Nothing of its shape is fixed; the argument only tells whether it is a mutant.
+// The kernel fixes nothing of its shape; the argument only says whether it is a mutant.
 template <FixedShape Fixed>
 struct AllReduce {
   const AllReduceParams& params;
@@ -32,14 +32,14 @@ struct AllReduce {
     publish_values();
     if (!collect()) return;  // a fault: the host resets everything
     admit_successor();
-    // Its own signal says that all blocks of this rank have read the old number.
+    // This rank's own signal says that all of its blocks have read the old number.
     if (target::block_idx() == 0 && target::thread_idx() == 0)
       target::st(params.layout.num_steps(my_cells), static_cast<int32_t>(step));
     const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kReduce);
     for_each_chunk([&](int64_t chunk) { reduce(chunk); });
   }
 
-  // Eight columns of a token.
+  // A chunk is eight columns of a token.
   template <typename Work>
   SWITCHYARD_DEVICE void for_each_chunk(Work work) const {
     const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
@@ -53,7 +53,7 @@ struct AllReduce {
     return params.layout.values(params.exchanged.of_rank[rank], turn) + chunk * kColumnsPerThread;
   }
 
-  // Puts this rank's values where its peers find them; the last block tells them.
+  // Stores this rank's values where its peers read them; the last block signals them.
   SWITCHYARD_DEVICE void publish_values() {
     const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kSendRows);
     for_each_chunk([&](int64_t chunk) {
@@ -87,7 +87,7 @@ struct AllReduce {
     return sync_block_all(arrived);
   }
 
-  // Ranks that differ find out before they take anything of each other.
+  // Ranks whose numbers of tokens differ find out before they read anything of each other.
   SWITCHYARD_DEVICE bool has_as_many_tokens(int rank, uint32_t num_tokens) const {
     const uint32_t expected = static_cast<uint32_t>(params.num_tokens);
     if (!kChecked || num_tokens == expected) return true;

@@ -5,8 +5,8 @@
 
 namespace switchyard {
 
-// Values: bf16 [2][max_tokens][hidden], where steps take turns. Cells: uint64 [n_ranks], a StepCell each with
-// the number of the rank's tokens, and behind them what a rank keeps for itself.
+// Values: bf16 [2][max_tokens][hidden]; steps alternate between the two. Cells: uint64 [n_ranks], a StepCell
+// each with the number of the rank's tokens, and behind them what a rank keeps for itself.
 struct AllReduceLayout {
   int n_ranks;
   int max_tokens;
@@ -21,7 +21,7 @@ struct AllReduceLayout {
   SWITCHYARD_HD constexpr uint64_t cell_bytes() const {
     return static_cast<uint64_t>(n_ranks) * sizeof(uint64_t) + 2 * sizeof(int32_t);
   }
-  // Steps that have ended.
+  // The number of steps that have ended.
   SWITCHYARD_HD int32_t* num_steps(uint64_t* cells) const {
     return reinterpret_cast<int32_t*>(cells + n_ranks);
   }
@@ -32,8 +32,8 @@ struct AllReduceParams {
   AllReduceLayout layout;
   int32_t my_rank;
   Scope signal_scope;  // as in dispatch
-  int32_t num_tokens;  // the same on all ranks: a rank that has another number is a fault
-  bf16* values;        // [num_tokens][hidden]: partial sums, and what becomes of them
+  int32_t num_tokens;  // the same on all ranks: a rank with another number is a fault
+  bf16* values;        // [num_tokens][hidden]: partial sums in, total sums out
   RankPointers<bf16> exchanged;
   RankPointers<uint64_t> cells;
   WaitContext fault;

@@ -1,5 +1,5 @@
-// What expert rows travel as on their way back: as they are, or as blockwise fp8. A row of fp8 is an encoded
-// token, codes of e4m3, then a float scale per 128 of them, in whole lines of memory.
+// The format in which expert rows travel back: as they are, or as blockwise fp8. A row of fp8 is an encoded
+// token: e4m3 codes, then a float scale per 128 of them, in whole lines of memory.
 #pragma once
 
 #include "switchyard/detail/ep/epilogue.hpp"
@@ -8,14 +8,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A thread takes kColumns columns at a time.
+// A thread handles kColumns columns at a time.
 struct BF16CombineRows {
   static constexpr int kColumns = 8;
 
   SWITCHYARD_HD static constexpr uint32_t row_bytes(int hidden) {
     return static_cast<uint32_t>(hidden) * static_cast<uint32_t>(sizeof(bf16));
   }
-  // A row of bf16 into a message.
+  // Copies a row of bf16 into a message.
   SWITCHYARD_DEVICE static void encode(const bf16* row, std::byte* message, int hidden, int worker_idx,
                                        int num_workers) {
     target::copy_row(message, row, row_bytes(hidden), worker_idx, num_workers);
@@ -23,7 +23,7 @@ struct BF16CombineRows {
   SWITCHYARD_DEVICE static Vec16 load(const std::byte* row, int column) {
     return target::ld_16(row + static_cast<uint64_t>(column) * sizeof(bf16));
   }
-  // Of a row as it is; null: zeros.
+  // Stores columns of a row; zeros if the row is null.
   SWITCHYARD_DEVICE static void store(const std::byte* row, int, int column, bf16* output) {
     target::st_16(output + column, row != nullptr ? load(row, column) : Vec16{});
   }
@@ -44,9 +44,9 @@ struct FP8CombineRows {
   SWITCHYARD_DEVICE static const float* scales(const std::byte* row, int hidden) {
     return GroupedMessageLayout<Quantizer>{hidden}.scales(row);
   }
-  // What a row counts for in a sum, its weight times its group's scale, to 20 significant bits: times the
-  // four of a code is exact, so that a sum is rounded once, with one instruction. What could become too small
-  // for that counts as 0.
+  // A row's factor in a sum, its weight times its scale group's scale, cut to 20 significant bits: the
+  // product with the four significant bits of a code is exact, so that a sum is rounded once, with one
+  // instruction. A factor that could become too small for that counts as 0.
   SWITCHYARD_HD static constexpr float cut(float factor) {
     constexpr uint32_t kLeast = 0x03800000u;  // 2^-120
     const uint32_t bits = std::bit_cast<uint32_t>(factor);

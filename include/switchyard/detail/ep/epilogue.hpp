@@ -6,7 +6,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Columns one thread handles at a time: 16 bytes of bf16.
+// The columns that one thread handles at a time: 16 bytes of bf16.
 inline constexpr int kColumnsPerThread = 8;
 
 // An epilogue takes the router-weighted sum of a token, eight columns at a time, in fp32 before any rounding.
@@ -16,7 +16,7 @@ concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int c
   epilogue(token_idx, column, values);
 };
 
-// Rounded to bf16.
+// Rounds the sums to bf16.
 SWITCHYARD_DEVICE Vec16 pack_bf16(const float* values) {
   Vec16 packed;
   SWITCHYARD_UNROLL
@@ -37,12 +37,13 @@ struct StoreWeighted {
 };
 static_assert(CombineEpilogue<StoreWeighted>);
 
-// Instead of an epilogue: writes [num_tokens][top_k][hidden] as it came, zeros where the id is padding.
+// Stands in place of an epilogue: rows are written as they came, [num_tokens][top_k][hidden], with zeros
+// where the id is padding.
 struct StoreUnreduced {
   bf16* output;
 };
 
-// Adds a row, weighted, eight columns of it.
+// Adds eight columns of a row, weighted.
 SWITCHYARD_DEVICE void accumulate(float (&sums)[kColumnsPerThread], const Vec16& row, float weight) {
   for (int i = 0; i < kColumnsPerThread; ++i) {
     const uint16_t bits = static_cast<uint16_t>(row.words[i / 2] >> (i % 2 * 16));

@@ -33,7 +33,7 @@ concept EpProtocol = requires(const BF16TokenFormat& format, const EpShape& shap
   { T::dispatch_shared_bytes(format, shape, launch) } -> std::same_as<uint64_t>;
   { T::template combine_shared_bytes<BF16CombineRows>(launch.num_threads) } -> std::same_as<uint64_t>;
 };
-// A token format that the protocol's kernels can be made for.
+// A token format for which the protocol's kernels can be compiled.
 template <typename Format, typename P>
 concept TakenBy = P::template kTakes<Format>;
 static_assert(EpProtocol<Slotted> && EpProtocol<Direct>);
@@ -43,7 +43,7 @@ using DispatchParamsOf = DispatchParams<typename P::DispatchPart, Format>;
 template <typename P, typename Epilogue>
 using CombineParamsOf = CombineParams<typename P::CombinePart, Epilogue>;
 
-// Of what both protocols have, the one that is P's.
+// Selects, of what both protocols have, P's.
 template <EpProtocol P, typename SlottedPart, typename DirectPart>
 constexpr const auto& own_part(const SlottedPart& slotted, const DirectPart& direct) {
   if constexpr (std::is_same_v<P, Slotted>)

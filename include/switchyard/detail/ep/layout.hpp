@@ -1,5 +1,5 @@
-// Where things lie in the buffers ranks exchange: each layout gives its size and its pointers. 64-bit
-// throughout.
+// Where things lie in the buffers that ranks exchange: each layout gives its size and its pointers; all of it
+// is 64-bit.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace switchyard {
 
-// A count cell while nothing has arrived ("MAX_FINITE").
+// The value of a count cell while nothing has arrived ("MAX_FINITE").
 inline constexpr uint64_t kNothingArrived = UINT64_MAX;
 
 // A padding id in a message.
 inline constexpr uint16_t kPaddingId = UINT16_MAX;
 
-// Encoded token, int32 source token index, uint16[top_k] expert ids; each part aligned to 16 bytes.
+// A message: encoded token, int32 source token index, uint16[top_k] expert ids; each aligned to 16 bytes.
 struct MessageLayout {
   uint32_t encoded_bytes;
   int top_k;
@@ -76,7 +76,7 @@ struct CombineRecvLayout {
   CheckedSize bytes() const {
     return CheckedSize(max_tokens_per_rank) * CheckedSize(top_k) * CheckedSize(msg_bytes);
   }
-  // Whether there is such a row.
+  // Returns whether there is such a row.
   SWITCHYARD_HD bool holds(int token_idx, int k) const {
     return token_idx >= 0 && token_idx < max_tokens_per_rank && k >= 0 && k < top_k;
   }

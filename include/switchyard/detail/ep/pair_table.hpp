@@ -1,6 +1,6 @@
 // Where the items (messages or rows) of each (local expert, source rank) pair begin when all pairs are laid
-// end to end: lets every warp of a launch find its share without talking to the others. And the scans that
-// both protocols turn counts into places with.
+// end to end: every warp of a launch finds its share without communication. Also the scans by which both
+// protocols turn counts into offsets.
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
@@ -9,7 +9,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What threads that scan an array together do with it: each has a run of neighbours.
+// How threads that scan an array together share it: each has a run of neighbouring elements.
 struct ScanRun {
   int begin, end;
 
@@ -20,7 +20,7 @@ struct ScanRun {
   }
 };
 
-// The sum of the values of this lane and those below it.
+// Returns the sum of the values of this lane and of those below it.
 SWITCHYARD_DEVICE uint32_t warp_inclusive_sum(uint32_t value) {
   for (int delta = 1; delta < kWarpSize; delta *= 2) {
     const uint32_t below = target::shuffle_up(value, delta);
@@ -29,8 +29,8 @@ SWITCHYARD_DEVICE uint32_t warp_inclusive_sum(uint32_t value) {
   return value;
 }
 
-// Turns values[0..count) into their exclusive prefix sums and puts the total at values[count]. By one whole
-// warp.
+// Turns values[0..count) into their exclusive prefix sums and stores the total at values[count]. Called by
+// one whole warp.
 SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
   const ScanRun run(count, target::lane_idx(), kWarpSize);
   uint32_t sum = 0;
@@ -45,17 +45,17 @@ SWITCHYARD_DEVICE void warp_exclusive_scan(uint32_t* values, int count) {
   if (target::lane_idx() == kWarpSize - 1) values[count] = inclusive;
 }
 
-// Lives in shared memory. Filled with counts first, then turned into offsets by scan().
+// This table lives in shared memory. It is filled with counts first; scan() turns them into offsets.
 struct PairTable {
   uint32_t first[kMaxExperts + 1];  // [pair]; after scan(), first[num_pairs] is the total
 
-  // By one whole warp.
+  // Called by one whole warp.
   SWITCHYARD_DEVICE void scan(int num_pairs) { warp_exclusive_scan(first, num_pairs); }
 
   SWITCHYARD_DEVICE uint32_t total(int num_pairs) const { return first[num_pairs]; }
   SWITCHYARD_DEVICE uint32_t count(int pair_idx) const { return first[pair_idx + 1] - first[pair_idx]; }
 
-  // The pair that item `item_idx` belongs to.
+  // Returns the pair that item `item_idx` belongs to.
   SWITCHYARD_DEVICE int find(uint32_t item_idx, int num_pairs) const {
     int low = 0, high = num_pairs - 1;
     while (low < high) {
@@ -69,8 +69,8 @@ struct PairTable {
   }
 };
 
-// Deals `num_items` rows to all warps of the launch; with few rows several warps share one.
-// Calls work(item_idx, worker_idx, num_workers) with the thread's place among the threads that share the row.
+// Deals `num_items` rows to all warps of the launch; with few rows several warps share one. Calls
+// work(item_idx, worker_idx, num_workers), where worker_idx numbers the threads that share the row.
 template <typename Work>
 SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
   constexpr uint32_t kMaxWarpsPerRow = 8;
@@ -85,7 +85,7 @@ SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
   for (uint32_t unit = warp; unit < num_units; unit += num_warps) {
     work(unit % num_items, static_cast<int>(unit / num_items) * kWarpSize + target::lane_idx(),
          static_cast<int>(warps_per_row) * kWarpSize);
-    if (num_units - unit <= num_warps) break;  // the next may lie beyond 32 bits
+    if (num_units - unit <= num_warps) break;  // the next unit may exceed 32 bits
   }
 }
 

@@ -16,11 +16,11 @@ struct RankPointers {
 };
 
 // What a dispatch needs whatever the protocol and the token format. dispatch_async reads the first group,
-// dispatch_wait writes the second, dispatch does both.
+// dispatch_wait writes the second, and dispatch does both.
 struct DispatchStep {
   EpShape shape;
   int32_t my_rank;
-  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
+  Scope signal_scope;  // of releases to peers: wide enough to reach them
   int32_t num_tokens;
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
@@ -37,37 +37,37 @@ struct DispatchStep {
   WaitContext fault;
 };
 
-// What a dispatch of the slotted protocol needs beside that.
+// What a dispatch of the slotted protocol needs in addition.
 struct SlottedDispatchPart {
-  std::byte* send_buf;  // DispatchSendLayout, keeps every message, for the shared expert; null: there is none
+  std::byte* send_buf;  // DispatchSendLayout: every message, for the shared expert; null: there is none
 };
 
-// And one of the direct protocol.
+// What a dispatch of the direct protocol needs in addition.
 struct DirectDispatchPart {
   RankPointers<uint64_t> count_tables;  // CountTableLayout
   RankPointers<int32_t> src_infos;      // [max_rows][2]
   uint32_t* row_of;                     // [num_tokens][top_k]: the row on the expert's owner
-  // From a rank's recv_bufs: the scales, those of its own tokens that others' dispatch_wait takes from it
-  // (ScaleSource), and where the scales of each of its rows are.
+  // Offsets into a rank's recv_bufs: its scales, those of its own tokens that the dispatch_wait of others
+  // fetches (ScaleSource), and the sources of its rows' scales.
   uint64_t scales_offset;
   uint64_t token_scales_offset;
   uint64_t scale_sources_offset;
 };
 
-// The parameters of a dispatch kernel. `Part` is the protocol's own.
+// The parameters of a dispatch kernel. `Part` is the protocol's own part.
 template <typename Part, typename Format>
 struct DispatchParams : DispatchStep, Part {
   Format format;  // holds the output tensors
 };
 
-// What a combine needs whatever the protocol and whatever becomes of the values. combine_async reads the
-// first group, combine_wait the second, combine both.
+// What a combine needs whatever the protocol and the epilogue. combine_async reads the first group,
+// combine_wait the second, and combine both.
 struct CombineStep {
   EpShape shape;
   int32_t my_rank;
-  Scope signal_scope;  // of what is released to peers: as wide as the ranks are apart
+  Scope signal_scope;  // of releases to peers: wide enough to reach them
   // [rows][hidden] of bf16: what the experts made of the dispatched rows. Direct with a quantised combine:
-  // rows as they travel.
+  // encoded rows.
   const void* expert_rows;
   const int32_t* src_info;  // [rows][2], as dispatch_wait left it
 
@@ -82,19 +82,19 @@ struct CombineStep {
   WaitContext fault;
 };
 
-// What a combine of each protocol needs beside that.
+// What a combine of each protocol needs in addition.
 struct SlottedCombinePart {};
 struct DirectCombinePart {
   const uint32_t* row_of;  // as dispatch left it
 };
 
-// The parameters of a combine kernel. `Part` is the protocol's own.
+// The parameters of a combine kernel. `Part` is the protocol's own part.
 template <typename Part, typename Epilogue>
 struct CombineParams : CombineStep, Part {
   Epilogue epilogue;
 };
 
-// The router.
+// The parameters of the router.
 struct TopkSoftmaxParams {
   int32_t num_tokens;
   int32_t n_experts;

@@ -1,6 +1,6 @@
-// The weighted sum of a token's rows in fp32, for a warp's columns at a time. Rows of bf16 come straight into
-// registers. Those of fp8 come through shared memory, by bulk copies: a lane that loads sixteen codes has
-// them and sixteen sums to keep, so that too few loads would be on their way.
+// The weighted sum of a token's rows in fp32, for a warp's columns at a time. Rows of bf16 are loaded
+// straight into registers. Rows of fp8 come through shared memory, by bulk copies: a lane that loaded sixteen
+// codes would have to keep them beside sixteen sums, so that too few loads would be in flight.
 #pragma once
 
 #include "switchyard/detail/ep/combine_rows.hpp"
@@ -9,7 +9,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Of the room behind what a combine_wait has in shared memory; in the slotted one that is TokenSources alone.
+// The alignment of the memory behind combine_wait's shared struct (slotted: TokenSources).
 inline constexpr uint64_t kRowSumAlignment = 128;
 static_assert(sizeof(TokenSources) % kRowSumAlignment == 0);
 
@@ -19,9 +19,9 @@ struct TokenRows {
   int hidden;
 };
 
-// Made by whole warps, once what the rows are read from has been acquired, with `stages` for all of them:
-// kBytesPerWarp each, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns
-// at a time.
+// Constructed by whole warps, once what the rows are read from has been acquired. `stages` has kBytesPerWarp
+// for each warp, at a multiple of kRowSumAlignment. run() calls finish(column, sums) for eight columns at a
+// time.
 template <typename Rows>
 class RowSum;
 
@@ -56,7 +56,7 @@ class RowSum<BF16CombineRows> {
     for (; first < rows.num_sources; ++first) add_rows<1>(sums, rows.sources + first, column);
   }
 
-  // All loads are under way before the first is used.
+  // All loads are in flight before the first is used.
   template <int kNumRows>
   SWITCHYARD_DEVICE static void add_rows(float (&sums)[kColumnsPerThread], const TokenSource* sources,
                                          int column) {
@@ -71,8 +71,8 @@ class RowSum<BF16CombineRows> {
 template <>
 class RowSum<FP8CombineRows> {
   using Rows = FP8CombineRows;
-  // What a warp adds at a time: sixteen columns to a lane, of up to so many rows. While it comes in, other
-  // warps add.
+  // What a warp adds at a time: sixteen columns per lane, of up to kRows rows. While its copies are in
+  // flight, other warps add.
   struct alignas(kRowSumAlignment) Stage {
     static constexpr int kRows = 8;
     static constexpr int kColumns = kWarpSize * Rows::kColumns;
@@ -104,7 +104,7 @@ class RowSum<FP8CombineRows> {
       int first_row = 0;
       do {
         add_stage(sums, rows, first_row);
-        // All have read the stage, by ordinary loads, before bulk copies write there again.
+        // All lanes have read the stage, by ordinary loads, before bulk copies overwrite it.
         target::fence_proxy_async_shared();
         target::sync_warp();
         first_row += Stage::kRows;
@@ -119,7 +119,7 @@ class RowSum<FP8CombineRows> {
   }
 
  private:
-  // Lane i starts the copies of row first_row + i: codes, and the scales of their groups.
+  // Lane i starts the copies of row first_row + i: its codes, and the scales of their scale groups.
   SWITCHYARD_DEVICE void fill(const TokenRows& rows, int first_row, int column) {
     const int lane_idx = target::lane_idx();
     if (lane_idx >= Stage::kRows) return;
@@ -134,7 +134,7 @@ class RowSum<FP8CombineRows> {
                       kScalesBytes, stage_.filled);
   }
 
-  // A lane has the factor of one row and one of the groups the warp works on.
+  // A lane has the factor of one row and one of the scale groups that the warp works on.
   SWITCHYARD_DEVICE void add_stage(float (&sums)[2][kColumnsPerThread], const TokenRows& rows,
                                    int first_row) {
     constexpr int kLanesPerGroup = kWarpSize / Stage::kGroups;
@@ -156,9 +156,8 @@ class RowSum<FP8CombineRows> {
     }
   }
 
-  // What a lane would store of its sixteen columns at a time is half of 32 bytes, the least that memory
-  // moves. So it changes parts with the lane that is this far away: together, eight lanes then store whole
-  // lines.
+  // A lane's 16-byte store would fill half of a 32-byte sector. So it exchanges parts with the lane that is
+  // kExchangeLanes away: eight lanes then store whole lines together.
   static constexpr int kExchangeLanes = 4;
   SWITCHYARD_DEVICE static bool is_upper() { return (target::lane_idx() & kExchangeLanes) != 0; }
   SWITCHYARD_DEVICE static void exchange_parts(float (&sums)[2][kColumnsPerThread]) {

@@ -22,22 +22,22 @@ struct EpShape {
   int hidden = 0;
   int max_tokens_per_rank = 0;
   int p2p_world_size = 0;  // ranks that store into each other directly
-  // Where ranks do not exchange tokens, each is a world of its own: its experts are some of the model's, ids
-  // [first_expert, first_expert + n_experts) of num_ids. 0: the ids are the experts.
+  // Where ranks do not exchange tokens, each is a world of its own: its experts are some of the model's, with
+  // ids [first_expert, first_expert + n_experts) of num_ids. 0: the ids are the experts.
   int first_expert = 0;
   int num_ids = 0;
 
   friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
 };
 
-// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is left to run
-// time.
+// What a kernel's first template argument says of the shape: `kShape`, where a field that is 0 is given at
+// run time.
 template <typename T>
 concept FixedShape = requires {
   EpShape{T::kShape};
 };
 
-// Nothing is fixed: one kernel for every shape.
+// Fixes nothing: one kernel serves every shape.
 struct RunTimeShape {
   static constexpr EpShape kShape{};
 };
@@ -48,7 +48,7 @@ struct ShapeOf {
 
   EpShape given;  // what kFixed leaves open
   int local_experts = n_experts() / n_ranks();
-  // Multiplying by 2^20 / local_experts, rounded up, divides: exact for all experts below 2^10.
+  // Multiplying by 2^20 / local_experts, rounded up, divides: this is exact for all experts below 2^10.
   uint32_t owner_factor = (kOwnerUnit - 1) / static_cast<uint32_t>(local_experts) + 1;
 
   SWITCHYARD_HD constexpr int n_ranks() const { return kFixed.n_ranks != 0 ? kFixed.n_ranks : given.n_ranks; }
@@ -67,16 +67,16 @@ struct ShapeOf {
     const int num_ids = kFixed.num_ids != 0 ? kFixed.num_ids : given.num_ids;
     return num_ids != 0 ? num_ids : n_experts();
   }
-  // An id as topk_ids may hold it.
+  // Whether topk_ids may hold this id.
   SWITCHYARD_HD constexpr bool is_id(int id) const {
     return static_cast<uint32_t>(id) + 1 <= static_cast<uint32_t>(num_ids());
   }
-  // -1: padding, or an expert that another rank looks after.
+  // Returns -1 for padding, and for an expert that lives on another rank.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
     const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
     return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
   }
-  // Its number among the model's experts.
+  // Returns the expert's number among the model's experts.
   SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + first_expert(); }
   SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
   SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const {

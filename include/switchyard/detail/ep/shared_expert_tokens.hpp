@@ -14,7 +14,7 @@ struct SharedExpertTokens {
   int32_t first_token;
   int32_t num_tokens;
 
-  // The token's row, -1 if it has none.
+  // Returns the token's row, or -1 if it has none.
   SWITCHYARD_HD constexpr int row_of(int token_idx) const {
     const int row = token_idx - first_token;
     return row >= 0 && row < num_tokens ? row : -1;

@@ -20,7 +20,7 @@ struct RoutedExpert {
   }
 };
 
-// The best expert of this lane (experts lane, lane + 32, ...) that has not been taken.
+// Returns the best expert of this lane (experts lane, lane + 32, ...) that has not been taken.
 SWITCHYARD_DEVICE RoutedExpert best_of_lane(const float* logits, int n_experts, uint32_t taken) {
   RoutedExpert best{0.0f, -1};
   for (int i = 0; i * kWarpSize + target::lane_idx() < n_experts; ++i) {
@@ -32,7 +32,7 @@ SWITCHYARD_DEVICE RoutedExpert best_of_lane(const float* logits, int n_experts, 
   return best;
 }
 
-// One warp per token, top_k rounds of a warp-wide maximum.
+// One warp handles a token, by top_k rounds of a warp-wide maximum.
 SWITCHYARD_DEVICE void route_token(const TopkSoftmaxParams& params, int token_idx) {
   const float* logits = params.logits + static_cast<int64_t>(token_idx) * params.n_experts;
   int32_t* ids = params.topk_ids + static_cast<int64_t>(token_idx) * params.top_k;

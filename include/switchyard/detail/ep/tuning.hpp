@@ -14,7 +14,7 @@ struct EpTuning {
   friend constexpr bool operator==(const EpTuning&, const EpTuning&) = default;
 };
 
-// The emulator has no multiprocessors, and a thread of it is a fiber.
+// The emulator has no multiprocessors, and each of its threads is a fiber.
 inline constexpr EpTuning kHostEpTuning = {.num_threads = 64, .num_fewer_threads = 64, .num_blocks = 4};
 inline constexpr EpTuning kCudaEpTuning = {.num_threads = 1024, .num_fewer_threads = 512, .num_blocks = 0};
 

@@ -11,12 +11,12 @@
 
 namespace switchyard {
 
-// The tensors of a launch; what one load brings is filled in by it.
+// The tensors of a launch, which fills in what one load brings.
 struct AttentionTensorShapes {
   TensorShape queries, keys, values;
 };
 
-// One kernel: for a head dimension and a kind, cut as its AttentionTuning says.
+// One kernel for a head dimension and a kind, with the tiles of its AttentionTuning.
 struct AttentionKernel {
   Status (*launch)(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
                    const AttentionSettings& settings);

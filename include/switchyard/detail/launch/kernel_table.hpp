@@ -22,7 +22,7 @@ struct DispatchCall {
   FormatTensors tensors;
 };
 
-// And of combine, combine_async or combine_wait.
+// One call of combine, combine_async or combine_wait.
 struct CombineCall {
   CombineStep step;
   SlottedCombinePart slotted;
@@ -37,7 +37,8 @@ struct DispatchKernels {
   Launch async;
   Launch wait;
   Launch fused;
-  // Blocks of these kernels, so launched, that fit on the current device at once. Loads them.
+  // Returns how many blocks of these kernels, with this launch shape, can be resident on the current device
+  // at once. Loads the kernels.
   Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
@@ -64,7 +65,7 @@ struct EpKernels {
   AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
 };
 
-// The kernels of both protocols that can trace; of formats and reductions those of bf16 only.
+// The kernels of both protocols that can trace; bf16 is their only format and reduction.
 struct TracedKernels {
   EpKernels slotted;
   EpKernels direct;
@@ -72,7 +73,7 @@ struct TracedKernels {
 
 struct KernelTable {
   // Loads the kernels below onto the current device; those of a protocol are loaded by their
-  // max_resident_blocks. CUDA else loads one when it is first launched, and to do so may wait for whatever
+  // max_resident_blocks. Otherwise CUDA loads a kernel at its first launch, and may then wait for whatever
   // runs, such as a kernel that waits for the one to be loaded.
   Status (*load)();
   EpKernels slotted;

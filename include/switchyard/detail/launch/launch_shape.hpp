@@ -6,15 +6,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What the file that includes this is compiled for.
+// The target that the including file is compiled for.
 #if defined(__CUDACC__)
 inline constexpr Target kThisTarget = Target::kCuda;
 #else
 inline constexpr Target kThisTarget = Target::kHost;
 #endif
 
-// The emulator takes any number of blocks; this one keeps a slip of the pen from taking all memory for
-// stacks.
+// The emulator takes any number of blocks; this limit keeps a typing error from taking all memory for stacks.
 inline constexpr int kMaxResidentOnHost = 4096;
 
 inline LaunchShape with_shared(LaunchShape shape, uint64_t shared_bytes) {

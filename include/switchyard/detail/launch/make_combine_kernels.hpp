@@ -65,7 +65,7 @@ inline constexpr CombineKernels kCombineKernels = {
     .max_resident_blocks = &max_resident_combine<P, Fixed, Rows, StoreWeighted, StoreUnreduced>,
 };
 
-// Have a file of their own, since they take their time to compile.
+// These have a file of their own, since they take long to compile.
 const CombineKernels& slotted_fp8_combine_kernels();
 const CombineKernels& direct_fp8_combine_kernels();
 

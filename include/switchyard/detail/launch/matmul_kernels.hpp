@@ -10,7 +10,7 @@
 
 namespace switchyard {
 
-// The tensors of a launch; what one load brings is filled in by it.
+// The tensors of a launch, which fills in what one load brings.
 struct MatmulTensorShapes {
   TensorShape rows;     // one head per row
   TensorShape weights;  // one row per expert, one head per output column

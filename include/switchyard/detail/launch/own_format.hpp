@@ -1,5 +1,5 @@
 // What the runtime must know of a token format without knowing its type: of one of the library's, or of a
-// caller's own, whose kernels come with it (own_kernels.hpp makes those).
+// caller's own, whose kernels come with it (own_kernels.hpp makes them).
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"

@@ -1,5 +1,5 @@
-// A scheduler chosen at the call, and the walk of a block through the tiles it gives. In the attention kernel
-// only the planner asks, so the choice costs a switch per tile and no kernel of its own.
+// A scheduler that is chosen at the call, and a block's walk through the tiles it gives. In the attention
+// kernel only the planner asks, so the choice costs a switch per tile and no separate kernel.
 #pragma once
 
 #include "switchyard/detail/schedule/one_thread.hpp"
@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-// Calls visit(summary) with the lengths as the launch tells them.
+// Calls visit(summary) with the lengths that the launch has.
 SWITCHYARD_NO_EXEC_CHECK
 template <typename Visit>
 SWITCHYARD_HD SWITCHYARD_FORCE_INLINE void with_summary(const TileOrderParams& params, const Visit& visit) {
@@ -36,7 +36,7 @@ struct AnyScheduler {
   }
 };
 
-// One type of scheduler, whatever the parameters name.
+// Has one type of scheduler, whatever the parameters name.
 template <typename Scheduler, TileEnvironment Environment>
 struct OnlyScheduler {
   SWITCHYARD_NO_EXEC_CHECK
@@ -48,7 +48,7 @@ struct OnlyScheduler {
   }
 };
 
-// The grid of a kind of scheduler. Neither the order nor the environment makes a difference.
+// Returns the grid of a kind of scheduler. It depends on neither the order nor the environment.
 inline GridDim grid_of(TileSchedulerKind kind, uint32_t batch_size, uint32_t max_num_prompt_tiles,
                        const MHATileShape& shape) {
   GridDim grid;
@@ -58,7 +58,7 @@ inline GridDim grid_of(TileSchedulerKind kind, uint32_t batch_size, uint32_t max
   return grid;
 }
 
-// A block's walk through its tiles, by the threads of the producer together. `Schedulers` has the scheduler.
+// A block's walk through its tiles, made by the producer's threads together. `Schedulers` has the scheduler.
 template <typename Schedulers>
 class TileWalk {
  public:
@@ -72,7 +72,7 @@ class TileWalk {
 
   SWITCHYARD_HD SWITCHYARD_FORCE_INLINE bool is_valid() const { return state_.is_valid(); }
   SWITCHYARD_HD SWITCHYARD_FORCE_INLINE const SeqInfo& seq_info() const { return seq_info_; }
-  // Goes to the first tile that is there, then to the next.
+  // Goes to the first tile that exists, then to the next.
   SWITCHYARD_HD SWITCHYARD_FORCE_INLINE void find_next() {
     if (is_first_ && seq_info_.is_valid()) {
       is_first_ = false;

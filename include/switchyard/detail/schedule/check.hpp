@@ -1,4 +1,4 @@
-// On the host, before a launch: can the tiles of a batch be counted, and have a block each?
+// Checks before a launch, on the host: can the tiles of a batch be counted, and have a block each?
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
@@ -13,7 +13,7 @@ inline Status check_tile_counts(const MHATileShape& shape, uint64_t batch_size, 
     return invalid_argument("tiles of %u rows, %u heads, %u blocks: each must be at least 1",
                             shape.tile_shape, shape.num_heads, shape.num_ctas);
   const uint64_t num_tiles = max_seq_len / shape.tile_shape + (max_seq_len % shape.tile_shape != 0);
-  // A block's last step leads past the end by as many places as there are blocks; a last tile, past its
+  // A block's last stride leads past the end by as many places as there are blocks; a last tile, past its
   // sequence.
   const CheckedSize places = CheckedSize(batch_size) * CheckedSize(shape.num_heads) * CheckedSize(num_tiles) +
                              CheckedSize(shape.num_ctas);

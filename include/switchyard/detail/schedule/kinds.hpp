@@ -68,7 +68,7 @@ constexpr const char* to_string(TileSchedulerKind kind) {
 constexpr const char* to_string(MHASchedule order) {
   return order == MHASchedule::AUTOMATIC ? "AUTOMATIC" : kOrders[static_cast<size_t>(order)].name;
 }
-// As options say it: default, rotate, lpt.
+// The order as options say it: default, rotate, lpt.
 constexpr const char* option_name(MHASchedule order) {
   return order == MHASchedule::AUTOMATIC ? "auto" : kOrders[static_cast<size_t>(order)].option;
 }

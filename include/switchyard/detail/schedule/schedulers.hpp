@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-// A name as a template argument, and followed by that of an order: "TileScheduler<LPT>".
+// The name of a scheduler as a template argument, followed by that of an order: "TileScheduler<LPT>".
 template <size_t kSize>
 struct FixedText {
   char text[kSize] = {};
@@ -29,7 +29,7 @@ struct NameWithOrder {
   static constexpr auto kValue = make();
 };
 
-// One tile per block. The grid has a block for every place of the order, and those with no tile there end.
+// One tile per block. The grid has a block for every place of the order; blocks without a tile end.
 template <MHASchedule kSchedule, TileEnvironment Environment, MHATileShape kShape = MHATileShape{}>
 class TransientScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
   using Base = TileSchedulerBase<kSchedule, Environment, kShape>;
@@ -60,8 +60,8 @@ class TransientScheduler : public TileSchedulerBase<kSchedule, Environment, kSha
   }
 };
 
-// Every block takes its index, and goes on by the number of blocks. No thread needs another to know its next
-// tile.
+// Every block begins at the place of its index and strides by the number of blocks. No thread needs another
+// to know its next tile.
 template <MHASchedule kSchedule, TileEnvironment Environment, MHATileShape kShape = MHATileShape{}>
 class TileScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
   using Base = TileSchedulerBase<kSchedule, Environment, kShape>;
@@ -82,15 +82,16 @@ class TileScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
   }
 };
 
-// Every block takes its index, and then the next one nobody has. The queue is one word of memory, 0 before
-// the first launch, and 0 again after each: max_idx blocks and tiles make max_idx increments together (every
-// place past the first ones is taken once, and every block that had one looks once in vain), and the last of
-// them wraps. So a launch can be replayed as it is; two that overlap need a queue each.
+// Every block begins at the place of its index, and then takes the next place that no block has taken. The
+// queue is one word of memory, 0 before the first launch, and 0 again after each: max_idx blocks and tiles
+// make max_idx increments together (every place past the first ones is taken once, and every block that had
+// one asks once without success), and the last of them wraps. So a launch can be replayed as it is; two that
+// overlap need a queue each.
 //
-// Only the leader of the producer asks the queue, until it has a tile that is there; it tells the index
-// through slot pipeline_idx. With sync NONE it is the whole producer. With PRODUCER the other threads of the
-// producer learn it inside advance(). In both the kernel's pipeline tells its consumers: they call
-// advance<false>() when the slot is full, and the slot is written again when they have read it. With ALL
+// Only the leader of the producer asks the queue, until it has a place that holds a tile; it publishes the
+// index in mailbox pipeline_idx. With sync NONE it is the whole producer. With PRODUCER the other threads of
+// the producer learn the index inside advance(). In both cases the kernel's pipeline tells its consumers:
+// they call advance<false>() when the mailbox is full, and it is overwritten when they have read it. With ALL
 // every thread of the block calls advance() and meets the others there.
 template <MHASchedule kSchedule, TileEnvironment Environment, MHATileShape kShape = MHATileShape{}>
 class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kShape> {
@@ -109,7 +110,7 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
             ValidLength Lengths>
   SWITCHYARD_HD OptionalReg<SeqInfo> advance(const MHATileSummary<Lengths>& summary, MHATileState& state,
                                              uint32_t pipeline_idx) const {
-    if (!state.is_valid()) return {};  // all threads know: nobody waits, and the queue is not asked again
+    if (!state.is_valid()) return {};  // all threads know it: none waits or asks the queue again
     uint32_t* slot = state.sidx_ptr + pipeline_idx;
     if constexpr (producer) {
       if (sync == MHASchedulerSynchronization::NONE || this->environment_.is_producer_leader()) {
@@ -132,7 +133,7 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
   uint32_t* gidx_ptr;  // the queue
 
  private:
-  // The next tile that is there, or the end.
+  // Returns the next place that holds a tile, or the end.
   SWITCHYARD_NO_EXEC_CHECK
   template <ValidLength Lengths>
   SWITCHYARD_HD void take(const MHATileSummary<Lengths>& summary, MHATileState& state) const {

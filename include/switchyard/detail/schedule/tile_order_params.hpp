@@ -1,4 +1,4 @@
-// What a launch says of the order of its tiles, in numbers: the kernel makes a scheduler of it
+// How a launch describes the order of its tiles, in numbers: the kernel makes a scheduler of them
 // (any_scheduler.hpp).
 #pragma once
 

@@ -1,16 +1,16 @@
-// Writes the plan of a ragged batch: which sequence comes when, and how many tiles lie before it. Each
-// sequence finds its own position by looking at all lengths, so any threads can share them, in any order and
-// without synchronisation: batch_size squared looks in all.
+// Writes the plan of a ragged batch: the order of its sequences, and how many tiles lie before each. Each
+// sequence finds its own position by comparing all lengths, so any threads can share the work, in any order
+// and without synchronisation: batch_size squared comparisons in all.
 #pragma once
 
 #include "switchyard/detail/schedule/tile_summary.hpp"
 
 namespace switchyard {
 
-// Call it for every prompt_idx of the batch; the plan is whole when all calls have been made (and what they
-// wrote is visible). An order that sorts sequences (LPT) puts those with more keys first, since that is what
-// their longest tiles cost; the other orders leave them as they are. num_keys_of(prompt_idx) says how many
-// keys a sequence has. Of an empty batch the caller sets tile_offsets[0] to 0.
+// Call it for every prompt_idx of the batch; the plan is complete when all calls have been made (and what
+// they wrote is visible). An order that sorts sequences (LPT) puts those with more keys first, since that is
+// what their longest tiles cost; the other orders leave them as they are. num_keys_of(prompt_idx) returns how
+// many keys a sequence has. For an empty batch the caller sets tile_offsets[0] to 0.
 template <MHASchedule kSchedule, typename NumKeysOf>
 SWITCHYARD_HD void plan_sequence(const uint32_t* row_offsets, uint32_t batch_size, uint32_t tile_shape,
                                  uint32_t prompt_idx, const MHATilePlan& plan, NumKeysOf num_keys_of) {

@@ -1,7 +1,7 @@
-// The work grid of a batch, and the way from a place in an order to a tile. Two ways: a regular grid of
-// max_num_prompt_tiles per head and sequence, with tiles past the end of a short sequence left in it for
-// schedulers to skip; or, with a plan (tile_plan.hpp), exactly the tiles there are. Both give valid tiles in
-// the same order, but for LPT, which a plan lets put the sequences with the most keys first.
+// The work grid of a batch, and the mapping from a place in an order to a tile. There are two: a regular grid
+// of max_num_prompt_tiles per head and sequence, in which schedulers skip tiles past the end of a short
+// sequence; or, with a plan (tile_plan.hpp), exactly the tiles that exist. Both give valid tiles in the same
+// order, except LPT, which with a plan puts the sequences with the most keys first.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// What a summary knows of lengths: nothing, all are max_seq_len; or where the rows of each sequence begin.
+// What a summary knows of lengths: all are max_seq_len, or where the rows of each sequence begin.
 struct CommonLength {};
 struct RowOffsets {
   const uint32_t* row_offsets;  // [batch_size + 1]
@@ -20,7 +20,7 @@ struct RowOffsets {
 template <typename T>
 concept ValidLength = std::is_same_v<T, CommonLength> || std::is_same_v<T, RowOffsets>;
 
-// Written by plan_sequence(); null: there is no plan.
+// plan_sequence() writes these; null: there is no plan.
 struct MHATilePlan {
   uint32_t* sequence_order = nullptr;  // [batch_size]: the sequence at each position of the order
   uint32_t* tile_offsets = nullptr;    // [batch_size + 1]: the tiles of one head in the sequences before it
@@ -28,9 +28,10 @@ struct MHATilePlan {
 };
 
 // LPT goes through the heads in sections, each from the longest tiles of all its heads to the shortest. A
-// section is what shares a K/V head: long and short tiles are then mixed, and queries and outputs, which
-// short tiles have more of for their time, move evenly. Only the last section is larger, so that all blocks
-// end together on short tiles: kLastTilesPerBlock for each block, as long as L2 holds the K/V of its heads.
+// section is what shares a K/V head: long and short tiles are then mixed, and the traffic of queries and
+// outputs, of which short tiles have more for their time, is even. Only the last section is larger, so that
+// all blocks end together on short tiles: kLastTilesPerBlock for each block, as long as L2 holds the K/V of
+// its heads.
 inline constexpr uint32_t kLastTilesPerBlock = 1;
 
 SWITCHYARD_HD constexpr uint32_t first_head_of_last_section(const MHATileShape& shape, uint32_t num_keys,
@@ -67,7 +68,7 @@ struct MHATileSummary {
       return valid_length.row_offsets[prompt_idx + 1] - valid_length.row_offsets[prompt_idx];
   }
 
-  // The sequence of a tile; of a tile that is not there, one that is_valid() denies.
+  // Returns the sequence of a tile; for a tile that does not exist, one that is_valid() rejects.
   SWITCHYARD_HD SeqInfo seq_info(const WorkInfo& work) const {
     SeqInfo info{seq_len(work.prompt_idx), 0, work.prompt_offset, work.head_idx, work.prompt_idx};
     if constexpr (std::is_same_v<Lengths, CommonLength>)
@@ -77,8 +78,8 @@ struct MHATileSummary {
     return info;
   }
 
-  // The position of the sequence that holds place `idx`, by steps that double from `first_position` on:
-  // places only grow, so the next one is near.
+  // Finds the position of the sequence that holds place `idx`, by strides that double from `first_position`
+  // on: places only grow, so the next one is near.
   SWITCHYARD_HD uint32_t find_position(uint32_t idx, uint32_t num_heads, uint32_t first_position) const {
     const uint32_t column = idx / num_heads;  // tile_offsets[p] <= column < tile_offsets[p + 1]
     uint32_t low = first_position, step = 1;
@@ -93,7 +94,8 @@ struct MHATileSummary {
     return low;
   }
 
-  // The tile at place `idx`, which must lie before max_idx. It is valid where its sequence has such a tile.
+  // Returns the tile at place `idx`, which must be below max_idx; it is valid if its sequence has such a
+  // tile.
   template <MHASchedule kSchedule>
   SWITCHYARD_HD WorkInfo unsafe_get_current_work_info(const MHATileShape& shape, uint32_t idx,
                                                       uint32_t first_position = 0) const {

@@ -1,4 +1,4 @@
-// What a tile scheduler speaks of: tiles of work, sequences, and where a block stands. A tile is `tile_shape`
+// The words of a tile scheduler: tiles of work, sequences, and a block's position. A tile is `tile_shape`
 // rows of the queries of one head of one sequence (a prompt).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-// Who agrees on a tile inside advance().
+// Which threads agree on a tile inside advance().
 enum class MHASchedulerSynchronization {
   NONE,      // nobody: one thread is the producer
   PRODUCER,  // the threads of the producer
@@ -55,11 +55,11 @@ struct SeqInfo {
   friend bool operator==(const SeqInfo&, const SeqInfo&) = default;
 };
 
-// Where a block stands in the order. Every thread that advances has its own, and all agree.
+// A block's position in the order. Every thread that advances has its own, and all agree.
 struct MHATileState {
   uint32_t idx = 0;      // the place in the order; it only grows
   uint32_t max_idx = 0;  // where the order ends
-  // Shared memory through which a producer tells the index it took: at least two slots, used in turn.
+  // Shared memory in which a producer publishes the index it took: at least two mailboxes, which alternate.
   uint32_t* sidx_ptr = nullptr;
   uint32_t first_position = 0;  // no sequence before this one in the plan holds idx: where a search may begin
 

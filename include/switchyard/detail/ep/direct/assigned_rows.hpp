@@ -1,4 +1,4 @@
-// Every (token, k) of a block and its row on the expert's owner, for the carriers and for who reads rows.
+// Every (token, k) of a block and its row on the expert's owner, for the carriers and for whoever reads rows.
 #pragma once
 
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
@@ -17,9 +17,8 @@ struct AssignedRows {
   const RowNumbers<Fixed> numbers;
   const DestinationRows<Fixed, Format> rows;
 
-  // Every (token, k) of this block gets its row on the expert's owner. All at once: src_info is written in
-  // pieces smaller than memory likes, which the caches join only if they come together. Carriers need not
-  // wait for it if they can find their rows themselves.
+  // Gives every (token, k) of this block its row on the expert's owner. All threads write src_info together:
+  // its 8-byte stores coalesce only then. Carriers that can find their rows themselves need not wait for it.
   SWITCHYARD_DEVICE void assign() const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignRows);
     const bool leaves_out_carriers = carriers_find_rows();
@@ -38,19 +37,19 @@ struct AssignedRows {
     if (!leaves_out_carriers) target::sync_block();
   }
 
-  // Lane k of a carrier: the expert that choice k of the turn's token names; -1 if there is none.
+  // For lane k of a carrier: the expert that choice k of the turn's token names; -1 if there is none.
   SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
     if (!staged.is_carrier() || target::lane_idx() >= shape.top_k() || !staged.has_turn(turn)) return -1;
     return numbers.expert_of(id_of_turn(turn));
   }
-  // Lane k of a carrier: the row of choice k on the expert's owner.
+  // For lane k of a carrier: the row of choice k on the expert's owner.
   SWITCHYARD_DEVICE uint32_t row_of_turn(int turn, int expert_idx) const {
     const int id_idx = id_of_turn(turn);
     return carriers_find_rows() ? numbers.row_of_id(id_idx, expert_idx) : target::ld(&params.row_of[id_idx]);
   }
 
  private:
-  // Whether a carrier can do without assign(), which others do meanwhile.
+  // Whether carriers can do without assign(), which the other warps run meanwhile.
   SWITCHYARD_DEVICE bool carriers_find_rows() const {
     return numbers.has_numbers_here() && staged.carriers.num_carriers < target::num_warps();
   }

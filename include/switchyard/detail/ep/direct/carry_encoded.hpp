@@ -1,6 +1,6 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
-// memory (or, for one expert after the other, beside it), and bulk copies take the codes to the token's rows.
-// Scales go beside them where their tensor has them by row. Where it interleaves rows they stay with their
+// memory (or beside it, for one expert after the other), and bulk copies carry the codes to the token's rows.
+// Scales go beside them if their tensor has them by row. If it interleaves rows, scales stay with their
 // sender, once for all rows of the token, and the owners' dispatch_wait fetches them.
 #pragma once
 
@@ -24,7 +24,7 @@ struct CarryEncoded {
   const DestinationRows<Fixed, Format>& rows;
   const uint32_t scales_stride = scale_row_bytes(params.format);
 
-  // first_expert: expert_of_turn(0).
+  // first_expert is expert_of_turn(0).
   SWITCHYARD_DEVICE void run(int first_expert) const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
@@ -39,7 +39,7 @@ struct CarryEncoded {
     target::bulk_wait<0>();
   }
 
-  // Lane k carries to the row of the token's choice k.
+  // Lane k starts the copy to the row of the token's choice k.
   SWITCHYARD_DEVICE void carry(int turn, int expert_idx) const {
     std::byte* stage = staged.token(turn);
     std::byte* scales = staged.scales(turn);
@@ -61,8 +61,8 @@ struct CarryEncoded {
     staged.start_load(turn + staged.carriers.stages_each);
   }
 
-  // Every expert has codes of its own: they are made one after the other, and lane k carries those of the
-  // token's choice k.
+  // Every expert has codes of its own: they are encoded one after the other, and lane k starts the copy of
+  // those of the token's choice k.
   SWITCHYARD_DEVICE void carry_by_expert(int turn, int expert_idx) const {
     static_assert(Format::kInterleavesRows);
     const int token_idx = staged.token_of_turn(turn);
@@ -85,7 +85,7 @@ struct CarryEncoded {
     }
     staged.start_load(turn + staged.carriers.stages_each);
   }
-  // By a whole warp; the lane that has a row starts the copy there.
+  // Called by a whole warp; the lane that has a row starts the copy to it.
   SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int k, std::byte* row) const {
     std::byte* codes = staged.codes(turn);
     std::byte* scales = staged.scales(turn);

@@ -1,5 +1,5 @@
-// Carrying tokens as they are: bulk copies take a token from its stage to its rows while the next one comes
-// into the carrier's other stage.
+// Carrying tokens as they are: bulk copies take a token from its stage to its rows while the next one is
+// loaded into the carrier's other stage.
 #pragma once
 
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
@@ -18,15 +18,15 @@ struct CarryTokens {
   const AssignedRows<Fixed, Format>& assigned;
   const DestinationRows<Fixed, Format>& rows;
 
-  // first_expert: expert_of_turn(0).
+  // first_expert is expert_of_turn(0).
   SWITCHYARD_DEVICE void run(int first_expert) const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
-    target::fence_proxy_async();  // who read the rows of the step before did so by ordinary loads
+    target::fence_proxy_async();  // the previous step's rows were read by ordinary loads
     std::byte* row = row_of_turn(0, first_expert);
     for (int turn = 0; staged.has_turn(turn); ++turn) {
       if (turn > 0) {
-        // The stage that the last turn's copies have read takes the next token in.
+        // The next token is loaded into the stage that the last turn's copies have read.
         target::bulk_wait_read<mutate<Fixed, LogicMutant::kDirectStageNotWaitedFor>(0, 1)>();
         target::sync_warp();
         staged.start_load(turn + staged.carriers.stages_each - 1);
@@ -34,13 +34,13 @@ struct CarryTokens {
       staged.await_load(turn);
       rows.start_copies(staged.token(turn), staged.token_of_turn(turn), row);
       target::bulk_commit();
-      row = row_of_turn(turn + 1, assigned.expert_of_turn(turn + 1));  // while the copies are under way
+      row = row_of_turn(turn + 1, assigned.expert_of_turn(turn + 1));  // while the copies are in flight
     }
     target::bulk_wait<0>();
   }
 
  private:
-  // Lane k: the row of the token's choice k; null if there is none.
+  // For lane k: the row of the token's choice k; null if there is none.
   SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
     return rows.row(shape.owner_rank(expert_idx), assigned.row_of_turn(turn, expert_idx));

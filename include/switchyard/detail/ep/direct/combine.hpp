@@ -1,5 +1,5 @@
-// combine, direct protocol: combine_async says where this rank's expert output lies; combine_wait pulls each
-// token's rows from their owners and sums them up in one pass.
+// combine, direct protocol: combine_async publishes where this rank's expert output lies; combine_wait pulls
+// each token's rows from their owners and sums them up in one pass.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// All ranks have skipped the step's dispatch, and know it: there is nothing to signal, nor to wait for.
+// All ranks have skipped the step's dispatch, and know it: there is nothing to signal or to wait for.
 template <FixedShape Fixed>
 SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
   return mutate<Fixed, LogicMutant::kSkippedStepCombined>(target::ld(counters.is_skipped()) != 0, false);
@@ -32,11 +32,11 @@ struct DirectCombineAsync {
 
   SWITCHYARD_DEVICE void run() {
     if (target::block_idx() != 0) return;
-    // Loads first, looks second: they are under way together.
+    // All loads are issued before any value is used, so they are in flight together.
     const bool is_broken = is_poisoned(params.fault);
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    if (is_broken | is_skipped) return;  // a broken step left nothing to show
+    if (is_broken | is_skipped) return;  // a broken step left nothing to publish
     const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) -
                                                   params.recv_bufs.of_rank[params.my_rank]);
     const uint32_t location = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
@@ -51,7 +51,7 @@ struct DirectCombineAsync {
 struct DirectCombineShared {
   const std::byte* output_of_rank[kMaxRanks];
   TokenSources sources;
-  // Behind it: what a RowSum needs.
+  // Behind it: the stages of a RowSum.
 
   template <typename Rows>
   SWITCHYARD_HD static constexpr uint64_t bytes(int num_warps) {
@@ -90,7 +90,7 @@ struct DirectCombineWait {
                  });
   }
 
-  // Waits until every rank's expert output is there.
+  // Waits until every rank's expert output is complete.
   SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_healthy) {
     const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     bool arrived = is_healthy;

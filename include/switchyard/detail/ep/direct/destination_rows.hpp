@@ -1,4 +1,4 @@
-// Rows on the ranks of their experts, seen from the sender: where they lie, and what is stored beside them.
+// Rows on their experts' ranks, as the sender sees them: where they lie, and what is stored beside them.
 #pragma once
 
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
@@ -13,7 +13,7 @@ struct DestinationRows {
   const ShapeOf<Fixed> shape;
   const uint32_t row_bytes;
 
-  // Tokens go as they are, or become rows of their own size.
+  // Tokens travel as they are, or become rows of another size.
   SWITCHYARD_DEVICE static uint32_t bytes_of_row(const Format& format, uint32_t token_bytes) {
     if constexpr (EncodedRowFormat<Format>)
       return format.row_bytes();
@@ -25,7 +25,7 @@ struct DestinationRows {
     return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row_idx) * row_bytes;
   }
 
-  // Starts the copies of what lies in the stage: the lane's to its row, unless that is null, and lane 0's to
+  // Starts the copies of what lies in the stage: each lane's to its row, unless that is null, and lane 0's to
   // the row of the shared expert, if the token has one.
   SWITCHYARD_DEVICE void start_copies(const std::byte* stage, int token_idx, std::byte* row_of_lane) const {
     const int shared_row = params.shared_expert.row_of(token_idx);
@@ -35,7 +35,7 @@ struct DestinationRows {
     store_shared_source(token_idx, shared_row);
   }
 
-  // Which (token, k) a row was made from.
+  // Stores which (token, k) a row was made from.
   SWITCHYARD_DEVICE void store_source(int owner, uint32_t row_idx, int token_idx, int k) const {
     const uint64_t src_info = static_cast<uint64_t>(k) << 32 | static_cast<uint64_t>(token_idx);
     target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row_idx, src_info);
@@ -56,7 +56,7 @@ struct DestinationRows {
   }
 
  private:
-  // Where the row's owner finds its scales. k is top_k for the shared expert.
+  // Stores where the row's owner finds its scales. k is top_k for the shared expert.
   SWITCHYARD_DEVICE void store_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row_idx,
                                             [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
     if constexpr (InterleavedTokenFormat<Format>)

@@ -24,7 +24,7 @@ struct DirectDispatchAsync {
       std::conditional_t<EncodedRowFormat<Format>, CarryEncoded<Fixed, Format>, CarryTokens<Fixed, Format>>;
 
   const Params& params;
-  // Loaded first and looked at later: loads take their time, and so does working out all the rest.
+  // These loads are issued first and used later, to hide their latency.
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps()));
   const bool is_healthy = is_unpoisoned(params.fault);
   const IdBatch first_ids =
@@ -33,7 +33,7 @@ struct DirectDispatchAsync {
   DirectDispatchShared& shared = target::shared_storage<DirectDispatchShared>();
   const uint32_t token_bytes =
       static_cast<uint32_t>(shape.hidden()) * static_cast<uint32_t>(sizeof(typename Format::Input));
-  // The parts hold each other by value: an object that holds its own address stays in memory.
+  // The parts hold each other by value: an object that holds its own address cannot live in registers.
   const DestinationRows<Fixed, Format> rows{
       params, shape, DestinationRows<Fixed, Format>::bytes_of_row(params.format, token_bytes)};
   const StagedTokens<Fixed> staged{
@@ -49,11 +49,11 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE void run() {
     const int first_expert = assigned.expert_of_turn(0);
     begin();
-    staged.start_loads();  // the first tokens are on their way while the ranks agree where they go
+    staged.start_loads();  // the first tokens are in flight while the ranks agree where they go
     // False: an earlier step broke and was not reset.
     if (!counts.count_rows(first_ids, numbers.first_id(), is_healthy)) return staged.drain_loads();
     counts.send_counts();
-    numbers.number_rows();                                      // while the counts are on their way
+    numbers.number_rows();                                      // while the counts are in flight
     if (!counts.collect_counts()) return staged.drain_loads();  // a fault: the host resets everything
     if (!counts.assign_experts()) {
       staged.drain_loads();
@@ -71,7 +71,7 @@ struct DirectDispatchAsync {
     target::sync_block();
   }
 
-  // The last block tells the owners that this rank's rows are there, expert by expert.
+  // The last block signals the owners that this rank's rows are complete, expert by expert.
   SWITCHYARD_DEVICE void finish() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kFinish);
     const DirectCounters counters{params.ep_counters};
@@ -88,7 +88,7 @@ struct DirectDispatchAsync {
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
       // release MM-10: hands the owner this rank's rows of the expert; pairs with the acquire in
-      // dispatch_wait over there, and with who looks at the readiness of an expert before
+      // dispatch_wait over there, and with whoever looks at the readiness of an expert before
       PeerSignal{params.signal_scope, ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
                                                  shape.local_expert(expert_idx), params.my_rank)}
           .publish(StepCell{step, counts.num_rows(expert_idx)}.pack());

@@ -11,7 +11,7 @@ struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxNumbers = 1024;
 
   uint32_t num_before[kMaxExperts + 1];     // rows that blocks before this one send to each expert
-  uint32_t num_from_here[kMaxExperts + 1];  // and this one and those behind it; then the shared expert's
+  uint32_t num_from_here[kMaxExperts + 1];  // of this block and later ones; then the shared expert's
   uint32_t next_row[kMaxExperts];           // of this block, counted from this rank's first of the expert
   uint32_t my_first_row[kMaxExperts];       // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts];          // other ranks' rows of each expert, then where it begins there
@@ -21,13 +21,13 @@ struct alignas(128) DirectDispatchShared {
   target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;
 
-  // Behind it: DirectStages, as many as the launch gave room for.
+  // Behind it: DirectStages, as many as the launch has memory for.
   SWITCHYARD_DEVICE std::byte* stage_memory() { return reinterpret_cast<std::byte*>(this + 1); }
   SWITCHYARD_DEVICE static uint64_t stage_memory_bytes() {
     return target::shared_bytes() - sizeof(DirectDispatchShared);
   }
 
-  // What to give a launch that may have `limit`.
+  // Returns the bytes of a launch that may have `limit`.
   template <typename Format>
   SWITCHYARD_HD static constexpr uint64_t bytes(const Format& format, int hidden, uint64_t limit);
 };

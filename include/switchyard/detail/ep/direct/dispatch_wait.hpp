@@ -1,5 +1,5 @@
-// dispatch_wait, direct protocol: rows and src_info are where they belong when all ranks have signalled. So
-// are scales, unless their tensor interleaves rows: then all blocks fetch them and bring them there, in whole
+// dispatch_wait, direct protocol: rows and src_info are in place when all ranks have signalled. So are
+// scales, unless their tensor interleaves rows: then all blocks fetch them and store them there, in whole
 // lines of memory.
 #pragma once
 
@@ -32,7 +32,7 @@ struct DirectDispatchWait {
       store_scales();
       count_step(step);
     } else {
-      // One block is enough: a stream's next launch comes when it has ended.
+      // One block is enough: the stream's next launch begins when it has ended.
       if (target::block_idx() != 0) return;
       const uint32_t step = next_step();
       publish_offsets();
@@ -59,12 +59,12 @@ struct DirectDispatchWait {
                               static_cast<uint32_t>(shape.n_ranks()),
                               mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
                                   num_rows, num_rows - num_rows % ScaleBand::kRows)};
-    // Stages are free: all copies out of them have ended.
+    // The stages are free: all copies out of them have completed.
     std::byte* stage_memory = target::shared_storage<DirectDispatchShared>().stage_memory();
     StoreScales<Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}.run();
   }
 
-  // The last block that has read the old number of the step writes the new one.
+  // The last block to read the old number of the step writes the new one.
   SWITCHYARD_DEVICE void count_step(uint32_t step) const {
     target::sync_block();
     if (target::thread_idx() != 0) return;
@@ -76,7 +76,7 @@ struct DirectDispatchWait {
     target::st_relaxed_device(counters.blocks_waited(), 0);
   }
 
-  // Known before any row is there.
+  // The offsets are known before any row has arrived.
   SWITCHYARD_DEVICE void publish_offsets() {
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
     for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
@@ -89,8 +89,8 @@ struct DirectDispatchWait {
     }
   }
 
-  // Waits until the rows of every rank for every expert here have arrived. Only the waits look for poison:
-  // rows that have all arrived are whole, whatever broke since.
+  // Waits until the rows of every rank for every expert here have arrived. Only the waits check for poison:
+  // rows that have all arrived are complete, whatever broke since.
   SWITCHYARD_DEVICE bool collect_rows(uint32_t step) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectRows);
     bool arrived = true;

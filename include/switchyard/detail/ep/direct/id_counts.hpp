@@ -1,5 +1,5 @@
-// How many of a rank's ids name each expert: every block counts all of them, those of tokens before its own
-// apart.
+// How many of a rank's ids name each expert: every block counts all of them, and those of tokens before its
+// own separately.
 #pragma once
 
 #include "switchyard/detail/ep/shape.hpp"
@@ -8,7 +8,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Ids that a thread has in flight at once, by fours; padding where there is no whole four.
+// The ids that a thread has in flight at once, by fours; padding where there is no whole four.
 struct IdBatch {
   static constexpr int kFours = 4;
   Vec16 fours[kFours];
@@ -34,10 +34,10 @@ struct IdCounts {
   int num_ids;
   int first_id;             // of this block's tokens
   uint32_t* num_before;     // [expert], the result: ids before first_id
-  uint32_t* num_from_here;  // [expert], and the others
+  uint32_t* num_from_here;  // [expert], the result: the other ids
 
-  // Counts the batches from `batch`, the first, on. The largest of the thread's ids, negative ones but -1
-  // counted as largest: if that is an id, all of them are.
+  // Counts all ids; `batch` is the first batch. Returns the thread's largest id as unsigned, so that invalid
+  // negative ids compare largest and -1 smallest: if the result is an id, all of them are.
   SWITCHYARD_DEVICE int count(IdBatch batch) const {
     uint32_t largest = 0;  // id + 1
     SWITCHYARD_ROLLED
@@ -48,7 +48,7 @@ struct IdCounts {
           count_id(batch.fours[i].words[j], IdBatch::first_of_four(batch_idx, i) + j, largest);
       batch = next;
     }
-    // Those behind the last four.
+    // The ids behind the last four.
     const int id_idx = num_ids / 4 * 4 + target::thread_idx();
     if (id_idx < num_ids) count_id(static_cast<uint32_t>(ids[id_idx]), id_idx, largest);
     return static_cast<int>(largest - 1);

@@ -1,6 +1,6 @@
 // What the ranks of the direct protocol exchange besides rows. Every cell carries the number of the step it
-// belongs to, so nothing is ever put back: a cell that holds another step's number says that nothing has
-// arrived yet.
+// belongs to, so nothing is ever reset: a cell that holds another step's number says that nothing has arrived
+// yet.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// Steps count from 1, so that zeroed cells belong to none. The number wraps: only equality is ever asked.
+// Steps count from 1, so that zeroed cells belong to none. The number may wrap: only equality is tested.
 struct StepCell {
   uint32_t step;
   uint32_t value;
@@ -24,7 +24,7 @@ struct StepCell {
 };
 
 // The rows that a rank sends to two neighbouring experts, with the lower bits of the step's number: cells are
-// written in every step, so it is enough to tell a step from the one before.
+// written in every step, so they need only tell a step from the previous one.
 struct CountCell {
   static constexpr int kExperts = 2;
   static constexpr uint32_t kMaxCount = (1u << 24) - 1;
@@ -66,8 +66,8 @@ struct OutputCellLayout {
   CheckedSize bytes() const { return CheckedSize(n_ranks) * CheckedSize(sizeof(uint64_t)); }
 };
 
-// The counters of the direct protocol by name, in the region of EPLocalSyncCounters that is dispatch_async's.
-// All but the two numbers of blocks last from one kernel to the next.
+// The counters of the direct protocol by name, in dispatch_async's region of EPLocalSyncCounters. All but the
+// two numbers of blocks last from one kernel to the next.
 struct DirectCounters {
   int32_t* ptr;
 
@@ -75,15 +75,14 @@ struct DirectCounters {
   SWITCHYARD_HD constexpr explicit DirectCounters(const EPLocalSyncCounters<n_experts>& counters)
       : ptr(counters.get_dispatch_async_ptr()) {}
 
-  // Steps whose dispatch has ended.
+  // The number of steps whose dispatch has ended.
   SWITCHYARD_HD int32_t* num_steps() const { return ptr; }
   SWITCHYARD_HD int32_t* blocks_done() const { return ptr + 1; }
-  // 1: the step does not fit, on some rank; no rank moves anything.
+  // 1: the step does not fit on some rank, so no rank moves a row.
   SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
-  // That have done with dispatch_wait.
+  // The number of blocks that have finished dispatch_wait.
   SWITCHYARD_HD int32_t* blocks_waited() const { return ptr + 3; }
-  // Of this rank's groups of rows, the shared expert's and those of local experts, and behind them their
-  // total.
+  // The first rows of this rank's groups: the shared expert's, the local experts', and then the total.
   SWITCHYARD_HD int32_t* row_offset(int group_idx) const { return ptr + kRowOffsets + group_idx; }
 
  private:
@@ -92,7 +91,7 @@ struct DirectCounters {
   static_assert(kRowOffsets + 1 + 1 + 1 <= SyncCounterLayout{1}.dispatch_async_size());
 };
 
-// Whose scales a row has: a rank, and which of the entries it keeps.
+// Whose scales a row has: a rank, and the index of the entry that it keeps.
 struct ScaleSource {
   static constexpr int kEntryBits = 26;
   static_assert(kMaxRanks <= 1 << (32 - kEntryBits));
@@ -106,8 +105,8 @@ struct ScaleSource {
   }
 };
 
-// What a rank keeps: an entry per token; where experts have scales of their own one per (token, k), and
-// behind them one per token for the shared expert.
+// The scales that a rank keeps: an entry per token; if experts have scales of their own, one per (token, k),
+// and behind them one per token for the shared expert.
 struct TokenScalesLayout {
   int max_tokens_per_rank;
   int top_k;

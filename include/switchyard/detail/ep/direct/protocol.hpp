@@ -1,5 +1,5 @@
-// The direct protocol, as ep/kernels.hpp wants one: counts are exchanged first, then every row is stored
-// where it belongs.
+// The direct protocol, for ep/kernels.hpp: counts are exchanged first, then every row is stored where it
+// belongs.
 #pragma once
 
 #include "switchyard/detail/ep/direct/combine.hpp"
@@ -19,7 +19,7 @@ struct Direct {
   using DispatchAsync = DirectDispatchAsync<Fixed, Format>;
   template <FixedShape Fixed, typename Format>
   using DispatchWait = DirectDispatchWait<Fixed, Format>;
-  // Which rows the experts made does not matter to who only says where they lie.
+  // combine_async only publishes an address, so the row format does not matter.
   template <FixedShape Fixed, typename Epilogue, typename>
   using CombineAsync = DirectCombineAsync<Fixed, Epilogue>;
   template <FixedShape Fixed, typename Epilogue, typename Rows>
@@ -32,8 +32,8 @@ struct Direct {
   SWITCHYARD_DEVICE static void between_dispatch_halves() { target::sync_block(); }
   SWITCHYARD_DEVICE static void between_combine_halves() {}
 
-  // All there is, or half of it: a dependent launch is on a multiprocessor together with its predecessor. A
-  // multiprocessor keeps 1 KB of every block for itself.
+  // A launch gets all shared memory, or half if a dependent launch may be co-resident. A multiprocessor
+  // reserves 1 KB for every block.
   template <typename Format>
   static uint64_t dispatch_shared_bytes(const Format& format, const EpShape& shape,
                                         const LaunchShape& launch) {

@@ -40,8 +40,8 @@ struct RowCounts {
                                      : 0;
   }
 
-  // Counts this rank's rows per expert; first_id is the first of this block's tokens. Says whether all
-  // threads of the block are well.
+  // Counts this rank's rows per expert; first_id is the first of this block's tokens. Returns whether no
+  // thread of the block has found a fault.
   SWITCHYARD_DEVICE bool count_rows(const IdBatch& first_ids, int first_id, bool is_healthy) const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const IdCounts<Fixed> counts{shape,    params.topk_ids,   params.num_tokens * shape.top_k(),
@@ -61,7 +61,7 @@ struct RowCounts {
                 static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
   }
 
-  // Of the experts, and of the shared one where there is one.
+  // The number of counts: one per expert, and one of the shared expert if there is one.
   SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
   SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
 
@@ -71,7 +71,7 @@ struct RowCounts {
     return {step, {num_rows(expert_idx), next_count}};
   }
 
-  // Every block tells some of the other ranks. This one's blocks have all counted for themselves.
+  // Every block signals some of the other ranks. This rank's own blocks have all counted for themselves.
   SWITCHYARD_DEVICE void send_counts() const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     SWITCHYARD_ROLLED
@@ -80,8 +80,8 @@ struct RowCounts {
       SWITCHYARD_ROLLED
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads())
-        // release MM-08: this rank has done with the step before, so its rows and expert output may be
-        // written over; pairs with the acquire in collect_counts() over there
+        // release MM-08: this rank has finished the previous step, so its rows and expert output may be
+        // overwritten; pairs with the acquire in collect_counts() over there
         PeerSignal{params.signal_scope,
                    count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx)}
             .publish(own_cell(cell_idx).pack());
@@ -106,7 +106,7 @@ struct RowCounts {
       CountCell cell{};
       arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
           [&] {
-            // acquire MM-08: the rank has done with the step before; pairs with the release in its
+            // acquire MM-08: the rank has finished the previous step; pairs with the release in its
             // send_counts()
             return signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, cell);
           },
@@ -129,8 +129,8 @@ struct RowCounts {
       target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], count);
   }
 
-  // Where each expert's rows begin on its owner. False if they do not fit, on any rank: all ranks see the
-  // same counts, so all of them skip the step.
+  // Computes where each expert's rows begin on its owner. Returns false if they do not fit on some rank: all
+  // ranks see the same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
     bool is_too_much = false;
@@ -140,7 +140,7 @@ struct RowCounts {
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
   }
-  // Lays an owner's experts end to end behind its shared expert. By a warp; all rows of the owner.
+  // Lays an owner's experts end to end behind its shared expert. By a warp; returns the owner's rows.
   SWITCHYARD_DEVICE uint32_t assign_experts_of(int owner) const {
     const uint32_t alignment = params.format.row_alignment();
     const int first_expert = owner * shape.n_local_experts();
@@ -162,7 +162,7 @@ struct RowCounts {
     }
     return target::shuffle(row_end, kWarpSize - 1);
   }
-  // Whether the owner has room. By a warp.
+  // Returns whether the rows fit on the owner. Called by a warp.
   SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows) const {
     if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
     const uint32_t capacity =

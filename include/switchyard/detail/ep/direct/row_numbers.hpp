@@ -20,10 +20,10 @@ struct RowNumbers {
   SWITCHYARD_DEVICE int first_id() const { return tokens.begin * shape.top_k(); }
   SWITCHYARD_DEVICE int id_end() const { return tokens.end * shape.top_k(); }
 
-  // The warp that numbers rows; where there are others, those wait for the counts.
+  // The warp that numbers rows; the others, if there are any, wait for the counts.
   SWITCHYARD_DEVICE bool is_ranker() const { return target::warp_idx() == target::num_warps() - 1; }
 
-  // Ids of the block that the ranker has in hand at once.
+  // The ids of the block that the ranker prefetches at once.
   struct RankedIds {
     static constexpr int kWarpfuls = 8;
     int experts[kWarpfuls];
@@ -38,7 +38,7 @@ struct RowNumbers {
   }
 
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
-  // By one warp. Only next_row ties one warpful of ids to the next: everything else is done ahead.
+  // One warp does it. Only next_row depends on the previous warpful of ids: everything else is done ahead.
   SWITCHYARD_DEVICE void number_rows() const {
     if (!is_ranker()) return;
     RankedIds ids = load_ranked(first_id());
@@ -59,7 +59,7 @@ struct RowNumbers {
     }
   }
 
-  // `same`: the lanes that have this expert.
+  // `same` has the lanes with this expert.
   SWITCHYARD_DEVICE void rank_warpful(int id_idx, int expert_idx, uint32_t same) const {
     const uint32_t same_below = same & ((1u << target::lane_idx()) - 1);
     const uint32_t next_row = expert_idx >= 0 ? shared.next_row[expert_idx] : 0;
@@ -74,8 +74,7 @@ struct RowNumbers {
 
   SWITCHYARD_DEVICE int expert_of(int id_idx) const { return shape.expert_of_id(topk_ids[id_idx]); }
 
-  // Where a row's number among this rank's rows of its expert waits for the counts: here if all of the block
-  // fit, else where the row's place will be.
+  // A row's number is kept in shared memory if all of the block's fit, else in row_of.
   SWITCHYARD_DEVICE bool has_numbers_here() const {
     return id_end() - first_id() <= DirectDispatchShared::kMaxNumbers;
   }
@@ -83,7 +82,7 @@ struct RowNumbers {
     return has_numbers_here() ? &shared.numbers[id_idx - first_id()] : &row_of[id_idx];
   }
 
-  // The row that the id has; all counts must be known.
+  // Returns the row of the id; all counts must be known.
   SWITCHYARD_DEVICE uint32_t row_of_id(int id_idx, int expert_idx) const {
     return shared.my_first_row[expert_idx] + target::ld(number_of(id_idx));
   }

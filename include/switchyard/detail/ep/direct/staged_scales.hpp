@@ -1,5 +1,5 @@
-// Scales on their way to a tensor that interleaves rows. A sender keeps those of its tokens, and tells for
-// each row where they are; the row's owner fetches them.
+// Scales in flight to a tensor that interleaves rows. A sender keeps those of its tokens, and stores for each
+// row where they are; the row's owner fetches them.
 #pragma once
 
 #include "switchyard/detail/ep/direct/layout.hpp"
@@ -9,7 +9,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What a rank keeps of the format's scales.
+// The layout of the scales that a rank keeps.
 template <typename Shape, DispatchFormat Format>
 SWITCHYARD_DEVICE TokenScalesLayout token_scales_layout(const Shape& shape, const Format& format) {
   return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)};
@@ -23,8 +23,8 @@ struct StagedScales {
   uint32_t num_ranks;
   uint32_t num_rows;
 
-  // Null beyond the rows. A row that only fills up its expert's has no source, or that of an earlier step:
-  // its scales mean nothing.
+  // Returns null beyond the rows. A row that only pads its expert's group has no source, or that of an
+  // earlier step: its scales mean nothing.
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
     if (row_idx >= num_rows) return nullptr;
     const auto* sources =
@@ -36,9 +36,9 @@ struct StagedScales {
   }
 };
 
-// Scales of neighbouring rows in shared memory, on their way from senders to the tensor: they come row by row
-// and leave column by column, both in whole lines of memory. Rows are an odd number of vectors apart, so that
-// a column's lie in different banks.
+// Scales of neighbouring rows in shared memory, between senders and the tensor: they arrive row by row and
+// are stored column by column, both in whole lines of memory. Rows are an odd number of vectors apart, so
+// that a column's elements lie in different banks.
 struct ScaleBand {
   static constexpr uint32_t kRows = 128;
 
@@ -58,8 +58,8 @@ struct ScaleBand {
     return target::ld_16(at(row_idx, byte));
   }
 
-  // Starts the copies of all rows, each by a thread that arrives for it. The last threads of the block first:
-  // the last warps have the least else to do.
+  // Starts the copies of all rows, each by a thread that arrives for it. The block's last threads come first:
+  // the last warps have the least other work.
   SWITCHYARD_DEVICE void fill(const StagedScales& staged, target::TransferBarrier& filled) const {
     const uint32_t num_bytes = vectors_across * static_cast<uint32_t>(sizeof(Vec16));
     for (int i = target::num_threads() - 1 - target::thread_idx(); i < static_cast<int>(kRows);
@@ -75,14 +75,14 @@ struct ScaleBand {
   }
 };
 
-// How bands share a block's shared memory: as many as fit are on their way while one is placed.
+// How bands share a block's shared memory: as many bands as fit are in flight while one is stored.
 struct alignas(128) ScaleBands {
   static constexpr uint32_t kMaxBands = 4;
 
   target::TransferBarrier filled[kMaxBands];
   // Behind it: the bands.
 
-  // Where a row is too long for two bands of it, bands take a part of it each.
+  // If a row is too long for two bands, each band takes a part of the row.
   SWITCHYARD_HD static constexpr uint32_t vectors_across(uint32_t num_vectors, uint64_t num_bytes) {
     const uint32_t for_each_of_two =
         static_cast<uint32_t>((num_bytes - sizeof(ScaleBands)) / (2 * ScaleBand::kRows * sizeof(Vec16)));
@@ -98,7 +98,7 @@ struct alignas(128) ScaleBands {
   }
 };
 
-// Brings scales to their tensor, band by band. By all blocks, each with memory for a band or more.
+// All blocks store scales, band by band; each has memory for at least one band.
 template <InterleavedTokenFormat Format>
 struct StoreScales {
   static_assert(ScaleBand::kRows % Format::kStoredRows == 0);
@@ -118,7 +118,7 @@ struct StoreScales {
     if (target::thread_idx() < static_cast<int>(num_under_way))
       shared.filled[target::thread_idx()].init(ScaleBand::kRows);
     target::sync_block();
-    target::fence_proxy_async();  // what was waited for by ordinary loads is now copied
+    target::fence_proxy_async();  // ordinary loads have waited for what is now copied
     for (uint32_t turn = 0; turn < num_under_way; ++turn) start(turn);
     for (uint32_t turn = 0; band_of_turn(turn) < num_bands; ++turn) {
       const uint32_t parity = turn / num_under_way % 2;
@@ -151,7 +151,7 @@ struct StoreScales {
          unit += static_cast<uint32_t>(target::num_warps()))
       format.store_scales(band, band.first_row + unit % kUnitsDown * Format::kStoredRows, staged.num_rows,
                           band.first_byte + unit / kUnitsDown * static_cast<uint32_t>(sizeof(Vec16)));
-    target::fence_proxy_async_shared();  // the band was read by ordinary loads, and bulk copies fill it again
+    target::fence_proxy_async_shared();  // the band was read by ordinary loads, and bulk copies overwrite it
   }
 };
 

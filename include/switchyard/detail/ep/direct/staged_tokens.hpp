@@ -1,5 +1,5 @@
-// Tokens on their way through shared memory: the carriers of a block, each a warp, bring the block's tokens
-// into their stages by bulk loads, a turn ahead of what they carry on from there.
+// Tokens in shared memory: the carriers of a block, a warp each, prefetch the block's tokens into their
+// stages by bulk loads, a turn ahead of the tokens that they send.
 #pragma once
 
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
@@ -19,7 +19,7 @@ struct TokenRange {
   SWITCHYARD_DEVICE int size() const { return end - begin; }
 
  private:
-  // Ids and the product of tokens and blocks stay below 2^32, which divides faster than more would.
+  // Ids, and the product of tokens and blocks, stay below 2^32: 32-bit divisions are faster.
   SWITCHYARD_DEVICE static int first_of(int block_idx, int num_tokens) {
     return static_cast<int>(static_cast<uint32_t>(num_tokens) * static_cast<uint32_t>(block_idx) /
                             static_cast<uint32_t>(target::num_blocks()));
@@ -41,7 +41,7 @@ struct StagedTokens {
   }
   SWITCHYARD_DEVICE bool has_turn(int turn) const { return token_of_turn(turn) < tokens.end; }
 
-  // Where the turn's token lies, and what becomes of it.
+  // The addresses of the turn's token, of its codes and of its scales.
   SWITCHYARD_DEVICE std::byte* token(int turn) const {
     return stages.stage(shared.stage_memory(), stage_of_turn(turn));
   }
@@ -77,7 +77,7 @@ struct StagedTokens {
     SWITCHYARD_ROLLED
     for (int turn = 0; turn < carriers.stages_each; ++turn) start_load(turn);
   }
-  // A block must not end while something is being written into its shared memory.
+  // A block must not end while loads into its shared memory are in flight.
   SWITCHYARD_DEVICE void drain_loads() const {
     if (!is_carrier()) return;
     const int num_loads = mutate<Fixed, LogicMutant::kLoadsNotDrained>(carriers.stages_each, 0);

@@ -1,6 +1,6 @@
-// How the direct dispatch uses its shared memory behind what it counts with: stages, a token each, with its
-// scales where tokens are encoded, and its codes where they are not in the token's place; and how the warps
-// of a block share tokens and stages.
+// How the direct dispatch uses the shared memory behind its counts: stages, each with a token, its scales if
+// tokens are encoded, and its codes if they do not overwrite the token; and how the warps of a block share
+// tokens and stages.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace switchyard {
 struct DirectStages {
   static constexpr int kMaxStages = 16;
 
-  // One after the other, each a multiple of 128.
+  // These lie one after the other, each a multiple of 128.
   uint32_t token_bytes;
-  uint32_t codes_bytes;   // 0: they take the token's place
+  uint32_t codes_bytes;   // 0: codes overwrite the token
   uint32_t scales_bytes;  // 0: nothing is encoded
   int num_stages;
 
@@ -24,7 +24,7 @@ struct DirectStages {
                                                   uint32_t scales_bytes, uint64_t num_bytes) {
     DirectStages stages{align_up(token_bytes, 128u), align_up(codes_bytes, 128u),
                         align_up(scales_bytes, 128u), 0};
-    // Shared memory is counted in 32 bits, which divide faster.
+    // Shared memory is counted in 32 bits: their division is faster.
     const uint32_t fitting = static_cast<uint32_t>(num_bytes) / static_cast<uint32_t>(stages.stage_bytes());
     stages.num_stages = fitting < kMaxStages ? static_cast<int>(fitting) : kMaxStages;
     return stages;
@@ -59,9 +59,9 @@ struct DirectStages {
   }
 };
 
-// Carrier c has tokens c, c + num_carriers, ... Where tokens go as they are, the next one comes into its
-// other stage while it sends one; where there are stages enough, every token has its own. Where tokens are
-// encoded, that takes longest: as many warps as there are stages do it.
+// Carrier c has tokens c, c + num_carriers, ... If there are stages and warps enough, every token has its
+// own. Tokens that are encoded have a carrier per stage, as far as there are warps, since encoding takes
+// longest. Others have carriers with two stages: the next token is loaded into one while the other's is sent.
 struct Carriers {
   int num_carriers;
   int stages_each;  // 1 or 2
@@ -77,7 +77,7 @@ struct Carriers {
   SWITCHYARD_HD constexpr int stage_of_turn(int carrier_idx, int turn) const {
     return carrier_idx * stages_each + (turn & (stages_each - 1));
   }
-  // Of the barrier that says that the turn's token is in its stage.
+  // The parity of the barrier phase that completes when the turn's token is in its stage.
   SWITCHYARD_HD constexpr uint32_t parity_of_turn(int turn) const {
     return static_cast<uint32_t>(turn >> (stages_each - 1)) & 1u;
   }

@@ -6,14 +6,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Cell: what the peer packs beside the number, a StepCell or a CountCell.
+// Cell is what the peer packs beside the number: a StepCell or a CountCell.
 template <typename Cell>
 struct AwaitedStep {
   const WaitContext& context;
   const uint64_t* address;
 
   // Waits until the cell carries `step`, and takes what is beside it. True: what the peer did before it
-  // published the cell is complete to this thread. False: as wait_for().
+  // published the cell is visible to this thread. False: as in wait_for().
   SWITCHYARD_DEVICE bool wait_until(uint32_t step, Phase phase, int late_rank, int expert_idx,
                                     Cell& cell SWITCHYARD_WHERE) const {
     const uint32_t expected = Cell::step_bits(step);
@@ -27,7 +27,7 @@ struct AwaitedStep {
         [&](uint32_t seen) { return seen == expected; });
   }
 
-  // Takes the cell as it is, whatever its step.
+  // Takes the cell's value, whatever its step.
   SWITCHYARD_DEVICE void take(Cell& cell SWITCHYARD_WHERE) const {
     cell = Cell::unpack(target::ld_acquire_system(address SWITCHYARD_PASS_WHERE));
   }

@@ -29,7 +29,7 @@ struct SlottedCombineAsync {
   SWITCHYARD_DEVICE explicit SlottedCombineAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (!read_ranges()) return;  // the step is broken: there is nothing to send
+    if (!read_ranges()) return;  // the step is broken: nothing can be sent
     send_rows();
     target::sync_block();
     if (target::thread_idx() == 0)
@@ -46,7 +46,7 @@ struct SlottedCombineAsync {
                                                         counters.first_in_expert(shape.n_ranks() - 1));
   }
 
-  // Region A, as dispatch_wait left it, says which rows came from whom. False if it left none.
+  // Reads from region A, as dispatch_wait left it, which rows came from which rank; false if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
     const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
     const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineIgnoresPoison>(params.fault);
@@ -62,7 +62,7 @@ struct SlottedCombineAsync {
     return has_expert_rows();
   }
 
-  // Only a rank that received nothing may have none.
+  // Only a rank that received nothing may have null expert_rows.
   SWITCHYARD_DEVICE bool has_expert_rows() const {
     const uint32_t num_rows = shared.rows.total(shape.n_experts());
     if (!kChecked || num_rows == 0 || params.expert_rows != nullptr) return true;
@@ -94,7 +94,7 @@ struct SlottedCombineAsync {
     return params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
   }
 
-  // src_info was in the caller's hands: what it says becomes an address only if that row is there.
+  // The caller could have changed src_info: an entry becomes an address only if that row exists.
   SWITCHYARD_DEVICE void report_bad_source(int pair_idx, int token_idx, int k) const {
     const auto pack = [](int token, int choice) {
       return static_cast<uint64_t>(static_cast<uint32_t>(choice)) << 32 | static_cast<uint32_t>(token);

@@ -59,8 +59,7 @@ struct SlottedCombineWait {
     return params.recv_counts.of_rank[params.my_rank] + expert_idx;
   }
 
-  // The last block to have read the cells puts them back for the next step. By one warp, while the others
-  // reduce.
+  // The last block to read the cells resets them for the next step: one warp does, while the others sum.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
     // acq_rel MM-06: every block's reads of the cells come before the last block's resets; pairs with itself
@@ -73,7 +72,7 @@ struct SlottedCombineWait {
     if (target::lane_idx() == 0) target::st_relaxed_device(counters.combine_blocks_left(), 0);
   }
 
-  // Where row k of a token lies; null for padding.
+  // Returns the address of row k of a token; null for padding.
   SWITCHYARD_DEVICE const std::byte* row_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
     if (mutate<Fixed, LogicMutant::kPaddingCombined>(shape.expert_of_id(id), 0) < 0) return nullptr;
@@ -83,7 +82,7 @@ struct SlottedCombineWait {
     return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() +
                                mutate<Fixed, LogicMutant::kWeightsReversed>(k, shape.top_k() - 1 - k)];
   }
-  // Lane k's row.
+  // Returns lane k's source.
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
     const int k = target::lane_idx();
     if (k >= shape.top_k()) return {};
@@ -102,7 +101,8 @@ struct SlottedCombineWait {
   }
 
   SWITCHYARD_DEVICE void reduce(RowSum<Rows>& row_sum, int token_idx, int worker_idx, int num_workers) {
-    // The shared expert's rows are this rank's own, and bf16: one more row to add, unless rows are not.
+    // The shared expert's rows are this rank's own, and bf16: each is one more row to add, unless rows travel
+    // as fp8; finish() adds it then.
     constexpr bool kRowsAreBf16 = std::is_same_v<Rows, BF16CombineRows>;
     const TokenSource shared_expert = shared_expert_of(token_idx);
     const int num_sources =

@@ -1,7 +1,7 @@
-// dispatch_async: some blocks send this rank's tokens to the ranks of their experts, one watches until all
-// copies of an expert are out and then tells the expert's owner how many came. A sender encodes a token once
-// (or for each of its experts, where the format asks for it), into shared memory, and bulk copies carry the
-// message from there to every expert while the next one is being encoded.
+// dispatch_async: some blocks send this rank's tokens to the ranks of their experts; one watches until all
+// copies for an expert are complete and then tells the expert's owner how many there are. A sender encodes a
+// token once (or for each of its experts, where the format asks for it), into shared memory, and bulk copies
+// carry the message from there to every expert while the next one is being encoded.
 #pragma once
 
 #include "switchyard/detail/ep/params.hpp"
@@ -12,7 +12,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) SlottedDispatchAsyncShared {
-  uint32_t num_messages[kMaxExperts];    // per expert, of the tokens this block looks after
+  uint32_t num_messages[kMaxExperts];    // per expert, of this block's tokens
   uint32_t num_extra_rows[kMaxExperts];  // watcher: repeats of an id within its token
   uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
   // Behind it: kNumStages messages, each aligned to 128 bytes.
@@ -54,7 +54,7 @@ struct SlottedDispatchAsync {
     }
   }
 
-  // The id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
+  // Returns the id of (token, k), or -1 if it is padding or out of range; the watcher reports the latter.
   SWITCHYARD_DEVICE int expert_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
     return mutate<Fixed, LogicMutant::kPaddingDispatched>(shape.expert_of_id(id),
@@ -68,8 +68,8 @@ struct SlottedDispatchAsync {
     return true;
   }
 
-  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... False if an earlier
-  // step broke and has not been reset: its counters mean nothing.
+  // Counts, per expert, the messages of tokens first_token, first_token + stride, ... Returns false if an
+  // earlier step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
     const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.fault);
@@ -97,7 +97,7 @@ struct SlottedDispatchAsync {
   SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSend);
     if (!count_messages(sender_idx, num_senders)) return;
-    // One range of slots per expert and block; within it slots are dealt in shared memory.
+    // Reserves one range of slots per expert and block; within it slots are dealt in shared memory.
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
@@ -111,7 +111,7 @@ struct SlottedDispatchAsync {
       for (int part = 0; part < num_messages_of_token(); ++part) {
         if (!has_message(token_idx, part)) continue;
         std::byte* message = shared.stage(stage_idx, message_layout.bytes());
-        // The copies out of this stage, two messages ago, have read it; those of the other stage may go on.
+        // The copies out of this stage, two messages ago, have read it; the other stage's may be in flight.
         if (target::warp_idx() == 0)
           target::bulk_wait_read<mutate<Fixed, LogicMutant::kStageNotWaitedFor>(kNumStages - 1,
                                                                                 kNumStages)>();
@@ -132,8 +132,8 @@ struct SlottedDispatchAsync {
     }
   }
 
-  // One message for all of a token's experts, or message k for its choice k and one more for the shared
-  // expert.
+  // There is one message for all of a token's experts, or message k for its choice k and one more for the
+  // shared expert.
   SWITCHYARD_DEVICE int num_messages_of_token() const {
     return EncodesByExpert<Format> ? shape.top_k() + 1 : 1;
   }
@@ -160,7 +160,7 @@ struct SlottedDispatchAsync {
       params.format.encode(token, message, target::thread_idx(), target::num_threads());
   }
 
-  // Encodes the token, with its index and expert ids behind it.
+  // Encodes the token, and stores its index and its expert ids behind it.
   SWITCHYARD_DEVICE void write_message(int token_idx, int part, std::byte* message) {
     encode(token_idx, part, message);
     if (target::thread_idx() == 0)
@@ -183,13 +183,13 @@ struct SlottedDispatchAsync {
                                                mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1)),
                          message, message_layout.bytes());
     }
-    // The shared expert finds the message here.
+    // The shared expert reads the message from here.
     if (k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
       target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
     target::bulk_commit();
   }
 
-  // Waits for each expert until all its messages are out, then signals its owner.
+  // Waits for each expert until all copies for it are complete, then signals its owner.
   SWITCHYARD_DEVICE void watch() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kWatch);
     if (!count_messages(0, 1)) return;
@@ -211,7 +211,7 @@ struct SlottedDispatchAsync {
               return mutate<Fixed, LogicMutant::kSignalsBeforeFinished>(value == expected, true);
             });
       }
-      target::sync_warp();  // so that the lanes of a warp share the cost of the release
+      target::sync_warp();  // the lanes of a warp then share the cost of the release
       if (!finished) continue;
       target::st_relaxed_device(counters.reserved(expert_idx),
                                 mutate<Fixed, LogicMutant::kReservedNotPutBack>(0, expected));

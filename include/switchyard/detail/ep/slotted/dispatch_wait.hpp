@@ -59,7 +59,7 @@ struct SlottedDispatchWait {
     shared.first_row[pair_idx] = count.num_rows();
   }
 
-  // Waits until every rank has told how much it sent to every expert here.
+  // Waits for the counts of every rank for every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
     bool arrived = is_unpoisoned(params.fault);
@@ -77,7 +77,7 @@ struct SlottedDispatchWait {
     return sync_block_all(arrived);
   }
 
-  // Counts become offsets, in shared memory: messages end to end, rows with each expert's padding.
+  // Turns counts into offsets, in shared memory: messages end to end, rows with each expert's padding.
   SWITCHYARD_DEVICE void build_tables() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kBuildTables);
     const int n_local_experts = shape.n_local_experts();
@@ -118,12 +118,12 @@ struct SlottedDispatchWait {
       shared.expert_begin[expert_idx] += shared_rows;
   }
 
-  // Of the shared expert, -1, or a local one.
+  // Returns the first row of a local expert's group, or of the shared expert's (expert_idx -1).
   SWITCHYARD_DEVICE uint32_t group_begin(int expert_idx) const {
     return expert_idx < 0 ? 0 : shared.expert_begin[expert_idx];
   }
 
-  // Block 0: row offsets for the grouped matmul, and for combine_async which rows came from whom.
+  // Block 0 writes row offsets for the grouped matmul, and each rank's rows for combine_async.
   SWITCHYARD_DEVICE void publish_offsets() {
     const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
     const int first_group = params.shared_expert.num_groups;  // of the local experts
@@ -145,7 +145,7 @@ struct SlottedDispatchWait {
     }
   }
 
-  // This rank's own tokens, as dispatch_async left them in the send buffer. A block takes those it has sent
+  // This rank's own tokens, as dispatch_async left them in the send buffer. A block decodes those it has sent
   // itself: in a fused launch nothing else orders the buffer.
   SWITCHYARD_DEVICE void decode_shared_expert() {
     if (params.shared_expert.num_tokens == 0) return;
@@ -164,7 +164,7 @@ struct SlottedDispatchWait {
     }
   }
 
-  // A row of the shared expert, -1, or of a local one.
+  // Decodes a message into a row of a local expert, or of the shared expert (expert_idx -1).
   SWITCHYARD_DEVICE void decode_into(const std::byte* message, int64_t row, [[maybe_unused]] int expert_idx,
                                      int worker_idx, int num_workers) const {
     if constexpr (ExpertTokenFormat<Format>)
@@ -201,18 +201,18 @@ struct SlottedDispatchWait {
     const int src_token =
         target::ld(reinterpret_cast<const int32_t*>(message + message_layout.src_token_offset()));
     const int lane_idx = target::lane_idx();
-    // Bit k: the token's choice k is this expert.
+    // Bit k is set if the token's choice k is this expert.
     uint32_t mentions =
         target::ballot(lane_idx < shape.top_k() && names_expert(message, lane_idx, expert_idx));
     uint32_t row = shared.first_row[pair_idx] + slot;
     uint32_t next_extra_row = 0;
     if (target::popcount(mentions) > 1) {
-      if (worker_idx >= kWarpSize) return;  // one warp alone asks for the extra rows
+      if (worker_idx >= kWarpSize) return;  // one warp alone takes the extra rows
       num_workers = kWarpSize;
       next_extra_row = shared.first_row[pair_idx] + shared.messages.count(pair_idx) +
                        take_extra_rows(pair_idx, target::popcount(mentions) - 1);
     }
-    // One row per mention: the first at the message's own place, the others behind all messages of the pair.
+    // One row per mention: the first in the message's own row, the others behind all messages of the pair.
     while (mentions != 0) {
       decode_into(message, row, pair_idx / shape.n_ranks(), worker_idx, num_workers);
       if (worker_idx == 0) {
@@ -224,8 +224,8 @@ struct SlottedDispatchWait {
     }
   }
 
-  // The first of `count` rows among those that repeated ids make. By a whole warp; combine_async puts the
-  // counter back.
+  // Reserves `count` of the rows that repeated ids make, and returns the first. Called by a whole warp;
+  // combine_async resets the counter.
   SWITCHYARD_DEVICE uint32_t take_extra_rows(int pair_idx, int count) const {
     int32_t first = 0;
     if (target::lane_idx() == 0)
@@ -233,8 +233,7 @@ struct SlottedDispatchWait {
     return static_cast<uint32_t>(target::shuffle(first, 0));
   }
 
-  // The last block to have read the cells puts them back for the next step. By one warp, while the others
-  // decode.
+  // The last block to read the cells resets them for the next step: one warp does, while the others decode.
   SWITCHYARD_DEVICE void reset_cells() {
     int32_t num_before = 0;
     // acq_rel MM-03: every block's reads of the cells come before the last block's resets; pairs with itself

@@ -1,4 +1,4 @@
-// The slotted protocol, as ep/kernels.hpp wants one: messages go to receive slots and from there to rows.
+// The slotted protocol, for ep/kernels.hpp: messages go to receive slots and from there to rows.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Slotted {
   static constexpr bool kDispatchAsyncWaits = false;
   static constexpr bool kCombineAsyncWaits = false;
 
-  // The two halves use the same shared memory.
+  // The barrier is there because both halves use the same shared memory.
   SWITCHYARD_DEVICE static void between_dispatch_halves() { target::sync_block(); }
   SWITCHYARD_DEVICE static void between_combine_halves() { target::sync_block(); }
 

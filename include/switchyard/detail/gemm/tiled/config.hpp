@@ -1,4 +1,4 @@
-// The sizes of one kernel, from its tuning.
+// The sizes of one kernel, derived from its tuning.
 #pragma once
 
 #include "switchyard/detail/gemm/tiled/tuning.hpp"
@@ -35,12 +35,12 @@ struct MatmulConfig {
   // Two consumers of fp8 start their products in turn: one scales while those of the other run.
   static constexpr bool kTakesTurns = kIsScaled && kNumConsumers == 2;
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
-  // Two consumers want more registers than a block of three warpgroups is launched with.
+  // Two consumers need more registers than a block of three warpgroups is launched with.
   static constexpr bool kMovesRegisters = kNumConsumers > 1;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
-  // Rows come in boxes, only as many as there are rows.
+  // Rows are loaded in boxes, only as many as there are rows.
   static constexpr int kBoxRows = kTileRows / 4;
   static constexpr int kBoxBytes = kBoxRows * kPanelRowBytes;
   static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
@@ -50,10 +50,10 @@ struct MatmulConfig {
   // Columns of a consumer that share a scale of the weights, and how many such there are.
   static constexpr int kColumnGroup = kIsScaled ? kMatmulScaleGroup : kConsumerColumns;
   static constexpr int kNumColumnGroups = kConsumerColumns / kColumnGroup;
-  // Scales of the rows of a stage, from a row on that is a multiple of four: so the copy engine wants it.
+  // The scales of a stage's rows begin at a row that is a multiple of four, as the copy engine requires.
   static constexpr int kScaleRows = kIsScaled ? kTileRows + 4 : 4;
 
-  // About as many rows as the columns that all blocks of a GPU then have.
+  // A band has about as many rows as all blocks of a GPU then have columns.
   static constexpr int kBandTiles = 2048 / kTileRows / (kSharesWeights ? 2 : 1);
 };
 

@@ -57,7 +57,7 @@ class MatmulConsumer {
   }
 
   // One lane waits for the tile, reads it and tells the others. (A lane that looked at tile_full after the
-  // arrival below would miss the phase and wait forever.)
+  // arrival below would miss the barrier phase and wait forever.)
   SWITCHYARD_DEVICE MatmulTile take_tile() {
     MatmulTile tile{};
     if (target::lane_idx() == 0) {
@@ -78,7 +78,7 @@ class MatmulConsumer {
             .is_alone = (packed >> 17 & 1) != 0};
   }
 
-  // A step's products run while those of the step before it end and give back their stage.
+  // A step's products are in flight while those of the previous one end and release their stage.
   SWITCHYARD_DEVICE void multiply(int num_rows) {
     uint32_t last_stage = 0;
     SWITCHYARD_ROLLED
@@ -97,8 +97,8 @@ class MatmulConsumer {
     release(last_stage);
   }
 
-  // The same of fp8, whose products are scaled before they are added to those of other stages: the matrix
-  // unit keeps too few bits of a long sum. The other consumer's products run meanwhile.
+  // The same for fp8, whose products are scaled before they are added to those of other stages: the matrix
+  // unit keeps too few bits of a long sum. The other consumer's products are in flight meanwhile.
   SWITCHYARD_DEVICE void multiply_scaled(const MatmulTile& tile) {
     const int num_rows = tile.num_rows - first_row_;
     const int first_scale = static_cast<int>(tile.first_row % 4) + first_row_;
@@ -135,20 +135,20 @@ class MatmulConsumer {
       }
     }
   }
-  // Of a group of this consumer's columns, one for each step.
+  // Returns the scales of a group of this consumer's columns, one for each step.
   SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int group) const {
     const uint32_t num_column_groups = ceil_div(settings_.columns, uint32_t{kMatmulScaleGroup});
     uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup +
                             static_cast<uint32_t>(group);
     if (column_group >= num_column_groups) column_group = num_column_groups - 1;  // no columns are stored
-    // An expert that is not there has weights of zero, which any scale will do for.
+    // An expert that does not exist has weights of zero, for which any scale will do.
     const uint32_t expert = static_cast<uint32_t>(tile.expert);
     const uint64_t row =
         expert < settings_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
     return settings_.weight_scales + row * num_steps_;
   }
 
-  // A tile without rows for this consumer.
+  // Skips a tile without rows for this consumer.
   SWITCHYARD_DEVICE void pass_over() {
     for (uint32_t step = 0; step < num_steps_; ++step) {
       const uint32_t stage = stages_.stage();
@@ -164,7 +164,7 @@ class MatmulConsumer {
   }
 
   // release MM-25: this warp has read the stage; pairs with the producer's wait before the next load into it,
-  // or those of both producers of a pair. Where ordinary loads have read scales, every thread arrives for its
+  // or those of both producers of a pair. If ordinary loads have read scales, every thread arrives for its
   // own.
   SWITCHYARD_DEVICE void release(uint32_t stage) {
     if constexpr (Config::kIsScaled) return shared_.empty[stage].arrive();

@@ -1,5 +1,5 @@
 // 64 rows times a consumer's columns of weights, on the CPU: the same steps as warpgroup_product.cuh in plain
-// loops. What is started there has ended here when the call returns.
+// loops. What is in flight there is complete here when the call returns.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   using Sums::kColumns, Sums::sums_, Sums::has_row, Sums::row;
 
  public:
-  // num_rows: those past it were not loaded.
+  // Rows past num_rows were not loaded.
   void start(const unsigned char* rows, const unsigned char* weights, bool accumulate, int num_rows) {
     if (!has_row() || row() >= num_rows) return;
     for (int panel = 0; panel < Config::kNumPanels; ++panel) {
@@ -65,8 +65,8 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
-// Of fp8: a step's products with the columns that share a scale are sums of their own, which are scaled
-// before they are added up.
+// The product for fp8: a step's products with the columns that share a scale are separate sums, which are
+// scaled before they are added up.
 template <typename Config>
 class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   using Sums = WarpgroupSums<Config>;
@@ -76,7 +76,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   void clear() {
     for (float& sum : sums_) sum = 0;
   }
-  // num_rows: those past it were not loaded.
+  // Rows past num_rows were not loaded.
   void start(const unsigned char* rows, const unsigned char* weights, int num_rows) {
     has_sums_ = has_row() && row() < num_rows;
     if (!has_sums_) return;
@@ -94,7 +94,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     if (has_row() && row() < num_rows) row_scale_ = target::ld(scales + row());
   }
   void wait() {}
-  // group: of columns, whose products were started last.
+  // `group` is the group of columns whose products were started last.
   void add_scaled(int group, float weight_scale) {
     for (int i = 0; has_sums_ && i < Config::kColumnGroup; ++i)
       sums_[group * Config::kColumnGroup + i] += step_sums_[i] * (row_scale_ * weight_scale);

@@ -46,7 +46,7 @@ class MatmulPlanner {
     uint32_t first;
     uint32_t count;
   };
-  // The rows of a group; none past the last group, and none past the end of the tensors.
+  // Returns the rows of a group: none past the last group, and none past the end of the tensors.
   SWITCHYARD_DEVICE Rows rows_of(uint32_t group_idx) const {
     const GroupRows& groups = settings_.groups;
     if (group_idx >= groups.num_groups) return {0, 0};

@@ -1,5 +1,5 @@
-// The producer of a block of the tiled matmul: one thread that starts the loads of rows and weights, as far
-// ahead of the consumers as there are stages.
+// The producer of a block of the tiled matmul: one thread that prefetches rows and weights, as far ahead of
+// the consumers as there are stages.
 #pragma once
 
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
@@ -32,7 +32,7 @@ class MatmulProducer {
   }
 
  private:
-  // When so many steps are left to load the planner is asked for the next tile: early enough that it is there
+  // When so many steps are left to load the planner is asked for the next tile: early enough that it arrives
   // in time, and late enough that a block does not take from the queue what another could begin sooner.
   static constexpr uint32_t kStepsAhead = ceil_div<uint32_t>(8, Config::kNumPanels);
 

@@ -1,4 +1,4 @@
-// The shared memory of a block of the tiled matmul: stages of rows and weights, the tile at work, and the
+// The shared memory of a block of the tiled matmul: stages of rows and weights, the current tile, and the
 // barriers by which planner, producer and consumers hand them to each other.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Read and written at once.
+// The tile is read and written whole.
 struct alignas(16) MatmulTile {
   uint32_t first_row;
   uint32_t first_column;
@@ -17,7 +17,7 @@ struct alignas(16) MatmulTile {
   bool is_alone;      // no other tile reads its weights
 };
 
-// Tiles come first: they want the largest alignment.
+// The stages come first: they need the largest alignment.
 template <typename Config>
 struct MatmulShared {
   using Bytes = unsigned char;

@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-// Two neighbouring blocks can load one operand together: each brings half of it to both. On the host every
+// Two neighbouring blocks can load one operand together: each loads half of it into both. On the host every
 // block loads for itself.
 enum class MatmulSharing { kNone, kWeights, kRows };
 
@@ -42,7 +42,7 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {128, 256, 64, 4},
     {128, 256, 64, 4, MatmulSharing::kWeights},
     {128, 256, 64, 4, MatmulSharing::kRows},
-    // A stage of fp8 is one group of scales.
+    // A stage of fp8 is one scale group.
     {64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8},
     {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
@@ -50,10 +50,10 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
-// The tuning for groups of so many rows each, on average, as measured on an H200 (docs/journal/matmul.md).
-// With few rows weights are all the traffic: narrow tiles give blocks an even share of them. With about one
-// tile of rows wide tiles would leave blocks without work at the end; with many, loads from L2 are what is
-// scarce, and tiles are wide.
+// Returns the tuning for groups of so many rows each, on average, as measured on an H200
+// (docs/journal/matmul.md). With few rows weights are all the traffic: narrow tiles give blocks an even share
+// of them. With about one tile of rows wide tiles would leave blocks without work at the end; with many rows
+// the bandwidth of L2 is the limit, and tiles are wide.
 constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_per_group, int64_t columns,
                                             int64_t /*inner*/) {
   if (element == MatmulElement::kFP8) {
@@ -67,7 +67,7 @@ constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_
   return {128, 256, 64, 4};
 }
 
-// As "128x256x64x4+weights" or "64x128x128x8 fp8": rows, columns, inner elements of a stage, stages.
+// Formats as "128x256x64x4+weights" or "64x128x128x8 fp8": rows, columns, inner elements of a stage, stages.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
          std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +

@@ -1,6 +1,6 @@
 // 64 rows times a consumer's columns of weights, on Hopper's matrix unit: sums in registers, operands in
-// shared memory. A product runs while the warpgroup does other things; start() begins one step of it, wait()
-// waits for those started before.
+// shared memory. A product is in flight while the warpgroup does other work; start() issues one step of it,
+// wait() waits for those started before.
 #pragma once
 
 #include "switchyard/detail/base/bf16.hpp"
@@ -13,7 +13,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config>
 class WarpgroupSums {
  public:
-  // The first num_columns columns of each row as bf16: row_address(row) is where it goes, or null.
+  // Stores the first num_columns columns of each row as bf16: row_address(row) is where it goes, or null.
   template <typename RowAddress>
   SWITCHYARD_DEVICE void store(int num_columns, RowAddress row_address) const {
     const int thread = target::thread_idx() % kWarpgroupThreads;
@@ -48,7 +48,7 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   using WarpgroupSums<Config>::kColumns, WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
 
  public:
-  // rows, weights: of the first panel of a stage. Without `accumulate` the sums begin anew.
+  // `rows` and `weights` point to the first panel of a stage. Without `accumulate` the sums begin anew.
   SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, bool accumulate,
                                int /*num_rows*/) {
     target::hold_registers(sums_);
@@ -72,8 +72,8 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
-// Of fp8: a step's products with the columns that share a scale are sums of their own, which are scaled
-// before they are added up.
+// The product for fp8: a step's products with the columns that share a scale are separate sums, which are
+// scaled before they are added up.
 template <typename Config>
 class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   using WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
@@ -95,7 +95,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     target::matrix_commit();
     target::hold_registers(step_sums_);
   }
-  // Of this warpgroup's rows, while the products run.
+  // Loads the scales of this warpgroup's rows while the products are in flight.
   SWITCHYARD_DEVICE void load_row_scales(const float* scales, int /*num_rows*/) {
     const int row = target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx() / 4;
     row_scales_[0] = target::ld(scales + row);
@@ -105,7 +105,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     target::matrix_wait<0>();
     target::hold_registers(step_sums_);
   }
-  // group: of columns, whose products were started last.
+  // `group` is the group of columns whose products were started last.
   SWITCHYARD_DEVICE void add_scaled(int group, float weight_scale) {
     const float scales[2] = {row_scales_[0] * weight_scale, row_scales_[1] * weight_scale};
     SWITCHYARD_UNROLL
