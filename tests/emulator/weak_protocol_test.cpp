@@ -314,7 +314,7 @@ const NamedMutant kMutants[] = {
     {"CodesInPlaceAreNotFenced", {"CarryEncoded*::carry(", WordKind::kProxyFence}, run_encoded},
     {"CodesByExpertAreNotFenced", {"CarryEncoded*::carry_encoded_for(", WordKind::kProxyFence}, run_encoded},
     {"ScalesOfSendersAreNotFenced", {"StoreScales*::run(", WordKind::kProxyFence}, run_encoded},
-    {"ABandIsFilledAgainUnfenced", {"StoreScales*::place(", WordKind::kProxyFence}, run_many_scales, true},
+    {"ABandIsFilledAgainUnfenced", {"StoreScales*::store(", WordKind::kProxyFence}, run_many_scales, true},
     {"RowsToCombineAreNotFenced", {"RowSum*::RowSum(", WordKind::kProxyFence}, run_fp8_combine},
     {"AStageOfRowsIsFilledAgainUnfenced", {"RowSum*::run(", WordKind::kProxyFence}, run_fp8_combine, true},
     {"ZeroedValuesAreNotFenced",
