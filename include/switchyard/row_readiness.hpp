@@ -19,7 +19,7 @@ struct RowReadiness {
   const int32_t* num_steps;    // how many dispatches have ended; the current step has the next number
   const int32_t* row_offsets;  // [n_local_experts + 1]; this rank's dispatch_async has written them
   int32_t n_ranks;
-  WaitContext fault;  // takes experts by their local index
+  WaitContext wait_context;  // takes experts by their local index
 };
 
 }  // namespace switchyard
@@ -33,7 +33,7 @@ SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int l
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
   bool arrived = true;
   for (int rank = 0; rank < readiness.n_ranks; ++rank) {
-    const AwaitedStep<StepCell> signal{readiness.fault,
+    const AwaitedStep<StepCell> signal{readiness.wait_context,
                                        readiness.cells + local_expert_idx * readiness.n_ranks + rank};
     StepCell num_rows{};
     // acquire MM-10: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()

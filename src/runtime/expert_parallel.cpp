@@ -175,11 +175,11 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = impl_->state(rank).memory;
   const DirectCounters counters{memory.ep_counters(impl_->shape_of_rank(rank))};
-  WaitContext fault = impl_->step_wait_context(rank);
-  fault.first_expert = rank * impl_->n_local_experts();
+  WaitContext wait_context = impl_->step_wait_context(rank);
+  wait_context.first_expert = rank * impl_->n_local_experts();
   return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
                       counters.row_offset(impl_->num_groups() - impl_->n_local_experts()),
-                      num_exchanging_ranks(impl_->config, impl_->n_ranks()), fault};
+                      num_exchanging_ranks(impl_->config, impl_->n_ranks()), wait_context};
 }
 
 // A kernel that starts early holds its multiprocessors while it waits for the dispatch of ranks that may not

@@ -207,7 +207,7 @@ DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) 
   step.shared_expert = shared_expert_tokens(rank, num_tokens);
   step.max_rows = static_cast<uint32_t>(sizes.row_capacity);
   step.ep_counters = own.ep_counters(step.shape);
-  step.fault = step_wait_context(rank);
+  step.wait_context = step_wait_context(rank);
   call.slotted.send_buf = own.send.as<std::byte>();
   call.direct.row_of = own.row_of.as<uint32_t>();
   call.direct.scales_offset = sizes.scales_offset;
@@ -248,7 +248,7 @@ CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
   step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
   step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
   step.ep_counters = own.memory.ep_counters(step.shape);
-  step.fault = step_wait_context(rank);
+  step.wait_context = step_wait_context(rank);
   call.direct.row_of = own.memory.row_of.as<uint32_t>();
   return call;
 }
@@ -344,7 +344,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
                          .values = values,
                          .exchanged = {},
                          .cells = {},
-                         .fault = impl_->wait_context(rank)};
+                         .wait_context = impl_->wait_context(rank)};
   for (int peer = 0; peer < n_ranks(); ++peer) {
     params.exchanged.of_rank[peer] = impl_->state(peer).memory.reduce_values.as<bf16>();
     params.cells.of_rank[peer] = impl_->state(peer).memory.reduce_cells.as<uint64_t>();

@@ -205,7 +205,7 @@ class OneRankStep {
     step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : dispatch_recv_.data();
     step.recv_counts.of_rank[0] = dispatch_counts_.data();
     step.ep_counters = Counters(counters_);
-    step.fault = wait_context();
+    step.wait_context = wait_context();
     return step;
   }
   SlottedDispatchPart slotted_part() const { return {send_buf_.data()}; }
@@ -229,7 +229,7 @@ class OneRankStep {
     step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : combine_recv_.data();
     step.recv_counts.of_rank[0] = combine_counts_.data();
     step.ep_counters = Counters(counters_);
-    step.fault = wait_context();
+    step.wait_context = wait_context();
     return step;
   }
 

@@ -17,10 +17,11 @@ namespace {
 
 // docs: architecture, "Layers".
 const std::map<std::string, int> kLayerOfRoom = {
-    {"base", 0},      {"target", 1},      {"testing", 2}, {"emulator", 3},  {"format", 3},
-    {"sync", 3},      {"schedule", 3},    {"device", 4},  {"ep", 4},        {"gemm", 4},
-    {"attention", 4}, {"launch", 5},      {"runtime", 6}, {"reference", 7}, {"files", 8},
-    {"workload", 9},  {"benchmarks", 10}, {"report", 11}, {"commands", 12}, {"tests", 13}};
+    {"base", 0},      {"target", 1},   {"testing", 2},     {"emulator", 3}, {"format", 3},
+    {"sync", 3},      {"schedule", 3}, {"device", 4},      {"ep", 4},       {"gemm", 4},
+    {"attention", 4}, {"launch", 5},   {"transport", 5},   {"runtime", 6},  {"reference", 7},
+    {"files", 8},     {"workload", 9}, {"benchmarks", 10}, {"report", 11},  {"commands", 12},
+    {"tests", 13}};
 
 // The public headers, and the room that each belongs to.
 const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp", "runtime"},

@@ -28,14 +28,14 @@ struct AllReduce {
   SWITCHYARD_DEVICE explicit AllReduce(const AllReduceParams& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (!sync_block_all(is_unpoisoned(params.fault))) return;
+    if (!sync_block_all(is_unpoisoned(params.wait_context))) return;
     publish_values();
     if (!collect()) return;  // a fault: the host resets everything
     admit_successor();
     // This rank's own signal says that all of its blocks have read the old number.
     if (target::block_idx() == 0 && target::thread_idx() == 0)
       target::st(params.layout.num_steps(my_cells), static_cast<int32_t>(step));
-    const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kReduce);
+    const TraceSlice slice(params.wait_context.trace, Phase::kAllReduce, TraceName::kReduce);
     for_each_chunk([&](int64_t chunk) { reduce(chunk); });
   }
 
@@ -55,7 +55,7 @@ struct AllReduce {
 
   // Stores this rank's values where its peers read them; the last block signals them.
   SWITCHYARD_DEVICE void publish_values() {
-    const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kSendRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kAllReduce, TraceName::kSendRows);
     for_each_chunk([&](int64_t chunk) {
       target::st_16(shown(params.my_rank, chunk), target::ld_16(params.values + chunk * kColumnsPerThread));
     });
@@ -75,10 +75,10 @@ struct AllReduce {
   }
 
   SWITCHYARD_DEVICE bool collect() {
-    const TraceSlice slice(params.fault.trace, Phase::kAllReduce, TraceName::kCollectRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kAllReduce, TraceName::kCollectRows);
     bool arrived = true;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
-      const AwaitedStep<StepCell> signal{params.fault, my_cells + rank};
+      const AwaitedStep<StepCell> signal{params.wait_context, my_cells + rank};
       StepCell cell{};
       // acquire MM-14: the rank's values; pairs with the release in its publish_values()
       arrived &=
@@ -91,7 +91,7 @@ struct AllReduce {
   SWITCHYARD_DEVICE bool has_as_many_tokens(int rank, uint32_t num_tokens) const {
     const uint32_t expected = static_cast<uint32_t>(params.num_tokens);
     if (!kChecked || num_tokens == expected) return true;
-    raise_fault(params.fault, FaultKind::kTokenCountMismatch, {Phase::kAllReduce, rank, -1, expected},
+    raise_fault(params.wait_context, FaultKind::kTokenCountMismatch, {Phase::kAllReduce, rank, -1, expected},
                 num_tokens, 0);
     return false;
   }

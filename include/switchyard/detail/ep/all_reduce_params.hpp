@@ -36,7 +36,7 @@ struct AllReduceParams {
   bf16* values;        // [num_tokens][hidden]: partial sums in, total sums out
   RankPointers<bf16> exchanged;
   RankPointers<uint64_t> cells;
-  WaitContext fault;
+  WaitContext wait_context;
 };
 
 }  // namespace switchyard

@@ -34,7 +34,7 @@ struct DispatchStep {
   RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout; direct: rows
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
   EPLocalSyncCounters<> ep_counters;   // of shape.n_experts
-  WaitContext fault;
+  WaitContext wait_context;
 };
 
 // What a dispatch of the slotted protocol needs in addition.
@@ -79,7 +79,7 @@ struct CombineStep {
   RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
   EPLocalSyncCounters<> ep_counters;   // as in dispatch
-  WaitContext fault;
+  WaitContext wait_context;
 };
 
 // What a combine of each protocol needs in addition.

@@ -20,7 +20,7 @@ struct AssignedRows {
   // Gives every (token, k) of this block its row on the expert's owner. All threads write src_info together:
   // its 8-byte stores coalesce only then. Carriers that can find their rows themselves need not wait for it.
   SWITCHYARD_DEVICE void assign() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kAssignRows);
     const bool leaves_out_carriers = carriers_find_rows();
     if (leaves_out_carriers && staged.is_carrier()) return;
     const int num_left_out = leaves_out_carriers ? staged.carriers.num_carriers * kWarpSize : 0;

@@ -26,7 +26,7 @@ struct CarryEncoded {
 
   // first_expert is expert_of_turn(0).
   SWITCHYARD_DEVICE void run(int first_expert) const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
     int expert_idx = first_expert;
     for (int turn = 0; staged.has_turn(turn); ++turn) {

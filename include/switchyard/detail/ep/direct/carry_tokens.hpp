@@ -20,7 +20,7 @@ struct CarryTokens {
 
   // first_expert is expert_of_turn(0).
   SWITCHYARD_DEVICE void run(int first_expert) const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
     target::fence_proxy_async();  // the previous step's rows were read by ordinary loads
     std::byte* row = row_of_turn(0, first_expert);

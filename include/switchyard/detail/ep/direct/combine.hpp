@@ -33,7 +33,7 @@ struct DirectCombineAsync {
   SWITCHYARD_DEVICE void run() {
     if (target::block_idx() != 0) return;
     // All loads are issued before any value is used, so they are in flight together.
-    const bool is_broken = is_poisoned(params.fault);
+    const bool is_broken = is_poisoned(params.wait_context);
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     if (is_broken | is_skipped) return;  // a broken step left nothing to publish
@@ -75,11 +75,11 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE void run() {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
-    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.fault);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.wait_context);
     if (is_skipped) return;
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
     admit_successor();
-    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kReduce);
     RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
@@ -92,10 +92,11 @@ struct DirectCombineWait {
 
   // Waits until every rank's expert output is complete.
   SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_healthy) {
-    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kFindOutputs);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     bool arrived = is_healthy;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const AwaitedStep<StepCell> signal{params.fault, params.recv_counts.of_rank[params.my_rank] + rank};
+      const AwaitedStep<StepCell> signal{params.wait_context,
+                                         params.recv_counts.of_rank[params.my_rank] + rank};
       StepCell location{};
       arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
           [&] {

@@ -26,7 +26,7 @@ struct DirectDispatchAsync {
   const Params& params;
   // These loads are issued first and used later, to hide their latency.
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps()));
-  const bool is_healthy = is_unpoisoned(params.fault);
+  const bool is_healthy = is_unpoisoned(params.wait_context);
   const IdBatch first_ids =
       IdBatch::load(params.topk_ids, ShapeOf<Fixed>{params.shape}.top_k() * params.num_tokens, 0);
   const ShapeOf<Fixed> shape{params.shape};
@@ -65,7 +65,7 @@ struct DirectDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void begin() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kBegin);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kBegin);
     counts.init();
     staged.init();
     target::sync_block();
@@ -73,7 +73,7 @@ struct DirectDispatchAsync {
 
   // The last block signals the owners that this rank's rows are complete, expert by expert.
   SWITCHYARD_DEVICE void finish() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kFinish);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kFinish);
     const DirectCounters counters{params.ep_counters};
     target::sync_block();
     if (target::thread_idx() == 0)

@@ -50,7 +50,7 @@ struct DirectDispatchWait {
   }
 
   SWITCHYARD_DEVICE void store_scales() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kStoreScales);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kStoreScales);
     std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
@@ -92,13 +92,14 @@ struct DirectDispatchWait {
   // Waits until the rows of every rank for every expert here have arrived. Only the waits check for poison:
   // rows that have all arrived are complete, whatever broke since.
   SWITCHYARD_DEVICE bool collect_rows(uint32_t step) {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kCollectRows);
     bool arrived = true;
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
-      const AwaitedStep<StepCell> signal{params.fault, params.recv_counts.of_rank[params.my_rank] + pair_idx};
+      const AwaitedStep<StepCell> signal{params.wait_context,
+                                         params.recv_counts.of_rank[params.my_rank] + pair_idx};
       StepCell num_rows{};
       arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
           [&] {

@@ -43,7 +43,7 @@ struct RowCounts {
   // Counts this rank's rows per expert; first_id is the first of this block's tokens. Returns whether no
   // thread of the block has found a fault.
   SWITCHYARD_DEVICE bool count_rows(const IdBatch& first_ids, int first_id, bool is_healthy) const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCountRows);
     const IdCounts<Fixed> counts{shape,    params.topk_ids,   params.num_tokens * shape.top_k(),
                                  first_id, shared.num_before, shared.num_from_here};
     const int largest_id = counts.count(first_ids);
@@ -56,7 +56,7 @@ struct RowCounts {
 
   SWITCHYARD_DEVICE void report_bad_id(int id) const {
     if (target::block_idx() != 0) return;
-    raise_fault(params.fault, FaultKind::kBadExpertId,
+    raise_fault(params.wait_context, FaultKind::kBadExpertId,
                 {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
                 static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
   }
@@ -73,7 +73,7 @@ struct RowCounts {
 
   // Every block signals some of the other ranks. This rank's own blocks have all counted for themselves.
   SWITCHYARD_DEVICE void send_counts() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
     SWITCHYARD_ROLLED
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks()) {
       if (rank == params.my_rank) continue;
@@ -90,7 +90,7 @@ struct RowCounts {
 
   // Waits for the counts of the other ranks and sums them up.
   SWITCHYARD_DEVICE bool collect_counts() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCollectCounts);
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
     const int cells_per_rank = count_table().cells_per_rank();
@@ -102,7 +102,8 @@ struct RowCounts {
       const int src_rank = other_rank + (other_rank >= params.my_rank);
       const int expert_idx = cell_idx * CountCell::kExperts;
       const AwaitedStep<CountCell> signal{
-          params.fault, count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx)};
+          params.wait_context,
+          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx)};
       CountCell cell{};
       arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
           [&] {
@@ -132,7 +133,7 @@ struct RowCounts {
   // Computes where each expert's rows begin on its owner. Returns false if they do not fit on some rank: all
   // ranks see the same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
     bool is_too_much = false;
     for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
       is_too_much |= !fits(owner, assign_experts_of(owner));
@@ -171,7 +172,7 @@ struct RowCounts {
                                                            num_rows <= capacity || owner != params.my_rank))
       return true;
     if (target::block_idx() == 0 && target::lane_idx() == 0)
-      record_fault(*params.fault.skipped, params.my_rank, FaultKind::kOverCapacity,
+      record_fault(*params.wait_context.skipped, params.my_rank, FaultKind::kOverCapacity,
                    {Phase::kDispatchAsync, owner, -1, params.max_rows}, num_rows, 0);
     return false;
   }

@@ -48,8 +48,8 @@ struct SlottedCombineAsync {
 
   // Reads from region A, as dispatch_wait left it, which rows came from which rank; false if it left none.
   SWITCHYARD_DEVICE bool read_ranges() {
-    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kReadRanges);
-    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineIgnoresPoison>(params.fault);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineAsync, TraceName::kReadRanges);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineIgnoresPoison>(params.wait_context);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const uint32_t row_count = static_cast<uint32_t>(target::ld(counters.row_count(pair_idx)));
@@ -67,12 +67,13 @@ struct SlottedCombineAsync {
     const uint32_t num_rows = shared.rows.total(shape.n_experts());
     if (!kChecked || num_rows == 0 || params.expert_rows != nullptr) return true;
     if (target::block_idx() == 0 && target::thread_idx() == 0)
-      raise_fault(params.fault, FaultKind::kNoExpertRows, {Phase::kCombineAsync, -1, -1, 0}, num_rows, 0);
+      raise_fault(params.wait_context, FaultKind::kNoExpertRows, {Phase::kCombineAsync, -1, -1, 0}, num_rows,
+                  0);
     return false;
   }
 
   SWITCHYARD_DEVICE void send_rows() {
-    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSendRows);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineAsync, TraceName::kSendRows);
     const int num_pairs = shape.n_experts();
     for_each_row(shared.rows.total(num_pairs), [&](uint32_t item_idx, int worker_idx, int num_workers) {
       const int pair_idx = shared.rows.find(item_idx, num_pairs);
@@ -99,14 +100,14 @@ struct SlottedCombineAsync {
     const auto pack = [](int token, int choice) {
       return static_cast<uint64_t>(static_cast<uint32_t>(choice)) << 32 | static_cast<uint32_t>(token);
     };
-    raise_fault(params.fault, FaultKind::kBadSourceInfo,
+    raise_fault(params.wait_context, FaultKind::kBadSourceInfo,
                 {Phase::kCombineAsync, pair_idx % shape.n_ranks(), expert_of(pair_idx),
                  pack(recv_layout.max_tokens_per_rank, recv_layout.top_k)},
                 pack(token_idx, k), 0);
   }
 
   SWITCHYARD_DEVICE void signal() {
-    const TraceSlice slice(params.fault.trace, Phase::kCombineAsync, TraceName::kSignal);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineAsync, TraceName::kSignal);
     const CombineCountLayout counts{shape.n_experts()};
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {

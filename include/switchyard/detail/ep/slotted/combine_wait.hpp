@@ -29,7 +29,7 @@ struct SlottedCombineWait {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     admit_successor();
     if (target::warp_idx() == 0) reset_cells();
-    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kReduce);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kReduce);
     RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&sources + 1));
     for_each_row(static_cast<uint32_t>(params.num_tokens),
                  [&](uint32_t token_idx, int worker_idx, int num_workers) {
@@ -42,13 +42,13 @@ struct SlottedCombineWait {
 
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
-    const TraceSlice slice(params.fault.trace, Phase::kCombineWait, TraceName::kCollectRows);
-    bool arrived = is_unpoisoned(params.fault);
+    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kCollectRows);
+    bool arrived = is_unpoisoned(params.wait_context);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       uint64_t seen = kNothingArrived;
       // acquire MM-05: the expert's rows; pairs with the release in its owner's signal()
-      arrived &= AwaitedSignal{params.fault, my_cell(expert_idx)}.wait_until(
+      arrived &= AwaitedSignal{params.wait_context, my_cell(expert_idx)}.wait_until(
           {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
           [](uint64_t cell) { return cell != kNothingArrived; });
     }

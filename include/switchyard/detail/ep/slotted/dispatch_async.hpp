@@ -71,8 +71,8 @@ struct SlottedDispatchAsync {
   // Counts, per expert, the messages of tokens first_token, first_token + stride, ... Returns false if an
   // earlier step broke and has not been reset: its counters mean nothing.
   SWITCHYARD_DEVICE bool count_messages(int first_token, int stride) {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
-    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.fault);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCountMessages);
+    const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kDispatchIgnoresPoison>(params.wait_context);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       shared.num_messages[expert_idx] = 0;
@@ -95,7 +95,7 @@ struct SlottedDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void send(int sender_idx, int num_senders) {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kSend);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kSend);
     if (!count_messages(sender_idx, num_senders)) return;
     // Reserves one range of slots per expert and block; within it slots are dealt in shared memory.
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
@@ -191,7 +191,7 @@ struct SlottedDispatchAsync {
 
   // Waits for each expert until all copies for it are complete, then signals its owner.
   SWITCHYARD_DEVICE void watch() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchAsync, TraceName::kWatch);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kWatch);
     if (!count_messages(0, 1)) return;
     if constexpr (kChecked) report_bad_ids();
     const DispatchCountLayout counts{shape.n_experts(), shape.n_ranks()};
@@ -205,7 +205,7 @@ struct SlottedDispatchAsync {
         int32_t seen = 0;
         // acquire MM-01: all copies for this expert; pairs with the release at the end of send()
         finished = DeviceSignal{counters.finished(expert_idx)}.wait_until(
-            params.fault,
+            params.wait_context,
             {Phase::kDispatchAsync, params.my_rank, expert_idx, static_cast<uint64_t>(expected)}, seen,
             [&](int32_t value) {
               return mutate<Fixed, LogicMutant::kSignalsBeforeFinished>(value == expected, true);
@@ -231,7 +231,7 @@ struct SlottedDispatchAsync {
     for (int64_t i = target::thread_idx(); i < num_ids; i += target::num_threads()) {
       const int id = params.topk_ids[i];
       if (!shape.is_id(id)) {
-        raise_fault(params.fault, FaultKind::kBadExpertId,
+        raise_fault(params.wait_context, FaultKind::kBadExpertId,
                     {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
                     static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
         return;

@@ -39,8 +39,8 @@ struct SlottedDispatchWait {
     const uint32_t num_rows = shared.expert_begin[shape.n_local_experts()];
     if (kChecked && num_rows > params.max_rows) {
       if (target::block_idx() == 0 && target::thread_idx() == 0)
-        raise_fault(params.fault, FaultKind::kTooManyRows, {Phase::kDispatchWait, -1, -1, params.max_rows},
-                    num_rows, 0);
+        raise_fault(params.wait_context, FaultKind::kTooManyRows,
+                    {Phase::kDispatchWait, -1, -1, params.max_rows}, num_rows, 0);
       return;
     }
     if (target::block_idx() == 0) publish_offsets();
@@ -61,15 +61,15 @@ struct SlottedDispatchWait {
 
   // Waits for the counts of every rank for every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
-    bool arrived = is_unpoisoned(params.fault);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
+    bool arrived = is_unpoisoned(params.wait_context);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
       uint64_t seen = kNothingArrived;
       // acquire MM-02: the rank's messages for this expert; pairs with the release in its watch()
-      arrived &= AwaitedSignal{params.fault, my_cell(pair_idx)}.wait_until(
+      arrived &= AwaitedSignal{params.wait_context, my_cell(pair_idx)}.wait_until(
           {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
           [](uint64_t cell) { return cell != kNothingArrived; });
       note_arrivals(pair_idx, seen);
@@ -79,7 +79,7 @@ struct SlottedDispatchWait {
 
   // Turns counts into offsets, in shared memory: messages end to end, rows with each expert's padding.
   SWITCHYARD_DEVICE void build_tables() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kBuildTables);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kBuildTables);
     const int n_local_experts = shape.n_local_experts();
     for (int expert_idx = target::thread_idx(); expert_idx < n_local_experts;
          expert_idx += target::num_threads()) {
@@ -125,7 +125,7 @@ struct SlottedDispatchWait {
 
   // Block 0 writes row offsets for the grouped matmul, and each rank's rows for combine_async.
   SWITCHYARD_DEVICE void publish_offsets() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kPublishOffsets);
     const int first_group = params.shared_expert.num_groups;  // of the local experts
     const int num_groups = first_group + shape.n_local_experts();
     for (int group_idx = target::thread_idx(); group_idx <= num_groups; group_idx += target::num_threads()) {
@@ -176,7 +176,7 @@ struct SlottedDispatchWait {
   }
 
   SWITCHYARD_DEVICE void decode_arrivals() {
-    const TraceSlice slice(params.fault.trace, Phase::kDispatchWait, TraceName::kDecode);
+    const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kDecode);
     const int num_pairs = shape.n_experts();
     for_each_row(shared.messages.total(num_pairs),
                  [&](uint32_t message_idx, int worker_idx, int num_workers) {

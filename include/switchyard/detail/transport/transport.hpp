@@ -1,0 +1,69 @@
+// Transport: how the ranks of a world reach each other's memory, and how their processes agree on things.
+// One kind serves a world whose ranks are all in this process; others carry rows between processes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "switchyard/status.hpp"
+
+namespace switchyard {
+
+using Bytes = std::vector<std::byte>;
+
+// Memory that every rank has with the same size and layout: what lies at an offset in one rank's lies at the
+// same offset in every other's. It is zeroed when it is made, and freed with the object, on this process's
+// side only: a peer's mapping of it stays valid.
+class SymmetricMemory {
+ public:
+  virtual ~SymmetricMemory() = default;
+
+  // Where the memory of a rank can be loaded from and stored to by kernels of this process; null: it cannot.
+  // Aligned to 256 bytes.
+  virtual std::byte* of_rank(int rank) const = 0;
+  // The part that the hosts of all ranks on this machine can read while kernels run; null as above.
+  virtual std::byte* host_visible_of_rank(int rank) const = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // "local", "process", "shmem".
+  virtual const char* name() const = 0;
+  // Of the whole world, and those of this process: [first_local_rank(), first_local_rank() +
+  // num_local_ranks()).
+  virtual int n_ranks() const = 0;
+  virtual int first_local_rank() const = 0;
+  virtual int num_local_ranks() const = 0;
+  bool is_local(int rank) const {
+    return rank >= first_local_rank() && rank < first_local_rank() + num_local_ranks();
+  }
+  // How many ranks, of whatever process, run on the device of a local rank, itself included.
+  virtual int num_ranks_on_device_of(int rank) const = 0;
+
+  // The calls below are collective: every process that has one of `members` makes the same calls in the same
+  // order, from one thread at a time. Each fails by the deadline given when the world was joined, with an
+  // error that names a member that did not answer, or with kUnavailable if one is known to have ended.
+
+  // Gives every process what each process of a member has given, by rank; all local ranks give the same.
+  virtual Result<std::vector<Bytes>> all_gather(std::span<const int> members, const Bytes& mine) = 0;
+  // Returns when all members have called it, and everything that they put before has arrived.
+  virtual Status barrier(std::span<const int> members) = 0;
+  // `bytes` of device memory, and `host_visible_bytes` beside it, for each member.
+  virtual Result<std::unique_ptr<SymmetricMemory>> allocate(std::span<const int> members, uint64_t bytes,
+                                                            uint64_t host_visible_bytes) = 0;
+
+  // Ranks whose process is known to have ended, in order; empty on a transport that cannot know.
+  virtual std::vector<int> dead_ranks() const = 0;
+  // Calls `on_death(rank)` for each rank whose process ends, from a thread of the transport, at most once per
+  // rank, until the handle is dropped; for ranks that are dead already before the call returns.
+  virtual std::shared_ptr<void> watch(std::function<void(int rank)> on_death) = 0;
+};
+
+}  // namespace switchyard
