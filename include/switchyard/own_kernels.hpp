@@ -93,7 +93,7 @@ concept OwnCombineEpilogue = CombineEpilogue<Epilogue> && std::is_trivially_copy
 template <const char* kName, EpProtocol P, typename Rows, typename Epilogue,
           CombineKernel<P, Epilogue> kKernel>
 Status launch_own_combine(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
-  return launch_combine_kernel<kName, P, Rows, Epilogue, kKernel>(
+  return launch_combine_kernel<kName, P, RunTimeShape, Rows, Epilogue, kKernel>(
       shape, stream, call, *static_cast<const Epilogue*>(call.destination.epilogue));
 }
 

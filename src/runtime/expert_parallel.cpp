@@ -18,8 +18,7 @@ ExpertParallel::ExpertParallel(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 ExpertParallel::~ExpertParallel() {
   // Kernels of any rank may still use the buffers.
   const World& world = impl_->world;
-  for (int rank = 0; rank < world.n_ranks(); ++rank)
-    world.rank(rank).device().drain(world.rank(rank).stream());
+  for (const int rank : world.local_ranks()) world.rank(rank).device().drain(world.rank(rank).stream());
 }
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
@@ -48,7 +47,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
 }
 
 Status ExpertParallel::Impl::look_up_kernels() {
-  const KernelTable& table = member(0).kernels();
+  const KernelTable& table = world.rank(world.local_ranks().front()).kernels();
   const TracedKernels tables =
       is_traced ? table.traced_kernels() : TracedKernels{table.slotted, table.direct};
   const EpKernels& of_protocol = is_direct() ? tables.direct : tables.slotted;
@@ -89,9 +88,9 @@ Status ExpertParallel::Impl::choose_launch() {
   const EpTuning& tuning = world.target() == Target::kHost ? kHostEpTuning : kCudaEpTuning;
   const bool chooses_threads = config.num_threads == 0;
   if (chooses_threads) config.num_threads = tuning.num_threads;
-  for (int rank = 0; rank < n_ranks(); ++rank) {
-    Device& device = member(rank).device();
-    const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
+  for (const int world_rank : world.local_ranks()) {
+    Device& device = world.rank(world_rank).device();
+    const int num_sharing = world.num_ranks_on_device_of(world_rank);
     const DeviceScope active = device.activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (config.n_sms == 0)
@@ -138,21 +137,29 @@ LaunchShape ExpertParallel::Impl::launch_shape() const {
 }
 
 Status ExpertParallel::Impl::allocate() {
-  const Result<ExchangeSizes> needed = ExchangeSizes::of(config, n_ranks());
+  const Result<ExchangeLayout> needed = ExchangeLayout::of(config, n_ranks(), /*has_wire=*/false);
   if (!needed.ok()) return needed.status();
-  sizes = needed.value();
-  for (int rank = 0; rank < n_ranks(); ++rank) {
-    Result<ExchangeMemory> memory = ExchangeMemory::allocate(member(rank).device(), sizes, config.protocol);
-    if (!memory.ok())
-      return resource_exhausted(
-          "exchange buffers of rank %d (max_tokens_per_rank %d, capacity_factor %g): %s", rank,
-          config.max_tokens_per_rank, config.capacity_factor, memory.status().message().c_str());
-    ranks.push_back(std::make_unique<RankState>());
-    ranks.back()->memory = std::move(memory).value();
-    if (sizes.expert_scales == 0) continue;
-    SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(ranks.back()->memory.expert_scales.as<void>(),
-                                                          config.expert_input_scales.data(),
-                                                          sizes.expert_scales, member(rank).stream()));
+  layout = needed.value();
+  Transport& transport = world.impl().transport();
+  Result<std::unique_ptr<SymmetricMemory>> allocated =
+      transport.allocate(members, layout.arena_bytes, 2 * sizeof(FaultRecord));
+  if (!allocated.ok())
+    return Status(allocated.status().code(),
+                  "exchange buffers (max_tokens_per_rank " + std::to_string(config.max_tokens_per_rank) +
+                      ", capacity_factor " + std::to_string(config.capacity_factor) +
+                      "): " + allocated.status().message());
+  arenas = std::move(allocated).value();
+  for (const int rank : members) {
+    ranks.push_back(transport.is_local(rank) ? std::make_unique<RankState>() : nullptr);
+    if (ranks.back() == nullptr) continue;
+    ranks.back()->memory = {.layout = &layout,
+                            .protocol = config.protocol,
+                            .arena = arenas->of_rank(rank),
+                            .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(rank))};
+    if (layout.expert_scales.bytes == 0) continue;
+    SWITCHYARD_RETURN_IF_ERROR(world.rank(rank).device().copy(
+        ranks.back()->memory.at<void>(layout.expert_scales), config.expert_input_scales.data(),
+        layout.expert_scales.bytes, world.rank(rank).stream()));
   }
   return Status();
 }
@@ -160,8 +167,8 @@ Status ExpertParallel::Impl::allocate() {
 Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("row_buffers", rank));
   ExchangeMemory& memory = impl_->state(rank).memory;
-  SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(impl_->member(rank).device(), impl_->sizes));
-  return memory.row_buffers(impl_->sizes);
+  SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(impl_->member(rank).device()));
+  return memory.row_buffers();
 }
 
 Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) const {
@@ -175,9 +182,9 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = impl_->state(rank).memory;
   const DirectCounters counters{memory.ep_counters(impl_->shape_of_rank(rank))};
-  WaitContext wait_context = impl_->step_wait_context(rank);
+  WaitContext wait_context = impl_->state(rank).dispatch_call.step.wait_context;
   wait_context.first_expert = rank * impl_->n_local_experts();
-  return RowReadiness{memory.dispatch_counts.as<uint64_t>(), counters.num_steps(),
+  return RowReadiness{memory.at<uint64_t>(impl_->layout.dispatch_counts), counters.num_steps(),
                       counters.row_offset(impl_->num_groups() - impl_->n_local_experts()),
                       num_exchanging_ranks(impl_->config, impl_->n_ranks()), wait_context};
 }
@@ -201,17 +208,19 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
 Status ExpertParallel::Impl::clear_buffers() {
-  for (int rank = 0; rank < n_ranks(); ++rank) {
+  for (const int rank : local_ranks()) {
     SWITCHYARD_RETURN_IF_ERROR(state(rank).memory.clear(member(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(prepare_calls(rank));
     state(rank).step = Step::kIdle;
     state(rank).failure = Status();
   }
-  return world.synchronize();
+  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
+  return world.impl().transport().barrier(members);
 }
 
 Status ExpertParallelTestAccess::poison_receive_buffers(ExpertParallel& ep, uint8_t value) {
   ExpertParallel::Impl& impl = *ep.impl_;
-  for (int rank = 0; rank < impl.n_ranks(); ++rank)
+  for (const int rank : impl.local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(impl.state(rank).memory.overwrite(impl.member(rank), value));
   return Status();
 }
@@ -225,7 +234,7 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
   if (impl_->world.target() == Target::kCuda && !is_plain)
     return invalid_argument("enable_trace: on a GPU only steps whose formats are bf16 can be traced");
   std::vector<TraceRecorder> recorders;  // all ranks or none
-  for (int rank = 0; rank < impl_->n_ranks(); ++rank) {
+  for (const int rank : impl_->local_ranks()) {
     Result<TraceRecorder> recorder =
         TraceRecorder::create(impl_->member(rank), impl_->config.n_sms, events_per_block);
     if (!recorder.ok())
@@ -241,8 +250,11 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
     impl_->kernels = untraced;
     return status;
   }
-  for (size_t rank = 0; rank < impl_->ranks.size(); ++rank)
-    impl_->ranks[rank]->trace = std::move(recorders[rank]);
+  const std::vector<int> local_ranks = impl_->local_ranks();
+  for (size_t i = 0; i < local_ranks.size(); ++i) {
+    impl_->state(local_ranks[i]).trace = std::move(recorders[i]);
+    SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_calls(local_ranks[i]));
+  }
   return Status();
 }
 
@@ -250,8 +262,8 @@ Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
   if (!impl_->is_traced) return failed_precondition("take_trace: call enable_trace() first");
   SWITCHYARD_RETURN_IF_ERROR(impl_->world.synchronize());
   std::vector<RankTrace> traces;
-  for (const auto& state : impl_->ranks) {
-    Result<RankTrace> trace = state->trace->take();
+  for (const int rank : impl_->local_ranks()) {
+    Result<RankTrace> trace = impl_->state(rank).trace->take();
     if (!trace.ok()) return trace.status();
     traces.push_back(std::move(trace).value());
   }
@@ -270,12 +282,13 @@ SharedExpertTokens ExpertParallel::shared_expert_tokens(int rank, int num_tokens
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }
 
-uint32_t ExpertParallel::combine_message_bytes() const { return ExchangeSizes::combine_bytes(impl_->config); }
+uint32_t ExpertParallel::combine_message_bytes() const { return combine_bytes(impl_->config); }
 uint32_t ExpertParallel::dispatch_message_bytes() const {
-  return impl_->is_direct() ? ExchangeSizes::encoded_bytes(impl_->config)
-                            : ExchangeSizes::message_bytes(impl_->config);
+  return impl_->is_direct() ? encoded_bytes(impl_->config) : message_bytes(impl_->config);
 }
 
-uint64_t ExpertParallel::bytes_per_rank() const { return impl_->ranks.front()->memory.bytes(); }
+uint64_t ExpertParallel::bytes_per_rank() const {
+  return impl_->state(impl_->local_ranks().front()).memory.bytes();
+}
 
 }  // namespace switchyard

@@ -18,15 +18,17 @@ std::optional<FaultRecord> read_record(FaultRecord& record) {
 
 std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
   if (rank < 0 || rank >= n_ranks()) return {};
-  return read_record(*state(rank).memory.fault.as<FaultRecord>());
+  std::byte* records = arenas->host_visible_of_rank(members[static_cast<size_t>(rank)]);
+  if (records == nullptr) return {};
+  return read_record(*reinterpret_cast<FaultRecord*>(records));
 }
 
 Status ExpertParallel::Impl::check_fault(int rank) {
   RankState& state = this->state(rank);
-  uint32_t poison = 0;
+  uint64_t poison = 0;
   const Rank& owner = member(rank);
   SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&poison, state.memory.poison.as<void>(), sizeof(poison), owner.stream()));
+      owner.device().copy(&poison, state.memory.at<void>(layout.poison), sizeof(poison), owner.stream()));
   if (poison == 0) return take_skipped_step(rank);
   // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
   for (const int reporter : {rank, static_cast<int>(poison) - 1}) {
@@ -52,7 +54,7 @@ Status ExpertParallel::Impl::check_fault(int rank) {
 // would do nothing.
 Status ExpertParallel::Impl::take_skipped_step(int rank) {
   RankState& state = this->state(rank);
-  FaultRecord& record = state.memory.fault.as<FaultRecord>()[1];
+  FaultRecord& record = state.memory.faults[1];
   const std::optional<FaultRecord> skipped = read_record(record);
   if (!skipped) return Status();
   std::memset(&record, 0, sizeof(record));
@@ -76,7 +78,7 @@ Status ExpertParallel::synchronize() {
   Status first_error = impl_->world.synchronize();
   if (!first_error.ok()) return first_error;
   // Every rank is checked, so that none accepts another call after a broken step.
-  for (int rank = 0; rank < impl_->n_ranks(); ++rank)
+  for (const int rank : impl_->local_ranks())
     if (Status status = impl_->check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
   return first_error;
 }
@@ -101,11 +103,11 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
   SWITCHYARD_RETURN_IF_ERROR(validate(config, static_cast<int>(next_members.size())));
   // A rank with more experts has more rows that only pad them to the format's alignment.
   const uint64_t num_rows_needed = row_capacity(config, static_cast<int>(next_members.size()));
-  if (format_layout(config).row_alignment > 1 && num_rows_needed > sizes.row_capacity)
+  if (format_layout(config).row_alignment > 1 && num_rows_needed > layout.row_capacity)
     return failed_precondition(
         "reset: %zu ranks need room for %llu rows each in %s; there is room for %llu; create anew",
         next_members.size(), static_cast<unsigned long long>(num_rows_needed), format_layout(config).name,
-        static_cast<unsigned long long>(sizes.row_capacity));
+        static_cast<unsigned long long>(layout.row_capacity));
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
   // Other buffers have an entry for every expert of the model, whichever rank owns it.
   std::vector<std::unique_ptr<RankState>> states;

@@ -8,8 +8,10 @@
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
+#include "peer_tables.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
+#include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/row_readiness.hpp"
 
@@ -18,8 +20,14 @@ namespace switchyard {
 struct ExpertParallel::Impl {
   enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
 
+  // Of a rank of this process.
   struct RankState {
     ExchangeMemory memory;
+    DeviceMemory peer_tables;  // what PeerTables::upload() leaves
+    // What does not change from step to step: prepare_calls().
+    WaitContext wait_context{};
+    DispatchCall dispatch_call{};
+    CombineCall combine_call{};
     std::optional<TraceRecorder> trace;
     Step step = Step::kIdle;
     int num_tokens = 0;                 // of the step under way
@@ -39,9 +47,10 @@ struct ExpertParallel::Impl {
   ExpertParallelConfig config;
   std::string protocol_reason;
   Kernels kernels;
-  ExchangeSizes sizes;
-  std::vector<int> members;  // the world's rank behind each of ours
-  std::vector<std::unique_ptr<RankState>> ranks;
+  ExchangeLayout layout;
+  std::vector<int> members;                       // the world's rank behind each of ours
+  std::unique_ptr<SymmetricMemory> arenas;        // of all ranks that there were at the beginning
+  std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
   bool is_traced = false;
 
   Impl(World& world_in, const ExpertParallelConfig& config_in);
@@ -53,6 +62,11 @@ struct ExpertParallel::Impl {
   Result<int> max_resident_blocks() const;
   Status allocate();
   Status clear_buffers();
+  Status prepare_calls(int rank);
+  struct PreparedStep;
+  void prepare_dispatch(int rank, const PreparedStep& prepared);
+  void prepare_combine(int rank, const PreparedStep& prepared);
+  WaitContext make_wait_context(int rank, const PeerTables& tables) const;
 
   // What follows from the configuration.
   Rank& member(int rank) const { return world.rank(members[static_cast<size_t>(rank)]); }
@@ -66,12 +80,13 @@ struct ExpertParallel::Impl {
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   LaunchShape launch_shape() const;
   EpShape shape_of_rank(int rank) const;
+  // The ranks of this process.
+  std::vector<int> local_ranks() const;
+  // The arena of a rank as this process reaches it.
+  std::byte* arena_of(int rank) const { return arenas->of_rank(members[static_cast<size_t>(rank)]); }
   // The ranks with which this one exchanges rows, itself among them.
   std::vector<int> peers_of(int rank) const;
   Scope signal_scope() const;
-  WaitContext wait_context(int rank) const;
-  // For kernels that know only the ranks this one exchanges rows with.
-  WaitContext step_wait_context(int rank) const;
 
   // A call is checked, ..
   Status check_rank(const char* call, int rank) const;

@@ -15,32 +15,12 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
 
 }  // namespace
 
-WaitContext ExpertParallel::Impl::wait_context(int rank) const {
-  WaitContext context{};
-  context.record = state(rank).memory.fault.as<FaultRecord>();
-  context.skipped = context.record + 1;
-  for (size_t peer = 0; peer < ranks.size(); ++peer)
-    context.poison[peer] = ranks[peer]->memory.poison.as<uint32_t>();
-  context.my_rank = rank;
-  context.n_ranks = n_ranks();
-  context.timeout_ns = config.timeout_ns;
-  if (const auto& trace = state(rank).trace) context.trace = trace->buffer();
-  return context;
-}
-
-WaitContext ExpertParallel::Impl::step_wait_context(int rank) const {
-  WaitContext context = wait_context(rank);
-  context.first_rank = peers_of(rank).front();
-  context.first_expert = shape_of_rank(rank).first_expert;
-  return context;
-}
-
 // To the emulator every rank is a device of its own.
 Scope ExpertParallel::Impl::signal_scope() const {
-  for (int rank = 0; rank < n_ranks(); ++rank)
-    if (world.target() == Target::kHost || &member(rank).device() != &member(0).device())
-      return Scope::kSystem;
-  return Scope::kDevice;
+  const int here = world.local_ranks().front();
+  const bool is_one_device = world.num_ranks_on_device_of(here) == world.n_ranks();
+  const bool is_one_process = static_cast<int>(world.local_ranks().size()) == world.n_ranks();
+  return world.target() == Target::kCuda && is_one_device && is_one_process ? Scope::kDevice : Scope::kSystem;
 }
 
 EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
@@ -49,9 +29,16 @@ EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
   return shape;
 }
 
+std::vector<int> ExpertParallel::Impl::local_ranks() const {
+  std::vector<int> local;
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    if (ranks[static_cast<size_t>(rank)] != nullptr) local.push_back(rank);
+  return local;
+}
+
 std::vector<int> ExpertParallel::Impl::peers_of(int rank) const {
   if (config.routing == Routing::kSkipAllToAll) return {rank};
-  std::vector<int> peers(ranks.size());
+  std::vector<int> peers(members.size());
   std::iota(peers.begin(), peers.end(), 0);
   return peers;
 }
@@ -67,8 +54,10 @@ SharedExpertTokens ExpertParallel::Impl::shared_expert_tokens(int rank, int num_
 }
 
 Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
-  if (rank >= 0 && rank < n_ranks()) return Status();
-  return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
+  if (rank < 0 || rank >= n_ranks())
+    return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
+  if (ranks[static_cast<size_t>(rank)] != nullptr) return Status();
+  return invalid_argument("%s: rank is %d; it lives in another process", call, rank);
 }
 
 Status ExpertParallel::Impl::check_call(int rank, const char* call, Step required) const {
@@ -100,7 +89,7 @@ Status ExpertParallel::Impl::check_tokens(const char* call, int num_tokens, cons
 
 // Peers write rows, and read expert output, in memory whose address all of them know.
 Status ExpertParallel::Impl::check_rows(int rank, const char* call, const DispatchOutput& output) const {
-  const RowBuffers own = state(rank).memory.row_buffers(sizes);
+  const RowBuffers own = state(rank).memory.row_buffers();
   if (output.rows == nullptr && output.src_info == nullptr) return Status();
   if (output.rows != own.encoded_rows || output.src_info != own.src_info || output.max_rows != own.max_rows ||
       output.scales != own.scales)
@@ -111,9 +100,9 @@ Status ExpertParallel::Impl::check_rows(int rank, const char* call, const Dispat
   return Status();
 }
 Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const void* expert_rows) const {
-  const RowBuffers own = state(rank).memory.row_buffers(sizes);
+  const RowBuffers own = state(rank).memory.row_buffers();
   if (expert_rows == nullptr) return Status();
-  if (sizes.has_encoded_outputs) {
+  if (layout.has_encoded_outputs) {
     if (expert_rows == own.encoded_outputs) return Status();
     return invalid_argument(
         "%s: expert_rows must be the encoded_outputs of row_buffers(%d): the direct protocol's peers read "
@@ -140,7 +129,7 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
   } else if (output.max_rows > 0) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "rows", output.rows));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_info", output.src_info));
-    if (sizes.has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output.scales));
+    if (layout.has_scales) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "scales", output.scales));
   }
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output.row_offsets));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output.expert_ids));
@@ -195,27 +184,9 @@ Status ExpertParallel::Impl::check_epilogue(const char* call, const CombineDesti
 }
 
 DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) const {
-  DispatchCall call{};
-  const std::vector<int> peers = peers_of(rank);
-  for (size_t i = 0; i < peers.size(); ++i) state(peers[i]).memory.share_as(i, call);
-  const ExchangeMemory& own = state(rank).memory;
-  DispatchStep& step = call.step;
-  step.shape = shape_of_rank(rank);
-  step.my_rank = peers.size() == 1 ? 0 : rank;
-  step.signal_scope = signal_scope();
-  step.num_tokens = num_tokens;
-  step.shared_expert = shared_expert_tokens(rank, num_tokens);
-  step.max_rows = static_cast<uint32_t>(sizes.row_capacity);
-  step.ep_counters = own.ep_counters(step.shape);
-  step.wait_context = step_wait_context(rank);
-  call.slotted.send_buf = own.send.as<std::byte>();
-  call.direct.row_of = own.row_of.as<uint32_t>();
-  call.direct.scales_offset = sizes.scales_offset;
-  call.direct.token_scales_offset = sizes.token_scales_offset;
-  call.direct.scale_sources_offset = sizes.scale_sources_offset;
-  call.tensors.max_rows = step.max_rows;
-  call.tensors.tensor_scale = config.input_scale;
-  call.tensors.expert_scales = own.expert_scales.as<float>();
+  DispatchCall call = state(rank).dispatch_call;
+  call.step.num_tokens = num_tokens;
+  call.step.shared_expert = shared_expert_tokens(rank, num_tokens);
   return call;
 }
 
@@ -236,20 +207,11 @@ void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& c
 }
 
 CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
-  CombineCall call{};
-  const std::vector<int> peers = peers_of(rank);
-  for (size_t i = 0; i < peers.size(); ++i) state(peers[i]).memory.share_as(i, call);
   const RankState& own = state(rank);
-  CombineStep& step = call.step;
-  step.shape = shape_of_rank(rank);
-  step.my_rank = peers.size() == 1 ? 0 : rank;
-  step.signal_scope = signal_scope();
-  step.num_tokens = own.num_tokens;
-  step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
-  step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
-  step.ep_counters = own.memory.ep_counters(step.shape);
-  step.wait_context = step_wait_context(rank);
-  call.direct.row_of = own.memory.row_of.as<uint32_t>();
+  CombineCall call = own.combine_call;
+  call.step.num_tokens = own.num_tokens;
+  call.step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
+  call.step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
   return call;
 }
 
@@ -257,9 +219,9 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
   call.step.expert_rows = input.expert_rows;
   call.step.src_info = input.src_info;
   if (!is_direct() || input.expert_rows != nullptr) return;
-  const RowBuffers own = state(rank).memory.row_buffers(sizes);
+  const RowBuffers own = state(rank).memory.row_buffers();
   call.step.expert_rows =
-      sizes.has_encoded_outputs ? static_cast<const void*>(own.encoded_outputs) : own.expert_outputs;
+      layout.has_encoded_outputs ? static_cast<const void*>(own.encoded_outputs) : own.expert_outputs;
 }
 
 void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& call) const {
@@ -344,11 +306,15 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
                          .values = values,
                          .exchanged = {},
                          .cells = {},
-                         .wait_context = impl_->wait_context(rank)};
+                         .wait_context = impl_->state(rank).wait_context};
+  const ExchangeLayout& layout = impl_->layout;
   for (int peer = 0; peer < n_ranks(); ++peer) {
-    params.exchanged.of_rank[peer] = impl_->state(peer).memory.reduce_values.as<bf16>();
-    params.cells.of_rank[peer] = impl_->state(peer).memory.reduce_cells.as<uint64_t>();
+    std::byte* arena = impl_->arena_of(peer);
+    params.exchanged.of_rank[peer] = reinterpret_cast<bf16*>(arena + layout.reduce_values.offset);
+    params.cells.of_rank[peer] = reinterpret_cast<uint64_t*>(arena + layout.reduce_cells.offset);
   }
+  params.exchanged.mine = params.exchanged.of_rank[rank];
+  params.cells.mine = params.cells.of_rank[rank];
   return impl_->member(rank).launch(impl_->kernels.all_reduce.launch, impl_->launch_shape(), params);
 }
 

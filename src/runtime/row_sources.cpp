@@ -61,9 +61,9 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
     return impl_->member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
                                              impl_->member(rank).stream());
   };
-  const ExchangeMemory& memory = impl_->state(rank).memory;
-  std::vector<int32_t> counters(memory.counters.bytes() / sizeof(int32_t));
-  SWITCHYARD_RETURN_IF_ERROR(download(counters, memory.counters.as<void>()));
+  const ExchangeLayout& layout = impl_->layout;
+  std::vector<int32_t> counters(layout.counters.bytes / sizeof(int32_t));
+  SWITCHYARD_RETURN_IF_ERROR(download(counters, impl_->arena_of(rank) + layout.counters.offset));
   if (!impl_->is_direct()) return slotted_offsets(receiver, counters);
 
   const int first_group = num_groups() - n_local_experts();
@@ -72,7 +72,7 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
     // A rank signals all others, not itself.
     const int told_rank = src_rank != rank ? rank : (rank + 1) % n_ranks();
-    uint64_t* told = impl_->state(told_rank).memory.count_table.as<uint64_t>();
+    auto* told = reinterpret_cast<uint64_t*>(impl_->arena_of(told_rank) + layout.count_table.offset);
     cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));
     SWITCHYARD_RETURN_IF_ERROR(download(cells.back(), table.cell(told, src_rank, 0)));
   }

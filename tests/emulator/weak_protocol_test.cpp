@@ -193,8 +193,15 @@ void read_fault(FaultParams params) {
 std::string run_fault_record(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   emulator::Machine machine(testing_support::weak_options(seed, mutant));
   FaultRecord record{};
-  uint32_t poison = 0, num_stale = 0;
-  FaultParams params{{.record = &record, .poison = {&poison}, .my_rank = 0, .n_ranks = 1, .timeout_ns = 1},
+  uint64_t poison = 0;
+  uint64_t* const poison_of_rank[] = {&poison};
+  uint32_t num_stale = 0;
+  FaultParams params{{.record = &record,
+                      .my_poison = &poison,
+                      .poison_of_rank = poison_of_rank,
+                      .my_rank = 0,
+                      .n_ranks = 1,
+                      .timeout_ns = 1},
                      &num_stale};
   Status status = target::launch("report", report_fault, {}, machine.create_stream(), params);
   if (status.ok()) status = target::launch("read", read_fault, {}, machine.create_stream(), params);

@@ -89,8 +89,9 @@ class OneRankStep {
   // All waits of these kernels are fulfilled by the rank itself: each launch ends before the next.
   template <FixedShape Fixed>
   void dispatch(testing_support::StepMode mode) {
-    const DispatchParamsOf<P, BF16TokenFormat> params{dispatch_step(open_fields<Fixed>()),
-                                                      own_part<P>(slotted_part(), direct_part()), format()};
+    const DispatchParamsOf<P, BF16TokenFormat> params{
+        dispatch_step(open_fields<Fixed>()),
+        std::get<typename P::DispatchPart>(std::tuple(slotted_part(), direct_part())), format()};
     if (mode == testing_support::StepMode::kFused) {
       run(&dispatch_kernel<P, Fixed, BF16TokenFormat>, params);
     } else {
@@ -121,9 +122,10 @@ class OneRankStep {
 
   template <FixedShape Fixed, typename Epilogue>
   void combine(testing_support::StepMode mode, const Epilogue& epilogue) {
-    const CombineParamsOf<P, Epilogue> params{
-        combine_step(open_fields<Fixed>()),
-        own_part<P>(SlottedCombinePart{}, DirectCombinePart{row_of_.data()}), epilogue};
+    const CombineParamsOf<P, Epilogue> params{combine_step(open_fields<Fixed>()),
+                                              std::get<typename P::CombinePart>(std::tuple(
+                                                  SlottedCombinePart{}, DirectCombinePart{row_of_.data()})),
+                                              epilogue};
     if (mode == testing_support::StepMode::kFused) {
       run(&combine_kernel<P, Fixed, Epilogue>, params);
     } else {
@@ -169,7 +171,7 @@ class OneRankStep {
     return P::dispatch_shared_bytes(BF16TokenFormat{kS.hidden, nullptr}, kS, {});
   }
   static uint64_t shared_bytes(const CombineStep&) {
-    return P::template combine_shared_bytes<BF16CombineRows>(/*num_warps=*/1);
+    return P::template combine_shared_bytes<RunTimeShape, BF16CombineRows>(/*num_warps=*/1);
   }
 
   template <typename Params>
@@ -186,7 +188,8 @@ class OneRankStep {
     WaitContext context{};
     context.record = fault_.as<FaultRecord>();
     context.skipped = context.record + 1;
-    context.poison[0] = poison_.data();
+    context.my_poison = poison_.data();
+    context.poison_of_rank = poison_table_.data();
     context.n_ranks = 1;
     context.timeout_ns = 20'000'000'000;
     return context;
@@ -202,8 +205,8 @@ class OneRankStep {
     step.expert_ids = expert_ids_.data();
     step.src_info = src_info_.data();
     step.max_rows = kMaxRows;
-    step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : dispatch_recv_.data();
-    step.recv_counts.of_rank[0] = dispatch_counts_.data();
+    step.recv_bufs.mine = step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : dispatch_recv_.data();
+    step.recv_counts.mine = step.recv_counts.of_rank[0] = dispatch_counts_.data();
     step.ep_counters = Counters(counters_);
     step.wait_context = wait_context();
     return step;
@@ -211,8 +214,8 @@ class OneRankStep {
   SlottedDispatchPart slotted_part() const { return {send_buf_.data()}; }
   DirectDispatchPart direct_part() const {
     DirectDispatchPart part{};
-    part.count_tables.of_rank[0] = count_table_.data();
-    part.src_infos.of_rank[0] = src_info_.data();
+    part.count_tables.mine = part.count_tables.of_rank[0] = count_table_.data();
+    part.src_infos.mine = part.src_infos.of_rank[0] = src_info_.data();
     part.row_of = row_of_.data();
     return part;
   }
@@ -226,8 +229,8 @@ class OneRankStep {
     step.num_tokens = step_.num_tokens(0);
     step.topk_ids = topk_ids_.data();
     step.topk_weights = topk_weights_.data();
-    step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : combine_recv_.data();
-    step.recv_counts.of_rank[0] = combine_counts_.data();
+    step.recv_bufs.mine = step.recv_bufs.of_rank[0] = kIsDirect ? row_memory() : combine_recv_.data();
+    step.recv_counts.mine = step.recv_counts.of_rank[0] = combine_counts_.data();
     step.ep_counters = Counters(counters_);
     step.wait_context = wait_context();
     return step;
@@ -253,7 +256,7 @@ class OneRankStep {
   Buffer<int32_t> topk_ids_;
   Buffer<float> topk_weights_;
   Buffer<std::byte> send_buf_ =
-      zeros<std::byte>(DispatchSendLayout{kS.max_tokens_per_rank, kMessageBytes}.bytes().value());
+      zeros<std::byte>(DispatchSendLayout{kS.max_tokens_per_rank, 1, kMessageBytes}.bytes().value());
   Buffer<std::byte> dispatch_recv_ = zeros<std::byte>(
       DispatchRecvLayout{kS.n_experts, kS.n_ranks, kS.max_tokens_per_rank, kMessageBytes}.bytes().value());
   Buffer<std::byte> combine_recv_ =
@@ -261,7 +264,8 @@ class OneRankStep {
   Buffer<uint64_t> dispatch_counts_ = zeros<uint64_t>(kS.n_experts),
                    combine_counts_ = zeros<uint64_t>(kS.n_experts);
   Buffer<int32_t> counters_ = zeros<int32_t>(Counters::total_size());
-  Buffer<uint32_t> poison_ = zeros<uint32_t>(1);
+  Buffer<uint64_t> poison_ = zeros<uint64_t>(1);
+  Buffer<uint64_t*> poison_table_ = must(rank_.upload(std::vector<uint64_t*>{poison_.data()}));
   DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(rank_.device(), 2 * sizeof(FaultRecord)));
   Buffer<uint32_t> row_offsets_ = zeros<uint32_t>(kS.n_experts + 1);
   Buffer<int32_t> expert_ids_ = zeros<int32_t>(kS.n_experts), src_info_ = zeros<int32_t>(2 * kMaxRows);

@@ -100,12 +100,15 @@ SWITCHYARD_KERNEL void wait_twice(WaitParams params) {
 }
 
 TEST_P(TraceBuffers, OnlyAWaitThatWaitedIsTracedAndSaysForWhom) {
-  const Buffer<uint32_t> word = zeros<uint32_t>(1), poison = zeros<uint32_t>(1);
+  const Buffer<uint32_t> word = zeros<uint32_t>(1);
+  const Buffer<uint64_t> poison = zeros<uint64_t>(1);
+  const Buffer<uint64_t*> poison_of_rank = must(rank().upload(std::vector<uint64_t*>{poison.data()}));
   const Buffer<FaultRecord> fault = zeros<FaultRecord>(1);
   TraceRecorder recorder = must(TraceRecorder::create(rank(), 1, 8));
   WaitContext context{};
   context.record = fault.data();
-  context.poison[0] = poison.data();
+  context.my_poison = poison.data();
+  context.poison_of_rank = poison_of_rank.data();
   context.n_ranks = 1;
   context.first_rank = 20;
   context.first_expert = 100;

@@ -19,7 +19,7 @@ struct AllReduceShared {
 template <FixedShape Fixed>
 struct AllReduce {
   const AllReduceParams& params;
-  uint64_t* const my_cells = params.cells.of_rank[params.my_rank];
+  uint64_t* const my_cells = params.cells.mine;
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(params.layout.num_steps(my_cells)));
   const int64_t num_chunks =
       static_cast<int64_t>(params.num_tokens) * params.layout.hidden / kColumnsPerThread;

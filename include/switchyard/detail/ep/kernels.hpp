@@ -29,9 +29,11 @@ concept EpProtocol = requires(const BF16TokenFormat& format, const EpShape& shap
   { T::kDispatchAsyncWaits } -> std::convertible_to<bool>;
   { T::kCombineAsyncWaits } -> std::convertible_to<bool>;
   T::between_dispatch_halves();
-  T::between_combine_halves();
+  T::template between_combine_halves<RunTimeShape>();
   { T::dispatch_shared_bytes(format, shape, launch) } -> std::same_as<uint64_t>;
-  { T::template combine_shared_bytes<BF16CombineRows>(launch.num_threads) } -> std::same_as<uint64_t>;
+  {
+    T::template combine_shared_bytes<RunTimeShape, BF16CombineRows>(launch.num_threads)
+    } -> std::same_as<uint64_t>;
 };
 // A token format for which the protocol's kernels can be compiled.
 template <typename Format, typename P>
@@ -42,15 +44,6 @@ template <typename P, typename Format>
 using DispatchParamsOf = DispatchParams<typename P::DispatchPart, Format>;
 template <typename P, typename Epilogue>
 using CombineParamsOf = CombineParams<typename P::CombinePart, Epilogue>;
-
-// Selects, of what both protocols have, P's.
-template <EpProtocol P, typename SlottedPart, typename DirectPart>
-constexpr const auto& own_part(const SlottedPart& slotted, const DirectPart& direct) {
-  if constexpr (std::is_same_v<P, Slotted>)
-    return slotted;
-  else
-    return direct;
-}
 
 template <EpProtocol P, FixedShape Fixed, TakenBy<P> Format>
 SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<typename P::DispatchPart, Format> params) {
@@ -90,7 +83,7 @@ template <EpProtocol P, FixedShape Fixed, typename Epilogue, typename Rows = BF1
 SWITCHYARD_KERNEL void combine_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
   begin_kernel<Fixed>();
   typename P::template CombineAsync<Fixed, Epilogue, Rows>(params).run();
-  P::between_combine_halves();
+  P::template between_combine_halves<Fixed>();
   typename P::template CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 

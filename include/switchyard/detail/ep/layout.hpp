@@ -28,14 +28,19 @@ struct MessageLayout {
   }
 };
 
-// [max_tokens_per_rank][msg_bytes]
+// [max_tokens_per_rank][messages_per_token][msg_bytes]
 struct DispatchSendLayout {
   int max_tokens_per_rank;
+  int messages_per_token;
   uint32_t msg_bytes;
 
-  CheckedSize bytes() const { return CheckedSize(max_tokens_per_rank) * CheckedSize(msg_bytes); }
-  SWITCHYARD_HD std::byte* message(std::byte* base, int token_idx) const {
-    return base + static_cast<uint64_t>(token_idx) * msg_bytes;
+  CheckedSize bytes() const {
+    return CheckedSize(max_tokens_per_rank) * CheckedSize(messages_per_token) * CheckedSize(msg_bytes);
+  }
+  // Of all messages of a token only one is kept, or each in its place.
+  SWITCHYARD_HD std::byte* message(std::byte* base, int token_idx, int message_idx) const {
+    const int place = messages_per_token == 1 ? 0 : message_idx;
+    return base + (static_cast<uint64_t>(token_idx) * messages_per_token + place) * msg_bytes;
   }
 };
 

@@ -6,13 +6,22 @@
 #include "switchyard/detail/ep/shared_expert_tokens.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
+#include "switchyard/detail/target/wire_handle.hpp"
 
 namespace switchyard {
 
-// One pointer per rank of the direct-store group, to that rank's copy of the buffer.
+// This rank's copy of a buffer that every rank has, and those of its peers, which kernels without a wire
+// load from and store to; kernels with a wire find those in `Peers`.
 template <typename T>
 struct RankPointers {
-  T* of_rank[kMaxRanks];
+  T* mine;
+  T* of_rank[kMaxDirectRanks];
+};
+
+// For kernels with a wire. All buffers of a rank lie in its arena, at the same offsets on every rank.
+struct Peers {
+  std::byte* const* arena_of_rank;  // in the memory of this rank's device; null: reached over the wire only
+  Wire wire;
 };
 
 // What a dispatch needs whatever the protocol and the token format. dispatch_async reads the first group,
@@ -35,11 +44,25 @@ struct DispatchStep {
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
   EPLocalSyncCounters<> ep_counters;   // of shape.n_experts
   WaitContext wait_context;
+  Peers peers;
 };
 
 // What a dispatch of the slotted protocol needs in addition.
 struct SlottedDispatchPart {
-  std::byte* send_buf;  // DispatchSendLayout: every message, for the shared expert; null: there is none
+  // DispatchSendLayout: messages for the shared expert, and, in kernels with a wire, all others. Null: there
+  // is neither.
+  std::byte* send_buf;
+};
+
+// What a dispatch of the direct protocol needs for ranks that are reached over the wire; all of it lies in
+// this rank's arena.
+struct FarDispatchPart {
+  uint64_t* counts_ready;        // [n_ranks]: a StepCell each
+  std::byte* kept_rows;          // [max tokens][top_k if encoded by expert][row bytes]
+  std::byte* kept_scales;        // the same, of scales, aligned to 16 bytes each
+  uint64_t* kept_sources;        // [max tokens x top_k]: src_info, expert by expert
+  uint32_t* kept_scale_sources;  // the same
+  std::byte* arrived_scales;     // [max_rows][entry bytes]: where the scale tensor interleaves rows
 };
 
 // What a dispatch of the direct protocol needs in addition.
@@ -52,6 +75,7 @@ struct DirectDispatchPart {
   uint64_t scales_offset;
   uint64_t token_scales_offset;
   uint64_t scale_sources_offset;
+  FarDispatchPart wire;
 };
 
 // The parameters of a dispatch kernel. `Part` is the protocol's own part.
@@ -80,12 +104,23 @@ struct CombineStep {
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout
   EPLocalSyncCounters<> ep_counters;   // as in dispatch
   WaitContext wait_context;
+  Peers peers;
+};
+
+// What a combine of the direct protocol needs for ranks that are reached over the wire.
+struct FarCombinePart {
+  uint64_t* count_table;    // CountTableLayout, this rank's copy
+  const int32_t* src_info;  // [max_rows][2], as dispatch left it
+  std::byte* recv_buf;      // CombineRecvLayout: what far ranks put here
 };
 
 // What a combine of each protocol needs in addition.
-struct SlottedCombinePart {};
+struct SlottedCombinePart {
+  std::byte* send_buf;  // [rows][row bytes]: what is put to peers over the wire; null: there is none
+};
 struct DirectCombinePart {
   const uint32_t* row_of;  // as dispatch left it
+  FarCombinePart wire;
 };
 
 // The parameters of a combine kernel. `Part` is the protocol's own part.

@@ -8,7 +8,9 @@
 
 namespace switchyard {
 
-inline constexpr int kMaxRanks = MAX_GPUS_PER_NODE;
+inline constexpr int kMaxRanks = 512;
+// Whose kernels have the addresses of all ranks among their parameters.
+inline constexpr int kMaxDirectRanks = MAX_GPUS_PER_NODE;
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxTopK = 32;
 inline constexpr int kMaxHidden = 16384;
@@ -40,6 +42,16 @@ concept FixedShape = requires {
 // Fixes nothing: one kernel serves every shape.
 struct RunTimeShape {
   static constexpr EpShape kShape{};
+};
+// The same for kernels that reach some of their peers over a wire, or that have more than kMaxDirectRanks.
+struct WiredShape {
+  static constexpr EpShape kShape{};
+  static constexpr bool kHasWire = true;
+};
+
+template <FixedShape Fixed>
+inline constexpr bool kHasWire = requires {
+  requires Fixed::kHasWire;
 };
 
 template <FixedShape Fixed>

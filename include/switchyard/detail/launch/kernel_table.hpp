@@ -1,6 +1,8 @@
 // The kernels of one target, behind plain functions: what the runtime launches without knowing the target.
 #pragma once
 
+#include <tuple>
+
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/device/launch_function.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
@@ -17,16 +19,14 @@ namespace switchyard {
 // One call of dispatch, dispatch_async or dispatch_wait. A protocol's kernels take their own part.
 struct DispatchCall {
   DispatchStep step;
-  SlottedDispatchPart slotted;
-  DirectDispatchPart direct;
+  std::tuple<SlottedDispatchPart, DirectDispatchPart> parts;
   FormatTensors tensors;
 };
 
 // One call of combine, combine_async or combine_wait.
 struct CombineCall {
   CombineStep step;
-  SlottedCombinePart slotted;
-  DirectCombinePart direct;
+  std::tuple<SlottedCombinePart, DirectCombinePart> parts;
   CombineDestination destination;
 };
 

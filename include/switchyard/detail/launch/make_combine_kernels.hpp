@@ -15,36 +15,36 @@ template <EpProtocol P, typename Epilogue>
 using CombineKernel = void (*)(CombineParamsOf<P, Epilogue>);
 
 // The dynamic shared memory of a combine.
-template <EpProtocol P, typename Rows>
+template <EpProtocol P, FixedShape Fixed, typename Rows>
 uint64_t combine_bytes(const LaunchShape& shape) {
-  return P::template combine_shared_bytes<Rows>(static_cast<int>(shape.num_threads) / kWarpSize);
+  return P::template combine_shared_bytes<Fixed, Rows>(static_cast<int>(shape.num_threads) / kWarpSize);
 }
 
-template <const char* kName, EpProtocol P, typename Rows, typename Epilogue,
+template <const char* kName, EpProtocol P, FixedShape Fixed, typename Rows, typename Epilogue,
           CombineKernel<P, Epilogue> kKernel>
 Status launch_combine_kernel(const LaunchShape& shape, StreamHandle stream, const CombineCall& call,
                              const Epilogue& epilogue) {
   return target::launch(
-      kName, kKernel, with_shared(shape, combine_bytes<P, Rows>(shape)), stream,
-      CombineParamsOf<P, Epilogue>{call.step, own_part<P>(call.slotted, call.direct), epilogue});
+      kName, kKernel, with_shared(shape, combine_bytes<P, Fixed, Rows>(shape)), stream,
+      CombineParamsOf<P, Epilogue>{call.step, std::get<typename P::CombinePart>(call.parts), epilogue});
 }
 
 // The kernel of the epilogue that the destination asks for.
-template <const char* kName, EpProtocol P, typename Rows, CombineKernel<P, StoreWeighted> kWeighted,
-          CombineKernel<P, StoreUnreduced> kUnreduced>
+template <const char* kName, EpProtocol P, FixedShape Fixed, typename Rows,
+          CombineKernel<P, StoreWeighted> kWeighted, CombineKernel<P, StoreUnreduced> kUnreduced>
 Status launch_combine_to(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
   const CombineDestination& destination = call.destination;
   if (destination.reduction == CombineReduction::kUnreduced)
-    return launch_combine_kernel<kName, P, Rows, StoreUnreduced, kUnreduced>(shape, stream, call,
-                                                                             {destination.output});
-  return launch_combine_kernel<kName, P, Rows, StoreWeighted, kWeighted>(
+    return launch_combine_kernel<kName, P, Fixed, Rows, StoreUnreduced, kUnreduced>(shape, stream, call,
+                                                                                    {destination.output});
+  return launch_combine_kernel<kName, P, Fixed, Rows, StoreWeighted, kWeighted>(
       shape, stream, call, {destination.output, call.step.shape.hidden});
 }
 
 template <EpProtocol P, FixedShape Fixed, typename Rows, typename... Epilogues>
 Result<int> max_resident_combine(const EpShape&, [[maybe_unused]] const LaunchShape& launch) {
 #if defined(__CUDACC__)
-  const uint64_t bytes = combine_bytes<P, Rows>(launch);
+  const uint64_t bytes = combine_bytes<P, Fixed, Rows>(launch);
   const target::ResidentKernel kernels[] = {{&combine_async_kernel<P, Fixed, Epilogues, Rows>, bytes}...,
                                             {&combine_wait_kernel<P, Fixed, Epilogues, Rows>, bytes}...,
                                             {&combine_kernel<P, Fixed, Epilogues, Rows>, bytes}...};
@@ -56,11 +56,13 @@ Result<int> max_resident_combine(const EpShape&, [[maybe_unused]] const LaunchSh
 
 template <EpProtocol P, FixedShape Fixed, typename Rows>
 inline constexpr CombineKernels kCombineKernels = {
-    .async = &launch_combine_to<kCombineAsync, P, Rows, &combine_async_kernel<P, Fixed, StoreWeighted, Rows>,
+    .async = &launch_combine_to<kCombineAsync, P, Fixed, Rows,
+                                &combine_async_kernel<P, Fixed, StoreWeighted, Rows>,
                                 &combine_async_kernel<P, Fixed, StoreUnreduced, Rows>>,
-    .wait = &launch_combine_to<kCombineWait, P, Rows, &combine_wait_kernel<P, Fixed, StoreWeighted, Rows>,
-                               &combine_wait_kernel<P, Fixed, StoreUnreduced, Rows>>,
-    .fused = &launch_combine_to<kCombine, P, Rows, &combine_kernel<P, Fixed, StoreWeighted, Rows>,
+    .wait =
+        &launch_combine_to<kCombineWait, P, Fixed, Rows, &combine_wait_kernel<P, Fixed, StoreWeighted, Rows>,
+                           &combine_wait_kernel<P, Fixed, StoreUnreduced, Rows>>,
+    .fused = &launch_combine_to<kCombine, P, Fixed, Rows, &combine_kernel<P, Fixed, StoreWeighted, Rows>,
                                 &combine_kernel<P, Fixed, StoreUnreduced, Rows>>,
     .max_resident_blocks = &max_resident_combine<P, Fixed, Rows, StoreWeighted, StoreUnreduced>,
 };

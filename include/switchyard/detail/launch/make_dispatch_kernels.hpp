@@ -18,7 +18,7 @@ using DispatchKernel = void (*)(DispatchParamsOf<P, Format>);
 template <const char* kName, EpProtocol P, typename Format, DispatchKernel<P, Format> kKernel>
 Status launch_dispatch_kernel(const LaunchShape& shape, StreamHandle stream, const DispatchCall& call) {
   const EpShape& ep_shape = call.step.shape;
-  const DispatchParamsOf<P, Format> params{call.step, own_part<P>(call.slotted, call.direct),
+  const DispatchParamsOf<P, Format> params{call.step, std::get<typename P::DispatchPart>(call.parts),
                                            Format::make(ep_shape.hidden, call.tensors)};
   return target::launch(kName, kKernel,
                         with_shared(shape, P::dispatch_shared_bytes(params.format, ep_shape, shape)), stream,

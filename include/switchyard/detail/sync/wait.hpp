@@ -5,6 +5,7 @@
 #include "switchyard/detail/sync/trace_slice.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/target/wire.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -43,18 +44,27 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
   }
 }
 
+// The first to poison a rank is kept, unless the rank is reached over the wire: then it is the last.
+SWITCHYARD_DEVICE void poison(const WaitContext& context, int rank) {
+  const uint64_t poisoner = 1 + static_cast<uint64_t>(context.my_rank);
+  uint64_t* cell = target::ld(context.poison_of_rank + rank);
+  if (cell != nullptr)
+    target::atomic_cas_acq_rel_system(cell, uint64_t{0}, poisoner);
+  else
+    target::wire_signal(context.wire, rank, context.my_poison, poisoner);
+}
+
 // Records the fault, if it is this rank's first, and poisons all ranks.
 SWITCHYARD_DEVICE void raise_fault(const WaitContext& context, FaultKind kind, const WaitSite& site,
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
   record_fault(*context.record, context.my_rank, kind, in_world(context, site), seen, elapsed_ns);
   SWITCHYARD_ROLLED  // unrolled, this rarely executed code would fill the instruction cache
-      for (int rank = 0; rank < context.n_ranks; ++rank) target::atomic_cas_acq_rel_system(
-          context.poison[rank], 0u, 1u + static_cast<uint32_t>(context.my_rank));
+      for (int rank = 0; rank < context.n_ranks; ++rank) poison(context, rank);
 }
 
 SWITCHYARD_DEVICE bool is_poisoned(const WaitContext& context) {
-  return kChecked && target::ld_relaxed_system(context.poison[context.my_rank]) != 0;
+  return kChecked && target::ld_relaxed_system(context.my_poison) != 0;
 }
 
 // The same, polled once per block by its last thread, which has the least to do. For sync_block_all().

@@ -3,6 +3,7 @@
 
 #include "switchyard/detail/sync/counters.hpp"
 #include "switchyard/detail/sync/trace_buffer.hpp"
+#include "switchyard/detail/target/wire_handle.hpp"
 #include "switchyard/fault.hpp"
 
 namespace switchyard {
@@ -17,9 +18,12 @@ inline constexpr bool kChecked = true;
 
 // What a kernel needs to report a fault, to notice one, and to bound and trace its waits.
 struct WaitContext {
-  FaultRecord* record;                  // this rank's, in memory that the host can read
-  FaultRecord* skipped;                 // the same for a step over capacity, after which steps go on
-  uint32_t* poison[MAX_GPUS_PER_NODE];  // of each rank: 0, or 1 + the rank that found a fault
+  FaultRecord* record;   // this rank's, in memory that the host can read
+  FaultRecord* skipped;  // the same for a step over capacity, after which steps go on
+  uint64_t* my_poison;   // 0, or 1 + the rank that found a fault
+  // In the memory of this rank's device: where each rank's poison is; null: reached over the wire only.
+  uint64_t* const* poison_of_rank;
+  Wire wire;
   int32_t my_rank;
   int32_t n_ranks;
   // Added to the ranks and experts that a kernel names. To its kernels, a rank that skips the all-to-all is a

@@ -14,7 +14,7 @@ class WireEngine;  // target/host_wire.hpp
 struct Wire {
   int rank = 0;                               // whose wire this is
   emulator::WireEngine* engine = nullptr;     // host
-  std::byte* arena = nullptr;                 // CUDA: this rank's
+  std::byte* arena = nullptr;                 // this rank's
   std::byte* const* arena_of_rank = nullptr;  // CUDA, all ranks in this process: [rank], in device memory
 };
 

@@ -32,7 +32,7 @@ struct AssignedRows {
       const uint32_t row_idx = numbers.row_of_id(id_idx, expert_idx);
       target::st(&params.row_of[id_idx], row_idx);
       const int token_idx = id_idx / shape.top_k(), k = id_idx - token_idx * shape.top_k();
-      rows.store_source(shape.owner_rank(expert_idx), row_idx, token_idx, k);
+      rows.store_source(expert_idx, row_idx, token_idx, k);
     }
     if (!leaves_out_carriers) target::sync_block();
   }

@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
 #include "switchyard/detail/target/target.hpp"
@@ -56,6 +57,8 @@ struct CarryEncoded {
     else
       carry_scales(staged.token_of_turn(turn), scales, owner, row);
     target::bulk_commit();
+    if constexpr (kHasWire<Fixed>)
+      rows.far().put(staged.token_of_turn(turn), /*k=*/0, stage, scales, owner, row);
     target::bulk_wait_read<0>();
     target::sync_warp();
     staged.start_load(turn + staged.carriers.stages_each);
@@ -73,20 +76,19 @@ struct CarryEncoded {
     for (int k = 0; k < shape.top_k(); ++k) {
       const int expert_of_k = target::shuffle(expert_idx, k);
       if (expert_of_k < 0) continue;
-      carry_encoded_for(shape.id_of_expert(expert_of_k), turn, k,
-                        target::lane_idx() == k ? rows.row(owner, row) : nullptr);
+      carry_encoded_for(shape.id_of_expert(expert_of_k), turn, k, target::lane_idx() == k ? owner : -1, row);
     }
     if (shared_row >= 0) {
       const bool is_first_lane = target::lane_idx() == 0;
-      carry_encoded_for(
-          kSharedExpert, turn, shape.top_k(),
-          is_first_lane ? rows.row(params.my_rank, static_cast<uint32_t>(shared_row)) : nullptr);
+      carry_encoded_for(kSharedExpert, turn, shape.top_k(), is_first_lane ? params.my_rank : -1,
+                        static_cast<uint32_t>(shared_row));
       if (is_first_lane) rows.store_shared_source(token_idx, shared_row);
     }
     staged.start_load(turn + staged.carriers.stages_each);
   }
-  // Called by a whole warp; the lane that has a row starts the copy to it.
-  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int k, std::byte* row) const {
+  // Called by a whole warp; the lane that has an owner (others have -1) starts the copy to its row there.
+  SWITCHYARD_DEVICE void carry_encoded_for(int expert, int turn, int k, int owner, uint32_t row_idx) const {
+    std::byte* row = owner >= 0 ? rows.row(owner, row_idx) : nullptr;
     std::byte* codes = staged.codes(turn);
     std::byte* scales = staged.scales(turn);
     params.format.encode_beside(staged.token(turn), codes, scales, expert);
@@ -95,25 +97,31 @@ struct CarryEncoded {
     if (row != nullptr) target::bulk_store(row, codes, rows.row_bytes);
     keep_scales(staged.token_of_turn(turn), k, scales);
     target::bulk_commit();
+    if constexpr (kHasWire<Fixed>)
+      if (k < shape.top_k()) rows.far().put(staged.token_of_turn(turn), k, codes, scales, owner, row_idx);
     target::bulk_wait_read<0>();
     target::sync_warp();
   }
 
   SWITCHYARD_DEVICE void keep_scales(int token_idx, int k, const std::byte* scales) const {
     if (target::lane_idx() != 0) return;
-    target::bulk_store(params.recv_bufs.of_rank[params.my_rank] + params.token_scales_offset +
+    target::bulk_store(params.recv_bufs.mine + params.token_scales_offset +
                            uint64_t{rows.token_scales().entry(token_idx, k)} * scales_stride,
                        scales, scales_stride);
   }
 
+  SWITCHYARD_DEVICE bool is_near(int owner) const {
+    return owner >= 0 && (!kHasWire<Fixed> || !rows.far().is_far(owner));
+  }
   SWITCHYARD_DEVICE std::byte* scales_at(int owner, uint32_t row) const {
-    return params.recv_bufs.of_rank[owner] + params.scales_offset + uint64_t{row} * scales_stride;
+    return peer_pointer<Fixed>(params, params.recv_bufs, owner) + params.scales_offset +
+           uint64_t{row} * scales_stride;
   }
 
   SWITCHYARD_DEVICE void carry_scales(int token_idx, const std::byte* scales, int owner, uint32_t row) const {
     const int shared_row = params.shared_expert.row_of(token_idx);
     if (scales_stride % 16 == 0) {
-      if (owner >= 0) target::bulk_store(scales_at(owner, row), scales, scales_stride);
+      if (is_near(owner)) target::bulk_store(scales_at(owner, row), scales, scales_stride);
       if (shared_row >= 0 && target::lane_idx() == 0)
         target::bulk_store(scales_at(params.my_rank, static_cast<uint32_t>(shared_row)), scales,
                            scales_stride);
@@ -122,7 +130,7 @@ struct CarryEncoded {
     for (int k = 0; k < shape.top_k(); ++k) {
       const int owner_of_k = target::shuffle(owner, k);
       const uint32_t row_of_k = target::shuffle(row, k);
-      if (owner_of_k >= 0) copy_scales(scales_at(owner_of_k, row_of_k), scales);
+      if (is_near(owner_of_k)) copy_scales(scales_at(owner_of_k, row_of_k), scales);
     }
     if (shared_row >= 0) copy_scales(scales_at(params.my_rank, static_cast<uint32_t>(shared_row)), scales);
   }

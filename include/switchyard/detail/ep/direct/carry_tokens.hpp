@@ -34,6 +34,7 @@ struct CarryTokens {
       staged.await_load(turn);
       rows.start_copies(staged.token(turn), staged.token_of_turn(turn), row);
       target::bulk_commit();
+      if constexpr (kHasWire<Fixed>) put_far(turn);
       row = row_of_turn(turn + 1, assigned.expert_of_turn(turn + 1));  // while the copies are in flight
     }
     target::bulk_wait<0>();
@@ -44,6 +45,13 @@ struct CarryTokens {
   SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
     if (expert_idx < 0) return nullptr;
     return rows.row(shape.owner_rank(expert_idx), assigned.row_of_turn(turn, expert_idx));
+  }
+  SWITCHYARD_DEVICE void put_far(int turn) const {
+    const int expert_idx = assigned.expert_of_turn(turn);
+    const bool has_row = expert_idx >= 0;
+    rows.far().put(staged.token_of_turn(turn), /*k=*/0, staged.token(turn), nullptr,
+                   has_row ? shape.owner_rank(expert_idx) : -1,
+                   has_row ? assigned.row_of_turn(turn, expert_idx) : 0);
   }
 };
 

@@ -5,9 +5,11 @@
 #include <type_traits>
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
+#include "switchyard/detail/ep/direct/pushed_rows.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/ep/row_sum.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -20,7 +22,13 @@ SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
   return mutate<Fixed, LogicMutant::kSkippedStepCombined>(target::ld(counters.is_skipped()) != 0, false);
 }
 
-template <FixedShape Fixed, typename Epilogue>
+// What far ranks put to this one: rows in the format of the combine.
+template <FixedShape Fixed, typename Rows>
+SWITCHYARD_DEVICE CombineRecvLayout far_recv_layout(const ShapeOf<Fixed>& shape) {
+  return {shape.max_tokens_per_rank(), shape.top_k(), Rows::row_bytes(shape.hidden())};
+}
+
+template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineAsync {
   using Params = CombineParams<DirectCombinePart, Epilogue>;
 
@@ -31,34 +39,41 @@ struct DirectCombineAsync {
   SWITCHYARD_DEVICE explicit DirectCombineAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (target::block_idx() != 0) return;
+    if (!kHasWire<Fixed> && target::block_idx() != 0) return;
     // All loads are issued before any value is used, so they are in flight together.
     const bool is_broken = is_poisoned(params.wait_context);
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     if (is_broken | is_skipped) return;  // a broken step left nothing to publish
-    const uint64_t offset = static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) -
-                                                  params.recv_bufs.of_rank[params.my_rank]);
+    if constexpr (kHasWire<Fixed>)
+      if (!PushedRows<Fixed, Params>{params, shape, far_recv_layout<Fixed, Rows>(shape)}.put()) return;
+    const uint64_t offset =
+        static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) - params.recv_bufs.mine);
     const uint32_t location = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
       // release MM-11: lets the rank read this rank's expert output; pairs with the acquire in its
       // combine_wait
-      PeerSignal{params.signal_scope, params.recv_counts.of_rank[rank] + params.my_rank}.publish(
+      publish<Fixed>(
+          params, params.recv_counts, rank, [&](uint64_t* cells) { return cells + params.my_rank; },
           StepCell{step, location}.pack());
   }
 };
 
+template <bool kWired>
 struct DirectCombineShared {
-  const std::byte* output_of_rank[kMaxRanks];
+  const std::byte* output_of_rank[kWired ? kMaxRanks : kMaxDirectRanks];  // null: the rank is far
   TokenSources sources;
   // Behind it: the stages of a RowSum.
 
   template <typename Rows>
   SWITCHYARD_HD static constexpr uint64_t bytes(int num_warps) {
-    return sizeof(DirectCombineShared) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
+    const uint64_t wait_bytes =
+        sizeof(DirectCombineShared) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;
+    return kWired && wait_bytes < sizeof(PushedRowsShared) ? sizeof(PushedRowsShared) : wait_bytes;
   }
 };
-static_assert(sizeof(DirectCombineShared) % kRowSumAlignment == 0);
+static_assert(sizeof(DirectCombineShared<false>) % kRowSumAlignment == 0);
+static_assert(sizeof(DirectCombineShared<true>) % kRowSumAlignment == 0);
 
 template <FixedShape Fixed, typename Epilogue, typename Rows>
 struct DirectCombineWait {
@@ -67,7 +82,8 @@ struct DirectCombineWait {
   const Params& params;
   ShapeOf<Fixed> shape{params.shape};
   DirectCounters counters{params.ep_counters};
-  DirectCombineShared& shared = target::shared_storage<DirectCombineShared>();
+  DirectCombineShared<kHasWire<Fixed>>& shared =
+      target::shared_storage<DirectCombineShared<kHasWire<Fixed>>>();
   const uint32_t row_bytes = Rows::row_bytes(shape.hidden());
 
   SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
@@ -95,8 +111,7 @@ struct DirectCombineWait {
     const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     bool arrived = is_healthy;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const AwaitedStep<StepCell> signal{params.wait_context,
-                                         params.recv_counts.of_rank[params.my_rank] + rank};
+      const AwaitedStep<StepCell> signal{params.wait_context, params.recv_counts.mine + rank};
       StepCell location{};
       arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
           [&] {
@@ -107,8 +122,10 @@ struct DirectCombineWait {
             signal.take(location);
             return true;
           });
-      shared.output_of_rank[rank] =
-          params.recv_bufs.of_rank[rank] + uint64_t{location.value} * OutputCellLayout::kUnit;
+      std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, rank);
+      shared.output_of_rank[rank] = kHasWire<Fixed> && memory == nullptr
+                                        ? nullptr
+                                        : memory + uint64_t{location.value} * OutputCellLayout::kUnit;
     }
     return sync_block_all(arrived);
   }
@@ -118,8 +135,10 @@ struct DirectCombineWait {
     return mutate<Fixed, LogicMutant::kPaddingPulled>(expert_idx, expert_idx < 0 ? 0 : expert_idx);
   }
   SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
-    return shared.output_of_rank[shape.owner_rank(expert_idx)] +
-           static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+    const std::byte* output = shared.output_of_rank[shape.owner_rank(expert_idx)];
+    if (kHasWire<Fixed> && output == nullptr)  // the owner has put the row here
+      return params.wire.recv_buf + static_cast<uint64_t>(id_idx) * row_bytes;
+    return output + static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
   }
 
   SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {

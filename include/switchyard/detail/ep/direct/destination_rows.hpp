@@ -1,8 +1,10 @@
 // Rows on their experts' ranks, as the sender sees them: where they lie, and what is stored beside them.
 #pragma once
 
+#include "switchyard/detail/ep/direct/far_rows.hpp"
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -21,9 +23,13 @@ struct DestinationRows {
       return token_bytes;
   }
 
+  // Null: the owner is far, and FarRows puts the row.
   SWITCHYARD_DEVICE std::byte* row(int owner, uint32_t row_idx) const {
-    return params.recv_bufs.of_rank[owner] + static_cast<uint64_t>(row_idx) * row_bytes;
+    std::byte* rows = peer_pointer<Fixed>(params, params.recv_bufs, owner);
+    if (kHasWire<Fixed> && rows == nullptr) return nullptr;
+    return rows + static_cast<uint64_t>(row_idx) * row_bytes;
   }
+  SWITCHYARD_DEVICE FarRows<Fixed, Format> far() const { return {params, shape, row_bytes}; }
 
   // Starts the copies of what lies in the stage: each lane's to its row, unless that is null, and lane 0's to
   // the row of the shared expert, if the token has one.
@@ -35,14 +41,20 @@ struct DestinationRows {
     store_shared_source(token_idx, shared_row);
   }
 
-  // Stores which (token, k) a row was made from.
-  SWITCHYARD_DEVICE void store_source(int owner, uint32_t row_idx, int token_idx, int k) const {
+  // Stores which (token, k) a row of the expert was made from.
+  SWITCHYARD_DEVICE void store_source(int expert_idx, uint32_t row_idx, int token_idx, int k) const {
+    const int owner = shape.owner_rank(expert_idx);
     const uint64_t src_info = static_cast<uint64_t>(k) << 32 | static_cast<uint64_t>(token_idx);
-    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[owner]) + row_idx, src_info);
+    if constexpr (kHasWire<Fixed>)
+      if (far().is_far(owner))
+        return far().collect_source(target::shared_storage<DirectDispatchShared>(), expert_idx, row_idx,
+                                    src_info);
+    target::st(reinterpret_cast<uint64_t*>(peer_pointer<Fixed>(params, params.src_infos, owner)) + row_idx,
+               src_info);
     store_scale_source(owner, row_idx, token_idx, k);
   }
   SWITCHYARD_DEVICE void store_shared_source(int token_idx, int shared_row) const {
-    target::st(reinterpret_cast<uint64_t*>(params.src_infos.of_rank[params.my_rank]) + shared_row,
+    target::st(reinterpret_cast<uint64_t*>(params.src_infos.mine) + shared_row,
                uint64_t{UINT32_MAX} << 32 | static_cast<uint32_t>(token_idx));
     mutate<Fixed, LogicMutant::kSharedScalesNotTold>(
         [&] {
@@ -60,7 +72,8 @@ struct DestinationRows {
   SWITCHYARD_DEVICE void store_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row_idx,
                                             [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
     if constexpr (InterleavedTokenFormat<Format>)
-      target::st(reinterpret_cast<uint32_t*>(params.recv_bufs.of_rank[owner] + params.scale_sources_offset) +
+      target::st(reinterpret_cast<uint32_t*>(peer_pointer<Fixed>(params, params.recv_bufs, owner) +
+                                             params.scale_sources_offset) +
                      row_idx,
                  ScaleSource{static_cast<uint32_t>(params.my_rank),
                              mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(

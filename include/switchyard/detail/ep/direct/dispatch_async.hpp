@@ -10,6 +10,7 @@
 #include "switchyard/detail/ep/direct/carry_tokens.hpp"
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
+#include "switchyard/detail/ep/direct/far_rows.hpp"
 #include "switchyard/detail/ep/direct/row_counts.hpp"
 #include "switchyard/detail/ep/direct/row_numbers.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
@@ -55,13 +56,18 @@ struct DirectDispatchAsync {
     counts.send_counts();
     numbers.number_rows();                                      // while the counts are in flight
     if (!counts.collect_counts()) return staged.drain_loads();  // a fault: the host resets everything
-    if (!counts.assign_experts()) {
+    const bool has_room = counts.assign_experts();
+    if (!has_room) {
       staged.drain_loads();
     } else {
+      if constexpr (kHasWire<Fixed>) {
+        rows.far().assign_places(shared, counts);
+        target::sync_block();
+      }
       assigned.assign();
       Carry{params, shape, staged, assigned, rows}.run(first_expert);
     }
-    finish();
+    finish(has_room);
   }
 
   SWITCHYARD_DEVICE void begin() {
@@ -72,10 +78,11 @@ struct DirectDispatchAsync {
   }
 
   // The last block signals the owners that this rank's rows are complete, expert by expert.
-  SWITCHYARD_DEVICE void finish() {
+  SWITCHYARD_DEVICE void finish([[maybe_unused]] bool has_rows) {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kFinish);
     const DirectCounters counters{params.ep_counters};
     target::sync_block();
+    if constexpr (kHasWire<Fixed>) settle_block(params.peers.wire);
     if (target::thread_idx() == 0)
       // acq_rel MM-09: collects the copies of all blocks before the last one signals; pairs with itself in
       // the other blocks
@@ -83,15 +90,18 @@ struct DirectDispatchAsync {
                              mutate<Fixed, LogicMutant::kFirstBlockReady>(target::num_blocks() - 1, 0);
     target::sync_block();
     if (!shared.is_last_block) return;
+    if constexpr (kHasWire<Fixed>)
+      if (has_rows) rows.far().put_sources(shared, counts);
     const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};
     SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads())
       // release MM-10: hands the owner this rank's rows of the expert; pairs with the acquire in
       // dispatch_wait over there, and with whoever looks at the readiness of an expert before
-      PeerSignal{params.signal_scope, ready.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                                 shape.local_expert(expert_idx), params.my_rank)}
-          .publish(StepCell{step, counts.num_rows(expert_idx)}.pack());
+      publish<Fixed>(
+          params, params.recv_counts, shape.owner_rank(expert_idx),
+          [&](uint64_t* cells) { return ready.cell(cells, shape.local_expert(expert_idx), params.my_rank); },
+          StepCell{step, counts.num_rows(expert_idx)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };

@@ -51,17 +51,18 @@ struct DirectDispatchWait {
 
   SWITCHYARD_DEVICE void store_scales() const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kStoreScales);
-    std::byte* memory = params.recv_bufs.of_rank[params.my_rank];
+    std::byte* memory = params.recv_bufs.mine;
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
     const uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
-    const StagedScales staged{params, params, token_scales_layout(shape, format),
-                              static_cast<uint32_t>(shape.n_ranks()),
-                              mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
-                                  num_rows, num_rows - num_rows % ScaleBand::kRows)};
+    const StagedScales<Fixed> staged{params, params, token_scales_layout(shape, format),
+                                     static_cast<uint32_t>(shape.n_ranks()),
+                                     mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
+                                         num_rows, num_rows - num_rows % ScaleBand::kRows)};
     // The stages are free: all copies out of them have completed.
     std::byte* stage_memory = target::shared_storage<DirectDispatchShared>().stage_memory();
-    StoreScales<Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}.run();
+    StoreScales<Fixed, Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}
+        .run();
   }
 
   // The last block to read the old number of the step writes the new one.
@@ -98,8 +99,7 @@ struct DirectDispatchWait {
          pair_idx += target::num_threads()) {
       const int src_rank = pair_idx % shape.n_ranks();
       const int expert_idx = params.my_rank * shape.n_local_experts() + pair_idx / shape.n_ranks();
-      const AwaitedStep<StepCell> signal{params.wait_context,
-                                         params.recv_counts.of_rank[params.my_rank] + pair_idx};
+      const AwaitedStep<StepCell> signal{params.wait_context, params.recv_counts.mine + pair_idx};
       StepCell num_rows{};
       arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
           [&] {

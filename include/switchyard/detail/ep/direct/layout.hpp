@@ -93,9 +93,12 @@ struct DirectCounters {
 
 // Whose scales a row has: a rank, and the index of the entry that it keeps.
 struct ScaleSource {
-  static constexpr int kEntryBits = 26;
+  static constexpr int kEntryBits = 23;
   static_assert(kMaxRanks <= 1 << (32 - kEntryBits));
   static_assert(uint64_t{kMaxTokensPerRank} * (kMaxTopK + 1) < uint64_t{1} << kEntryBits);
+
+  // The scales have been put beside the rows (FarDispatchPart::arrived_scales).
+  static constexpr uint32_t kArrived = (1u << kEntryBits) - 1;
 
   uint32_t rank, entry;
 

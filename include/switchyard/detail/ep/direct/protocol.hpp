@@ -19,9 +19,8 @@ struct Direct {
   using DispatchAsync = DirectDispatchAsync<Fixed, Format>;
   template <FixedShape Fixed, typename Format>
   using DispatchWait = DirectDispatchWait<Fixed, Format>;
-  // combine_async only publishes an address, so the row format does not matter.
-  template <FixedShape Fixed, typename Epilogue, typename>
-  using CombineAsync = DirectCombineAsync<Fixed, Epilogue>;
+  template <FixedShape Fixed, typename Epilogue, typename Rows>
+  using CombineAsync = DirectCombineAsync<Fixed, Epilogue, Rows>;
   template <FixedShape Fixed, typename Epilogue, typename Rows>
   using CombineWait = DirectCombineWait<Fixed, Epilogue, Rows>;
 
@@ -30,7 +29,10 @@ struct Direct {
 
   // What block 0 leaves in counters, and its own number of the step.
   SWITCHYARD_DEVICE static void between_dispatch_halves() { target::sync_block(); }
-  SWITCHYARD_DEVICE static void between_combine_halves() {}
+  template <FixedShape Fixed>
+  SWITCHYARD_DEVICE static void between_combine_halves() {
+    if constexpr (kHasWire<Fixed>) target::sync_block();  // both use shared memory
+  }
 
   // A launch gets all shared memory, or half if a dependent launch may be co-resident. A multiprocessor
   // reserves 1 KB for every block.
@@ -42,9 +44,9 @@ struct Direct {
         format, shape.hidden,
         launch.programmatic_dependent ? (kMaxSharedBytes - kReservedBytes) / 2 : kMaxSharedBytes);
   }
-  template <typename Rows>
+  template <FixedShape Fixed, typename Rows>
   static uint64_t combine_shared_bytes(int num_warps) {
-    return DirectCombineShared::bytes<Rows>(num_warps);
+    return DirectCombineShared<kHasWire<Fixed>>::template bytes<Rows>(num_warps);
   }
 };
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
+#include "switchyard/detail/ep/direct/far_rows.hpp"
 #include "switchyard/detail/ep/direct/id_counts.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -65,6 +67,8 @@ struct RowCounts {
   SWITCHYARD_DEVICE int num_counts() const { return shape.n_experts() + params.shared_expert.num_groups; }
   SWITCHYARD_DEVICE CountTableLayout count_table() const { return {shape.n_ranks(), num_counts()}; }
 
+  SWITCHYARD_DEVICE FarCounts<Fixed, Format> far_counts() const { return {params, step, count_table()}; }
+
   SWITCHYARD_DEVICE CountCell own_cell(int cell_idx) const {
     const int expert_idx = cell_idx * CountCell::kExperts;
     const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
@@ -74,17 +78,22 @@ struct RowCounts {
   // Every block signals some of the other ranks. This rank's own blocks have all counted for themselves.
   SWITCHYARD_DEVICE void send_counts() const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kSendCounts);
+    if constexpr (kHasWire<Fixed>)
+      if (target::block_idx() == 0) far_counts().send([&](int cell_idx) { return own_cell(cell_idx); });
     SWITCHYARD_ROLLED
     for (int rank = target::block_idx(); rank < shape.n_ranks(); rank += target::num_blocks()) {
       if (rank == params.my_rank) continue;
+      if constexpr (kHasWire<Fixed>)
+        if (far_counts().is_far(rank)) continue;
       SWITCHYARD_ROLLED
       for (int cell_idx = target::thread_idx(); cell_idx < count_table().cells_per_rank();
            cell_idx += target::num_threads())
         // release MM-08: this rank has finished the previous step, so its rows and expert output may be
         // overwritten; pairs with the acquire in collect_counts() over there
-        PeerSignal{params.signal_scope,
-                   count_table().cell(params.count_tables.of_rank[rank], params.my_rank, cell_idx)}
-            .publish(own_cell(cell_idx).pack());
+        publish<Fixed>(
+            params, params.count_tables, rank,
+            [&](uint64_t* cells) { return count_table().cell(cells, params.my_rank, cell_idx); },
+            own_cell(cell_idx).pack());
     }
   }
 
@@ -101,10 +110,15 @@ struct RowCounts {
       const int other_rank = idx / cells_per_rank, cell_idx = idx - other_rank * cells_per_rank;
       const int src_rank = other_rank + (other_rank >= params.my_rank);
       const int expert_idx = cell_idx * CountCell::kExperts;
-      const AwaitedStep<CountCell> signal{
-          params.wait_context,
-          count_table().cell(params.count_tables.of_rank[params.my_rank], src_rank, cell_idx)};
+      const AwaitedStep<CountCell> signal{params.wait_context,
+                                          count_table().cell(params.count_tables.mine, src_rank, cell_idx)};
       CountCell cell{};
+      if constexpr (kHasWire<Fixed>)
+        if (far_counts().is_far(src_rank)) {
+          arrived &= far_counts().await(src_rank, cell_idx, cell);
+          for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
+          continue;
+        }
       arrived &= mutate<Fixed, LogicMutant::kCountsNotAwaited>(
           [&] {
             // acquire MM-08: the rank has finished the previous step; pairs with the release in its

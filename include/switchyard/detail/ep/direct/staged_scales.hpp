@@ -4,6 +4,7 @@
 
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/target/target.hpp"
 
@@ -16,6 +17,7 @@ SWITCHYARD_DEVICE TokenScalesLayout token_scales_layout(const Shape& shape, cons
 }
 
 // A rank's rows, and where their scales are.
+template <FixedShape Fixed>
 struct StagedScales {
   const DispatchStep& step;
   const DirectDispatchPart& part;
@@ -27,12 +29,14 @@ struct StagedScales {
   // earlier step: its scales mean nothing.
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
     if (row_idx >= num_rows) return nullptr;
-    const auto* sources =
-        reinterpret_cast<const uint32_t*>(step.recv_bufs.of_rank[step.my_rank] + part.scale_sources_offset);
+    const auto* sources = reinterpret_cast<const uint32_t*>(step.recv_bufs.mine + part.scale_sources_offset);
     const ScaleSource source = ScaleSource::unpack(target::ld(sources + row_idx));
+    if constexpr (kHasWire<Fixed>)
+      if (source.entry == ScaleSource::kArrived)
+        return part.wire.arrived_scales + static_cast<uint64_t>(row_idx) * layout.entry_bytes;
     if (source.rank >= num_ranks || source.entry >= layout.num_entries()) return nullptr;
-    return step.recv_bufs.of_rank[source.rank] + part.token_scales_offset +
-           uint64_t{source.entry} * layout.entry_bytes;
+    return peer_pointer<Fixed>(step, step.recv_bufs, static_cast<int>(source.rank)) +
+           part.token_scales_offset + uint64_t{source.entry} * layout.entry_bytes;
   }
 };
 
@@ -60,7 +64,8 @@ struct ScaleBand {
 
   // Starts the copies of all rows, each by a thread that arrives for it. The block's last threads come first:
   // the last warps have the least other work.
-  SWITCHYARD_DEVICE void fill(const StagedScales& staged, target::TransferBarrier& filled) const {
+  template <typename Staged>
+  SWITCHYARD_DEVICE void fill(const Staged& staged, target::TransferBarrier& filled) const {
     const uint32_t num_bytes = vectors_across * static_cast<uint32_t>(sizeof(Vec16));
     for (int i = target::num_threads() - 1 - target::thread_idx(); i < static_cast<int>(kRows);
          i += target::num_threads()) {
@@ -99,12 +104,12 @@ struct alignas(128) ScaleBands {
 };
 
 // All blocks store scales, band by band; each has memory for at least one band.
-template <InterleavedTokenFormat Format>
+template <FixedShape Fixed, InterleavedTokenFormat Format>
 struct StoreScales {
   static_assert(ScaleBand::kRows % Format::kStoredRows == 0);
 
   const Format& format;
-  const StagedScales& staged;
+  const StagedScales<Fixed>& staged;
   std::byte* stage_memory;
   const uint64_t num_bytes;
   const uint32_t num_vectors = staged.layout.entry_bytes / static_cast<uint32_t>(sizeof(Vec16));

@@ -5,6 +5,7 @@
 #include "switchyard/detail/ep/combine_rows.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
@@ -32,6 +33,7 @@ struct SlottedCombineAsync {
     if (!read_ranges()) return;  // the step is broken: nothing can be sent
     send_rows();
     target::sync_block();
+    if constexpr (kHasWire<Fixed>) settle_block(params.peers.wire);
     if (target::thread_idx() == 0)
       // acq_rel MM-04: collects the copies of all blocks before the last one signals; pairs with itself in
       // the other blocks
@@ -85,10 +87,24 @@ struct SlottedCombineAsync {
         if (worker_idx == 0) report_bad_source(pair_idx, token_idx, k);
         return;
       }
-      Rows::encode(static_cast<const bf16*>(params.expert_rows) + row * shape.hidden(),
-                   recv_layout.row(params.recv_bufs.of_rank[src_rank], token_idx, k), shape.hidden(),
-                   worker_idx, num_workers);
+      const bf16* expert_row = static_cast<const bf16*>(params.expert_rows) + row * shape.hidden();
+      std::byte* recv_buf = peer_pointer<Fixed>(params, params.recv_bufs, src_rank);
+      if constexpr (kHasWire<Fixed>)
+        if (recv_buf == nullptr) return put_row(src_rank, token_idx, k, item_idx, expert_row, worker_idx);
+      Rows::encode(expert_row, recv_layout.row(recv_buf, token_idx, k), shape.hidden(), worker_idx,
+                   num_workers);
     });
+  }
+
+  // One warp alone encodes the row and puts it.
+  SWITCHYARD_DEVICE void put_row(int src_rank, int token_idx, int k, uint32_t item_idx,
+                                 const bf16* expert_row, int worker_idx) const {
+    if (worker_idx >= kWarpSize) return;
+    std::byte* encoded = params.send_buf + uint64_t{item_idx} * recv_layout.msg_bytes;
+    Rows::encode(expert_row, encoded, shape.hidden(), worker_idx, kWarpSize);
+    target::sync_warp();
+    target::wire_put_warp(params.peers.wire, src_rank, recv_layout.row(params.recv_bufs.mine, token_idx, k),
+                          encoded, recv_layout.msg_bytes);
   }
 
   SWITCHYARD_DEVICE int expert_of(int pair_idx) const {
@@ -114,8 +130,10 @@ struct SlottedCombineAsync {
       const int src_rank = pair_idx % shape.n_ranks();
       // release MM-05: hands the source rank its rows of this expert; pairs with the acquire in its
       // combine_wait
-      PeerSignal{params.signal_scope, counts.cell(params.recv_counts.of_rank[src_rank], expert_of(pair_idx))}
-          .publish(shared.rows.count(pair_idx));
+      publish<Fixed>(
+          params, params.recv_counts, src_rank,
+          [&](uint64_t* cells) { return counts.cell(cells, expert_of(pair_idx)); },
+          shared.rows.count(pair_idx));
     }
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts(); pair_idx += target::num_threads())
       target::st_relaxed_device(counters.extra_rows(pair_idx),

@@ -55,9 +55,7 @@ struct SlottedCombineWait {
     return sync_block_all(arrived);
   }
 
-  SWITCHYARD_DEVICE uint64_t* my_cell(int expert_idx) const {
-    return params.recv_counts.of_rank[params.my_rank] + expert_idx;
-  }
+  SWITCHYARD_DEVICE uint64_t* my_cell(int expert_idx) const { return params.recv_counts.mine + expert_idx; }
 
   // The last block to read the cells resets them for the next step: one warp does, while the others sum.
   SWITCHYARD_DEVICE void reset_cells() {
@@ -76,7 +74,7 @@ struct SlottedCombineWait {
   SWITCHYARD_DEVICE const std::byte* row_of(int token_idx, int k) const {
     const int id = params.topk_ids[static_cast<int64_t>(token_idx) * shape.top_k() + k];
     if (mutate<Fixed, LogicMutant::kPaddingCombined>(shape.expert_of_id(id), 0) < 0) return nullptr;
-    return recv_layout.row(params.recv_bufs.of_rank[params.my_rank], token_idx, k);
+    return recv_layout.row(params.recv_bufs.mine, token_idx, k);
   }
   SWITCHYARD_DEVICE float weight_of(int token_idx, int k) const {
     return params.topk_weights[static_cast<int64_t>(token_idx) * shape.top_k() +

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -28,6 +29,13 @@ struct alignas(128) SlottedDispatchAsyncShared {
     return reinterpret_cast<std::byte*>(this + 1) + static_cast<uint64_t>(stage_idx) * stage_bytes(msg_bytes);
   }
 };
+
+// Over a wire every message is sent from here, else only the shared expert's is kept.
+template <FixedShape Fixed, typename Format>
+SWITCHYARD_DEVICE DispatchSendLayout slotted_send_layout(const ShapeOf<Fixed>& shape, uint32_t msg_bytes) {
+  return {shape.max_tokens_per_rank(), kHasWire<Fixed> && EncodesByExpert<Format> ? shape.top_k() + 1 : 1,
+          msg_bytes};
+}
 
 template <FixedShape Fixed, typename Format>
 struct SlottedDispatchAsync {
@@ -119,11 +127,13 @@ struct SlottedDispatchAsync {
         write_message(token_idx, part, message);
         target::fence_proxy_async();  // the copies read what ordinary stores wrote
         target::sync_block();
+        if constexpr (kHasWire<Fixed>) keep_for_wire(token_idx, part, message);
         if (target::warp_idx() == 0) copy_to_experts(token_idx, part, message);
         stage_idx ^= 1;
       }
     if (target::warp_idx() == 0) target::bulk_wait<0>();
     target::sync_block();
+    if constexpr (kHasWire<Fixed>) settle_block(params.peers.wire);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
       const uint32_t count = shared.num_messages[expert_idx];
@@ -178,15 +188,34 @@ struct SlottedDispatchAsync {
     const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
     if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
       const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
-      target::bulk_store(recv_layout().message(params.recv_bufs.of_rank[shape.owner_rank(expert_idx)],
-                                               shape.local_expert(expert_idx), params.my_rank,
-                                               mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1)),
-                         message, message_layout.bytes());
+      const auto slot_in = [&](std::byte* recv_buf) {
+        return recv_layout().message(recv_buf, shape.local_expert(expert_idx), params.my_rank,
+                                     mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1));
+      };
+      const int owner = shape.owner_rank(expert_idx);
+      std::byte* recv_buf = peer_pointer<Fixed>(params, params.recv_bufs, owner);
+      if (!kHasWire<Fixed> || recv_buf != nullptr)
+        target::bulk_store(slot_in(recv_buf), message, message_layout.bytes());
+      else
+        target::wire_put(params.peers.wire, owner, slot_in(params.recv_bufs.mine), kept(token_idx, part),
+                         message_layout.bytes());
     }
     // The shared expert reads the message from here.
-    if (k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
-      target::bulk_store(send_layout().message(params.send_buf, token_idx), message, message_layout.bytes());
+    if (!kHasWire<Fixed> && k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
+      target::bulk_store(kept(token_idx, part), message, message_layout.bytes());
     target::bulk_commit();
+  }
+
+  // Where the message stays until the peer, or the shared expert, has it.
+  SWITCHYARD_DEVICE std::byte* kept(int token_idx, int part) const {
+    return slotted_send_layout<Fixed, Format>(shape, message_layout.bytes())
+        .message(params.send_buf, token_idx, part);
+  }
+  // A network cannot read shared memory.
+  SWITCHYARD_DEVICE void keep_for_wire(int token_idx, int part, const std::byte* message) const {
+    target::copy_row(kept(token_idx, part), message, message_layout.bytes(), target::thread_idx(),
+                     target::num_threads());
+    target::sync_block();
   }
 
   // Waits for each expert until all copies for it are complete, then signals its owner.
@@ -220,9 +249,10 @@ struct SlottedDispatchAsync {
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
       // release MM-02: hands the owner everything this rank sent to the expert; pairs with collect_counts()
       // over there
-      PeerSignal{params.signal_scope, counts.cell(params.recv_counts.of_rank[shape.owner_rank(expert_idx)],
-                                                  shape.local_expert(expert_idx), params.my_rank)}
-          .publish(count.pack());
+      publish<Fixed>(
+          params, params.recv_counts, shape.owner_rank(expert_idx),
+          [&](uint64_t* cells) { return counts.cell(cells, shape.local_expert(expert_idx), params.my_rank); },
+          count.pack());
     }
   }
 
@@ -239,9 +269,6 @@ struct SlottedDispatchAsync {
     }
   }
 
-  SWITCHYARD_DEVICE DispatchSendLayout send_layout() const {
-    return {shape.max_tokens_per_rank(), message_layout.bytes()};
-  }
   SWITCHYARD_DEVICE DispatchRecvLayout recv_layout() const {
     return {shape.n_local_experts(), shape.n_ranks(), shape.max_tokens_per_rank(), message_layout.bytes()};
   }

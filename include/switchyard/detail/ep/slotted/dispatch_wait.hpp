@@ -5,6 +5,7 @@
 #include "switchyard/detail/ep/begin_kernel.hpp"
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/slotted/dispatch_async.hpp"
 #include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -50,9 +51,7 @@ struct SlottedDispatchWait {
   }
 
   // The cell of a (local expert, source rank) pair in this rank's memory.
-  SWITCHYARD_DEVICE uint64_t* my_cell(int pair_idx) const {
-    return params.recv_counts.of_rank[params.my_rank] + pair_idx;
-  }
+  SWITCHYARD_DEVICE uint64_t* my_cell(int pair_idx) const { return params.recv_counts.mine + pair_idx; }
   SWITCHYARD_DEVICE void note_arrivals(int pair_idx, uint64_t cell) {
     const ArrivalCount count = ArrivalCount::unpack(cell);
     shared.messages.first[pair_idx] = count.num_messages;
@@ -152,12 +151,13 @@ struct SlottedDispatchWait {
     const int num_senders = target::num_blocks() > 1 ? target::num_blocks() - 1 : 1;
     const int first_token = target::num_blocks() > 1 ? target::block_idx() - 1 : 0;
     if (first_token < 0) return;  // the watcher
-    const DispatchSendLayout sent{shape.max_tokens_per_rank(), message_layout.bytes()};
+    const DispatchSendLayout sent = slotted_send_layout<Fixed, Format>(shape, message_layout.bytes());
     for (int token_idx = first_token + target::warp_idx() * num_senders; token_idx < params.num_tokens;
          token_idx += target::num_warps() * num_senders) {
       const int row = params.shared_expert.row_of(token_idx);
       if (row < 0) continue;
-      decode_into(sent.message(params.send_buf, token_idx), row, -1, target::lane_idx(), kWarpSize);
+      decode_into(sent.message(params.send_buf, token_idx, shape.top_k()), row, -1, target::lane_idx(),
+                  kWarpSize);
       if (target::lane_idx() != 0) continue;
       target::st(&params.src_info[2 * int64_t{row}], token_idx);
       target::st(&params.src_info[2 * int64_t{row} + 1], -1);
@@ -186,8 +186,7 @@ struct SlottedDispatchWait {
   }
 
   SWITCHYARD_DEVICE const std::byte* message_of(int pair_idx, uint32_t slot) const {
-    return recv_layout.message(params.recv_bufs.of_rank[params.my_rank], pair_idx / shape.n_ranks(),
-                               pair_idx % shape.n_ranks(),
+    return recv_layout.message(params.recv_bufs.mine, pair_idx / shape.n_ranks(), pair_idx % shape.n_ranks(),
                                mutate<Fixed, LogicMutant::kReceiveSlotOffByOne>(slot, slot + 1));
   }
   SWITCHYARD_DEVICE bool names_expert(const std::byte* message, int k, int expert_idx) const {

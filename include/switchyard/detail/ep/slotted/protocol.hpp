@@ -31,7 +31,10 @@ struct Slotted {
 
   // The barrier is there because both halves use the same shared memory.
   SWITCHYARD_DEVICE static void between_dispatch_halves() { target::sync_block(); }
-  SWITCHYARD_DEVICE static void between_combine_halves() { target::sync_block(); }
+  template <FixedShape>
+  SWITCHYARD_DEVICE static void between_combine_halves() {
+    target::sync_block();
+  }
 
   template <typename Format>
   static uint64_t dispatch_shared_bytes(const Format& format, const EpShape& shape, const LaunchShape&) {
@@ -39,7 +42,7 @@ struct Slotted {
         SlottedDispatchAsyncShared::bytes(MessageLayout{format.encoded_bytes(), shape.top_k}.bytes());
     return std::max<uint64_t>(async_bytes, sizeof(SlottedDispatchWaitShared));
   }
-  template <typename Rows>
+  template <FixedShape, typename Rows>
   static uint64_t combine_shared_bytes(int num_warps) {
     const uint64_t wait_bytes =
         sizeof(TokenSources) + static_cast<uint64_t>(num_warps) * RowSum<Rows>::kBytesPerWarp;

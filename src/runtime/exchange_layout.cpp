@@ -1,0 +1,135 @@
+#include "exchange_layout.hpp"
+
+#include <iterator>
+
+#include "switchyard/detail/ep/all_reduce_params.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/ep/layout.hpp"
+
+namespace switchyard {
+
+uint32_t token_bytes(const ExpertParallelConfig& config) {
+  return static_cast<uint32_t>(config.hidden) * static_cast<uint32_t>(sizeof(bf16));
+}
+uint32_t encoded_bytes(const ExpertParallelConfig& config) { return format_layout(config).encoded_bytes; }
+uint32_t message_bytes(const ExpertParallelConfig& config) {
+  return MessageLayout{encoded_bytes(config), config.top_k}.bytes();
+}
+uint32_t combine_bytes(const ExpertParallelConfig& config) {
+  return combine_row_bytes(config.combine_format, config.hidden);
+}
+
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+
+// The parts lie one after the other: rows, their scales, the scales that owners fetch from here, the sources
+// of rows' scales, and expert outputs.
+Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
+  const FormatLayout format = format_layout(config);
+  layout.has_encoded_outputs =
+      config.protocol == Protocol::kDirect && config.combine_format != CombineFormat::kBF16;
+  const uint32_t output_bytes = layout.has_encoded_outputs ? combine_bytes(config) : token_bytes(config);
+  const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows;
+  const TokenScalesLayout token_scales{config.max_tokens_per_rank, config.top_k, format.encodes_by_expert,
+                                       align_up(format.scales_bytes, 16u)};
+  const CheckedSize parts[] = {
+      CheckedSize(layout.row_capacity) * CheckedSize(format.row_bytes),
+      scale_tensor_bytes(config, static_cast<uint32_t>(layout.row_capacity)),
+      stages_scales ? token_scales.bytes() : CheckedSize(0),
+      CheckedSize(stages_scales ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
+      CheckedSize(layout.row_capacity) * CheckedSize(output_bytes)};
+  uint64_t* ends[] = {&layout.scales_offset, &layout.token_scales_offset, &layout.scale_sources_offset,
+                      &layout.expert_outputs_offset, &layout.row_memory_bytes};
+  CheckedSize end(0);
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    end = end + parts[i] + CheckedSize(kAlignment);
+    if (!end.ok() || layout.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
+      return invalid_argument(
+          "max_tokens_per_rank %d, top_k %d and capacity_factor %g make %llu rows per rank; their bytes "
+          "(hidden %d) must be below %llu",
+          config.max_tokens_per_rank, config.top_k, config.capacity_factor,
+          static_cast<unsigned long long>(layout.row_capacity), config.hidden,
+          static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
+    end = CheckedSize(end.value() / kAlignment * kAlignment);
+    *ends[i] = end.value();
+  }
+  layout.src_info_bytes = layout.row_capacity * 2 * sizeof(int32_t);
+  layout.has_scales = parts[1].value() > 0;
+  layout.has_bf16_rows = config.own_format == nullptr && config.dispatch_format == TokenFormatKind::kBF16;
+  return Status();
+}
+
+// Lays parts end to end, each aligned.
+class PartList {
+ public:
+  void add(ArenaPart& part, CheckedSize bytes) {
+    if (bytes.ok()) part = {end_.ok() ? end_.value() : 0, bytes.value()};
+    end_ = end_ + bytes + CheckedSize(kAlignment - 1);
+    if (end_.ok()) end_ = CheckedSize(end_.value() / kAlignment * kAlignment);
+  }
+  void add(ArenaPart& part, uint64_t bytes) { add(part, CheckedSize(bytes)); }
+  CheckedSize end() const { return end_; }
+
+ private:
+  CheckedSize end_{0};
+};
+
+void add_slotted(const ExpertParallelConfig& config, const EpShape& shape, bool has_wire,
+                 ExchangeLayout& layout, PartList& parts) {
+  const int tokens = config.max_tokens_per_rank;
+  parts.add(layout.dispatch_recv,
+            DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks, tokens, message_bytes(config)}
+                .bytes());
+  parts.add(layout.combine_recv, CombineRecvLayout{tokens, config.top_k, combine_bytes(config)}.bytes());
+  parts.add(layout.combine_counts, CombineCountLayout{shape.n_experts}.bytes());
+  const int messages_per_token = has_wire && format_layout(config).encodes_by_expert ? config.top_k + 1 : 1;
+  if (has_wire || config.shared_expert == SharedExpert::kFused)
+    parts.add(layout.send, DispatchSendLayout{tokens, messages_per_token, message_bytes(config)}.bytes());
+  // Every row that came over the wire goes back from here.
+  if (has_wire)
+    parts.add(layout.combine_send, CheckedSize(shape.n_ranks) * CheckedSize(tokens) *
+                                       CheckedSize(config.top_k) * CheckedSize(combine_bytes(config)));
+}
+
+void add_direct(const ExpertParallelConfig& config, const EpShape& shape, ExchangeLayout& layout,
+                PartList& parts) {
+  const int num_counts = shape.n_experts + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+  parts.add(layout.row_memory, layout.row_memory_bytes);
+  parts.add(layout.src_info, layout.src_info_bytes);
+  parts.add(layout.combine_counts, OutputCellLayout{shape.n_ranks}.bytes());
+  parts.add(layout.count_table, CountTableLayout{shape.n_ranks, num_counts}.bytes());
+  parts.add(layout.row_of, CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) *
+                               CheckedSize(sizeof(uint32_t)));
+}
+
+}  // namespace
+
+Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, int n_ranks, bool has_wire) {
+  const EpShape shape = shape_of(config, n_ranks);
+  ExchangeLayout layout{};
+  layout.row_capacity = switchyard::row_capacity(config, n_ranks);
+  SWITCHYARD_RETURN_IF_ERROR(assign_rows(config, layout));
+  PartList parts;
+  parts.add(layout.poison, 64);
+  parts.add(layout.counters,
+            static_cast<uint64_t>(SyncCounterLayout{shape.n_experts}.total_size()) * sizeof(int32_t));
+  parts.add(layout.dispatch_counts, DispatchCountLayout{shape.n_experts, shape.n_ranks}.bytes());
+  if (config.protocol == Protocol::kSlotted)
+    add_slotted(config, shape, has_wire, layout, parts);
+  else
+    add_direct(config, shape, layout, parts);
+  if (config.routing == Routing::kSkipAllToAll) {
+    const AllReduceLayout reduce{n_ranks, config.max_tokens_per_rank, config.hidden};
+    parts.add(layout.reduce_values, reduce.value_bytes());
+    parts.add(layout.reduce_cells, reduce.cell_bytes());
+  }
+  parts.add(layout.expert_scales, config.expert_input_scales.size() * sizeof(float));
+  if (!parts.end().ok())
+    return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
+                            config.max_tokens_per_rank, config.n_experts, message_bytes(config));
+  layout.arena_bytes = parts.end().value();
+  return layout;
+}
+
+}  // namespace switchyard

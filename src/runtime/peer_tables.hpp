@@ -1,0 +1,24 @@
+// Where a rank finds its peers: addresses that its kernels need, in the memory of its device.
+#pragma once
+
+#include <vector>
+
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/ep/params.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard {
+
+struct PeerTables {
+  std::byte* const* arena_of_rank;  // null: reached over the wire only
+  uint64_t* const* poison_of_rank;  // the same
+  Wire wire;
+
+  // Copies the tables to `memory`, which it allocates. `arenas` are those of all ranks; ranks that are not
+  // `is_near` are reached over the wire.
+  static Result<PeerTables> upload(const Rank& owner, int rank, const std::vector<std::byte*>& arenas,
+                                   const std::vector<bool>& is_near, uint64_t poison_offset,
+                                   DeviceMemory& memory);
+};
+
+}  // namespace switchyard
