@@ -5,7 +5,7 @@
 
 #include "switchyard/detail/base/bf16.hpp"
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/target.hpp"
 
 namespace switchyard::benchmarks {
 

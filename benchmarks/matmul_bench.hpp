@@ -7,6 +7,7 @@
 #include "periodic_numbers.hpp"
 #include "reference/matmul.hpp"
 #include "replay.hpp"
+#include "switchyard/detail/base/checked.hpp"
 #include "switchyard/grouped_matmul.hpp"
 
 namespace switchyard::tools {

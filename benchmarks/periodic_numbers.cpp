@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "switchyard/detail/device/device.hpp"
+
 namespace switchyard::tools {
 namespace {
 

@@ -1,4 +1,4 @@
-// Graph: launches of all ranks, recorded once by World::capture() and replayed as one.
+// Graph: launches of all ranks of this process, recorded once by World::capture() and replayed as one.
 //
 //   auto graph = world->capture([&] { return ep->dispatch(..); }).value();
 //   for (;;) { graph->launch(); .. graph->synchronize(); }
@@ -12,13 +12,15 @@
 
 namespace switchyard {
 
+class RecordedLaunches;
+
 // The time between two marks of a graph.
 struct GraphPhase {
   std::string name;  // as given to World::mark()
   double microseconds;
 };
 
-// A captured graph over the streams of all ranks.
+// A captured graph over the streams of all ranks of this process.
 //
 // Ownership: the caller owns the graph, which must not outlive its world. The graph holds pointers to the
 // buffers, and to the memory of the ExpertParallel, Attention and GroupedMatmul, that were used inside
@@ -32,6 +34,8 @@ struct GraphPhase {
 // ran. Neither reports faults: ExpertParallel::synchronize() does.
 class Graph {
  public:
+  ~Graph();
+
   // Enqueues all recorded launches and returns. On the emulator a graph with marks has run up to its last
   // mark when launch() returns.
   Status launch();
@@ -43,8 +47,7 @@ class Graph {
 
  private:
   friend class World;
-  Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> phases)
-      : recorded_(std::move(recorded)), phases_(std::move(phases)) {}
+  Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> phases);
 
   std::unique_ptr<RecordedLaunches> recorded_;
   std::vector<std::string> phases_;

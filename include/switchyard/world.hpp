@@ -1,10 +1,16 @@
-// World: the ranks of one process. Each rank has a stream and memory on a device, and the kernels of every
-// rank can load from and store to the memory of all ranks.
+// World: the ranks that exchange tokens with each other, in one process or in several. Each rank has a stream
+// and memory on a device, and the kernels of every rank can load from and store to the memory of all ranks.
 //
 //   auto world = World::create({.n_ranks = 8}).value();
 //   Buffer<float> buffer = world->rank(3).allocate<float>(1024).value();
+//
+// A process that has only some of the ranks joins the world that the others are in:
+//
+//   auto world = World::join({.rank = 3, .n_ranks = 8, .rendezvous = "unix:/tmp/moe"}).value();
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,22 +18,68 @@
 #include <utility>
 #include <vector>
 
-#include "switchyard/detail/base/checked.hpp"
-#include "switchyard/detail/device/device.hpp"
-#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/status.hpp"
+#include "switchyard/target.hpp"
 
 namespace switchyard {
 
-// Which target the kernels of a world run on. kAuto takes CUDA if this process sees a GPU that can run the
-// kernels, and the emulator otherwise.
-enum class TargetChoice { kAuto, kHost, kCuda };
+class Device;
+struct KernelTable;
+
+inline constexpr int kMaxWorldRanks = 512;
 
 // What World::create() makes.
 struct WorldOptions {
   TargetChoice target = TargetChoice::kAuto;
-  int n_ranks = 1;   // 1..64
+  int n_ranks = 1;   // 1..512
   int num_gpus = 0;  // CUDA: the ranks are spread over this many GPUs; 0: all, at most one per rank
   HostDeviceOptions host = {};  // the emulator's mode and seed; CUDA ignores it
+};
+
+// Which ranks of which world this process has, and how it finds the processes of the others: by exactly one
+// of `all_gather` and `rendezvous`.
+struct JoinOptions {
+  TargetChoice target = TargetChoice::kAuto;  // the same for all ranks, once kAuto has chosen
+  int rank = 0;                               // the first rank of this process
+  int num_local_ranks = 1;                    // it has the ranks rank .. rank + num_local_ranks - 1
+  int n_ranks = 1;                            // of the whole world, 1..512
+  int gpu = -1;                 // CUDA: which of the visible GPUs; -1: `rank` modulo their number
+  HostDeviceOptions host = {};  // the emulator's options, fast mode only; CUDA ignores it
+  // How long join() and each later agreement of the processes may take.
+  uint64_t timeout_ns = 30'000'000'000;
+
+  // Gives the bytes of each process to all of them, in any order: what MPI, a store or a process group has.
+  // It is called once, in join(), and keeps to a deadline of its own.
+  std::function<Result<std::vector<std::vector<std::byte>>>(const std::vector<std::byte>& mine)> all_gather;
+  // Where the process of rank 0 listens while the others join: "unix:/path", "unix:@name" (no file) or
+  // "tcp:HOST:PORT".
+  std::string rendezvous;
+  // A secret of 128 bits in 32 hex digits that all processes know; TCP needs one. Empty: the content of the
+  // file that the environment's SWITCHYARD_TOKEN_FILE names, else its SWITCHYARD_TOKEN.
+  std::string token;
+};
+
+// The memory behind a Buffer, without its type.
+class UntypedBuffer {
+ public:
+  UntypedBuffer() = default;
+  UntypedBuffer(void* data, Device& device, StreamHandle stream, bool is_owner)
+      : data_(data), device_(&device), stream_(stream), is_owner_(is_owner) {}
+  UntypedBuffer(UntypedBuffer&& other) noexcept { *this = std::move(other); }
+  UntypedBuffer& operator=(UntypedBuffer&& other) noexcept;
+  ~UntypedBuffer();
+
+  void* data() const { return data_; }
+  // Both copy between the first `bytes` bytes and memory of the host.
+  Status upload(const void* values, size_t bytes);
+  Status download(void* values, size_t bytes) const;
+  Status fill(uint8_t value, size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  Device* device_ = nullptr;  // null: there is no memory, and every call succeeds
+  StreamHandle stream_ = nullptr;
+  bool is_owner_ = false;
 };
 
 // A typed array in the memory of a rank.
@@ -45,55 +97,42 @@ template <typename T>
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(DeviceMemory memory, Device& device, StreamHandle stream, size_t size)
-      : memory_(std::move(memory)), data_(memory_.as<T>()), device_(&device), stream_(stream), size_(size) {}
-  Buffer(T* data, Device& device, StreamHandle stream, size_t size)
-      : data_(data), device_(&device), stream_(stream), size_(size) {}
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer(UntypedBuffer memory, size_t size) : memory_(std::move(memory)), size_(size) {}
+  Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
-    if (this == &other) return *this;
-    memory_ = DeviceMemory(std::move(other.memory_));
-    data_ = std::exchange(other.data_, nullptr);
-    device_ = std::exchange(other.device_, nullptr);
-    stream_ = std::exchange(other.stream_, nullptr);
-    size_ = std::exchange(other.size_, 0);
+    memory_ = std::move(other.memory_);
+    size_ = this == &other ? size_ : std::exchange(other.size_, 0);
     return *this;
   }
 
   // The address in the rank's memory, for kernels. It stays valid until the buffer is destroyed or assigned
   // to.
-  T* data() const { return data_; }
+  T* data() const { return static_cast<T*>(memory_.data()); }
   // In elements.
   size_t size() const { return size_; }
   // Copies `values` to the first elements.
   Status upload(const std::vector<T>& values) {
     if (values.size() > size_)
       return invalid_argument("upload of %zu values into a buffer of %zu", values.size(), size_);
-    if (device_ == nullptr) return Status();
-    return device_->copy(data(), values.data(), values.size() * sizeof(T), stream_);
+    return memory_.upload(values.data(), values.size() * sizeof(T));
   }
   // Returns a copy of all elements, or of the first `count`.
   Result<std::vector<T>> download() const { return download(size_); }
   Result<std::vector<T>> download(size_t count) const {
     if (count > size_) return invalid_argument("download of %zu values from a buffer of %zu", count, size_);
     std::vector<T> values(count);
-    if (device_ == nullptr) return values;
-    SWITCHYARD_RETURN_IF_ERROR(device_->copy(values.data(), data(), count * sizeof(T), stream_));
+    SWITCHYARD_RETURN_IF_ERROR(memory_.download(values.data(), count * sizeof(T)));
     return values;
   }
   // Sets every byte of all elements, or of the first `count`.
   Status fill_bytes(uint8_t value) { return fill_bytes(value, size_); }
   Status fill_bytes(uint8_t value, size_t count) {
     if (count > size_) return invalid_argument("fill of %zu values in a buffer of %zu", count, size_);
-    if (device_ == nullptr) return Status();
-    return device_->fill(data(), value, count * sizeof(T), stream_);
+    return memory_.fill(value, count * sizeof(T));
   }
 
  private:
-  DeviceMemory memory_;
-  T* data_ = nullptr;
-  Device* device_ = nullptr;
-  StreamHandle stream_ = nullptr;
+  UntypedBuffer memory_;
   size_t size_ = 0;
 };
 
@@ -112,12 +151,14 @@ class Rank {
  public:
   Rank(int index, Device& device, StreamHandle stream, const KernelTable& kernels)
       : index_(index), device_(device), stream_(stream), kernels_(kernels) {}
-  ~Rank() { device_.destroy_stream(stream_); }
+  ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   int index() const { return index_; }
-  // The emulator or the GPU that the rank lives on; several ranks may share it.
+  // The emulator or the GPU that the rank lives on, by name; several ranks may share it.
+  std::string device_name() const;
+  // The same for the library's own use (detail/device/device.hpp).
   Device& device() const { return device_; }
   // A cudaStream_t on CUDA, for kernels and libraries of your own.
   StreamHandle stream() const { return stream_; }
@@ -125,33 +166,30 @@ class Rank {
   const KernelTable& kernels() const { return kernels_; }
   // Blocks until everything on the rank's stream has ended. In the emulator's simulated mode kernels run only
   // while some thread is in such a call.
-  Status synchronize() const { return device_.synchronize(stream_); }
+  Status synchronize() const;
 
   // Launches a kernel on the rank's stream; arguments are copied.
   template <typename... Arguments>
   Status launch(LaunchFunction<Arguments...> kernel, const LaunchShape& shape,
                 const std::type_identity_t<Arguments>&... arguments) const {
-    const DeviceScope active = device_.activate();
-    SWITCHYARD_RETURN_IF_ERROR(active.status());
-    return kernel(shape, stream_, arguments...);
+    const auto call = [&] { return kernel(shape, stream_, arguments...); };
+    return with_device([](const void* function) { return (*static_cast<const decltype(call)*>(function))(); },
+                       &call);
   }
 
   // Allocates `size` zeroed elements, aligned to 256 bytes. The call does not wait for the rank's stream. Too
   // little memory is kResourceExhausted.
   template <typename T>
   Result<Buffer<T>> allocate(size_t size) const {
-    const CheckedSize bytes = CheckedSize(size) * CheckedSize(sizeof(T));
-    if (!bytes.ok())
-      return invalid_argument("allocate: %zu elements of %zu bytes exceed 64 bits", size, sizeof(T));
-    Result<DeviceMemory> memory = DeviceMemory::allocate(device_, bytes.value(), stream_);
+    Result<UntypedBuffer> memory = allocate_elements(size, sizeof(T));
     if (!memory.ok()) return memory.status();
-    return Buffer<T>(std::move(memory).value(), device_, stream_, size);
+    return Buffer<T>(std::move(memory).value(), size);
   }
   // Wraps memory of this rank's device that the caller owns and keeps valid for as long as the buffer is
   // used.
   template <typename T>
   Buffer<T> view(T* data, size_t size) const {
-    return Buffer<T>(data, device_, stream_, size);
+    return Buffer<T>(UntypedBuffer(const_cast<std::remove_const_t<T>*>(data), device_, stream_, false), size);
   }
   // Allocates a buffer of values.size() elements and copies `values` to it.
   template <typename T>
@@ -163,6 +201,10 @@ class Rank {
   }
 
  private:
+  // Calls `function(call)` while the rank's device is current.
+  Status with_device(Status (*function)(const void* call), const void* call) const;
+  Result<UntypedBuffer> allocate_elements(size_t size, size_t element_bytes) const;
+
   const int index_;
   Device& device_;
   const StreamHandle stream_;
@@ -171,11 +213,13 @@ class Rank {
 
 class Graph;
 
-// All ranks of one process, and the devices they live on.
+// All ranks that exchange tokens with each other. Those of this process are local: it has their devices and
+// streams. World::create() makes a world whose ranks are all local.
 //
-// Ownership: a World owns devices, ranks and streams. It must outlive every Buffer, Graph, ExpertParallel,
-// Attention and GroupedMatmul that was made from it. It may be destroyed while kernels run; whether those
-// complete is unspecified.
+// Ownership: a World owns the devices, ranks and streams of this process. It must outlive every Buffer,
+// Graph, ExpertParallel, Attention and GroupedMatmul that was made from it. It may be destroyed while kernels
+// run; whether those complete is unspecified. A process that destroys its World, or ends, leaves the others;
+// they hear of it, and whatever waits for a rank of that process fails with kUnavailable and names the rank.
 // Stream: each rank has one stream. Nothing runs on it but what calls on the rank, on an object made for the
 // rank, or on a Graph enqueue.
 // Threads: the const calls may come from any thread. While capture() runs, no other thread may call capture()
@@ -187,37 +231,48 @@ class World {
   // Makes the ranks and loads the kernels. Ranks are spread over the GPUs in contiguous ranges: ranks 0..3 on
   // GPU 0 and 4..7 on GPU 1, for instance. No usable GPU is kUnavailable if kCuda was asked for.
   static Result<std::unique_ptr<World>> create(const WorldOptions& options);
+  // Makes the ranks of this process, loads the kernels, and meets the processes of all other ranks, which
+  // must be on this machine and of this user. Returns when all have joined. Processes that differ in
+  // version, n_ranks or target are refused on all sides with the field and both values, as is a rank that two
+  // of them claim. Late processes are kDeadlineExceeded, processes that ended kUnavailable.
+  static Result<std::unique_ptr<World>> join(const JoinOptions& options);
+  ~World();
 
-  Target target() const { return devices_.front()->target(); }
-  int n_ranks() const { return static_cast<int>(ranks_.size()); }
-  // Throws std::out_of_range unless 0 <= index < n_ranks().
+  Target target() const;
+  // Of the whole world.
+  int n_ranks() const;
+  // The ranks of this process, in order.
+  std::vector<int> local_ranks() const;
+  bool is_local(int rank) const;
+  // A rank of this process. Throws std::out_of_range unless 0 <= index < n_ranks() and the rank is local.
   Rank& rank(int index) const;
-  // Returns how many ranks share the device of rank `index`, itself included.
+  // Returns how many ranks, of this and other processes, share the device of the local rank `index`, itself
+  // included.
   int num_ranks_on_device_of(int index) const;
-  // Blocks until everything on the streams of all ranks has ended, and returns the first error.
+  // How ranks reach each other: "local" (all in this process), "process".
+  const char* transport_name() const;
+  // Blocks until everything on the streams of all local ranks has ended, and returns the first error.
   Status synchronize() const;
 
-  // Records what `enqueue` launches on the streams of all ranks, without running it, as one graph (graph.hpp)
-  // that can be launched any number of times. A graph keeps the pointers it was captured with and reads the
-  // memory anew at every launch: new inputs go into the same memory, which must stay valid until the last
-  // launch has ended. `enqueue` must not wait, copy, fill or allocate. If `enqueue` returns an error, so does
-  // capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it needs a
-  // reset().
+  // Records what `enqueue` launches on the streams of all local ranks, without running it, as one graph
+  // (graph.hpp) that can be launched any number of times. A graph keeps the pointers it was captured with and
+  // reads the memory anew at every launch: new inputs go into the same memory, which must stay valid until
+  // the last launch has ended. `enqueue` must not wait, copy, fill or allocate. If `enqueue` returns an
+  // error, so does capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it
+  // needs a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
-  // Ends the current phase of the graph and begins the one called `phase`, on all ranks at once. It is called
-  // inside capture() only; Graph::elapsed() returns the times.
+  // Ends the current phase of the graph and begins the one called `phase`, on all local ranks at once. It is
+  // called inside capture() only; Graph::elapsed() returns the times.
   Status mark(const std::string& phase);
 
- private:
-  struct Capture {
-    Recording* recording;
-    std::vector<std::string> phases;
-  };
+  // For the library's own use (src/runtime/world_impl.hpp).
+  struct Impl;
+  Impl& impl() const { return *impl_; }
 
-  World() = default;
-  Capture* capture_ = nullptr;  // while capture() runs
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  // after devices_: streams go before what they run on
+ private:
+  explicit World(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace switchyard

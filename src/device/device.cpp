@@ -2,8 +2,6 @@
 
 namespace switchyard {
 
-const char* to_string(Target target) { return target == Target::kHost ? "host" : "cuda"; }
-
 Result<DeviceMemory> DeviceMemory::allocate(Device& device, uint64_t bytes, StreamHandle user) {
   Result<void*> memory = user != nullptr ? device.allocate_for(user, bytes) : device.allocate(bytes);
   if (!memory.ok()) return memory.status();

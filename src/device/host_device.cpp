@@ -9,6 +9,7 @@
 
 #include "machine.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
 
 namespace switchyard {
 namespace {
@@ -114,8 +115,9 @@ class HostDevice : public Device {
       : machine_(
             {.mode = options.mode == EmulatorMode::kFast ? emulator::Mode::kFast : emulator::Mode::kSimulated,
              .seed = options.seed,
+             .num_workers = options.num_workers,
              .weak = options.weak,
-             .mutant = options.hooks.mutant}) {}
+             .mutant = options.hooks != nullptr ? options.hooks->mutant : std::nullopt}) {}
 
   Target target() const override { return Target::kHost; }
   std::string name() const override {

@@ -88,6 +88,7 @@ CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_
 }
 
 Status validate(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(check_range("the number of ranks", n_ranks, 1, kMaxRanks));
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_experts", config.n_experts, 1, kMaxExperts));
   SWITCHYARD_RETURN_IF_ERROR(check_range("top_k", config.top_k, 1, kMaxTopK));
   SWITCHYARD_RETURN_IF_ERROR(check_range("hidden", config.hidden, kHiddenMultiple, kMaxHidden));

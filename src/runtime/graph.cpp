@@ -1,20 +1,22 @@
 #include "switchyard/graph.hpp"
 
+#include "world_impl.hpp"
+
 namespace switchyard {
 
 Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enqueue) {
-  if (capture_ != nullptr) return failed_precondition("capture inside a capture");
+  if (impl_->capture != nullptr) return failed_precondition("capture inside a capture");
   std::vector<DeviceStream> streams;
-  for (const auto& rank : ranks_) streams.push_back({&rank->device(), rank->stream()});
-  Result<std::unique_ptr<Recording>> recording = ranks_.front()->device().begin_recording(streams);
+  for (const auto& rank : impl_->ranks) streams.push_back({&rank->device(), rank->stream()});
+  Result<std::unique_ptr<Recording>> recording = impl_->ranks.front()->device().begin_recording(streams);
   if (!recording.ok()) return recording.status();
 
-  Capture capture{recording.value().get(), {}};
+  Impl::Capture capture{recording.value().get(), {}};
   struct Scope {  // also when `enqueue` throws
-    Capture*& current;
+    Impl::Capture*& current;
     ~Scope() { current = nullptr; }
-  } scope{capture_};
-  capture_ = &capture;
+  } scope{impl_->capture};
+  impl_->capture = &capture;
   SWITCHYARD_RETURN_IF_ERROR(enqueue());
   if (!capture.phases.empty())
     SWITCHYARD_RETURN_IF_ERROR(capture.recording->mark());  // where the last phase ends
@@ -24,11 +26,16 @@ Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enq
 }
 
 Status World::mark(const std::string& phase) {
-  if (capture_ == nullptr) return failed_precondition("mark(\"%s\") outside of a capture", phase.c_str());
-  SWITCHYARD_RETURN_IF_ERROR(capture_->recording->mark());
-  capture_->phases.push_back(phase);
+  if (impl_->capture == nullptr)
+    return failed_precondition("mark(\"%s\") outside of a capture", phase.c_str());
+  SWITCHYARD_RETURN_IF_ERROR(impl_->capture->recording->mark());
+  impl_->capture->phases.push_back(phase);
   return Status();
 }
+
+Graph::Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> phases)
+    : recorded_(std::move(recorded)), phases_(std::move(phases)) {}
+Graph::~Graph() = default;
 
 Status Graph::launch() {
   launched_ = true;

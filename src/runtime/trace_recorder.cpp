@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "switchyard/detail/device/device.hpp"
+
 namespace switchyard {
 namespace {
 

@@ -6,6 +6,7 @@
 #include "reference/attention_case.hpp"
 #include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
 #include "weak_memory_fixture.hpp"
 
 namespace switchyard {
@@ -27,6 +28,7 @@ constexpr uint64_t kOverwrittenWord = uint64_t{kOverwritten} << 32 | kOverwritte
 // What a seed runs: 2 or 3 ranks, split or fused, step by step or back to back.
 template <Protocol kProtocol, bool kExpertsInPlace>
 std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const bool two_ranks = seed % 3 != 2;
   // A large hidden size gives every block something to do in combine_wait.
   Shape shape{.n_ranks = two_ranks ? 2 : 3,
@@ -34,14 +36,13 @@ std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant
               .top_k = 2,
               .hidden = seed % 4 == 1 ? 256 : 16,
               .tokens_per_rank = two_ranks ? std::vector{3, 2} : std::vector{2, 3, 1}};
-  EpHarness harness(
-      shape,
-      {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-       .protocol = kProtocol,
-       .n_sms = 2,
-       .num_threads = seed % 5 == 4 ? 64 : 32,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}},
-       .experts_in_place = kExpertsInPlace});
+  EpHarness harness(shape,
+                    {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                     .protocol = kProtocol,
+                     .n_sms = 2,
+                     .num_threads = seed % 5 == 4 ? 64 : 32,
+                     .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
+                     .experts_in_place = kExpertsInPlace});
   const std::vector<reference::Step> steps = {make_step(shape, seed * 2), make_step(shape, seed * 2 + 1)};
   if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
   for (const reference::Step& step : steps)
@@ -67,6 +68,7 @@ TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
 
 // Tokens that are encoded, with scales that lie by row or in between those of other rows.
 std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kMXFP8, TokenFormatKind::kFP8,
                                           TokenFormatKind::kNVFP4ByExpert};
   const TokenFormatKind format = kFormats[seed / 2 % 3];
@@ -75,7 +77,7 @@ std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant)
       .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
       .protocol = Protocol::kDirect,
       .n_sms = 2,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}},
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
       .format = format};
   return EpHarness(shape, run)
       .run_back_to_back(
@@ -89,6 +91,7 @@ TEST_F(WeakMemoryProtocol, DirectWithEncodedTokensIsRightForEverySeed) {
 
 // Experts enough for one block to place more bands of scales than it has room for at once.
 std::string run_many_scales(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const TokenFormatKind format = seed / 2 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
   const Shape shape{
       .n_experts = 24, .hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {12, 12}};
@@ -96,7 +99,7 @@ std::string run_many_scales(uint64_t seed, const std::optional<OrderMutant>& mut
       .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
       .protocol = Protocol::kDirect,
       .n_sms = 1,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}},
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
       .format = format};
   return EpHarness(shape, run).run_back_to_back({as_run(make_step(shape, seed), run)});
 }
@@ -108,13 +111,14 @@ TEST_F(WeakMemoryProtocol, DirectWithManyScalesIsRightForEverySeed) {
 
 // Expert outputs in fp8, which combine_wait reads by bulk copies.
 std::string run_fp8_combine(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const Shape shape{.top_k = 3, .hidden = 128, .tokens_per_rank = {3, 4}};
   const RunOptions run{
       .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
       .protocol = seed / 2 % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
       .n_sms = 2,
       .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}},
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
       .combine_format = CombineFormat::kFP8};
   return EpHarness(shape, run)
       .run_back_to_back(
@@ -128,9 +132,10 @@ TEST_F(WeakMemoryProtocol, CombineOfFp8IsRightForEverySeed) {
 
 // Attention over a sequence that ends within a block of keys, whose other keys, a neighbour's, are NaN.
 std::string run_attention(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const auto world = must(World::create(
       {.target = TargetChoice::kHost,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}}}));
+       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks}}));
   const auto harness = must(reference::AttentionHarness::create(world->rank(0), {.query_lens = {17, 17},
                                                                                  .key_lens = {40, 60},
                                                                                  .num_heads = 1,
@@ -149,6 +154,7 @@ TEST_F(WeakMemoryProtocol, AttentionIsRightForEverySeed) {
 
 // Steps that an all-reduce completes. The third one writes where the first one's values were.
 std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const int n_ranks = seed % 3 != 2 ? 2 : 3;
   const Shape shape{.n_ranks = n_ranks,
                     .n_experts = 2 * n_ranks,
@@ -159,7 +165,7 @@ std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& muta
       .protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
       .n_sms = 2,
       .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}},
+      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
       .routing = Routing::kSkipAllToAll};
   std::vector<reference::Step> steps;
   for (uint64_t i = 0; i < 3; ++i) steps.push_back(as_run(make_step(shape, seed * 3 + i), run));
@@ -217,9 +223,10 @@ TEST_F(WeakMemoryProtocol, AFaultRecordIsWhole) {
 
 // An output that is right, checked three times in a row: it must be found right, and counted.
 std::string run_check_output(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
   const auto world = must(World::create(
       {.target = TargetChoice::kHost,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.mutant = mutant}}}));
+       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks}}));
   Rank& rank = world->rank(0);
   const std::vector<uint64_t> output(512, kOverwrittenWord);
   auto memory = must(rank.upload(output));

@@ -4,6 +4,7 @@
 
 #include "step_test.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
 
 namespace switchyard {
 namespace {
@@ -120,8 +121,9 @@ TEST(EpVariants, RandomInterleavingsGiveTheSameResult) {
 TEST(EpVariants, TheBlocksOfTheAllReduceMustFitToo) {
   KernelTable kernels = kernel_table(Target::kHost);
   kernels.direct.all_reduce.max_resident_blocks = [](const LaunchShape&) { return Result<int>(7); };
-  const auto world = must(
-      World::create({.target = TargetChoice::kHost, .n_ranks = 2, .host = {.hooks = {.kernels = &kernels}}}));
+  const TestHooks hooks{.kernels = &kernels};
+  const auto world =
+      must(World::create({.target = TargetChoice::kHost, .n_ranks = 2, .host = {.hooks = &hooks}}));
   ExpertParallelConfig config{
       .n_experts = 4, .top_k = 1, .hidden = 128, .max_tokens_per_rank = 1, .n_sms = 4};
   EXPECT_TRUE(ExpertParallel::create(*world, config).ok()) << "no all-reduce";

@@ -2,11 +2,13 @@
 // that the real kernels pass must catch. (Mutants of the memory order are in weak_protocol_test.cpp.)
 #include <cmath>
 #include <iostream>
+#include <map>
 
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
 #include "switchyard/detail/format/all_formats.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
 
 namespace switchyard {
 namespace {
@@ -46,13 +48,18 @@ constexpr KernelTable make_interleaved_table() {
 template <LogicMutant kOne>
 constexpr KernelTable kMutantInterleaved = make_interleaved_table<MutantShape<kOne>>();
 
+// The options of a world point at their hooks.
+const TestHooks* hooks_of(const KernelTable& kernels) {
+  static std::map<const KernelTable*, TestHooks> hooks;
+  return &hooks.try_emplace(&kernels, TestHooks{.kernels = &kernels}).first->second;
+}
+
 RunOptions options_of(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
-  return {
-      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-      .protocol = protocol,
-      .n_sms = seed % 8 == 3 ? 1 : 2,  // one block has tokens enough to use its stages again
-      .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = {.kernels = &kernels}}};
+  return {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+          .protocol = protocol,
+          .n_sms = seed % 8 == 3 ? 1 : 2,  // one block has tokens enough to use its stages again
+          .num_threads = 32,
+          .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = hooks_of(kernels)}};
 }
 
 // Padding now and then; repeats come by themselves.
@@ -302,7 +309,7 @@ TEST(LogicMutantChecks, RunMutantsOnlyInWorldsThatAreGivenThem) {
   EXPECT_EQ(&must(World::create({.target = TargetChoice::kHost}))->rank(0).kernels(),
             &kernel_table(Target::kHost));
   EXPECT_EQ(
-      &must(World::create({.target = TargetChoice::kHost, .host = {.hooks = {.kernels = &kNoMutantKernels}}}))
+      &must(World::create({.target = TargetChoice::kHost, .host = {.hooks = hooks_of(kNoMutantKernels)}}))
            ->rank(0)
            .kernels(),
       &kNoMutantKernels);

@@ -33,6 +33,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"own_kernels.hpp", "launch"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
+                                                                {"target.hpp", "target"},
                                                                 {"tile_scheduler.hpp", "schedule"},
                                                                 {"token_format.hpp", "format"},
                                                                 {"trace.hpp", "sync"},

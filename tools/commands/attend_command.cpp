@@ -52,7 +52,7 @@ Status attend(const AttentionOptions& options, Report& report) {
   Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
   if (!world.ok()) return world.status();
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device().name();
+  report.device = world.value()->rank(0).device_name();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(attention_case, report.target)));
   Result<std::unique_ptr<AttentionHarness>> created =
       AttentionHarness::create(world.value()->rank(0), attention_case);

@@ -12,6 +12,7 @@
 #include "files/output.hpp"
 #include "options.hpp"
 #include "report/progress.hpp"
+#include "switchyard/detail/device/device.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -65,7 +66,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
   if (!world.ok()) return world.status();
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device().name();
+  report.device = world.value()->rank(0).device_name();
   report.num_replays = options.num_replays;
   Result<std::unique_ptr<AttentionBench>> bench = AttentionBench::create(*world.value(), cases, options.seed);
   if (!bench.ok()) return bench.status();

@@ -136,7 +136,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
       World::create({.target = target_choice(options.target), .n_ranks = options.n_ranks});
   if (!world.ok()) return world.status();
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device().name();
+  report.device = world.value()->rank(0).device_name();
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;

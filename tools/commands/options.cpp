@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "switchyard/detail/device/device.hpp"
+
 namespace switchyard::tools {
 
 void add_json_option(Command& command, std::string& path) {

@@ -211,7 +211,7 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   const reference::MlpExperts experts = make_experts(workload);
   SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device().name();
+  report.device = world.value()->rank(0).device_name();
   report.n_sms = layer.ep().n_sms();
   report.protocol = layer.ep().config().protocol;
   report.protocol_reason = layer.ep().protocol_reason();

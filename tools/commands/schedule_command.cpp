@@ -153,7 +153,7 @@ Status measure_all(const ScheduleOptions& options, std::vector<TwinResult>& resu
     if (!measured.ok()) return measured.status();
     if (options.prints_text()) {
       if (options.compares) std::printf("%s\n", results[i].type_name.c_str());
-      print_measured(results[i], measured.value(), world.value()->rank(0).device().name());
+      print_measured(results[i], measured.value(), world.value()->rank(0).device_name());
     }
     results.push_back(std::move(measured).value().result);
   }

@@ -10,14 +10,10 @@
 
 #include "switchyard/detail/device/device_scope.hpp"
 #include "switchyard/detail/device/recording.hpp"
-#include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/target.hpp"
 
 namespace switchyard {
-
-enum class Target { kHost, kCuda };
-
-const char* to_string(Target target);
 
 class Device {
  public:
@@ -61,15 +57,6 @@ class Device {
   // From now on launches on these streams, of this and other devices of the world, are recorded instead of
   // run. The first stream must be this device's.
   virtual Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) = 0;
-};
-
-enum class EmulatorMode { kFast, kSimulated };
-
-struct HostDeviceOptions {
-  EmulatorMode mode = EmulatorMode::kFast;
-  uint64_t seed = 0;  // simulated mode
-  bool weak = false;  // simulated mode: a load may return any value that nothing forbids
-  TestHooks hooks = {};
 };
 
 std::unique_ptr<Device> create_host_device(const HostDeviceOptions& options);

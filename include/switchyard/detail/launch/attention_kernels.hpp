@@ -5,7 +5,7 @@
 #include "switchyard/detail/attention/params.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/tile_scheduler.hpp"
 

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/ep/params.hpp"

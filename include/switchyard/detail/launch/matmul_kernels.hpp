@@ -3,7 +3,7 @@
 #pragma once
 
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/detail/device/launch_function.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/detail/gemm/tiled/params.hpp"
 #include "switchyard/detail/gemm/tiled/tuning.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"

@@ -6,6 +6,7 @@
 
 #include "switchyard/detail/base/macros.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/target.hpp"
 
 // Kernels and everything they call are in an inline namespace per target, so that all of them can be linked
 // into one binary: the host's, CUDA's, and CUDA's with tracing code (sync/trace_slice.hpp), which the other
@@ -44,7 +45,6 @@
 
 namespace switchyard {
 
-inline constexpr int kWarpSize = 32;
 inline constexpr uint64_t kNoDeadline = UINT64_MAX;
 
 enum class Order { kRelaxed, kAcquire, kRelease, kAcqRel };
@@ -53,20 +53,6 @@ enum class Scope { kBlock, kDevice, kSystem };
 // 16 bytes: the widest access of one thread.
 struct alignas(16) Vec16 {
   uint32_t words[4];
-};
-
-// The shape of a launch. If the blocks of a launch wait for each other, all of them must be resident at once.
-struct LaunchShape {
-  uint32_t num_blocks = 1;
-  uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
-  uint64_t shared_bytes = 0;
-  // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
-  // before it reads what the predecessor wrote. The host target ignores this: its streams are strictly in
-  // order.
-  bool programmatic_dependent = false;
-  // The size of a cluster: blocks that are scheduled together and can access each other's shared memory. It
-  // must divide num_blocks. The host target has no clusters.
-  uint32_t cluster_blocks = 1;
 };
 
 inline constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // of a block on Hopper
@@ -90,8 +76,5 @@ inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
 
 // What a word does to memory.
 enum class WordKind { kLoad, kStore, kAdd, kCompareExchange, kBulkWait, kProxyFence };
-
-// A stream of the target: emulator::Stream* on the host, cudaStream_t on CUDA.
-using StreamHandle = void*;
 
 }  // namespace switchyard

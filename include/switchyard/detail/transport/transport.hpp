@@ -51,7 +51,8 @@ class Transport {
   // order, from one thread at a time. Each fails by the deadline given when the world was joined, with an
   // error that names a member that did not answer, or with kUnavailable if one is known to have ended.
 
-  // Gives every process what each process of a member has given, by rank; all local ranks give the same.
+  // Gives every process what each process of a member has given, in the order of `members`; all local ranks
+  // give the same.
   virtual Result<std::vector<Bytes>> all_gather(std::span<const int> members, const Bytes& mine) = 0;
   // Returns when all members have called it, and everything that they put before has arrived.
   virtual Status barrier(std::span<const int> members) = 0;

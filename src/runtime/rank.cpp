@@ -1,0 +1,55 @@
+// Rank and the memory of a Buffer: calls on the rank's device.
+#include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard {
+
+UntypedBuffer& UntypedBuffer::operator=(UntypedBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  if (is_owner_) device_->deallocate_behind(stream_, data_);
+  data_ = std::exchange(other.data_, nullptr);
+  device_ = std::exchange(other.device_, nullptr);
+  stream_ = std::exchange(other.stream_, nullptr);
+  is_owner_ = std::exchange(other.is_owner_, false);
+  return *this;
+}
+
+UntypedBuffer::~UntypedBuffer() {
+  if (is_owner_) device_->deallocate_behind(stream_, data_);
+}
+
+Status UntypedBuffer::upload(const void* values, size_t bytes) {
+  return device_ == nullptr ? Status() : device_->copy(data_, values, bytes, stream_);
+}
+
+Status UntypedBuffer::download(void* values, size_t bytes) const {
+  return device_ == nullptr ? Status() : device_->copy(values, data_, bytes, stream_);
+}
+
+Status UntypedBuffer::fill(uint8_t value, size_t bytes) {
+  return device_ == nullptr ? Status() : device_->fill(data_, value, bytes, stream_);
+}
+
+Rank::~Rank() { device_.destroy_stream(stream_); }
+
+std::string Rank::device_name() const { return device_.name(); }
+
+Status Rank::synchronize() const { return device_.synchronize(stream_); }
+
+Status Rank::with_device(Status (*function)(const void* call), const void* call) const {
+  const DeviceScope active = device_.activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
+  return function(call);
+}
+
+Result<UntypedBuffer> Rank::allocate_elements(size_t size, size_t element_bytes) const {
+  const CheckedSize bytes = CheckedSize(size) * CheckedSize(element_bytes);
+  if (!bytes.ok())
+    return invalid_argument("allocate: %zu elements of %zu bytes exceed 64 bits", size, element_bytes);
+  Result<void*> memory = device_.allocate_for(stream_, bytes.value());
+  if (!memory.ok()) return memory.status();
+  return UntypedBuffer(memory.value(), device_, stream_, true);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,30 @@
+// What is behind a World; for the files of the runtime.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/transport/transport.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard {
+
+struct World::Impl {
+  struct Capture {
+    Recording* recording;
+    std::vector<std::string> phases;
+  };
+
+  std::vector<std::unique_ptr<Device>> devices;
+  std::unique_ptr<Transport> carrier;        // after devices, whose memory it hands out
+  std::vector<std::unique_ptr<Rank>> ranks;  // the local ones; streams go before what they run on
+  Capture* capture = nullptr;                // while World::capture() runs
+
+  Transport& transport() const { return *carrier; }
+  // Loads the kernels and makes the local ranks, the i-th on device_of(i).
+  Status make_ranks(const HostDeviceOptions& host, const std::vector<Device*>& device_of_rank);
+};
+
+}  // namespace switchyard
