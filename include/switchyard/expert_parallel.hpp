@@ -80,6 +80,10 @@ struct ExpertParallelConfig {
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
+  // Ranks [0, P), [P, 2P), .. store into each other's memory; between these groups rows go by puts and
+  // signals over the transport's wire. It must divide the number of ranks. 0: whoever can be reached by
+  // stores is.
+  int p2p_world_size = 0;
   // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
   // the same. Only where the all-to-all is skipped.
   int allreduce_world_size = 0;

@@ -1,6 +1,7 @@
 // The dispatch kernels of every token format, each of which is compiled in a file of its own.
 #pragma once
 
+#include "switchyard/detail/ep/shape.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/target/target.hpp"
 
@@ -12,10 +13,11 @@ struct FormatKernels {
   const DispatchKernels* direct = nullptr;
 };
 
-// make_format_kernels.hpp defines it. src/CMakeLists.txt writes a file for each kind of the registry that
-// instantiates it; a kind without its file does not link. Whoever goes over all kinds must not see the
+// `Fixed` is RunTimeShape or, for kernels with a wire, WiredShape. make_format_kernels.hpp defines it.
+// src/CMakeLists.txt writes files for each kind of the registry that instantiate it; a kind without its files
+// does not link. Whoever goes over all kinds must not see the
 // definition, or would compile the kernels of all of them.
-template <TokenFormatKind kKind>
+template <TokenFormatKind kKind, FixedShape Fixed>
 FormatKernels kernels_of_kind();
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

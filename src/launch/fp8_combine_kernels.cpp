@@ -3,11 +3,11 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-const CombineKernels& slotted_fp8_combine_kernels() {
-  return kCombineKernels<Slotted, RunTimeShape, FP8CombineRows>;
+template <EpProtocol P, FixedShape Fixed>
+const CombineKernels& fp8_combine_kernels() {
+  return kCombineKernels<P, Fixed, FP8CombineRows>;
 }
-const CombineKernels& direct_fp8_combine_kernels() {
-  return kCombineKernels<Direct, RunTimeShape, FP8CombineRows>;
-}
+template const CombineKernels& fp8_combine_kernels<Slotted, RunTimeShape>();
+template const CombineKernels& fp8_combine_kernels<Direct, RunTimeShape>();
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -8,26 +8,39 @@
 namespace switchyard {
 namespace {
 
+template <FixedShape Fixed>
 FormatKernels kernels_of(TokenFormatKind format) {
   return visit_kind(
-      format, [&]<TokenFormatKind kKind>() { return kernels_of_kind<kKind>(); },
+      format, [&]<TokenFormatKind kKind>() { return kernels_of_kind<kKind, Fixed>(); },
       [] { return FormatKernels{}; });
 }
-const DispatchKernels* slotted_dispatch(TokenFormatKind format) { return kernels_of(format).slotted; }
-const DispatchKernels* direct_dispatch(TokenFormatKind format) { return kernels_of(format).direct; }
-
-const CombineKernels* slotted_combine(CombineFormat format) {
-  return format == CombineFormat::kFP8 ? &slotted_fp8_combine_kernels()
-                                       : bf16_combine_kernels<Slotted, RunTimeShape>(format);
+template <FixedShape Fixed>
+const DispatchKernels* slotted_dispatch(TokenFormatKind format) {
+  return kernels_of<Fixed>(format).slotted;
 }
-const CombineKernels* direct_combine(CombineFormat format) {
-  return format == CombineFormat::kFP8 ? &direct_fp8_combine_kernels()
-                                       : bf16_combine_kernels<Direct, RunTimeShape>(format);
+template <FixedShape Fixed>
+const DispatchKernels* direct_dispatch(TokenFormatKind format) {
+  return kernels_of<Fixed>(format).direct;
+}
+
+template <EpProtocol P>
+const CombineKernels* combine(CombineFormat format) {
+  return format == CombineFormat::kFP8 ? &fp8_combine_kernels<P, RunTimeShape>()
+                                       : bf16_combine_kernels<P, RunTimeShape>(format);
+}
+template <EpProtocol P>
+const CombineKernels* wired_combine(CombineFormat format) {
+  return format == CombineFormat::kFP8 ? &fp8_combine_kernels<P, WiredShape>()
+                                       : &wired_bf16_combine_kernels<P>();
 }
 
 constexpr KernelTable this_table() {
-  KernelTable table = make_kernel_table({&slotted_dispatch, &slotted_combine, kAllReduce<RunTimeShape>},
-                                        {&direct_dispatch, &direct_combine, kAllReduce<RunTimeShape>});
+  // Ranks that skip the all-to-all are near each other: all_reduce() has no wire.
+  constexpr AllReduceKernel kReduce = kAllReduce<RunTimeShape>;
+  KernelTable table = make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
+                                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce});
+  table.wired = {{&slotted_dispatch<WiredShape>, &wired_combine<Slotted>, kReduce},
+                 {&direct_dispatch<WiredShape>, &wired_combine<Direct>, kReduce}};
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;
 #endif

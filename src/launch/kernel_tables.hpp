@@ -16,6 +16,6 @@ const AttentionKernels& attention_kernels_of();
 template <Target kTarget>
 const MatmulKernels& matmul_kernels_of();
 
-const TracedKernels& cuda_traced_kernels();  // only in builds with CUDA
+const ProtocolKernels& cuda_traced_kernels();  // only in builds with CUDA
 
 }  // namespace switchyard

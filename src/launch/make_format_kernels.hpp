@@ -7,11 +7,11 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <TokenFormatKind kKind>
+template <TokenFormatKind kKind, FixedShape Fixed>
 FormatKernels kernels_of_kind() {
   static_assert(agrees<FormatOf<kKind>>(info_of(kKind)), "the line of the registry and its type disagree");
-  return {&kDispatchKernels<Slotted, RunTimeShape, FormatOf<kKind>>,
-          &kDispatchKernels<Direct, RunTimeShape, FormatOf<kKind>>};
+  return {&kDispatchKernels<Slotted, Fixed, FormatOf<kKind>>,
+          &kDispatchKernels<Direct, Fixed, FormatOf<kKind>>};
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -4,9 +4,9 @@
 
 namespace switchyard {
 
-const TracedKernels& cuda_traced_kernels();
-const TracedKernels& cuda_traced_kernels() {
-  static constexpr TracedKernels kKernels{.slotted = kBF16Kernels<Slotted, RunTimeShape>,
+const ProtocolKernels& cuda_traced_kernels();
+const ProtocolKernels& cuda_traced_kernels() {
+  static constexpr ProtocolKernels kKernels{.slotted = kBF16Kernels<Slotted, RunTimeShape>,
                                           .direct = kBF16Kernels<Direct, RunTimeShape>};
   return kKernels;
 }

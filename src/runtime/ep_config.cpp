@@ -96,6 +96,12 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
       check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_sms", config.n_sms, 0, 65535));
   SWITCHYARD_RETURN_IF_ERROR(check_range("num_threads", config.num_threads, 0, 1024));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("p2p_world_size", config.p2p_world_size, 0, kMaxRanks));
+  if (config.routing == Routing::kSkipAllToAll && n_ranks > kMaxDirectRanks)
+    return invalid_argument(
+        "the number of ranks is %d; it must be 1..%d where the all-to-all is skipped: all_reduce() has no "
+        "wire",
+        n_ranks, kMaxDirectRanks);
   if (config.n_experts % n_ranks != 0)
     return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)",
                             config.n_experts, n_ranks);
@@ -148,6 +154,7 @@ Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig&
        static_cast<int64_t>(other.combine_format)},
       {"shared_expert", static_cast<int64_t>(first.shared_expert), static_cast<int64_t>(other.shared_expert)},
       {"routing", static_cast<int64_t>(first.routing), static_cast<int64_t>(other.routing)},
+      {"p2p_world_size", first.p2p_world_size, other.p2p_world_size},
       {"allreduce_world_size", first.allreduce_world_size, other.allreduce_world_size},
       {"input_scale (as bits)", std::bit_cast<int32_t>(first.input_scale),
        std::bit_cast<int32_t>(other.input_scale)},
@@ -173,7 +180,7 @@ EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
           .top_k = config.top_k,
           .hidden = config.hidden,
           .max_tokens_per_rank = config.max_tokens_per_rank,
-          .p2p_world_size = num_exchanging,
+          .p2p_world_size = config.p2p_world_size == 0 ? num_exchanging : config.p2p_world_size,
           .num_ids = config.n_experts};
 }
 

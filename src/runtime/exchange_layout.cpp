@@ -103,6 +103,24 @@ void add_direct(const ExpertParallelConfig& config, const EpShape& shape, Exchan
                                CheckedSize(sizeof(uint32_t)));
 }
 
+// What the direct protocol keeps and receives where ranks are reached over a wire.
+void add_far(const ExpertParallelConfig& config, const EpShape& shape, ExchangeLayout& layout,
+             PartList& parts) {
+  const FormatLayout format = format_layout(config);
+  const CheckedSize tokens(config.max_tokens_per_rank), ids = tokens * CheckedSize(config.top_k);
+  const CheckedSize num_kept = format.encodes_by_expert ? ids : tokens;
+  const uint32_t scales_stride = align_up(format.scales_bytes, 16u);
+  parts.add(layout.counts_ready, CheckedSize(shape.n_ranks) * CheckedSize(sizeof(uint64_t)));
+  parts.add(layout.kept_rows, num_kept * CheckedSize(format.row_bytes));
+  parts.add(layout.kept_scales, num_kept * CheckedSize(scales_stride));
+  parts.add(layout.kept_sources, ids * CheckedSize(sizeof(uint64_t)));
+  parts.add(layout.combine_recv,
+            CombineRecvLayout{config.max_tokens_per_rank, config.top_k, combine_bytes(config)}.bytes());
+  if (!format.interleaves_rows) return;
+  parts.add(layout.kept_scale_sources, ids * CheckedSize(sizeof(uint32_t)));
+  parts.add(layout.arrived_scales, CheckedSize(layout.row_capacity) * CheckedSize(scales_stride));
+}
+
 }  // namespace
 
 Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, int n_ranks, bool has_wire) {
@@ -119,6 +137,7 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
     add_slotted(config, shape, has_wire, layout, parts);
   else
     add_direct(config, shape, layout, parts);
+  if (has_wire && config.protocol == Protocol::kDirect) add_far(config, shape, layout, parts);
   if (config.routing == Routing::kSkipAllToAll) {
     const AllReduceLayout reduce{n_ranks, config.max_tokens_per_rank, config.hidden};
     parts.add(layout.reduce_values, reduce.value_bytes());

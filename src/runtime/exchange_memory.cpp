@@ -37,8 +37,8 @@ Status ExchangeMemory::clear(const Rank& owner) {
   const uint8_t nothing_arrived = protocol == Protocol::kSlotted ? 0xff : 0;
   SWITCHYARD_RETURN_IF_ERROR(fill(layout->dispatch_counts, nothing_arrived));
   SWITCHYARD_RETURN_IF_ERROR(fill(layout->combine_counts, nothing_arrived));
-  for (const ArenaPart* part :
-       {&layout->count_table, &layout->counters, &layout->poison, &layout->reduce_cells})
+  for (const ArenaPart* part : {&layout->count_table, &layout->counters, &layout->counts_ready,
+                                &layout->poison, &layout->reduce_cells})
     SWITCHYARD_RETURN_IF_ERROR(fill(*part, 0));
   std::memset(static_cast<void*>(faults), 0, 2 * sizeof(FaultRecord));
   return Status();
@@ -48,8 +48,10 @@ Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
   const auto fill = [&](void* memory, uint64_t bytes) {
     return bytes == 0 ? Status() : owner.device().fill(memory, value, bytes, owner.stream());
   };
-  for (const ArenaPart* part : {&layout->dispatch_recv, &layout->combine_recv, &layout->row_memory,
-                                &layout->src_info, &layout->row_of, &layout->send, &layout->reduce_values})
+  for (const ArenaPart* part :
+       {&layout->dispatch_recv, &layout->combine_recv, &layout->row_memory, &layout->src_info,
+        &layout->row_of, &layout->send, &layout->reduce_values, &layout->combine_send, &layout->kept_rows,
+        &layout->kept_scales, &layout->kept_sources, &layout->kept_scale_sources, &layout->arrived_scales})
     SWITCHYARD_RETURN_IF_ERROR(fill(arena + part->offset, part->bytes));
   SWITCHYARD_RETURN_IF_ERROR(fill(row_memory.as<void>(), row_memory.bytes()));
   return fill(src_info.as<void>(), src_info.bytes());

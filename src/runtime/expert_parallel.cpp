@@ -29,6 +29,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
   ProtocolChoice choice = choose_protocol(config, world.n_ranks());
   impl.config.protocol = choice.protocol;
   impl.protocol_reason = std::move(choice.reason);
+  SWITCHYARD_RETURN_IF_ERROR(impl.choose_wire());
   SWITCHYARD_RETURN_IF_ERROR(impl.look_up_kernels());
   SWITCHYARD_RETURN_IF_ERROR(impl.choose_launch());
   SWITCHYARD_RETURN_IF_ERROR(impl.allocate());
@@ -46,11 +47,38 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   return create(world, config_of_rank.front());
 }
 
+// Ranks of this process, or of this machine, are near unless the configuration says otherwise.
+Status ExpertParallel::Impl::choose_wire() {
+  const int group = config.p2p_world_size;
+  if (group != 0 && world.n_ranks() % group != 0)
+    return invalid_argument("p2p_world_size is %d; it must divide the number of ranks (%d)", group,
+                            world.n_ranks());
+  const bool has_far_ranks = group != 0 && group < world.n_ranks();
+  if (config.routing == Routing::kSkipAllToAll && has_far_ranks)
+    return invalid_argument(
+        "p2p_world_size is %d; it must be 0 or %d where the all-to-all is skipped: all_reduce() has no wire",
+        group, world.n_ranks());
+  has_wire = config.routing == Routing::kAllToAll && (has_far_ranks || world.n_ranks() > kMaxDirectRanks);
+  if (has_wire && (config.own_format != nullptr || config.own_epilogue != nullptr))
+    return invalid_argument("%s must be null where ranks are reached over a wire: its kernels have none",
+                            config.own_format != nullptr ? "own_format" : "own_epilogue");
+  return Status();
+}
+
+bool ExpertParallel::Impl::is_near(int rank, int peer) const {
+  const int group = config.p2p_world_size;
+  if (arena_of(peer) == nullptr) return false;
+  return group == 0 ||
+         members[static_cast<size_t>(rank)] / group == members[static_cast<size_t>(peer)] / group;
+}
+
 Status ExpertParallel::Impl::look_up_kernels() {
   const KernelTable& table = world.rank(world.local_ranks().front()).kernels();
-  const TracedKernels tables =
-      is_traced ? table.traced_kernels() : TracedKernels{table.slotted, table.direct};
+  const ProtocolKernels tables = has_wire    ? table.wired
+                                 : is_traced ? table.traced_kernels()
+                                             : ProtocolKernels{table.slotted, table.direct};
   const EpKernels& of_protocol = is_direct() ? tables.direct : tables.slotted;
+  if (of_protocol.dispatch == nullptr) return invalid_argument("this table of kernels has none with a wire");
   Kernels found{.dispatch = of_protocol.dispatch(config.dispatch_format),
                 .combine = of_protocol.combine(config.combine_format),
                 .all_reduce = of_protocol.all_reduce};
@@ -137,7 +165,7 @@ LaunchShape ExpertParallel::Impl::launch_shape() const {
 }
 
 Status ExpertParallel::Impl::allocate() {
-  const Result<ExchangeLayout> needed = ExchangeLayout::of(config, n_ranks(), /*has_wire=*/false);
+  const Result<ExchangeLayout> needed = ExchangeLayout::of(config, n_ranks(), has_wire);
   if (!needed.ok()) return needed.status();
   layout = needed.value();
   Transport& transport = world.impl().transport();
@@ -208,6 +236,12 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
 Status ExpertParallel::Impl::clear_buffers() {
+  if (has_wire && world.target() == Target::kHost) {
+    std::vector<emulator::WireArena> arena_of_rank;
+    for (int rank = 0; rank < n_ranks(); ++rank)
+      arena_of_rank.push_back({arena_of(rank), layout.arena_bytes});
+    wire = std::make_unique<emulator::LocalWire>(std::move(arena_of_rank));
+  }
   for (const int rank : local_ranks()) {
     SWITCHYARD_RETURN_IF_ERROR(state(rank).memory.clear(member(rank)));
     SWITCHYARD_RETURN_IF_ERROR(prepare_calls(rank));
@@ -231,8 +265,8 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
   const bool is_plain = config.dispatch_format == TokenFormatKind::kBF16 &&
                         config.combine_format == CombineFormat::kBF16 && config.own_format == nullptr &&
                         config.own_epilogue == nullptr;
-  if (impl_->world.target() == Target::kCuda && !is_plain)
-    return invalid_argument("enable_trace: on a GPU only steps whose formats are bf16 can be traced");
+  if (impl_->world.target() == Target::kCuda && (!is_plain || impl_->has_wire))
+    return invalid_argument("enable_trace: on a GPU only steps in bf16 and without a wire can be traced");
   std::vector<TraceRecorder> recorders;  // all ranks or none
   for (const int rank : impl_->local_ranks()) {
     Result<TraceRecorder> recorder =

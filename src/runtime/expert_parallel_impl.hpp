@@ -8,12 +8,14 @@
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
+#include "local_wire.hpp"
 #include "peer_tables.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/row_readiness.hpp"
+#include "world_impl.hpp"
 
 namespace switchyard {
 
@@ -51,6 +53,8 @@ struct ExpertParallel::Impl {
   std::vector<int> members;                       // the world's rank behind each of ours
   std::unique_ptr<SymmetricMemory> arenas;        // of all ranks that there were at the beginning
   std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
+  bool has_wire = false;                          // some ranks are far, or too many for a kernel's parameters
+  std::unique_ptr<emulator::LocalWire> wire;      // host; null: there is none
   bool is_traced = false;
 
   Impl(World& world_in, const ExpertParallelConfig& config_in);
@@ -84,6 +88,9 @@ struct ExpertParallel::Impl {
   std::vector<int> local_ranks() const;
   // The arena of a rank as this process reaches it.
   std::byte* arena_of(int rank) const { return arenas->of_rank(members[static_cast<size_t>(rank)]); }
+  // Whether kernels of `rank` load from and store to the memory of `peer`.
+  bool is_near(int rank, int peer) const;
+  Status choose_wire();
   // The ranks with which this one exchanges rows, itself among them.
   std::vector<int> peers_of(int rank) const;
   Scope signal_scope() const;

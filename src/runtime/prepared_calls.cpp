@@ -37,11 +37,15 @@ struct ExpertParallel::Impl::PreparedStep {
 Status ExpertParallel::Impl::prepare_calls(int rank) {
   RankState& own = state(rank);
   std::vector<std::byte*> arena_of_rank;
-  for (int peer = 0; peer < n_ranks(); ++peer) arena_of_rank.push_back(arena_of(peer));
-  Result<PeerTables> tables =
-      PeerTables::upload(member(rank), rank, arena_of_rank, std::vector<bool>(arena_of_rank.size(), true),
-                         layout.poison.offset, own.peer_tables);
+  std::vector<bool> is_near_rank;
+  for (int peer = 0; peer < n_ranks(); ++peer) {
+    arena_of_rank.push_back(arena_of(peer));
+    is_near_rank.push_back(is_near(rank, peer));
+  }
+  Result<PeerTables> tables = PeerTables::upload(member(rank), rank, arena_of_rank, is_near_rank,
+                                                 layout.poison.offset, own.peer_tables);
   if (!tables.ok()) return tables.status();
+  tables.value().wire.engine = wire.get();
   own.wait_context = make_wait_context(rank, tables.value());
 
   const std::vector<int> peers = peers_of(rank);
@@ -74,7 +78,13 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
       .row_of = own.memory.at<uint32_t>(layout.row_of),
       .scales_offset = layout.scales_offset,
       .token_scales_offset = layout.token_scales_offset,
-      .scale_sources_offset = layout.scale_sources_offset};
+      .scale_sources_offset = layout.scale_sources_offset,
+      .wire = {.counts_ready = own.memory.at<uint64_t>(layout.counts_ready),
+               .kept_rows = own.memory.at<std::byte>(layout.kept_rows),
+               .kept_scales = own.memory.at<std::byte>(layout.kept_scales),
+               .kept_sources = own.memory.at<uint64_t>(layout.kept_sources),
+               .kept_scale_sources = own.memory.at<uint32_t>(layout.kept_scale_sources),
+               .arrived_scales = own.memory.at<std::byte>(layout.arrived_scales)}};
   call.tensors.max_rows = step.max_rows;
   call.tensors.tensor_scale = config.input_scale;
   call.tensors.expert_scales = own.memory.at<float>(layout.expert_scales);
@@ -88,7 +98,11 @@ void ExpertParallel::Impl::prepare_combine(int rank, const PreparedStep& prepare
   step.recv_bufs = prepared.pointers_to<std::byte>(is_direct() ? layout.row_memory : layout.combine_recv);
   step.recv_counts = prepared.pointers_to<uint64_t>(layout.combine_counts);
   std::get<SlottedCombinePart>(call.parts).send_buf = own.memory.at<std::byte>(layout.combine_send);
-  std::get<DirectCombinePart>(call.parts).row_of = own.memory.at<uint32_t>(layout.row_of);
+  std::get<DirectCombinePart>(call.parts) = {
+      .row_of = own.memory.at<uint32_t>(layout.row_of),
+      .wire = {.count_table = own.memory.at<uint64_t>(layout.count_table),
+               .src_info = own.memory.at<int32_t>(layout.src_info),
+               .recv_buf = is_direct() ? own.memory.at<std::byte>(layout.combine_recv) : nullptr}};
 }
 
 WaitContext ExpertParallel::Impl::make_wait_context(int rank, const PeerTables& tables) const {

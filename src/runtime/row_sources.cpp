@@ -70,8 +70,8 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   const CountTableLayout table{receiver.shape.n_ranks, receiver.shape.n_experts + first_group};
   std::vector<std::vector<uint64_t>> cells;
   for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
-    // A rank signals all others, not itself.
-    const int told_rank = src_rank != rank ? rank : (rank + 1) % n_ranks();
+    // A rank signals all others, not itself, unless it puts its own row of the table to far ranks.
+    const int told_rank = src_rank != rank || impl_->has_wire ? rank : (rank + 1) % n_ranks();
     auto* told = reinterpret_cast<uint64_t*>(impl_->arena_of(told_rank) + layout.count_table.offset);
     cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));
     SWITCHYARD_RETURN_IF_ERROR(download(cells.back(), table.cell(told, src_rank, 0)));

@@ -4,7 +4,6 @@
 #include <tuple>
 
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/target.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/ep/params.hpp"
@@ -12,6 +11,7 @@
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard {
@@ -65,8 +65,8 @@ struct EpKernels {
   AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
 };
 
-// The kernels of both protocols that can trace; bf16 is their only format and reduction.
-struct TracedKernels {
+// The kernels of both protocols.
+struct ProtocolKernels {
   EpKernels slotted;
   EpKernels direct;
 };
@@ -78,6 +78,7 @@ struct KernelTable {
   Status (*load)();
   EpKernels slotted;
   EpKernels direct;
+  ProtocolKernels wired = {};  // for worlds in which some ranks are reached over a wire; may have none
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
@@ -85,11 +86,11 @@ struct KernelTable {
   LaunchFunction<StallParams> stall;
   LaunchFunction<TimeStampParams> time_stamp;
   LaunchFunction<CheckOutputParams> check_output;
-  // Null: those above can trace.
-  const TracedKernels& (*traced)() = nullptr;
+  // Kernels that can trace; bf16 is their only format and reduction. Null: those above can.
+  const ProtocolKernels& (*traced)() = nullptr;
 
-  TracedKernels traced_kernels() const {
-    return traced != nullptr ? traced() : TracedKernels{slotted, direct};
+  ProtocolKernels traced_kernels() const {
+    return traced != nullptr ? traced() : ProtocolKernels{slotted, direct};
   }
 };
 

@@ -67,8 +67,10 @@ inline constexpr CombineKernels kCombineKernels = {
     .max_resident_blocks = &max_resident_combine<P, Fixed, Rows, StoreWeighted, StoreUnreduced>,
 };
 
-// These have a file of their own, since they take long to compile.
-const CombineKernels& slotted_fp8_combine_kernels();
-const CombineKernels& direct_fp8_combine_kernels();
+// These have files of their own, since they take long to compile.
+template <EpProtocol P, FixedShape Fixed>
+const CombineKernels& fp8_combine_kernels();
+template <EpProtocol P>
+const CombineKernels& wired_bf16_combine_kernels();
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -1,0 +1,1 @@
+#include "wired_combine_kernels.cpp"
