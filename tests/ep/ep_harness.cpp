@@ -84,7 +84,8 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                 .expert_input_scales = expert_input_scales(options.format, shape.n_experts),
                 .combine_format = options.combine_format,
                 .shared_expert = options.shared_expert,
-                .routing = options.routing}));
+                .routing = options.routing,
+                .p2p_world_size = options.p2p_world_size}));
   const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);

@@ -49,6 +49,7 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
+  int p2p_world_size = 0;
 };
 
 // Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.

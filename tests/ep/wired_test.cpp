@@ -1,0 +1,139 @@
+// Steps in which some ranks are reached over a wire: the same bits as if all of them were near. On every
+// target and in both protocols.
+#include <algorithm>
+
+#include "step_test.hpp"
+#include "sweep.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::as_run;
+using testing_support::EpHarness;
+using testing_support::make_step;
+using testing_support::must;
+using testing_support::RunOptions;
+using testing_support::Shape;
+using testing_support::StepMode;
+
+class WiredSteps : public testing_support::StepTest {
+ protected:
+  static RunOptions in_groups_of(int p2p_world_size) {
+    RunOptions run = options();
+    run.p2p_world_size = p2p_world_size;
+    return run;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, WiredSteps, testing_support::step_variants(),
+                         testing_support::step_variant_name);
+
+TEST_P(WiredSteps, GroupsOfEverySize) {
+  for (const int group : {1, 2, 4})
+    if (!HasFatalFailure())
+      check({.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 0, 12, 5}},
+            in_groups_of(group), 3);
+}
+
+TEST_P(WiredSteps, OneBlockAndEveryTopK) {
+  for (const int top_k : {1, 8, 32}) {
+    RunOptions run = in_groups_of(1);
+    run.n_sms = 1;
+    if (!HasFatalFailure())
+      check({.n_ranks = 2, .n_experts = 34, .top_k = top_k, .tokens_per_rank = {6, 3}}, run, 1);
+  }
+}
+
+TEST_P(WiredSteps, EveryFormat) {
+  for (const TokenFormatKind format : kTokenFormatKinds) {
+    RunOptions run = in_groups_of(format == TokenFormatKind::kFP8 ? 2 : 1);
+    run.format = format;
+    if (!HasFatalFailure())
+      check({.n_ranks = 4, .n_experts = 8, .top_k = 3, .hidden = 256, .tokens_per_rank = {9, 4, 0, 7}}, run);
+  }
+}
+
+TEST_P(WiredSteps, SharedExpertAndCombineInFP8InEveryFormat) {
+  for (const TokenFormatKind format : kTokenFormatKinds) {
+    RunOptions run = in_groups_of(2);
+    run.format = format;
+    run.shared_expert = SharedExpert::kFused;
+    run.combine_format = CombineFormat::kFP8;
+    if (!HasFatalFailure())
+      check({.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 384, .tokens_per_rank = {9, 4, 1, 7}}, run);
+  }
+}
+
+TEST_P(WiredSteps, PaddingAndRepeatedIds) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 3, .tokens_per_rank = {9, 6}};
+  const RunOptions run = in_groups_of(1);
+  EpHarness harness(shape, run);
+  for (const int id : {-1, 3}) {
+    reference::Step step = as_run(make_step(shape, 8), run);
+    for (auto& ids : step.topk_ids)
+      for (size_t i = 0; i < ids.size(); i += 2) ids[i] = id;
+    if (!HasFatalFailure()) harness.run_and_check(step);
+  }
+}
+
+TEST_P(WiredSteps, NobodyHasTokens) {
+  check({.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {0, 0}, .max_tokens_per_rank = 4},
+        in_groups_of(1));
+}
+
+TEST_P(WiredSteps, StepsBackToBack) {
+  const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 2, .tokens_per_rank = {9, 6, 3, 1}};
+  const RunOptions run = in_groups_of(2);
+  std::vector<reference::Step> steps;
+  for (uint64_t seed = 0; seed < 5; ++seed) steps.push_back(as_run(make_step(shape, seed), run));
+  EXPECT_EQ(EpHarness(shape, run).run_back_to_back(steps), "");
+}
+
+// In the emulator's simulated mode, in weak memory: puts arrive late, in pieces and in any order.
+TEST(WiredSimulation, RandomInterleavingsGiveTheSameResult) {
+  const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 128, .tokens_per_rank = {4, 3, 0, 2}};
+  for (uint64_t seed = 0; seed < 48 && !testing::Test::HasFatalFailure(); ++seed) {
+    const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                         .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
+                         .n_sms = 2,
+                         .num_threads = 64,
+                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
+                         .format = seed % 24 < 12 ? TokenFormatKind::kBF16 : TokenFormatKind::kMXFP8,
+                         .combine_format = seed % 16 < 8 ? CombineFormat::kBF16 : CombineFormat::kFP8,
+                         .shared_expert = seed % 8 < 4 ? SharedExpert::kFused : SharedExpert::kNone,
+                         .p2p_world_size = seed % 3 == 0 ? 2 : 1};
+    EpHarness harness(shape, run);
+    for (int i = 0; i < (testing_support::kFewCases ? 1 : 3); ++i)
+      harness.run_and_check(as_run(make_step(shape, seed * 10 + static_cast<uint64_t>(i)), run));
+  }
+}
+
+// More ranks than a kernel's parameters have addresses for.
+TEST(WiredWorld, NinetySixRanks) {
+  for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
+    const Shape shape{.n_ranks = 96,
+                      .n_experts = 192,
+                      .top_k = 4,
+                      .hidden = 64,
+                      .tokens_per_rank = std::vector<int>(96, 3)};
+    const RunOptions run{.protocol = protocol, .n_sms = 1, .num_threads = 32};
+    EpHarness harness(shape, run);
+    harness.run_and_check(as_run(make_step(shape, 3), run));
+  }
+}
+
+TEST(WiredWorld, GroupsThatDoNotFitAreRefused) {
+  const auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 4}));
+  ExpertParallelConfig config{
+      .n_experts = 8, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4, .p2p_world_size = 3};
+  EXPECT_EQ(ExpertParallel::create(*world, config).status().message(),
+            "p2p_world_size is 3; it must divide the number of ranks (4)");
+  config.p2p_world_size = 2;
+  config.routing = Routing::kSkipAllToAll;
+  EXPECT_EQ(
+      ExpertParallel::create(*world, config).status().message(),
+      "p2p_world_size is 2; it must be 0 or 4 where the all-to-all is skipped: all_reduce() has no wire");
+}
+
+}  // namespace
+}  // namespace switchyard
