@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "executor.hpp"
+#include "weak_lines.hpp"
 
 namespace switchyard::emulator {
 namespace {
@@ -10,11 +10,6 @@ namespace {
 constexpr uint64_t kPutAlignment = sizeof(uint32_t);
 
 Thread& self() { return *static_cast<Thread*>(current_thread); }
-
-const char* file_of(Where where) {
-  const char* slash = std::strrchr(where.file_name(), '/');
-  return slash == nullptr ? where.file_name() : slash + 1;
-}
 
 }  // namespace
 

@@ -1,69 +1,17 @@
 #include "weak_memory.hpp"
 
-#include <array>
 #include <cstring>
 #include <string_view>
+
+#include "weak_lines.hpp"
 
 namespace switchyard::emulator {
 namespace {
 
-constexpr uint64_t kLineBytes = 16;
 constexpr size_t kMaxWritesPerLine = 16;
-constexpr uint64_t kNewest = UINT64_MAX;
-constexpr uint32_t kNoActor = UINT32_MAX;
-
-// [mask of 8 bytes]: 0xff where the bit is set.
-constexpr std::array<uint64_t, 256> kBytesOfMask = [] {
-  std::array<uint64_t, 256> table{};
-  for (uint32_t mask = 0; mask < 256; ++mask)
-    for (uint32_t byte = 0; byte < 8; ++byte)
-      if ((mask >> byte & 1u) != 0) table[mask] |= 0xffull << 8 * byte;
-  return table;
-}();
-
-// The bytes of a line, or some of them.
-struct LineBytes {
-  uint64_t half[2] = {0, 0};
-
-  void overlay(const LineBytes& other, uint16_t mask) {
-    for (uint32_t i = 0; i < 2; ++i) {
-      const uint64_t bytes = kBytesOfMask[mask >> 8 * i & 0xffu];
-      half[i] = (half[i] & ~bytes) | (other.half[i] & bytes);
-    }
-  }
-  bool equals(const LineBytes& other, uint16_t mask) const {
-    uint64_t differing = 0;
-    for (uint32_t i = 0; i < 2; ++i)
-      differing |= (half[i] ^ other.half[i]) & kBytesOfMask[mask >> 8 * i & 0xffu];
-    return differing == 0;
-  }
-  std::byte* at(uint32_t offset) { return reinterpret_cast<std::byte*>(half) + offset; }
-};
 
 bool acquires(Order order) { return order == Order::kAcquire || order == Order::kAcqRel; }
 bool releases(Order order) { return order == Order::kRelease || order == Order::kAcqRel; }
-
-// Not a string: the fiber that fails is abandoned, and what it owns is never freed.
-const char* file_of(Where where) {
-  const char* slash = std::strrchr(where.file_name(), '/');
-  return slash == nullptr ? where.file_name() : slash + 1;
-}
-
-bool is_shared(const Thread& thread, const void* address) {
-  const std::byte* byte = static_cast<const std::byte*>(address);
-  return byte >= thread.shared && byte < thread.shared + thread.shared_bytes;
-}
-
-// What a bulk copy does to the line `at` bytes from its beginning, in its source or its destination.
-WeakAccess line_of(const BulkCopy& copy, const void* end, WordKind kind, uint64_t at) {
-  return {static_cast<const std::byte*>(end) + at,
-          kLineBytes,
-          kind,
-          Order::kRelaxed,
-          Scope::kBlock,
-          false,
-          copy.where};
-}
 
 bool matches(std::string_view name, std::string_view pattern) {
   for (;;) {
@@ -78,116 +26,6 @@ bool matches(std::string_view name, std::string_view pattern) {
 }
 
 }  // namespace
-
-struct WeakMemory::Actor {
-  uint32_t index;
-  uint32_t stream_idx;
-  uint32_t block_idx;
-  uint32_t epoch = 0;
-  uint32_t bulk_actor = kNoActor;
-  Knowledge knowledge;
-
-  // What the actor did so far may be known to others; what it does from now on is not.
-  void begin_epoch() {
-    ++epoch;
-    learn(knowledge.before, index, epoch);
-    learn(knowledge.seen, index, epoch);
-  }
-};
-
-// What comes before an access.
-struct WeakMemory::View {
-  const Clock& before;
-  const Clock& also_before;
-  const Clock& seen;
-
-  bool knows(uint32_t actor, uint32_t epoch) const {
-    return known_epoch(before, actor) >= epoch || known_epoch(also_before, actor) >= epoch;
-  }
-  bool has_heard_of(uint32_t actor, uint32_t epoch) const { return known_epoch(seen, actor) >= epoch; }
-};
-
-struct WeakMemory::StreamState {
-  // The transfer barriers of a block follow its warps, by their offset in shared memory.
-  static constexpr uint32_t kFirstBarrier = 1024 / kWarpSize;
-
-  uint32_t index;
-  bool is_known_to_host = true;
-  Knowledge at_end;  // of its launches so far
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t>
-      actors;  // (block, warp or barrier) -> actor, for all launches
-};
-
-// What an atomic write passes on to an actor that reads it.
-struct WeakMemory::Published {
-  // The releases it makes visible: its own, and those of the chain of read-modify-writes that it continues.
-  struct Release {
-    uint32_t actor;
-    Scope scope;
-    Clock before;
-  };
-  std::vector<Release> releases;
-  Clock seen;
-};
-
-struct WeakMemory::Write {
-  uint64_t sequence;
-  uint32_t actor;
-  uint32_t epoch;
-  uint16_t mask;
-  LineBytes bytes;
-  std::shared_ptr<const Published> published;  // null: a weak store
-  Where where;
-};
-
-// The latest read of these bytes by an actor.
-struct WeakMemory::Read {
-  uint32_t actor;
-  uint16_t mask;
-  uint64_t sequence;           // of the newest write it returned
-  uint32_t epoch;              // in which it first did
-  uint32_t checked_epoch = 0;  // of the last read that is not part of a wait
-  Where where;
-};
-
-struct WeakMemory::Line {
-  uint64_t generation = 0;
-  uint16_t known_mask = 0;    // bytes that `base` or a write has
-  LineBytes base;             // what was there before the oldest write
-  std::vector<Write> writes;  // oldest first
-  std::vector<Read> reads;
-
-  void clear() {
-    known_mask = 0;
-    writes.clear();
-    reads.clear();
-  }
-  // The bytes as they were after write `as_of`; those of `memory` where nothing is known.
-  LineBytes compose(LineBytes memory, uint64_t as_of) const {
-    memory.overlay(base, known_mask);
-    for (const Write& write : writes) {
-      if (write.sequence > as_of) break;
-      memory.overlay(write.bytes, write.mask);
-    }
-    return memory;
-  }
-  const Write* newest(uint16_t mask, uint64_t as_of) const {
-    for (size_t i = writes.size(); i-- > 0;)
-      if (writes[i].sequence <= as_of && (writes[i].mask & mask) != 0) return &writes[i];
-    return nullptr;
-  }
-};
-
-// By address / kLineBytes; never iterated, so that addresses decide nothing.
-struct WeakMemory::Lines : std::unordered_map<uintptr_t, Line> {};
-
-// Where an access goes.
-struct WeakMemory::Place {
-  Line& line;
-  uint32_t offset;
-  uint16_t mask;
-  LineBytes memory;  // the accessed bytes as they are now
-};
 
 WeakMemory::WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant)
     : random_{seed ^ 0x7765616bull}, mutant_(std::move(mutant)), lines_(std::make_unique<Lines>()) {}
@@ -381,13 +219,6 @@ WeakMemory::View WeakMemory::view_of(Thread& self) {
   return {knowledge.before, knowledge.before, knowledge.seen};
 }
 
-// What comes before a bulk copy that the thread starts now, in this memory.
-WeakMemory::View WeakMemory::bulk_view_of(Thread& self, const void* address) {
-  const Knowledge& knowledge = actor_of(self).knowledge;
-  return {self.block->launch.knowledge.before,
-          is_shared(self, address) ? knowledge.fenced_shared : knowledge.fenced, knowledge.seen};
-}
-
 // The oldest write that an access may read: the newest one that comes before the access, or that a read that
 // comes before the access has returned.
 uint64_t WeakMemory::floor_of(const View& view, const Place& place) const {
@@ -568,138 +399,6 @@ void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFuncti
   append(actor.index, actor.epoch, access, place, value,
          publish(actor, access, place.line.newest(place.mask, kNewest)));
   if (access.is_atomic) actor.begin_epoch();
-}
-
-// Bulk copies.
-
-WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
-  if (actor.bulk_actor == kNoActor) {
-    Actor& added = add_actor(actor.stream_idx, actor.block_idx);
-    added.begin_epoch();
-    actor.bulk_actor = added.index;
-  }
-  return *actors_[actor.bulk_actor];
-}
-
-WeakMemory::Actor& WeakMemory::load_actor_of(const Thread& self, const uint64_t* barrier) {
-  StreamState& state = state_of(self.block->launch.stream);
-  const auto place = static_cast<uint32_t>(barrier - reinterpret_cast<const uint64_t*>(self.shared));
-  const auto [slot, is_new] =
-      state.actors.try_emplace({self.block_idx, StreamState::kFirstBarrier + place}, kNoActor);
-  if (is_new) slot->second = add_actor(state.index, self.block_idx).index;
-  return *actors_[slot->second];
-}
-
-// Checks a bulk copy when it starts; only its reads and writes may come later. Called while the copy owns
-// nothing: if the check fails, the fiber is abandoned.
-void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
-  for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
-    if (copy.src != nullptr) locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
-    const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
-    check_not_overtaking(bulk_view_of(self, access.address), self, access, locate(self, access));
-  }
-}
-
-// The write has the epoch in which the copy was started: an actor that knows that the copy has completed
-// knows the write.
-void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
-  const View view{self.block->launch.knowledge.before, copy.fenced_src, copy.fenced_src};
-  for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
-    LineBytes bytes;
-    if (copy.src != nullptr) {
-      const Place place = locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
-      const uint64_t as_of = choose(view, place);
-      bytes = place.line.compose(place.memory, as_of);
-      // A write over the source of a pending store shows in what the store then writes.
-      if (copy.barrier != nullptr)
-        note_read(copy.actor, copy.epoch, place, as_of, /*is_checked=*/true, copy.where);
-    }
-    const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
-    append(copy.actor, copy.epoch, access, locate(self, access), bytes.at(0), nullptr);
-  }
-}
-
-void WeakMemory::bulk_store(Thread& self, BulkCopy store) {
-  const Actor& bulk_actor = bulk_actor_of(actor_of(self));
-  store.actor = bulk_actor.index;
-  store.epoch = bulk_actor.epoch;
-  check_bulk_copy(self, store);
-  store.fenced_src = bulk_view_of(self, store.src).also_before;
-  if (random_() % 2 == 0)
-    self.unread_bulk_stores.push_back(std::move(store));
-  else
-    make_bulk_copy(self, store);
-}
-
-void WeakMemory::make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch) {
-  std::vector<BulkCopy>& unread = self.unread_bulk_stores;
-  size_t num_made = 0;
-  while (num_made < unread.size() && unread[num_made].epoch <= up_to_epoch)
-    make_bulk_copy(self, unread[num_made++]);
-  unread.erase(unread.begin(), unread.begin() + static_cast<ptrdiff_t>(num_made));
-}
-
-void WeakMemory::bulk_commit(Thread& self) {
-  Actor& bulk_actor = bulk_actor_of(actor_of(self));
-  self.bulk_groups.push_back(bulk_actor.epoch);
-  bulk_actor.begin_epoch();
-}
-
-void WeakMemory::bulk_wait_read(Thread& self, uint32_t num_pending) {
-  if (self.bulk_groups.size() <= num_pending) return;
-  make_unread_bulk_stores(self, *(self.bulk_groups.end() - num_pending - 1));
-}
-
-void WeakMemory::bulk_wait(Thread& self, uint32_t num_pending, Where where) {
-  if (self.bulk_groups.size() <= num_pending || is_mutant(WordKind::kBulkWait, where)) return;
-  bulk_wait_read(self, num_pending);
-  const auto end = self.bulk_groups.end() - num_pending;
-  Actor& actor = actor_of(self);
-  actor.knowledge.learn_completed(actor.bulk_actor, *(end - 1));
-  self.bulk_groups.erase(self.bulk_groups.begin(), end);
-}
-
-// Each load has an epoch of its own, so that knowing this phase of a barrier does not include the next one's.
-void WeakMemory::bulk_load(Thread& self, BulkCopy load) {
-  Actor& actor = load_actor_of(self, load.barrier);
-  actor.begin_epoch();
-  load.actor = actor.index;
-  load.epoch = actor.epoch;
-  check_bulk_copy(self, load);
-  if (load.src != nullptr) load.fenced_src = bulk_view_of(self, load.src).also_before;
-  if (random_() % 2 == 0)
-    self.block->unmade_bulk_loads.push_back(std::move(load));
-  else
-    make_bulk_load(self, load);
-}
-
-void WeakMemory::make_bulk_load(Thread& self, const BulkCopy& load) {
-  make_bulk_copy(self, load);
-  arrived_at(load.barrier).learn_completed(load.actor, load.epoch);
-  transfer_complete(load.barrier, static_cast<uint32_t>(load.bytes));
-}
-
-void WeakMemory::make_bulk_loads(Thread& self, const uint64_t* barrier) {
-  std::erase_if(self.block->unmade_bulk_loads, [&](const BulkCopy& load) {
-    if (load.barrier != barrier) return false;
-    make_bulk_load(self, load);
-    return true;
-  });
-}
-
-void WeakMemory::fence_proxy(Thread& self, FencedMemory memory, Where where) {
-  if (is_mutant(WordKind::kProxyFence, where)) return;
-  Actor& actor = actor_of(self);
-  Knowledge& knowledge = actor.knowledge;
-  join(knowledge.fenced_shared, knowledge.before);
-  if (memory == FencedMemory::kAll) join(knowledge.fenced, knowledge.before);
-  actor.begin_epoch();
-}
-
-void WeakMemory::matrix_load(Thread& self, const WeakAccess& access, void* value) {
-  const Place place = locate(self, access);
-  LineBytes bytes = place.line.compose(place.memory, choose(bulk_view_of(self, access.address), place));
-  std::memcpy(value, bytes.at(place.offset), access.bytes);
 }
 
 }  // namespace switchyard::emulator

@@ -2,18 +2,13 @@
 // bulk copy accesses the same memory.
 #include <cstring>
 
-#include "weak_memory.hpp"
+#include "weak_lines.hpp"
 
 namespace switchyard::emulator {
 namespace {
 
 Thread& self() { return *static_cast<Thread*>(current_thread); }
 WeakMemory& memory_of(const Thread& thread) { return *thread.block->executor.weak_memory; }
-
-bool is_shared(const Thread& thread, const void* address) {
-  const std::byte* byte = static_cast<const std::byte*>(address);
-  return byte >= thread.shared && byte < thread.shared + thread.shared_bytes;
-}
 
 // Calls visit(access, offset) for each part of the access that lies within one line.
 template <typename Visit>
