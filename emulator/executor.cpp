@@ -114,6 +114,7 @@ bool Executor::run_some() {
   for (uint32_t num_steps = 0; !ready_.empty() && num_steps < kStepsPerRound; ++num_steps) {
     if (simulated_) ready_.bring_to_front(random_() % ready_.size());
     step(*ready_.pop());
+    if (weak_memory != nullptr && weak_memory->deliver_by_chance()) ++progress_epoch_;
     if (simulated_ && !spinning_.empty() && random_() % 16 == 0) unpark_spinners();
   }
   return progress_epoch_ != epoch_before;
@@ -226,6 +227,10 @@ bool Executor::all_waits_unbounded() const {
 }
 
 void Executor::resolve_stuck() {
+  if (weak_memory != nullptr && weak_memory->deliver_some()) {
+    ++progress_epoch_;
+    return;
+  }
   uint64_t next_deadline_ns = kNoDeadline;
   for (const Thread* thread : spinning_) next_deadline_ns = std::min(next_deadline_ns, thread->deadline_ns);
   if (simulated_ && next_deadline_ns != kNoDeadline) {

@@ -79,8 +79,8 @@ class Executor {
   // Runs threads until none is ready, or for a bounded number of switches. Returns false if all of them only
   // waited.
   bool run_some();
-  // Called when no other thread will act: a wait with a deadline expires now (in virtual time), anything else
-  // is a deadlock.
+  // Called when no other thread will act: what is in flight on the wire arrives; if nothing is, a wait with a
+  // deadline expires now (in virtual time), and anything else is a deadlock.
   void resolve_stuck();
   bool all_waits_unbounded() const;
   // Returns whether every thread waits in a barrier or collective, which only its own block could complete.

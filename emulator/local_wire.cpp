@@ -10,6 +10,7 @@ namespace {
 constexpr uint64_t kPutAlignment = sizeof(uint32_t);
 
 Thread& self() { return *static_cast<Thread*>(current_thread); }
+WeakMemory* weak_memory() { return self().block->executor.weak_memory; }
 
 }  // namespace
 
@@ -48,16 +49,22 @@ void LocalWire::put(int rank, int peer, void* dst, const void* src, uint64_t byt
   const WireArena& peer_arena = arena_of("wire_put", "peer", peer, where);
   offset_of("wire_put", "src", rank, src, bytes, kPutAlignment, where);
   const uint64_t offset = offset_of("wire_put", "dst", rank, dst, bytes, kPutAlignment, where);
+  if (weak_memory() != nullptr)
+    return weak_memory()->wire_put(self(), rank, peer, peer_arena.base + offset, src, bytes, where);
   std::memcpy(peer_arena.base + offset, src, bytes);  // ThreadSanitizer sees it, even from the emulator
 }
 
-void LocalWire::settle(int, Where) {}
+void LocalWire::settle(int rank, Where where) {
+  if (weak_memory() != nullptr) weak_memory()->wire_settle(self(), rank, where);
+}
 
 void LocalWire::signal(int rank, int peer, uint64_t* cell, uint64_t value, Where where) {
   const WireArena& peer_arena = arena_of("wire_signal", "peer", peer, where);
   const uint64_t offset =
       offset_of("wire_signal", "cell", rank, cell, sizeof(value), alignof(uint64_t), where);
   auto* peer_cell = reinterpret_cast<uint64_t*>(peer_arena.base + offset);
+  if (weak_memory() != nullptr)
+    return weak_memory()->wire_signal(self(), rank, peer, peer_cell, value, where);
   annotate_release(peer_cell);  // for ThreadSanitizer, which does not watch the emulator's own atomics
   __atomic_store_n(peer_cell, value, __ATOMIC_RELEASE);
 }

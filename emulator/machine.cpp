@@ -347,6 +347,9 @@ void Machine::remove_memory(const void* memory) {
 void Machine::on_host_write(const void* memory, uint64_t bytes) {
   if (WeakMemory* weak = impl_->weak_memory()) weak->forget(memory, bytes);
 }
+void Machine::complete_wire() {
+  if (WeakMemory* weak = impl_->weak_memory()) weak->deliver_all();
+}
 
 Status enqueue(StreamHandle stream, const char* name, const LaunchShape& shape, void (*body)(const void*),
                const void* arguments, size_t argument_bytes, size_t argument_alignment) {

@@ -71,12 +71,15 @@ class Machine {
   // Simulated mode: the last words that the threads of this stream executed, a line each.
   std::string recent_events(Stream* stream) const;
 
-  // These three do nothing unless memory is weak. add_memory() registers memory that kernels may access: from
+  // These four do nothing unless memory is weak. add_memory() registers memory that kernels may access: from
   // the first call on, an access elsewhere stops the machine and reports its location. What the host itself
   // writes, while no kernel uses the memory, has no history.
   void add_memory(const void* memory, uint64_t bytes);
   void remove_memory(const void* memory);
   void on_host_write(const void* memory, uint64_t bytes);
+  // Delivers everything that is in flight on the wire (local_wire.hpp): neither the end of a kernel nor
+  // synchronize() does.
+  void complete_wire();
 
   class Impl;
 

@@ -27,10 +27,6 @@ bool matches(std::string_view name, std::string_view pattern) {
 
 }  // namespace
 
-WeakMemory::WeakMemory(uint64_t seed, std::optional<OrderMutant> mutant)
-    : random_{seed ^ 0x7765616bull}, mutant_(std::move(mutant)), lines_(std::make_unique<Lines>()) {}
-WeakMemory::~WeakMemory() = default;
-
 // Streams, launches and blocks.
 
 WeakMemory::StreamState& WeakMemory::state_of(const Stream* stream) {
@@ -117,6 +113,7 @@ void WeakMemory::forget_all() {
   generation_ = ++last_generation_;
   is_touched_ = false;
   transfers_.clear();
+  forget_traffic_history();
 }
 
 void WeakMemory::forget(const void* memory, uint64_t bytes) {
@@ -135,7 +132,12 @@ void WeakMemory::add_range(const void* memory, uint64_t bytes) {
   ranges_[reinterpret_cast<uintptr_t>(memory)] = reinterpret_cast<uintptr_t>(memory) + bytes;
 }
 
-void WeakMemory::remove_range(const void* memory) { ranges_.erase(reinterpret_cast<uintptr_t>(memory)); }
+void WeakMemory::remove_range(const void* memory) {
+  const auto range = ranges_.find(reinterpret_cast<uintptr_t>(memory));
+  if (range == ranges_.end()) return;
+  drop_traffic(range->first, range->second);
+  ranges_.erase(range);
+}
 
 // Barriers.
 
@@ -197,6 +199,10 @@ void WeakMemory::check_range(Thread& self, const WeakAccess& access) {
 
 WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
   check_range(self, access);
+  return place_of(access, is_shared(self, access.address) ? self.block->shared_generation : generation_);
+}
+
+WeakMemory::Place WeakMemory::place_of(const WeakAccess& access, uint64_t generation) {
   is_touched_ = true;
   const uintptr_t address = reinterpret_cast<uintptr_t>(access.address);
   Place place{.line = (*lines_)[address / kLineBytes],
@@ -205,7 +211,6 @@ WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
   std::memcpy(place.memory.at(place.offset), access.address, access.bytes);
   // A line that the host, or a plain store of a kernel, has written since has no history.
   Line& line = place.line;
-  const uint64_t generation = is_shared(self, access.address) ? self.block->shared_generation : generation_;
   if (line.generation != generation ||
       !line.compose(place.memory, kNewest).equals(place.memory, line.known_mask & place.mask)) {
     line.clear();

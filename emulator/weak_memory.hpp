@@ -2,12 +2,13 @@
 // barriers do not forbid, drawn from the seed. docs/memory-model.md, "Simulating it", says what that shows
 // and what it cannot.
 //
-// An actor is a warp of a block of a stream, the bulk stores of a warp, or the bulk loads that complete on
-// one transfer barrier. The clock of a warp says, for every actor, up to which epoch it knows what that actor
-// did. Memory itself always holds the newest value; in addition, each 16-byte line that kernels have accessed
-// keeps its latest writes, with their actors and epochs. A write comes before an actor if the actor's clock
-// covers its epoch. Fewer writes come before bulk copies and the matrix unit, which take another path to
-// memory than loads and stores (PTX: the async and the generic proxy): View says which.
+// An actor is a warp of a block of a stream, the bulk stores of a warp, the bulk loads that complete on one
+// transfer barrier, or the puts of a warp to a peer. The clock of a warp says, for every actor, up to which
+// epoch it knows what that actor did. Memory itself always holds the newest value; in addition, each 16-byte
+// line that kernels have accessed keeps its latest writes, with their actors and epochs. A write comes before
+// an actor if the actor's clock covers its epoch. Fewer writes come before bulk copies and the matrix unit,
+// which take another path to memory than loads and stores (PTX: the async and the generic proxy): View says
+// which.
 #pragma once
 
 #include <array>
@@ -59,6 +60,18 @@ class WeakMemory {
   void fence_proxy(Thread& self, FencedMemory memory, Where where);
   void matrix_load(Thread& self, const WeakAccess& access, void* value);
 
+  // The wire between ranks (weak_wire.cpp): puts and signals are in flight until they are delivered.
+  // Addresses at the peer are where its memory really is.
+  void wire_put(Thread& self, int rank, int peer, void* peer_dst, const void* src, uint64_t bytes,
+                Where where);
+  void wire_settle(Thread& self, int rank, Where where);
+  void wire_signal(Thread& self, int rank, int peer, uint64_t* peer_cell, uint64_t value, Where where);
+  // Called between any two steps of threads: delivers what the seed says, if anything.
+  bool deliver_by_chance();
+  // No thread can go on: delivers something, unless nothing is in flight.
+  bool deliver_some();
+  void deliver_all();
+
   // Memory that kernels may access. Until the first call they may access any memory; from then on any other
   // access is an error.
   void add_range(const void* memory, uint64_t bytes);
@@ -78,6 +91,7 @@ class WeakMemory {
   struct Published;
   struct Place;
   struct View;
+  struct WireTraffic;
   struct Transfer {
     uint32_t phase = 0;
     std::array<Knowledge, 2> arrived;  // [phase]
@@ -92,12 +106,18 @@ class WeakMemory {
   bool is_mutant(WordKind kind, Where where);
   void mutate(WeakAccess& access);
   Place locate(Thread& self, const WeakAccess& access);
+  Place place_of(const WeakAccess& access, uint64_t generation);
   View view_of(Thread& self);
   View bulk_view_of(Thread& self, const void* address);
   void check_bulk_copy(Thread& self, const BulkCopy& copy);
   void make_bulk_copy(Thread& self, const BulkCopy& copy);
   void make_bulk_load(Thread& self, const BulkCopy& load);
   void make_unread_bulk_stores(Thread& self, uint32_t up_to_epoch);
+  bool deliver_one();
+  void deliver_piece(size_t index);
+  void deliver_signal(size_t index);
+  void forget_traffic_history();
+  void drop_traffic(uintptr_t begin, uintptr_t end);
   void check_range(Thread& self, const WeakAccess& access);
   uint64_t floor_of(const View& view, const Place& place) const;
   uint64_t choose(const View& view, const Place& place);
@@ -122,6 +142,7 @@ class WeakMemory {
   uint64_t generation_ = 1;  // lines of other generations are empty; each block's shared memory has its own
   bool is_touched_ = false;  // in this generation
   std::unordered_map<const uint64_t*, Transfer> transfers_;
+  const std::unique_ptr<WireTraffic> wire_;
   std::map<uintptr_t, uintptr_t> ranges_;  // begin -> end
   uint64_t next_sequence_ = 1;
   uint64_t trace_hash_ = 0;

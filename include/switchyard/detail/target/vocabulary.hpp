@@ -75,6 +75,15 @@ inline Status check_launch_shape(const char* name, const LaunchShape& shape) {
 }
 
 // What a word does to memory.
-enum class WordKind { kLoad, kStore, kAdd, kCompareExchange, kBulkWait, kProxyFence };
+enum class WordKind {
+  kLoad,
+  kStore,
+  kAdd,
+  kCompareExchange,
+  kBulkWait,
+  kProxyFence,
+  kWireSettle,
+  kWireSignal
+};
 
 }  // namespace switchyard

@@ -16,7 +16,7 @@
 //   wire_signal(wire, peer, cell, value)   Stores 8 bytes to the peer's `cell`, a symmetric address, after
 //       everything that was settled towards that peer. It pairs with an ld_acquire_system of the peer, which
 //       then sees these puts. It passes on nothing else: no other store of this rank, and no put to another
-//       peer. Signals are not ordered among each other.
+//       peer. Signals are not ordered among each other, not even those to one cell.
 //
 // The end of a kernel settles nothing: puts of one kernel may arrive while the stream's next one runs.
 #pragma once

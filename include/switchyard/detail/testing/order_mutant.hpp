@@ -14,8 +14,11 @@ struct OrderMutant {
   // function's name.
   std::string function;
   WordKind kind = WordKind::kStore;
-  Order order = Order::kRelaxed;              // kBulkWait, kProxyFence: none, the word does nothing
-  std::optional<Scope> scope = std::nullopt;  // the word's own if none
+  // kBulkWait, kProxyFence: the word does nothing, whatever the order. kWireSettle: if relaxed, it does
+  // nothing. kWireSignal: the signal arrives before what was settled, and makes nothing known.
+  Order order = Order::kRelaxed;
+  // The word's own if none. kWireSettle: if kBlock, it settles what its own block has put.
+  std::optional<Scope> scope = std::nullopt;
   // False: a store that may overtake what came before it does not stop the machine, so that a test sees the
   // values.
   bool stops_at_overtaking = true;
