@@ -35,8 +35,9 @@ struct StagedScales {
       if (source.entry == ScaleSource::kArrived)
         return part.wire.arrived_scales + static_cast<uint64_t>(row_idx) * layout.entry_bytes;
     if (source.rank >= num_ranks || source.entry >= layout.num_entries()) return nullptr;
-    return peer_pointer<Fixed>(step, step.recv_bufs, static_cast<int>(source.rank)) +
-           part.token_scales_offset + uint64_t{source.entry} * layout.entry_bytes;
+    const std::byte* memory = peer_pointer<Fixed>(step, step.recv_bufs, static_cast<int>(source.rank));
+    if (kHasWire<Fixed> && memory == nullptr) return nullptr;  // only a row that pads: far ranks put scales
+    return memory + part.token_scales_offset + uint64_t{source.entry} * layout.entry_bytes;
   }
 };
 
