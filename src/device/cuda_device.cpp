@@ -6,6 +6,7 @@
 
 #include "cuda_check.hpp"
 #include "cuda_recording.hpp"
+#include "cuda_shared_memory.hpp"
 #include "switchyard/detail/device/device.hpp"
 
 namespace switchyard {
@@ -27,10 +28,23 @@ class OutsideOfRecordings {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+std::string in_hex(const cudaUUID_t& uuid) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char byte : uuid.bytes) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
 class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, const cudaDeviceProp& properties)
-      : ordinal_(ordinal), name_(properties.name), num_multiprocessors_(properties.multiProcessorCount) {}
+      : ordinal_(ordinal),
+        name_(properties.name),
+        uuid_(in_hex(properties.uuid)),
+        num_multiprocessors_(properties.multiProcessorCount) {}
 
   ~CudaDevice() override {
     if (service_stream_ != nullptr) cudaStreamDestroy(service_stream_);
@@ -93,6 +107,38 @@ class CudaDevice : public Device {
     const OutsideOfRecordings outside;
     (void)cudaFreeHost(memory);
   }
+
+  Result<SharedMemory> allocate_shared(uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    Result<SharedMemory> memory = create_shared_cuda_memory(ordinal_, bytes);
+    if (memory.ok()) SWITCHYARD_RETURN_IF_ERROR(clear(memory.value().mapping->data(), bytes));
+    return memory;
+  }
+  Result<std::unique_ptr<SharedMapping>> map_shared(const FileDescriptor& file, uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    return map_shared_cuda_memory(ordinal_, file, bytes);
+  }
+  Result<SharedMemory> allocate_shared_host_visible(uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    Result<SharedMemory> memory = create_memory_file(bytes);
+    if (!memory.ok()) return memory;
+    Result<std::unique_ptr<SharedMapping>> visible =
+        make_visible_to_cuda(std::move(memory.value().mapping), bytes);
+    if (!visible.ok()) return visible.status();
+    return SharedMemory{std::move(visible).value(), std::move(memory.value().file)};
+  }
+  Result<std::unique_ptr<SharedMapping>> map_shared_host_visible(const FileDescriptor& file,
+                                                                 uint64_t bytes) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    Result<std::unique_ptr<SharedMapping>> mapping = map_memory_file(file, bytes);
+    if (!mapping.ok()) return mapping;
+    return make_visible_to_cuda(std::move(mapping).value(), bytes);
+  }
+  std::string uuid() const override { return uuid_; }
 
   Result<StreamHandle> create_stream() override {
     const DeviceScope active = activate();
@@ -160,6 +206,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   const std::string name_;
+  const std::string uuid_;
   const int num_multiprocessors_;
   std::mutex mutex_;
   cudaStream_t service_stream_ = nullptr;  // null until it is needed
@@ -246,6 +293,15 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
     }
   }
   return devices;
+}
+
+Result<std::unique_ptr<Device>> create_cuda_device(int ordinal) {
+  if (ordinal < 0 || ordinal >= num_cuda_devices())
+    return unavailable("GPU %d asked for, %d there: %s", ordinal, num_cuda_devices(), why_no_cuda().c_str());
+  cudaDeviceProp properties{};
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(ordinal, properties));
 }
 
 }  // namespace switchyard

@@ -154,6 +154,18 @@ class HostDevice : public Device {
   Result<void*> allocate_host_visible(uint64_t bytes) override { return allocate(bytes); }
   void deallocate_host_visible(void* memory) override { deallocate(memory); }
 
+  Result<SharedMemory> allocate_shared(uint64_t bytes) override { return create_memory_file(bytes); }
+  Result<std::unique_ptr<SharedMapping>> map_shared(const FileDescriptor& file, uint64_t bytes) override {
+    return map_memory_file(file, bytes);
+  }
+  Result<SharedMemory> allocate_shared_host_visible(uint64_t bytes) override {
+    return create_memory_file(bytes);
+  }
+  Result<std::unique_ptr<SharedMapping>> map_shared_host_visible(const FileDescriptor& file,
+                                                                 uint64_t bytes) override {
+    return map_memory_file(file, bytes);
+  }
+
   Result<StreamHandle> create_stream() override {
     return static_cast<StreamHandle>(machine_.create_stream());
   }

@@ -12,5 +12,8 @@ std::string why_no_cuda() {
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {
   return unavailable("%d GPU(s) asked for: %s", num_devices, why_no_cuda().c_str());
 }
+Result<std::unique_ptr<Device>> create_cuda_device(int ordinal) {
+  return unavailable("GPU %d asked for: %s", ordinal, why_no_cuda().c_str());
+}
 
 }  // namespace switchyard

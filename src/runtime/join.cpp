@@ -1,10 +1,58 @@
 // World::join(): checks the options, makes the device, and meets the processes of the other ranks.
+#include <algorithm>
+
+#include "transport/process_transport.hpp"
 #include "world_impl.hpp"
 
 namespace switchyard {
+namespace {
 
-Result<std::unique_ptr<World>> World::join(const JoinOptions&) {
-  return unavailable("join: this build has no transport between processes");
+Status validate(const JoinOptions& options) {
+  if (options.n_ranks < 1 || options.n_ranks > kMaxWorldRanks)
+    return invalid_argument("n_ranks is %d; it must be 1..%d", options.n_ranks, kMaxWorldRanks);
+  if (options.rank < 0 || options.rank >= options.n_ranks)
+    return invalid_argument("rank is %d; it must be 0..%d", options.rank, options.n_ranks - 1);
+  if (options.num_local_ranks < 1 || options.num_local_ranks > options.n_ranks - options.rank)
+    return invalid_argument("num_local_ranks is %d; from rank %d on it must be 1..%d",
+                            options.num_local_ranks, options.rank, options.n_ranks - options.rank);
+  if (options.timeout_ns == 0) return invalid_argument("timeout_ns is 0; it must be at least 1");
+  if (options.host.mode != EmulatorMode::kFast)
+    return invalid_argument("host.mode is simulated; a world that is joined needs the fast mode");
+  if (static_cast<bool>(options.all_gather) == !options.rendezvous.empty())
+    return invalid_argument("join needs one of all_gather and rendezvous; %s given",
+                            options.all_gather ? "both are" : "none is");
+  return Status();
+}
+
+Result<std::unique_ptr<Device>> make_device(const JoinOptions& options) {
+  const int num_gpus = options.target == TargetChoice::kHost ? 0 : num_cuda_devices();
+  if (options.target == TargetChoice::kHost || (options.target == TargetChoice::kAuto && num_gpus == 0))
+    return create_host_device(options.host);
+  return create_cuda_device(options.gpu >= 0 ? options.gpu : options.rank % std::max(num_gpus, 1));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(validate(options));
+  Result<std::unique_ptr<Device>> device = make_device(options);
+  if (!device.ok()) return device.status();
+  auto impl = std::make_unique<Impl>();
+  impl->devices.push_back(std::move(device).value());
+  Device* const shared = impl->devices.front().get();
+  Result<std::unique_ptr<Transport>> transport = join_processes({.device = shared,
+                                                                 .first_rank = options.rank,
+                                                                 .num_local_ranks = options.num_local_ranks,
+                                                                 .n_ranks = options.n_ranks,
+                                                                 .timeout_ns = options.timeout_ns,
+                                                                 .all_gather = options.all_gather,
+                                                                 .rendezvous = options.rendezvous,
+                                                                 .token = options.token});
+  if (!transport.ok()) return transport.status();
+  impl->carrier = std::move(transport).value();
+  const std::vector<Device*> device_of_rank(static_cast<size_t>(options.num_local_ranks), shared);
+  SWITCHYARD_RETURN_IF_ERROR(impl->make_ranks(options.host, device_of_rank));
+  return std::unique_ptr<World>(new World(std::move(impl)));
 }
 
 }  // namespace switchyard

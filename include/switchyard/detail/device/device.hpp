@@ -10,6 +10,7 @@
 
 #include "switchyard/detail/device/device_scope.hpp"
 #include "switchyard/detail/device/recording.hpp"
+#include "switchyard/detail/device/shared_memory.hpp"
 #include "switchyard/status.hpp"
 #include "switchyard/target.hpp"
 
@@ -40,6 +41,16 @@ class Device {
   // Returns zeroed memory that the host can read while kernels run.
   virtual Result<void*> allocate_host_visible(uint64_t bytes) = 0;
   virtual void deallocate_host_visible(void* memory) = 0;
+
+  // The same for memory that other processes can map: zeroed, aligned
+  // to 256 bytes. map_shared() maps what another process has allocated with as many bytes.
+  virtual Result<SharedMemory> allocate_shared(uint64_t bytes) = 0;
+  virtual Result<std::unique_ptr<SharedMapping>> map_shared(const FileDescriptor& file, uint64_t bytes) = 0;
+  virtual Result<SharedMemory> allocate_shared_host_visible(uint64_t bytes) = 0;
+  virtual Result<std::unique_ptr<SharedMapping>> map_shared_host_visible(const FileDescriptor& file,
+                                                                         uint64_t bytes) = 0;
+  // What tells a GPU from every other, in hex; empty where each process has a device of its own.
+  virtual std::string uuid() const { return ""; }
 
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
@@ -84,6 +95,9 @@ int num_cuda_devices();
 std::string why_no_cuda();
 // One device per GPU, each able to reach the others' memory.
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices);
+
+// One of them, by its ordinal. It reaches the memory of other GPUs through what it has mapped only.
+Result<std::unique_ptr<Device>> create_cuda_device(int ordinal);
 
 // Memory of a device, freed with the object: behind what is then on `user`, the stream it is allocated for.
 // Without one (null) the owner of the object waits for the kernels that use it.

@@ -1,0 +1,190 @@
+#include "mesh.hpp"
+
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <optional>
+
+#include "wire_bytes.hpp"
+
+namespace switchyard {
+namespace {
+
+constexpr uint64_t kPatienceMs = 2000;  // for a greeting
+constexpr size_t kMaxStrangers = 64;
+constexpr int kPollMs = 100;
+
+// What both sides send first: who they are, and that they know the other.
+struct MeshGreeting {
+  int first_rank = 0;
+  Nonce own{};
+  Nonce other{};
+};
+Bytes encode(const MeshGreeting& greeting) {
+  ByteWriter writer;
+  writer.number(greeting.first_rank);
+  for (const uint64_t word : greeting.own) writer.number(word);
+  for (const uint64_t word : greeting.other) writer.number(word);
+  return writer.take();
+}
+std::optional<MeshGreeting> decode_mesh_greeting(const Bytes& body) {
+  ByteReader reader(body);
+  MeshGreeting greeting;
+  greeting.first_rank = reader.number<int>();
+  for (uint64_t& word : greeting.own) word = reader.number<uint64_t>();
+  for (uint64_t& word : greeting.other) word = reader.number<uint64_t>();
+  return reader.is_at_end() ? std::optional(greeting) : std::nullopt;
+}
+
+struct Stranger {
+  Channel channel;
+  Deadline patience;
+};
+
+class MeshBuilder {
+ public:
+  MeshBuilder(const Listener& listener, const Hello& mine, const std::vector<Hello>& world)
+      : listener_(listener), mine_(mine) {
+    for (const Hello& hello : world) {
+      if (hello.first_rank == mine.first_rank) continue;
+      const long process = syscall(SYS_pidfd_open, static_cast<pid_t>(hello.pid), 0);
+      has_ended_.push_back(process < 0 && errno == ESRCH);
+      peers_.push_back({hello, Channel(), FileDescriptor(static_cast<int>(process))});
+    }
+    is_connected_.resize(peers_.size());
+  }
+
+  Result<std::vector<Peer>> run(const Deadline& deadline) {
+    while (std::find(is_connected_.begin(), is_connected_.end(), false) != is_connected_.end()) {
+      for (size_t i = 0; i < peers_.size(); ++i) {
+        if (has_ended_[i]) return ended(peers_[i]);
+        if (is_lower(peers_[i]) && !peers_[i].channel.is_open())
+          SWITCHYARD_RETURN_IF_ERROR(connect_to(peers_[i], deadline));
+      }
+      if (deadline.has_passed()) return too_late();
+      SWITCHYARD_RETURN_IF_ERROR(serve(deadline));
+    }
+    return std::move(peers_);
+  }
+
+ private:
+  bool is_lower(const Peer& peer) const { return peer.hello.first_rank < mine_.first_rank; }
+  static Status ended(const Peer& peer) {
+    return unavailable("%s has ended while the others joined", peer.hello.name().c_str());
+  }
+  Status too_late() const {
+    const auto missing = std::find(is_connected_.begin(), is_connected_.end(), false);
+    return Status(StatusCode::kDeadlineExceeded,
+                  peers_[static_cast<size_t>(missing - is_connected_.begin())].hello.name() +
+                      " did not connect in time");
+  }
+  MeshGreeting greeting_for(const Peer& peer) const {
+    return {mine_.first_rank, mine_.nonce, peer.hello.nonce};
+  }
+  bool is_from(const Peer& peer, const Channel& channel, const std::optional<MeshGreeting>& greeting) const {
+    const PeerProcess process = peer_process_of(channel.number());
+    return greeting && greeting->first_rank == peer.hello.first_rank && process.pid == peer.hello.pid &&
+           process.uid == peer.hello.uid && is_equal(greeting->own, peer.hello.nonce) &&
+           is_equal(greeting->other, mine_.nonce);
+  }
+  static bool is_equal(const Nonce& a, const Nonce& b) { return ((a[0] ^ b[0]) | (a[1] ^ b[1])) == 0; }
+
+  Status connect_to(Peer& peer, const Deadline& deadline) {
+    Result<Connected> connected = try_connect(mesh_address_of(peer.hello), deadline);
+    if (!connected.ok()) return connected.status();
+    if (connected.value().error == ECONNREFUSED) return ended(peer);  // it listened before it was known
+    if (!connected.value().socket.is_open()) return Status();         // many wait there: later
+    peer.channel = Channel(std::move(connected.value().socket));
+    peer.channel.send(encode(greeting_for(peer)));
+    return Status();
+  }
+
+  // Waits a little for anything to happen, and does what there is to do.
+  Status serve(const Deadline& deadline) {
+    std::vector<pollfd> polled = {{listener_.number(), POLLIN, 0}};
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      // What a connected peer sends is read later; here only its end counts.
+      const bool reads = is_lower(peers_[i]) && !is_connected_[i];
+      polled.push_back({peers_[i].channel.number(), static_cast<int16_t>(reads ? POLLIN : 0), 0});
+      polled.push_back({peers_[i].process.number(), POLLIN, 0});
+    }
+    for (const Stranger& stranger : strangers_) polled.push_back({stranger.channel.number(), POLLIN, 0});
+    if (poll(polled.data(), polled.size(), std::min(deadline.remaining_ms(), kPollMs)) < 0) return Status();
+    for (size_t i = 0; i < peers_.size(); ++i)
+      SWITCHYARD_RETURN_IF_ERROR(
+          read_peer(i, polled[1 + 2 * i].revents != 0, polled[2 + 2 * i].revents != 0));
+    size_t at = 1 + 2 * peers_.size();
+    for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++at)
+      stranger = (polled[at].revents == 0 && !stranger->patience.has_passed()) || stays(*stranger)
+                     ? std::next(stranger)
+                     : strangers_.erase(stranger);
+    if (polled[0].revents != 0) accept_strangers();
+    return Status();
+  }
+
+  Status read_peer(size_t i, bool has_input, bool has_ended) {
+    Peer& peer = peers_[i];
+    if (has_input && !is_connected_[i]) {
+      const bool is_there = peer.channel.receive();
+      if (const std::optional<Frame> frame = peer.channel.next_frame()) {
+        if (!is_from(peer, peer.channel, decode_mesh_greeting(frame->body)))
+          return unavailable("what listens for %s is another process", peer.hello.name().c_str());
+        is_connected_[i] = true;
+      } else if (!is_there) {
+        return ended(peer);
+      }
+    } else if (has_input) {
+      return ended(peer);
+    }
+    return has_ended ? ended(peer) : Status();
+  }
+
+  void accept_strangers() {
+    for (FileDescriptor socket = listener_.accept_next(); socket.is_open();
+         socket = listener_.accept_next()) {
+      if (peer_process_of(socket.number()).uid != mine_.uid) continue;
+      strangers_.push_back({Channel(std::move(socket)), Deadline::in_ms(kPatienceMs)});
+      if (strangers_.size() > kMaxStrangers + peers_.size()) strangers_.pop_front();
+    }
+  }
+  // Makes a peer of a stranger that greets as one; false: it goes, here or to the peers.
+  bool stays(Stranger& stranger) {
+    const bool is_there = stranger.channel.receive();
+    const std::optional<Frame> frame = stranger.channel.next_frame();
+    if (!frame) return is_there && !stranger.patience.has_passed();
+    const std::optional<MeshGreeting> greeting = decode_mesh_greeting(frame->body);
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (is_lower(peers_[i]) || is_connected_[i] || !is_from(peers_[i], stranger.channel, greeting))
+        continue;
+      peers_[i].channel = std::move(stranger.channel);
+      peers_[i].channel.send(encode(greeting_for(peers_[i])));
+      is_connected_[i] = true;
+      break;
+    }
+    return false;
+  }
+
+  const Listener& listener_;
+  const Hello& mine_;
+  std::vector<Peer> peers_;
+  std::vector<bool> has_ended_;  // before there was a pidfd of it
+  std::vector<bool> is_connected_;
+  std::list<Stranger> strangers_;
+};
+
+}  // namespace
+
+Address mesh_address_of(const Hello& hello) {
+  return {Address::Kind::kUnixAbstract, "of " + hello.name(), hello.listener, ""};
+}
+
+Result<std::vector<Peer>> connect_mesh(const Listener& listener, const Hello& mine,
+                                       const std::vector<Hello>& world, const Deadline& deadline) {
+  return MeshBuilder(listener, mine, world).run(deadline);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,98 @@
+// The side of all ranks but 0.
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "channel.hpp"
+#include "rendezvous.hpp"
+#include "rendezvous_frames.hpp"
+
+namespace switchyard {
+namespace {
+
+constexpr auto kRetryEvery = std::chrono::milliseconds(5);
+
+Status too_late(const Address& address, const std::string& why) {
+  return Status(StatusCode::kDeadlineExceeded,
+                "rendezvous " + address.text + ": rank 0 did not answer in time: " + why);
+}
+
+// The next frame; none: the server has closed, or the deadline has passed.
+std::optional<Bytes> wait_for_frame(Channel& channel, const Deadline& deadline) {
+  while (true) {
+    const bool is_there = channel.flush() && channel.receive();
+    if (std::optional<Frame> frame = channel.next_frame()) return std::move(frame->body);
+    if (!is_there || deadline.has_passed()) return std::nullopt;
+    pollfd polled{channel.number(), static_cast<int16_t>(POLLIN | (channel.has_unsent() ? POLLOUT : 0)), 0};
+    (void)poll(&polled, 1, deadline.remaining_ms());
+  }
+}
+
+// A server that is just closing, or a process that is no server, sends no challenge: then the visit is made
+// again.
+struct Visit {
+  Channel channel;
+  Nonce challenge{};
+};
+Result<Visit> begin_visit(const Address& address, uint32_t uid, const Deadline& deadline) {
+  std::string why = "nobody listens";
+  while (!deadline.has_passed()) {
+    Result<Connected> connected = try_connect(address, deadline);
+    if (!connected.ok()) return connected.status();
+    if (connected.value().socket.is_open()) {
+      Visit visit{Channel(std::move(connected.value().socket))};
+      if (address.is_unix() && peer_process_of(visit.channel.number()).uid != uid)
+        return invalid_argument("rendezvous %s: user %u listens there; it must be user %u",
+                                address.text.c_str(), peer_process_of(visit.channel.number()).uid, uid);
+      const std::optional<Bytes> frame = wait_for_frame(visit.channel, deadline);
+      const std::optional<Nonce> challenge = frame ? decode_challenge(*frame) : std::nullopt;
+      if (challenge) {
+        visit.challenge = *challenge;
+        return visit;
+      }
+      why = "what listens there is not this library";
+    } else {
+      why = std::strerror(connected.value().error);
+    }
+    std::this_thread::sleep_for(kRetryEvery);
+  }
+  return too_late(address, why);
+}
+
+}  // namespace
+
+Result<std::vector<Bytes>> visit_rendezvous(const Address& address, const Token& token, const Hello& mine,
+                                            const Deadline& deadline) {
+  Result<Visit> visit = begin_visit(address, mine.uid, deadline);
+  if (!visit.ok()) return visit.status();
+  const Nonce nonce = random_nonce();
+  const Bytes hello = encode(mine);
+  visit.value().channel.send(
+      encode(Greeting{nonce, prove(token, 'v', visit.value().challenge, hello), hello}));
+  const std::optional<Bytes> frame = wait_for_frame(visit.value().channel, deadline);
+  if (!frame && deadline.has_passed()) return too_late(address, "it waits for other ranks, or is stopped");
+  if (!frame) return unavailable("rendezvous %s: rank 0 has ended", address.text.c_str());
+  std::optional<Answer> answer = decode_answer(*frame, static_cast<size_t>(mine.n_ranks));
+  if (!answer) return unavailable("rendezvous %s: rank 0 sent no answer", address.text.c_str());
+  const bool is_proven = is_same(answer->proof, prove(token, 's', nonce, provable_part(*answer)));
+  if (!is_proven)
+    return invalid_argument("rendezvous %s: the token is not the one of rank 0", address.text.c_str());
+  if (!answer->refusal.ok()) return answer->refusal;
+  return std::move(answer->hellos);
+}
+
+Result<std::vector<Bytes>> meet_at(const Address& address, const std::optional<Token>& token,
+                                   const Hello& mine, const Deadline& deadline) {
+  if (!address.is_unix() && !token)
+    return invalid_argument(
+        "rendezvous %s needs a token of 32 hex digits: JoinOptions::token, or the environment's "
+        "SWITCHYARD_TOKEN_FILE or SWITCHYARD_TOKEN",
+        address.text.c_str());
+  const Token key = token.value_or(Token{});
+  return mine.first_rank == 0 ? serve_rendezvous(address, key, mine, deadline)
+                              : visit_rendezvous(address, key, mine, deadline);
+}
+
+}  // namespace switchyard

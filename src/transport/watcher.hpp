@@ -1,0 +1,69 @@
+// The thread that reads what the other processes send, and sees when one of them leaves or ends.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "mesh.hpp"
+#include "message.hpp"
+
+namespace switchyard {
+
+class Watcher {
+ public:
+  // Reads from the channels of the peers from now on; only their sending halves are for others to use.
+  explicit Watcher(std::vector<Peer>& peers);
+  ~Watcher();
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  // Waits for the message of one peer, by its index. Fails by the deadline, or as soon as any of `members`,
+  // peers whose part in the call is needed, has left or ended.
+  Result<Message> wait_for(size_t peer, MessageKind kind, uint64_t group, uint64_t sequence,
+                           std::span<const size_t> members, const Deadline& deadline);
+  // The error of the first of these peers that has left or ended.
+  Status check_present(std::span<const size_t> members) const;
+
+  std::vector<int> dead_ranks() const;
+  std::shared_ptr<void> watch(std::function<void(int rank)> on_death);
+
+ private:
+  enum class State { kPresent, kLeft, kDead };
+  struct Correspondent {
+    State state = State::kPresent;
+    std::string reason;  // of one that has left
+    std::deque<Message> inbox;
+  };
+  // One caller of watch().
+  struct Watch {
+    std::recursive_mutex mutex;  // the callback may drop its own handle
+    std::function<void(int rank)> on_death;
+    std::set<int> told;
+    bool is_dropped = false;
+    void tell(const std::vector<int>& ranks);
+  };
+
+  void run();
+  void read_peer(size_t peer, bool has_ended);
+  void take_frames(size_t peer, bool is_at_end);
+  void tell_watches();
+  Status absence_of(size_t peer) const;
+
+  std::vector<Peer>& peers_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Correspondent> correspondents_;  // of each peer
+  std::vector<std::weak_ptr<Watch>> watches_;
+  bool ends_ = false;
+  FileDescriptor wake_up_;  // an eventfd
+  std::thread thread_;
+};
+
+}  // namespace switchyard
