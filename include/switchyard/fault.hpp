@@ -27,6 +27,7 @@ enum class FaultKind : uint32_t {
   // below those of `expected`. The row was sent nowhere.
   kBadSourceInfo,
   kNoExpertRows,  // this rank received `seen` rows, but combine got no expert rows to send back
+  kPeerEnded,     // the process of `late_rank` has ended
 };
 
 // The call whose kernel found the fault, or in which a traced event happened.

@@ -176,6 +176,16 @@ class CudaDevice : public Device {
     return synchronize(stream);
   }
 
+  Status store_while_running(uint64_t* memory, uint64_t value) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const Result<cudaStream_t> stream = service_stream();
+    if (!stream.ok()) return stream.status();
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMemcpyAsync(memory, &value, sizeof(value), cudaMemcpyDefault, stream.value()),
+                   "cudaMemcpyAsync"));
+    return check_cuda(cudaStreamSynchronize(stream.value()), "cudaStreamSynchronize");
+  }
   Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
     return begin_cuda_recording(streams);
   }

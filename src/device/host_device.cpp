@@ -186,6 +186,10 @@ class HostDevice : public Device {
     machine_.on_host_write(dst, bytes);
     return Status();
   }
+  Status store_while_running(uint64_t* memory, uint64_t value) override {
+    __atomic_store_n(memory, value, __ATOMIC_SEQ_CST);
+    return Status();
+  }
   Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
     std::vector<emulator::Stream*> recorded;
     for (const DeviceStream& member : streams)

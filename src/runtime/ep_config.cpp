@@ -1,9 +1,7 @@
 #include "ep_config.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <tuple>
 
 namespace switchyard {
 
@@ -134,42 +132,6 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("timeout_ns is %llu; it must be 1..%llu (a day)",
                             static_cast<unsigned long long>(config.timeout_ns),
                             static_cast<unsigned long long>(kMaxTimeoutNs));
-  return Status();
-}
-
-Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank) {
-  const std::tuple<const char*, int64_t, int64_t> fields[] = {
-      {"n_experts", first.n_experts, other.n_experts},
-      {"top_k", first.top_k, other.top_k},
-      {"hidden", first.hidden, other.hidden},
-      {"max_tokens_per_rank", first.max_tokens_per_rank, other.max_tokens_per_rank},
-      {"n_sms", first.n_sms, other.n_sms},
-      {"num_threads", first.num_threads, other.num_threads},
-      {"timeout_ns", static_cast<int64_t>(first.timeout_ns), static_cast<int64_t>(other.timeout_ns)},
-      {"dependent_launch", first.dependent_launch, other.dependent_launch},
-      {"protocol", static_cast<int64_t>(first.protocol), static_cast<int64_t>(other.protocol)},
-      {"dispatch_format", static_cast<int64_t>(first.dispatch_format),
-       static_cast<int64_t>(other.dispatch_format)},
-      {"combine_format", static_cast<int64_t>(first.combine_format),
-       static_cast<int64_t>(other.combine_format)},
-      {"shared_expert", static_cast<int64_t>(first.shared_expert), static_cast<int64_t>(other.shared_expert)},
-      {"routing", static_cast<int64_t>(first.routing), static_cast<int64_t>(other.routing)},
-      {"p2p_world_size", first.p2p_world_size, other.p2p_world_size},
-      {"allreduce_world_size", first.allreduce_world_size, other.allreduce_world_size},
-      {"input_scale (as bits)", std::bit_cast<int32_t>(first.input_scale),
-       std::bit_cast<int32_t>(other.input_scale)},
-      {"capacity_factor (in millionths)", std::llround(first.capacity_factor * 1e6),
-       std::llround(other.capacity_factor * 1e6)}};
-  for (const auto& [name, expected, seen] : fields)
-    if (expected != seen)
-      return invalid_argument("rank %d has another configuration than rank 0: %s is %lld there and %lld here",
-                              rank, name, static_cast<long long>(seen), static_cast<long long>(expected));
-  if (first.own_format != other.own_format || first.own_epilogue != other.own_epilogue)
-    return invalid_argument("rank %d has another configuration than rank 0: %s differs", rank,
-                            first.own_format != other.own_format ? "own_format" : "own_epilogue");
-  if (first.expert_input_scales != other.expert_input_scales)
-    return invalid_argument("rank %d has another configuration than rank 0: expert_input_scales differ",
-                            rank);
   return Status();
 }
 

@@ -13,9 +13,6 @@ Status validate(const ExpertParallelConfig& config, int n_ranks);
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);
 
-// One configuration serves all ranks, so all of it must be the same.
-Status check_same(const ExpertParallelConfig& first, const ExpertParallelConfig& other, int rank);
-
 // If the all-to-all is skipped, each rank is a world of its own; the caller fills in first_expert.
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks that send each other rows.

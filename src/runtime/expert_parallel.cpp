@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
@@ -23,18 +24,25 @@ ExpertParallel::~ExpertParallel() {
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
                                                                const ExpertParallelConfig& config) {
-  SWITCHYARD_RETURN_IF_ERROR(validate(config, world.n_ranks()));
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(std::make_unique<Impl>(world, config)));
   Impl& impl = *ep->impl_;
-  ProtocolChoice choice = choose_protocol(config, world.n_ranks());
-  impl.config.protocol = choice.protocol;
-  impl.protocol_reason = std::move(choice.reason);
-  SWITCHYARD_RETURN_IF_ERROR(impl.choose_wire());
-  SWITCHYARD_RETURN_IF_ERROR(impl.look_up_kernels());
-  SWITCHYARD_RETURN_IF_ERROR(impl.choose_launch());
+  Transport& transport = world.impl().transport();
+  // All sides learn what differs before any of them finds it wrong.
+  SWITCHYARD_RETURN_IF_ERROR(agree_on(transport, impl.members, config));
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport, impl.members, impl.choose()));
   SWITCHYARD_RETURN_IF_ERROR(impl.allocate());
   SWITCHYARD_RETURN_IF_ERROR(impl.clear_buffers());
   return ep;
+}
+
+Status ExpertParallel::Impl::choose() {
+  SWITCHYARD_RETURN_IF_ERROR(validate(config, n_ranks()));
+  ProtocolChoice choice = choose_protocol(config, n_ranks());
+  config.protocol = choice.protocol;
+  protocol_reason = std::move(choice.reason);
+  SWITCHYARD_RETURN_IF_ERROR(choose_wire());
+  SWITCHYARD_RETURN_IF_ERROR(look_up_kernels());
+  return choose_launch();
 }
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
@@ -43,7 +51,8 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
     return invalid_argument("config_of_rank has %zu entries; the world has %d ranks", config_of_rank.size(),
                             world.n_ranks());
   for (size_t rank = 1; rank < config_of_rank.size(); ++rank)
-    SWITCHYARD_RETURN_IF_ERROR(check_same(config_of_rank[0], config_of_rank[rank], static_cast<int>(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_same(config_of_rank[0], 0, config_of_rank[rank], static_cast<int>(rank)));
   return create(world, config_of_rank.front());
 }
 
@@ -249,7 +258,19 @@ Status ExpertParallel::Impl::clear_buffers() {
     state(rank).failure = Status();
   }
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
-  return world.impl().transport().barrier(members);
+  SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(members));
+  watch_peers();
+  return Status();
+}
+
+void ExpertParallel::Impl::watch_peers() {
+  if (!is_one_of_many()) return;
+  std::vector<WatchedRank> watched;
+  for (const int rank : local_ranks())
+    watched.push_back({rank, &member(rank).device(), state(rank).memory.faults,
+                       state(rank).memory.at<uint64_t>(layout.poison)});
+  deaths.reset();  // no longer with the numbers of before
+  deaths = std::make_unique<PeerDeaths>(world.impl().transport(), members, std::move(watched));
 }
 
 Status ExpertParallelTestAccess::poison_receive_buffers(ExpertParallel& ep, uint8_t value) {

@@ -1,5 +1,8 @@
 // What happens after a step has failed: how the host finds out, and how all ranks are reset.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
@@ -35,6 +38,7 @@ Status ExpertParallel::Impl::check_fault(int rank) {
     const std::optional<FaultRecord> record = fault(reporter);
     if (!record) continue;
     const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
+                            : record->kind == FaultKind::kPeerEnded   ? StatusCode::kUnavailable
                             : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
                                                                       : StatusCode::kInvalidArgument;
     // The rank that the others waited for may never have launched: it was not stopped.
@@ -68,24 +72,46 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
   return Status(StatusCode::kResourceExhausted, describe(*skipped));
 }
 
+// A peer that ends may take this process's context on the GPU with it (under MPS). Its death is then known
+// within milliseconds, too.
+Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
+  constexpr int kMostPolls = 50;
+  for (int i = 0; i < kMostPolls && is_one_of_many(); ++i) {
+    for (const int dead : world.impl().transport().dead_ranks())
+      if (std::find(members.begin(), members.end(), dead) != members.end())
+        return Status(StatusCode::kUnavailable,
+                      "rank " + std::to_string(dead) +
+                          " has ended, and the context of this process on its device "
+                          "is lost: " +
+                          device_error.message());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return device_error;
+}
+
 Status ExpertParallel::synchronize(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->member(rank).synchronize());
+  if (const Status status = impl_->member(rank).synchronize(); !status.ok())
+    return impl_->name_dead_peer(status);
   return impl_->check_fault(rank);
 }
 
 Status ExpertParallel::synchronize() {
   Status first_error = impl_->world.synchronize();
-  if (!first_error.ok()) return first_error;
+  if (!first_error.ok()) return impl_->name_dead_peer(first_error);
   // Every rank is checked, so that none accepts another call after a broken step.
   for (const int rank : impl_->local_ranks())
     if (Status status = impl_->check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
   return first_error;
 }
 
-Status ExpertParallel::reset() {
-  SWITCHYARD_RETURN_IF_ERROR(impl_->world.synchronize());
-  return impl_->clear_buffers();
+Status ExpertParallel::reset() { return impl_->restart(impl_->members); }
+
+// Nobody clears a buffer while kernels of another rank may still write to it.
+Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
+  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
+  SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
+  return clear_buffers();
 }
 
 Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
@@ -108,13 +134,15 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
         "reset: %zu ranks need room for %llu rows each in %s; there is room for %llu; create anew",
         next_members.size(), static_cast<unsigned long long>(num_rows_needed), format_layout(config).name,
         static_cast<unsigned long long>(layout.row_capacity));
-  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
+  if (std::none_of(next_members.begin(), next_members.end(), [&](int rank) { return world.is_local(rank); }))
+    return invalid_argument("survivors has no rank of this process");
+  deaths.reset();
   // Other buffers have an entry for every expert of the model, whichever rank owns it.
   std::vector<std::unique_ptr<RankState>> states;
   for (const int survivor : survivors) states.push_back(std::move(ranks[static_cast<size_t>(survivor)]));
   ranks = std::move(states);
   members = std::move(next_members);
-  return clear_buffers();
+  return restart(members);
 }
 Status ExpertParallel::reset(const std::vector<int>& survivors) { return impl_->reset(survivors); }
 

@@ -9,6 +9,7 @@
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
 #include "local_wire.hpp"
+#include "peer_deaths.hpp"
 #include "peer_tables.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
@@ -53,6 +54,7 @@ struct ExpertParallel::Impl {
   std::vector<int> members;                       // the world's rank behind each of ours
   std::unique_ptr<SymmetricMemory> arenas;        // of all ranks that there were at the beginning
   std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
+  std::unique_ptr<PeerDeaths> deaths;             // before the memory that it writes to
   bool has_wire = false;                          // some ranks are far, or too many for a kernel's parameters
   std::unique_ptr<emulator::LocalWire> wire;      // host; null: there is none
   bool is_traced = false;
@@ -60,6 +62,8 @@ struct ExpertParallel::Impl {
   Impl(World& world_in, const ExpertParallelConfig& config_in);
 
   // Construction.
+  Status choose();
+  void watch_peers();
   Status look_up_kernels();
   Status look_up_own_kernels(Kernels& found) const;
   Status choose_launch();
@@ -84,6 +88,8 @@ struct ExpertParallel::Impl {
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   LaunchShape launch_shape() const;
   EpShape shape_of_rank(int rank) const;
+  // Whether the world has ranks in other processes.
+  bool is_one_of_many() const { return static_cast<int>(world.local_ranks().size()) < world.n_ranks(); }
   // The ranks of this process.
   std::vector<int> local_ranks() const;
   // The arena of a rank as this process reaches it.
@@ -130,7 +136,9 @@ struct ExpertParallel::Impl {
   std::optional<FaultRecord> fault(int rank) const;
   Status check_fault(int rank);
   Status take_skipped_step(int rank);
+  Status name_dead_peer(const Status& device_error) const;
   Status reset(const std::vector<int>& survivors);
+  Status restart(const std::vector<int>& next_members);
 };
 
 }  // namespace switchyard

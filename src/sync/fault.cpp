@@ -112,6 +112,9 @@ std::string describe(const FaultRecord& record) {
                     " rows, but expert_rows is null: they cannot be sent back",
                     to_string(record.phase), record.waiting_rank, record.seen);
       return text;
+    case FaultKind::kPeerEnded:
+      std::snprintf(text, sizeof(text), "rank %d has ended: its process is gone", record.late_rank);
+      return text;
   }
   return "unknown fault";
 }

@@ -65,6 +65,9 @@ class Device {
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
 
+  // Stores to memory that kernels which are running look at.
+  virtual Status store_while_running(uint64_t* memory, uint64_t value) = 0;
+
   // From now on launches on these streams, of this and other devices of the world, are recorded instead of
   // run. The first stream must be this device's.
   virtual Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) = 0;

@@ -1,0 +1,123 @@
+#include "agreement.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace switchyard {
+namespace {
+
+bool is_alone(const Transport& transport) { return transport.num_local_ranks() == transport.n_ranks(); }
+
+// FNV-1a: tells configurations apart whose values are too long to send.
+int64_t hash_of(const void* bytes, size_t size) {
+  uint64_t hash = 14695981039346656037u;
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ static_cast<const uint8_t*>(bytes)[i]) * 1099511628211u;
+  return static_cast<int64_t>(hash);
+}
+
+int64_t identity_of(const OwnFormat* format, int hidden) {
+  if (format == nullptr || format->layout == nullptr) return 0;
+  const FormatLayout layout = format->layout(hidden);
+  return hash_of(layout.name, std::strlen(layout.name)) ^ layout.encoded_bytes;
+}
+
+// A value of the configuration, by its name.
+struct ConfigField {
+  const char* name;
+  int64_t value;
+};
+
+std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
+  const std::vector<float>& scales = config.expert_input_scales;
+  return {{"n_experts", config.n_experts},
+          {"top_k", config.top_k},
+          {"hidden", config.hidden},
+          {"max_tokens_per_rank", config.max_tokens_per_rank},
+          {"n_sms", config.n_sms},
+          {"num_threads", config.num_threads},
+          {"timeout_ns", static_cast<int64_t>(config.timeout_ns)},
+          {"dependent_launch", config.dependent_launch},
+          {"protocol", static_cast<int64_t>(config.protocol)},
+          {"dispatch_format", static_cast<int64_t>(config.dispatch_format)},
+          {"combine_format", static_cast<int64_t>(config.combine_format)},
+          {"shared_expert", static_cast<int64_t>(config.shared_expert)},
+          {"routing", static_cast<int64_t>(config.routing)},
+          {"p2p_world_size", config.p2p_world_size},
+          {"allreduce_world_size", config.allreduce_world_size},
+          {"input_scale (as bits)", std::bit_cast<int32_t>(config.input_scale)},
+          {"capacity_factor (in millionths)", std::llround(config.capacity_factor * 1e6)},
+          {"own_format (as a hash)", identity_of(config.own_format, config.hidden)},
+          {"own_epilogue (0: none)", config.own_epilogue != nullptr},
+          {"expert_input_scales (as a hash)",
+           scales.empty() ? 0 : hash_of(scales.data(), scales.size() * sizeof(float))}};
+}
+
+Status check_fields(const std::vector<ConfigField>& mine, int my_rank, const std::vector<int64_t>& theirs,
+                    int rank) {
+  for (size_t i = 0; i < mine.size() && i < theirs.size(); ++i)
+    if (mine[i].value != theirs[i])
+      return invalid_argument(
+          "rank %d has another configuration than rank %d: %s is %lld there and %lld here", rank, my_rank,
+          mine[i].name, static_cast<long long>(theirs[i]), static_cast<long long>(mine[i].value));
+  if (mine.size() == theirs.size()) return Status();
+  return invalid_argument("rank %d has another configuration than rank %d: %zu fields there and %zu here",
+                          rank, my_rank, theirs.size(), mine.size());
+}
+
+Bytes to_bytes(const std::vector<ConfigField>& fields) {
+  Bytes bytes(fields.size() * sizeof(int64_t));
+  for (size_t i = 0; i < fields.size(); ++i)
+    std::memcpy(&bytes[i * sizeof(int64_t)], &fields[i].value, sizeof(int64_t));
+  return bytes;
+}
+
+}  // namespace
+
+Status check_same(const ExpertParallelConfig& mine, int my_rank, const ExpertParallelConfig& theirs,
+                  int rank) {
+  if (mine.own_format != theirs.own_format || mine.own_epilogue != theirs.own_epilogue)
+    return invalid_argument("rank %d has another configuration than rank %d: %s differs", rank, my_rank,
+                            mine.own_format != theirs.own_format ? "own_format" : "own_epilogue");
+  std::vector<int64_t> values;
+  for (const ConfigField& field : fields_of(theirs)) values.push_back(field.value);
+  return check_fields(fields_of(mine), my_rank, values, rank);
+}
+
+Status agree_on(Transport& transport, std::span<const int> members, const ExpertParallelConfig& config) {
+  if (is_alone(transport)) return Status();
+  const std::vector<ConfigField> mine = fields_of(config);
+  const Result<std::vector<Bytes>> all = transport.all_gather(members, to_bytes(mine));
+  if (!all.ok()) return all.status();
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Bytes& bytes = all.value()[i];
+    std::vector<int64_t> theirs(bytes.size() / sizeof(int64_t));
+    std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(int64_t));
+    SWITCHYARD_RETURN_IF_ERROR(check_fields(mine, transport.first_local_rank(), theirs, members[i]));
+  }
+  return Status();
+}
+
+Status agree_that(Transport& transport, std::span<const int> members, const Status& mine) {
+  if (is_alone(transport)) return mine;
+  const std::string& text = mine.message();
+  Bytes message(mine.ok() ? 0 : 1 + text.size());
+  if (!mine.ok()) {
+    message[0] = static_cast<std::byte>(mine.code());
+    std::memcpy(message.data() + 1, text.data(), text.size());
+  }
+  const Result<std::vector<Bytes>> all = transport.all_gather(members, message);
+  if (!mine.ok()) return mine;
+  if (!all.ok()) return all.status();
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Bytes& theirs = all.value()[i];
+    if (theirs.empty()) continue;
+    return Status(static_cast<StatusCode>(theirs[0]),
+                  "rank " + std::to_string(members[i]) + ": " +
+                      std::string(reinterpret_cast<const char*>(theirs.data() + 1), theirs.size() - 1));
+  }
+  return Status();
+}
+
+}  // namespace switchyard
