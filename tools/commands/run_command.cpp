@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 #include "commands.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
+#include "merged_report.hpp"
 #include "options.hpp"
+#include "rank_processes.hpp"
 #include "report/progress.hpp"
 #include "report/trace_file.hpp"
 #include "workload/host_memory.hpp"
@@ -17,6 +20,9 @@ namespace {
 
 struct RunOptions {
   std::string target = "auto";
+  std::string transport = "local";
+  std::string rendezvous;  // where the processes of the ranks meet
+  int rank = -1;           // of this process; -1: it has all of them
   int tokens = 64;
   int n_sms = 0;
   Protocol protocol = Protocol::kAutomatic;
@@ -38,6 +44,7 @@ struct RunOptions {
   bool tokens_given = false;
   bool top_k_given = false;
 
+  bool starts_processes() const { return transport == "process" && rank < 0; }
   // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }
 };
@@ -82,6 +89,15 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
   return invalid_argument("%s: the phase in %s must be one of %s", flag, text.c_str(), all.c_str());
+}
+
+Status check_transport(const RunOptions& options) {
+  if ((options.rank >= 0) != !options.rendezvous.empty())
+    return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
+  if (options.rank >= options.workload.n_ranks)
+    return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.workload.n_ranks);
+  // The processes of the ranks look for a GPU themselves.
+  return options.starts_processes() ? Status() : check_target_option(options.target);
 }
 
 // Checks the options beyond the range of each, and fills in what follows from them.
@@ -139,7 +155,7 @@ Status finish_options(RunOptions& options) {
     if (error)
       return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
   }
-  return check_target_option(options.target);
+  return check_transport(options);
 }
 
 // The events kept of each block, and of the host's phases: the first ones.
@@ -189,7 +205,11 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   Progress progress(1 + options.steps * 2);  // each is run and verified
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
   Result<std::unique_ptr<World>> world =
-      World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks});
+      options.rank < 0 ? World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks})
+                       : World::join({.target = target_choice(options.target),
+                                      .rank = options.rank,
+                                      .n_ranks = workload.n_ranks,
+                                      .rendezvous = options.rendezvous});
   if (!world.ok()) return world.status();
   Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
       *world.value(), workload,
@@ -211,7 +231,7 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   const reference::MlpExperts experts = make_experts(workload);
   SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device_name();
+  report.device = world.value()->rank(world.value()->local_ranks().front()).device_name();
   report.n_sms = layer.ep().n_sms();
   report.protocol = layer.ep().config().protocol;
   report.protocol_reason = layer.ep().protocol_reason();
@@ -230,6 +250,9 @@ void print_table(const RunOptions& options, const RunReport& report) {
               workload.n_ranks == 1 ? "" : "s");
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
+  if (options.transport == "process" || options.rank >= 0)
+    std::printf("  transport process: %s\n", options.rank < 0 ? "a process for every rank, started here"
+                                                              : "this is the process of one rank");
   std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
               workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
@@ -237,7 +260,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
               options.routing.c_str(), options.skips_all_to_all ? ", no all-to-all" : "");
   std::printf("  rank   tokens   expert rows\n");
   const uint64_t most = *std::max_element(report.rows_per_rank.begin(), report.rows_per_rank.end());
-  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+  for (const int rank : report.ranks) {
     const uint64_t rows = report.rows_per_rank[rank];
     const size_t bar = most == 0 ? 0 : static_cast<size_t>((rows * 30 + most - 1) / most);
     std::printf("  %4d  %7d  %12llu  %s\n", rank, workload.tokens_per_rank[rank],
@@ -293,15 +316,52 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("steps", options.steps)
       .add("seed", workload.seed);
   if (options.combine_format != CombineFormat::kBF16)
-    json.add("combine_error", report.combine_error).add("combine_error_rms", report.relative_combine_error());
+    json.add("combine_error", report.combine_error)
+        .add("combine_error_rms", report.relative_combine_error())
+        .add("squared_combine_error", report.squared_combine_error)
+        .add("squared_output", report.squared_output);
   if (!report.verified) json.add("first_difference", report.first_difference);
   return json.to_text();
+}
+
+// Each rank has a process, which is this command with its rank.
+Result<ExitCode> run_in_processes(const RunOptions& options, RunReport& report) {
+  std::vector<std::string> arguments = own_arguments_without({"--transport", "--json", "--trace"});
+  arguments.insert(arguments.end(), {"--json", "-"});
+  const Result<std::vector<RankOutcome>> outcomes = run_rank_processes(options.workload.n_ranks, arguments);
+  if (!outcomes.ok()) return outcomes.status();
+  ExitCode code = kVerified;
+  const std::string& first_errors = outcomes.value().front().errors;
+  const bool all_say_the_same =
+      std::all_of(outcomes.value().begin(), outcomes.value().end(),
+                  [&](const RankOutcome& outcome) { return outcome.errors == first_errors; });
+  if (all_say_the_same) std::fputs(first_errors.c_str(), stderr);
+  for (int rank = 0; rank < options.workload.n_ranks; ++rank) {
+    const RankOutcome& outcome = outcomes.value()[static_cast<size_t>(rank)];
+    std::istringstream lines(all_say_the_same ? "" : outcome.errors);
+    for (std::string line; std::getline(lines, line);)
+      std::fprintf(stderr, "rank %d: %s\n", rank, line.c_str());
+    if (outcome.signal != 0) {
+      std::fprintf(stderr, "rank %d: ended by signal %d\n", rank, outcome.signal);
+      code = std::max(code, kFault);
+    } else if (outcome.exit_code > kNotVerified) {
+      code = std::max(code, static_cast<ExitCode>(outcome.exit_code));
+    } else {
+      SWITCHYARD_RETURN_IF_ERROR(merge_report(rank, outcome.output, report));
+    }
+  }
+  return code;
 }
 
 Result<ExitCode> run_and_report(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
   RunReport report;
-  SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, report)));
+  if (options.starts_processes()) {
+    const Result<ExitCode> code = run_in_processes(options, report);
+    if (!code.ok() || (code.value() != kVerified && code.value() != kNotVerified)) return code;
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, report)));
+  }
   if (options.prints_text()) print_table(options, report);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
   return report.verified ? kVerified : kNotVerified;
@@ -315,6 +375,15 @@ void add_run_command(CommandLine& line) {
   Workload& workload = options->workload;
   add_target_option(command, options->target);
   command.add_number("--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
+  command.add_name("--transport", options->transport, {"local", "process"},
+                   "All ranks in this process, or a process started for each");
+  command
+      .add_text("--rendezvous", options->rendezvous,
+                "Join the processes of the other ranks at unix:/path, unix:@name or tcp:HOST:PORT, which\n"
+                "rank 0 listens at; tcp needs a token of 32 hex digits in SWITCHYARD_TOKEN")
+      .show_type("ADDRESS");
+  command.add_number("--rank", options->rank, 0, kMaxRanks - 1, "The rank of this process, with --rendezvous")
+      .hide_default();
   const Option tokens =
       command.add_number("--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
   const Option tokens_per_rank = command

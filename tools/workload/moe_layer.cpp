@@ -1,6 +1,7 @@
 #include "moe_layer.hpp"
 
 #include <algorithm>
+#include <csignal>
 
 #include "buffers.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
@@ -41,7 +42,7 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
   auto ep = ExpertParallel::create(world, config);
   if (!ep.ok()) return ep.status();
   layer->ep_ = std::move(ep).value();
-  const Result<RowBuffers> rows = layer->ep_->row_buffers(0);
+  const Result<RowBuffers> rows = layer->ep_->row_buffers(world.local_ranks().front());
   if (!rows.ok()) return rows.status();
   layer->max_rows_ = rows.value().max_rows;
   return layer;
@@ -52,7 +53,7 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
   const int num_local = ep_->n_local_experts();
   ranks_.resize(static_cast<size_t>(world_.n_ranks()));
-  for (int r = 0; r < world_.n_ranks(); ++r) {
+  for (const int r : world_.local_ranks()) {
     const Rank& rank = world_.rank(r);
     RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
     const uint64_t num_tokens = static_cast<uint64_t>(workload_.tokens_per_rank[r]);
@@ -122,7 +123,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
   if (has_router(workload_)) {
     const std::vector<std::vector<float>> logits = make_logits(workload_, step_idx);
     for (int rank = 0; rank < world_.n_ranks(); ++rank) {
-      SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
+      if (world_.is_local(rank)) SWITCHYARD_RETURN_IF_ERROR(ranks_[rank].logits.upload(logits[rank]));
       reference::Routing routing =
           reference::topk_softmax(logits[rank], step.num_tokens(rank), workload_.n_experts, workload_.top_k);
       step.topk_ids[rank] = std::move(routing.topk_ids);
@@ -130,7 +131,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     }
   }
   apply_padding(workload_, step_idx, step);
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) {
+  for (const int rank : world_.local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
@@ -170,7 +171,9 @@ Status MoeLayer::stamp(int r) {
 Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(int rank)>& launch) {
   if (faults_.kill.phase == phase) killed_ = true;
   phases_.push_back({phase, {}});
-  for (int r = 0; r < world_.n_ranks(); ++r) {
+  for (const int r : world_.local_ranks()) {
+    if (!is_alive(r) && static_cast<int>(world_.local_ranks().size()) < world_.n_ranks())
+      std::raise(SIGKILL);  // the rank's own process
     if (!is_alive(r)) continue;
     Rank& rank = world_.rank(r);
     const DeviceScope active = rank.device().activate();
@@ -182,20 +185,20 @@ Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(in
   }
   // Stamps come behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a
   // queue.
-  for (int r = 0; r < world_.n_ranks(); ++r)
+  for (const int r : world_.local_ranks())
     if (is_alive(r)) SWITCHYARD_RETURN_IF_ERROR(stamp(r));
   return Status();
 }
 
 // Called after the step has ended, with or without a fault.
 Status MoeLayer::take_times() {
-  for (const RankBuffers& buffers : ranks_) {
-    const Result<std::vector<uint64_t>> stamps = buffers.stamps.download();
+  for (TimedPhase& phase : phases_) phase.of_rank.assign(ranks_.size(), {});
+  for (const int rank : world_.local_ranks()) {
+    const Result<std::vector<uint64_t>> stamps = ranks_[static_cast<size_t>(rank)].stamps.download();
     if (!stamps.ok()) return stamps.status();
     for (size_t i = 0; i < phases_.size(); ++i) {
       const uint64_t begin_ns = stamps.value()[i], end_ns = stamps.value()[i + 1];
-      phases_[i].of_rank.push_back(end_ns == 0 ? TimedPhase::Interval{}
-                                               : TimedPhase::Interval{begin_ns, end_ns});
+      if (end_ns != 0) phases_[i].of_rank[static_cast<size_t>(rank)] = {begin_ns, end_ns};
     }
   }
   return Status();
@@ -334,7 +337,7 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
 }
 
 Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
-  for (int rank = 0; rank < world_.n_ranks(); ++rank) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
+  for (const int rank : world_.local_ranks()) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
   if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));
   SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(step, mode));
   SWITCHYARD_RETURN_IF_ERROR(enqueue_experts());

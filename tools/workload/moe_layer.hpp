@@ -54,6 +54,8 @@ class MoeLayer {
 
   // False for the rank that FaultPlan::kill has killed: it has no results.
   bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }
+  // The ranks of this process.
+  std::vector<int> local_ranks() const { return world_.local_ranks(); }
 
   // The phases of the last step, in order; if it failed, up to the phase in which it did.
   const std::vector<TimedPhase>& phases() const { return phases_; }

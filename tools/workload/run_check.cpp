@@ -131,7 +131,8 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
     report.verified = false;
     report.first_difference = label + difference;
   };
-  for (int rank = 0; rank < step.n_ranks; ++rank) {
+  report.ranks = layer.local_ranks();
+  for (const int rank : report.ranks) {
     if (!layer.is_alive(rank)) {
       note("rank " + std::to_string(rank) + " was killed");
       continue;
@@ -153,7 +154,7 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
 
 Status dump_step(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
                  const reference::MlpExperts& experts) {
-  for (int rank = 0; rank < step.n_ranks; ++rank) {
+  for (const int rank : layer.local_ranks()) {
     const std::string folder = directory + "/rank_" + std::to_string(rank) + "/";
     std::error_code error;
     std::filesystem::create_directories(folder, error);

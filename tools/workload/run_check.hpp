@@ -21,6 +21,7 @@ struct RunReport {
   double relative_combine_error() const {
     return squared_output == 0 ? 0 : std::sqrt(squared_combine_error / squared_output);
   }
+  std::vector<int> ranks;               // those that were checked: of this process
   std::vector<uint64_t> rows_per_rank;  // without those that only align a group
   uint64_t bytes_moved = 0;             // between ranks, in one step
   std::vector<TimedPhase> phases;

@@ -1,0 +1,54 @@
+#include "merged_report.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace switchyard::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void merge(int rank, const Json& json, RunReport& report) {
+  const auto at = static_cast<size_t>(rank);
+  const auto rows = json.at("rows_per_rank").get<std::vector<uint64_t>>();
+  report.rows_per_rank.resize(rows.size());
+  report.rows_per_rank.at(at) = rows.at(at);
+  report.ranks.push_back(rank);
+  report.max_abs_error = std::max(report.max_abs_error, json.at("max_abs_error").get<double>());
+  report.bytes_moved = json.at("bytes_moved").get<uint64_t>();
+  if (json.contains("combine_error")) {
+    report.combine_error = std::max(report.combine_error, json.at("combine_error").get<double>());
+    report.squared_combine_error += json.at("squared_combine_error").get<double>();
+    report.squared_output += json.at("squared_output").get<double>();
+  }
+  size_t i = 0;
+  for (const auto& [name, microseconds] : json.at("phases").items()) {
+    if (i == report.phases.size()) report.phases.push_back({name, {}});
+    const auto nanoseconds = static_cast<uint64_t>(microseconds.get<double>() * 1e3);
+    report.phases[i++].of_rank.push_back({0, nanoseconds});
+  }
+  report.device = json.at("device").get<std::string>();
+  report.target =
+      json.at("target").get<std::string>() == to_string(Target::kCuda) ? Target::kCuda : Target::kHost;
+  report.n_sms = json.at("n_sms").get<int>();
+  report.protocol = json.at("protocol").get<std::string>() == to_string(Protocol::kDirect)
+                        ? Protocol::kDirect
+                        : Protocol::kSlotted;
+  report.protocol_reason = json.at("protocol_reason").get<std::string>();
+  if (json.at("verified").get<bool>() || !report.verified) return;
+  report.verified = false;
+  report.first_difference = json.at("first_difference").get<std::string>();
+}
+
+}  // namespace
+
+Status merge_report(int rank, const std::string& json, RunReport& report) {
+  try {
+    merge(rank, Json::parse(json), report);
+  } catch (const std::exception& error) {
+    return internal_error("the report of rank %d cannot be read: %s", rank, error.what());
+  }
+  return Status();
+}
+
+}  // namespace switchyard::tools

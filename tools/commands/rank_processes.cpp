@@ -1,0 +1,161 @@
+#include "rank_processes.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace switchyard::tools {
+namespace {
+
+// A name that nobody else has, in no file system.
+Result<std::string> random_address() {
+  std::array<unsigned char, 16> bytes;
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return unavailable("--transport process: no random numbers: %s", std::strerror(errno));
+  std::string address = "unix:@switchyard-";
+  for (const unsigned char byte : bytes) {
+    address += "0123456789abcdef"[byte >> 4];
+    address += "0123456789abcdef"[byte & 15];
+  }
+  return address;
+}
+
+// A process, and the pipes that it writes to.
+struct RankProcess {
+  pid_t pid = -1;
+  int pipes[2] = {-1, -1};  // stdout, stderr
+  RankOutcome outcome;
+};
+
+[[noreturn]] void become(const std::vector<std::string>& arguments, pid_t parent, int output, int errors) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // it has ended before the line above
+  dup2(output, STDOUT_FILENO);
+  dup2(errors, STDERR_FILENO);
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv("/proc/self/exe", argv.data());
+  _exit(127);
+}
+
+Status start(const std::vector<std::string>& arguments, RankProcess& process) {
+  int output[2], errors[2];
+  if (pipe2(output, O_CLOEXEC) != 0)
+    return unavailable("--transport process: cannot make a pipe: %s", std::strerror(errno));
+  if (pipe2(errors, O_CLOEXEC) != 0) {
+    const int error = errno;
+    for (const int end : output) close(end);
+    return unavailable("--transport process: cannot make a pipe: %s", std::strerror(error));
+  }
+  const pid_t parent = getpid();
+  process.pid = fork();
+  if (process.pid == 0) become(arguments, parent, output[1], errors[1]);
+  const int error = errno;
+  close(output[1]);
+  close(errors[1]);
+  process.pipes[0] = output[0];
+  process.pipes[1] = errors[0];
+  if (process.pid < 0)
+    return unavailable("--transport process: cannot start a process: %s", std::strerror(error));
+  return Status();
+}
+
+// Reads what all processes write until they have closed both pipes.
+void collect_output(std::vector<RankProcess>& processes) {
+  for (;;) {
+    std::vector<pollfd> polled;
+    std::vector<std::pair<RankProcess*, int>> owner;
+    for (RankProcess& process : processes)
+      for (const int i : {0, 1})
+        if (process.pipes[i] >= 0) {
+          polled.push_back({process.pipes[i], POLLIN, 0});
+          owner.emplace_back(&process, i);
+        }
+    if (polled.empty()) return;
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    for (size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) continue;
+      auto [process, pipe] = owner[i];
+      char buffer[4096];
+      const ssize_t count = read(polled[i].fd, buffer, sizeof(buffer));
+      if (count > 0) {
+        (pipe == 0 ? process->outcome.output : process->outcome.errors)
+            .append(buffer, static_cast<size_t>(count));
+      } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+        close(process->pipes[pipe]);
+        process->pipes[pipe] = -1;
+      }
+    }
+  }
+}
+
+void reap(RankProcess& process) {
+  int status = 0;
+  while (waitpid(process.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  process.outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  process.outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+}  // namespace
+
+Result<std::vector<RankOutcome>> run_rank_processes(int n_ranks, const std::vector<std::string>& arguments) {
+  const Result<std::string> address = random_address();
+  if (!address.ok()) return address.status();
+  std::vector<RankProcess> processes(static_cast<size_t>(n_ranks));
+  Status status;
+  for (int rank = 0; rank < n_ranks && status.ok(); ++rank) {
+    std::vector<std::string> own = arguments;
+    own.insert(own.end(), {"--rendezvous", address.value(), "--rank", std::to_string(rank)});
+    status = start(own, processes[static_cast<size_t>(rank)]);
+  }
+  if (!status.ok())
+    for (const RankProcess& process : processes)
+      if (process.pid > 0) kill(process.pid, SIGKILL);
+  collect_output(processes);
+  std::vector<RankOutcome> outcomes;
+  for (RankProcess& process : processes) {
+    if (process.pid > 0) reap(process);
+    outcomes.push_back(std::move(process.outcome));
+  }
+  if (!status.ok()) return status;
+  return outcomes;
+}
+
+std::vector<std::string> own_arguments_without(const std::vector<std::string>& options) {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> arguments;
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t end = std::min(all.find('\0', begin), all.size());
+    arguments.push_back(all.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  for (const std::string& option : options) {
+    for (auto i = arguments.begin(); i != arguments.end();) {
+      if (i->rfind(option + "=", 0) == 0) {
+        i = arguments.erase(i);
+      } else if (*i == option) {
+        i = arguments.erase(i);
+        if (i != arguments.end() && (i->rfind("--", 0) != 0)) i = arguments.erase(i);
+      } else {
+        ++i;
+      }
+    }
+  }
+  return arguments;
+}
+
+}  // namespace switchyard::tools
