@@ -63,8 +63,13 @@ std::vector<bf16> scaling_expert(const void*, const reference::Step& step, int r
   return row;
 }
 
-EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(shape), options_(options) {
-  world_ = must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host}));
+EpHarness::EpHarness(const Shape& shape, const RunOptions& options)
+    : EpHarness(
+          must(World::create({.target = options.target, .n_ranks = shape.n_ranks, .host = options.host})),
+          shape, options) {}
+
+EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const RunOptions& options)
+    : shape_(shape), options_(options), world_(std::move(world)) {
   const int max_tokens = shape.max_tokens_per_rank != 0
                              ? shape.max_tokens_per_rank
                              : *std::max_element(shape.tokens_per_rank.begin(), shape.tokens_per_rank.end());
@@ -75,7 +80,7 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
                 .max_tokens_per_rank = max_tokens,
                 .n_sms = options.n_sms,
                 .num_threads = options.num_threads,
-                .timeout_ns = 120'000'000'000,  // sanitizers make the emulator slow
+                .timeout_ns = options.timeout_ns,
                 .dependent_launch = options.dependent_launch,
                 .protocol = options.protocol,
                 .capacity_factor = options.capacity_factor,
@@ -90,38 +95,40 @@ EpHarness::EpHarness(const Shape& shape, const RunOptions& options) : shape_(sha
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
   const size_t top_k = static_cast<size_t>(shape.top_k);
-  for (int rank = 0; rank < shape.n_ranks; ++rank) {
+  ranks_.resize(static_cast<size_t>(shape.n_ranks));
+  for (const int rank : world_->local_ranks()) {
     Rank& owner = world_->rank(rank);
     const RowBuffers rows = must(ep_->row_buffers(rank));
     const size_t max_rows = rows.max_rows;
     const TokenFormatInfo format = info_of(options.format);
-    ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                      .rows = owner.view(rows.rows, rows.rows == nullptr ? 0 : max_rows * hidden),
-                      .expert_rows = owner.view(rows.expert_outputs,
-                                                rows.expert_outputs == nullptr ? 0 : max_rows * hidden),
-                      .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
-                      .encoded_rows = owner.view(reinterpret_cast<uint8_t*>(rows.encoded_rows),
-                                                 max_rows * format.row_bytes(shape.hidden)),
-                      .scales = owner.view(reinterpret_cast<uint8_t*>(rows.scales),
-                                           format.scale_tensor_bytes(rows.max_rows, shape.hidden).value()),
-                      .encoded_outputs = owner.view(
-                          reinterpret_cast<uint8_t*>(rows.encoded_outputs),
-                          rows.encoded_outputs == nullptr ? 0 : max_rows * ep_->combine_message_bytes()),
-                      .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
-                      .src_info = owner.view(rows.src_info, 2 * max_rows),
-                      .expert_ids = must(owner.allocate<int32_t>(num_groups)),
-                      .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                      .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
-                      .scale_row_offsets = format.placement == ScalePlacement::kTiled
-                                               ? must(owner.allocate<uint32_t>(num_groups))
-                                               : owner.view<uint32_t>(nullptr, 0),
-                      .group_input_scales = must(owner.allocate<float>(num_groups))});
+    ranks_[static_cast<size_t>(rank)] = {
+        .tokens = must(owner.allocate<bf16>(tokens * hidden)),
+        .rows = owner.view(rows.rows, rows.rows == nullptr ? 0 : max_rows * hidden),
+        .expert_rows =
+            owner.view(rows.expert_outputs, rows.expert_outputs == nullptr ? 0 : max_rows * hidden),
+        .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
+        .encoded_rows = owner.view(reinterpret_cast<uint8_t*>(rows.encoded_rows),
+                                   max_rows * format.row_bytes(shape.hidden)),
+        .scales = owner.view(reinterpret_cast<uint8_t*>(rows.scales),
+                             format.scale_tensor_bytes(rows.max_rows, shape.hidden).value()),
+        .encoded_outputs =
+            owner.view(reinterpret_cast<uint8_t*>(rows.encoded_outputs),
+                       rows.encoded_outputs == nullptr ? 0 : max_rows * ep_->combine_message_bytes()),
+        .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
+        .src_info = owner.view(rows.src_info, 2 * max_rows),
+        .expert_ids = must(owner.allocate<int32_t>(num_groups)),
+        .topk_weights = must(owner.allocate<float>(tokens * top_k)),
+        .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
+        .scale_row_offsets = format.placement == ScalePlacement::kTiled
+                                 ? must(owner.allocate<uint32_t>(num_groups))
+                                 : owner.view<uint32_t>(nullptr, 0),
+        .group_input_scales = must(owner.allocate<float>(num_groups))};
   }
 }
 
 // Outputs are poisoned, so that what is not written shows.
 void EpHarness::upload(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
     ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
     ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
@@ -203,12 +210,12 @@ Status EpHarness::launch_combine(int rank, const CombineInput& input, const Comb
 
 // Phase by phase: ranks that share a queue to a GPU must not find one rank's wait in front of another's send.
 Status EpHarness::run_dispatch(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+  for (const int rank : world_->local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(options_.mode == StepMode::kFused
                                    ? ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank))
                                    : ep_->dispatch_async(rank, dispatch_input(step, rank)));
   if (options_.mode == StepMode::kSplit)
-    for (int rank = 0; rank < shape_.n_ranks; ++rank)
+    for (const int rank : world_->local_ranks())
       SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
   return ep_->synchronize();
 }
@@ -222,13 +229,13 @@ Status EpHarness::dispatch_some(const reference::Step& step, const std::vector<i
 
 Status EpHarness::enqueue_dispatch(const reference::Step& step) {
   upload(step);
-  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+  for (const int rank : world_->local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank)));
   return Status();
 }
 
 Status EpHarness::enqueue_combine(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
     SWITCHYARD_RETURN_IF_ERROR(ep_->combine(rank, {buffers.rows.data(), buffers.src_info.data()},
                                             {buffers.topk_ids.data(),
@@ -241,10 +248,10 @@ Status EpHarness::enqueue_combine(const reference::Step& step) {
 
 Status EpHarness::dispatch_in_two(const reference::Step& step) {
   upload(step);
-  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+  for (const int rank : world_->local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_async(rank, dispatch_input(step, rank)));
   const Status status = ep_->synchronize();
-  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+  for (const int rank : world_->local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
   SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step));
   const Status rest = ep_->synchronize();
@@ -254,7 +261,7 @@ Status EpHarness::dispatch_in_two(const reference::Step& step) {
 Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
   upload(step);
   for (int i = 0; i < num_steps; ++i)
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    for (const int rank : world_->local_ranks()) {
       RankBuffers& buffers = ranks_[rank];
       SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
       SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
@@ -268,7 +275,7 @@ Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
 }
 
 Status EpHarness::run_combine(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
     const CombineInput input{buffers.encoded_outputs.size() > 0
                                  ? static_cast<const void*>(buffers.encoded_outputs.data())
@@ -323,7 +330,7 @@ void EpHarness::run_and_check(const reference::Step& step) { ASSERT_EQ(run_and_c
 
 // Checks what dispatch left and lets the experts work on it: every row by its own rule.
 std::string EpHarness::compare_dispatch(const reference::Step& step) {
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     const reference::DispatchResult result = download_dispatch(rank);
     if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
       return difference;
@@ -373,7 +380,7 @@ std::string EpHarness::run_and_compare(const reference::Step& step) {
   if (const std::string difference = dispatch_and_compare(step); !difference.empty()) return difference;
   if (const Status combined = run_combine(step); !combined.ok()) return combined.to_string();
   last_output_.clear();
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     const bool weighted = options_.reduction == CombineReduction::kWeighted;
     const std::vector<bf16> expected =
         weighted ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
@@ -390,7 +397,8 @@ std::string EpHarness::run_with_early_experts(const reference::Step& step,
   upload(step);
   Status status;
   const auto for_each_rank = [&](const auto& call) {
-    for (int rank = 0; rank < shape_.n_ranks && status.ok(); ++rank) status = call(rank);
+    for (const int rank : world_->local_ranks())
+      if (status.ok()) status = call(rank);
   };
   for_each_rank([&](int rank) { return ep_->dispatch_async(rank, dispatch_input(step, rank)); });
   for_each_rank(launch_experts);
@@ -405,7 +413,7 @@ std::string EpHarness::run_with_early_experts(const reference::Step& step,
   });
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
-  for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (const int rank : world_->local_ranks()) {
     const std::vector<bf16> expected =
         reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
     if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
@@ -421,22 +429,26 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
     Buffer<int32_t> topk_ids;
     Buffer<float> topk_weights;
   };
-  for (int rank = 0; rank < shape_.n_ranks; ++rank)
+  for (const int rank : world_->local_ranks())
     if (const Status status = ranks_[rank].group_input_scales.upload(steps.front().group_input_scales(rank));
         !status.ok())
       return status.to_string();
   std::vector<std::vector<StepBuffers>> buffers(steps.size());  // [step][rank]
-  for (size_t i = 0; i < steps.size(); ++i)
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    buffers[i].resize(static_cast<size_t>(shape_.n_ranks));
+    for (const int rank : world_->local_ranks()) {
       Rank& owner = world_->rank(rank);
-      buffers[i].push_back({.tokens = must(owner.upload(steps[i].tokens[rank])),
-                            .output = must(owner.allocate<bf16>(steps[i].tokens[rank].size())),
-                            .topk_ids = must(owner.upload(steps[i].topk_ids[rank])),
-                            .topk_weights = must(owner.upload(steps[i].topk_weights[rank]))});
+      buffers[i][static_cast<size_t>(rank)] = {
+          .tokens = must(owner.upload(steps[i].tokens[rank])),
+          .output = must(owner.allocate<bf16>(steps[i].tokens[rank].size())),
+          .topk_ids = must(owner.upload(steps[i].topk_ids[rank])),
+          .topk_weights = must(owner.upload(steps[i].topk_weights[rank]))};
     }
+  }
   Status status;
   for (size_t i = 0; i < steps.size(); ++i)
-    for (int rank = 0; rank < shape_.n_ranks && status.ok(); ++rank) {
+    for (const int rank : world_->local_ranks()) {
+      if (!status.ok()) break;
       const StepBuffers& step = buffers[i][rank];
       const int num_tokens = steps[i].num_tokens(rank);
       status = launch_dispatch(rank, {step.tokens.data(), step.topk_ids.data(), num_tokens});
@@ -453,7 +465,7 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
   for (size_t i = 0; i < steps.size(); ++i)
-    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+    for (const int rank : world_->local_ranks()) {
       const std::vector<bf16> expected =
           reference::combine_weighted(steps[i], rank, &reference::identity_expert, nullptr);
       if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output);

@@ -50,6 +50,7 @@ struct RunOptions {
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
   int p2p_world_size = 0;
+  uint64_t timeout_ns = 120'000'000'000;  // sanitizers make the emulator slow
 };
 
 // Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.
@@ -59,6 +60,8 @@ reference::Step as_run(reference::Step step, const RunOptions& options);
 class EpHarness {
  public:
   EpHarness(const Shape& shape, const RunOptions& options);
+  // Drives the ranks that this process has of a world.
+  EpHarness(std::unique_ptr<World> world, const Shape& shape, const RunOptions& options);
 
   // Runs one step on all ranks and checks row_offsets, expert_ids, src_info, rows and output bit for bit.
   void run_and_check(const reference::Step& step);

@@ -138,7 +138,7 @@ struct FarCounts {
     target::sync_block();
     settle_block(params.peers.wire);
     for_each_far_rank([&](int rank) {
-      // release MM-26: hands the rank this rank's counts, and says that this rank has finished the previous
+      // release MM-28: hands the rank this rank's counts, and says that this rank has finished the previous
       // step; pairs with the acquire in await() over there
       target::wire_signal(params.peers.wire, rank, params.wire.counts_ready + params.my_rank,
                           StepCell{step, 0}.pack());
@@ -149,7 +149,7 @@ struct FarCounts {
   SWITCHYARD_DEVICE bool await(int src_rank, int cell_idx, CountCell& cell) const {
     const AwaitedStep<StepCell> signal{params.wait_context, params.wire.counts_ready + src_rank};
     StepCell ready{};
-    // acquire MM-26: the rank's counts; pairs with the signal in its send()
+    // acquire MM-28: the rank's counts; pairs with the signal in its send()
     const bool arrived = signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, ready);
     if (arrived)
       cell = CountCell::unpack(target::ld(table.cell(params.count_tables.mine, src_rank, cell_idx)));

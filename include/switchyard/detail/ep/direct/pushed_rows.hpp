@@ -31,7 +31,7 @@ struct PushedRows {
     target::sync_block();
     settle_block(params.peers.wire);
     if (target::thread_idx() == 0) {
-      // acq_rel MM-27: collects what all blocks have settled before the last one signals; pairs with itself
+      // acq_rel MM-29: collects what all blocks have settled before the last one signals; pairs with itself
       // in the other blocks
       shared.is_last_block =
           target::atomic_add_acq_rel_device(counters.blocks_done(), 1) == target::num_blocks() - 1;

@@ -1,0 +1,215 @@
+// Steps of ranks that are processes of their own: the same results as in one process; a rank that dies or
+// stops is named by all others, which then go on without it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "ep/ep_harness.hpp"
+#include "processes.hpp"
+#include "sweep.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::as_run;
+using testing_support::EpHarness;
+using testing_support::make_step;
+using testing_support::must;
+using testing_support::Processes;
+using testing_support::RunOptions;
+using testing_support::Shape;
+using testing_support::StepMode;
+
+std::string unique_address() {
+  static int count = 0;
+  return "unix:@switchyard-test-s-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+}
+
+std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
+  JoinOptions options;
+  options.target = TargetChoice::kHost;
+  options.rank = rank;
+  options.n_ranks = n_ranks;
+  options.host.num_workers = 1;
+  options.rendezvous = address;
+  return must(World::join(options));
+}
+
+// Every rank is a process; each runs `num_steps` steps and checks its part of the results.
+void check_in_processes(const Shape& shape, const RunOptions& run, int num_steps = 2) {
+  const std::string address = unique_address();
+  Processes processes;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
+      for (int i = 0; i < num_steps; ++i) {
+        const std::string difference =
+            harness.run_and_compare(as_run(make_step(shape, 100 + static_cast<uint64_t>(i)), run));
+        if (!difference.empty()) return difference;
+      }
+      return "";
+    });
+  for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
+}
+
+using Variant = std::tuple<StepMode, Protocol>;
+class ProcessSteps : public ::testing::TestWithParam<Variant> {
+ protected:
+  static RunOptions options() {
+    const auto [mode, protocol] = GetParam();
+    return {.mode = mode, .protocol = protocol, .timeout_ns = 20'000'000'000};
+  }
+};
+std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
+  const auto [mode, protocol] = info.param;
+  return testing_support::protocol_name(protocol) + (mode == StepMode::kSplit ? "Split" : "Fused");
+}
+INSTANTIATE_TEST_SUITE_P(Variants, ProcessSteps,
+                         ::testing::Combine(::testing::Values(StepMode::kSplit, StepMode::kFused),
+                                            testing_support::both_protocols()),
+                         variant_name);
+
+TEST_P(ProcessSteps, FourRanks) {
+  check_in_processes({.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 0, 12, 5}}, options(),
+                     4);
+}
+
+TEST_P(ProcessSteps, AFormatOfEachLayout) {
+  for (const TokenFormatKind format :
+       {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8, TokenFormatKind::kNVFP4ByExpert}) {
+    RunOptions run = options();
+    run.format = format;
+    run.shared_expert = SharedExpert::kFused;
+    run.combine_format = CombineFormat::kFP8;
+    check_in_processes(
+        {.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 256, .tokens_per_rank = {9, 4, 1, 7}}, run);
+  }
+}
+
+TEST_P(ProcessSteps, OverTheWireBetweenGroups) {
+  RunOptions run = options();
+  run.p2p_world_size = 2;
+  check_in_processes({.n_ranks = 4, .n_experts = 8, .top_k = 3, .tokens_per_rank = {9, 4, 0, 7}}, run, 3);
+}
+
+TEST_P(ProcessSteps, WithoutAllToAll) {
+  RunOptions run = options();
+  run.routing = Routing::kSkipAllToAll;
+  check_in_processes({.n_ranks = 3, .n_experts = 9, .top_k = 4, .tokens_per_rank = {11, 11, 11}}, run, 3);
+}
+
+TEST(ProcessWorlds, RanksThatDifferAreRefusedOnAllSidesWithTheFieldAndBothValues) {
+  const std::string address = unique_address();
+  Processes processes;
+  for (const int rank : {0, 1, 2})
+    processes.start([&, rank]() -> std::string {
+      const auto world = join(rank, 3, address);
+      const ExpertParallelConfig config{
+          .n_experts = 6, .top_k = rank == 1 ? 3 : 2, .hidden = 64, .max_tokens_per_rank = 4};
+      return ExpertParallel::create(*world, config).status().message();
+    });
+  EXPECT_EQ(processes.report_of(0),
+            "rank 1 has another configuration than rank 0: top_k is 3 there and 2 here");
+  EXPECT_EQ(processes.report_of(1),
+            "rank 0 has another configuration than rank 1: top_k is 2 there and 3 here");
+  EXPECT_EQ(processes.report_of(2),
+            "rank 1 has another configuration than rank 2: top_k is 3 there and 2 here");
+}
+
+TEST(ProcessWorlds, ARankOfAnotherProcessIsRefusedByName) {
+  const std::string address = unique_address();
+  Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      const auto world = join(rank, 2, address);
+      const auto ep = must(ExpertParallel::create(
+          *world, {.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4}));
+      return ep->dispatch_async(1 - rank, {}).message();
+    });
+  EXPECT_EQ(processes.report_of(0), "dispatch_async: rank is 1; it lives in another process");
+  EXPECT_EQ(processes.report_of(1), "dispatch_async: rank is 0; it lives in another process");
+}
+
+// A rank is killed at a random moment of a random run: every survivor names it at once, and all survivors go
+// on together.
+TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
+  const int num_runs = testing_support::kFewCases ? 4 : 40;
+  for (int run_idx = 0; run_idx < num_runs && !testing::Test::HasFailure(); ++run_idx) {
+    std::mt19937 random(static_cast<unsigned>(run_idx));
+    const Shape shape{.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 3, 12, 5}};
+    const RunOptions run{.mode = run_idx % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+                         .protocol = run_idx % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
+                         .p2p_world_size = run_idx % 8 < 4 ? 0 : 1,
+                         .timeout_ns = 30'000'000'000};
+    const int victim = static_cast<int>(random() % 4);
+    const auto delay = std::chrono::microseconds(random() % 20'000);
+    const std::string address = unique_address();
+    Processes processes;
+    for (int rank = 0; rank < shape.n_ranks; ++rank)
+      processes.start([&, rank]() -> std::string {
+        EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
+        processes.shared().stage[rank] = 1;
+        const auto failed = [&]() -> Status {
+          for (uint64_t i = 0;; ++i) {
+            const Status status = harness.enqueue_steps(as_run(make_step(shape, i % 4), run), 1);
+            if (!status.ok()) return status;
+            if (const Status ended = harness.ep().synchronize(); !ended.ok()) return ended;
+          }
+        }();
+        processes.shared().stage[rank] = 2;
+        // What a survivor says: who has ended; that it was stopped by another that knows is as good.
+        if (failed.message().find("rank " + std::to_string(victim) + " has ended") == std::string::npos)
+          return failed.to_string();
+        if (const auto fault = harness.ep().fault(rank); fault && fault->late_rank != victim)
+          return "the fault names rank " + std::to_string(fault->late_rank);
+        std::vector<int> survivors;
+        for (int other = 0; other < shape.n_ranks; ++other)
+          if (other != victim) survivors.push_back(other);
+        if (const Status reset = harness.ep().reset(survivors); !reset.ok()) return reset.to_string();
+        return "went on as one of " + std::to_string(harness.ep().n_ranks());
+      });
+    for (int rank = 0; rank < shape.n_ranks; ++rank)
+      ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+    std::this_thread::sleep_for(delay);
+    processes.send_signal(static_cast<size_t>(victim), SIGKILL);
+    const auto killed = std::chrono::steady_clock::now();
+    for (int rank = 0; rank < shape.n_ranks; ++rank)
+      if (rank != victim)
+        ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2)) << "run " << run_idx;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - killed).count();
+    if (seconds > 1) std::printf("run %d: survivors knew after %.2f s\n", run_idx, seconds);
+    for (int rank = 0; rank < shape.n_ranks; ++rank)
+      EXPECT_EQ(processes.report_of(static_cast<size_t>(rank)),
+                rank == victim ? "signal 9" : "went on as one of 3")
+          << "run " << run_idx << ", rank " << rank << ", victim " << victim;
+  }
+}
+
+TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
+  const std::string address = unique_address();
+  Processes processes;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, shape.n_ranks, address), shape, {.timeout_ns = 500'000'000});
+      processes.shared().stage[rank] = 1;
+      for (;;) {
+        Status status = harness.enqueue_steps(make_step(shape, 1), 1);
+        if (status.ok()) status = harness.ep().synchronize();
+        if (!status.ok()) return status.message();
+      }
+    });
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  processes.send_signal(1, SIGSTOP);
+  for (const size_t rank : {size_t{0}, size_t{2}})
+    EXPECT_NE(processes.report_of(rank).find("for rank 1"), std::string::npos);
+  processes.send_signal(1, SIGKILL);
+}
+
+}  // namespace
+}  // namespace switchyard
