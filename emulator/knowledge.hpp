@@ -27,6 +27,9 @@ inline void learn(Clock& clock, uint32_t actor, uint32_t epoch) {
 struct Knowledge {
   Clock before;  // what releases, acquires, barriers and streams order before this actor
   Clock seen;    // the same, and what it only knows through values that were read without order
+  // What is over, but not visible: what came before signals of the wire, in the ranks that sent them. A store
+  // cannot overtake it, and a load need not see it.
+  Clock over;
   // What comes before the bulk copies that this block starts, in all of memory and in its shared memory: what
   // proxy fences of the block have added, and copies of the block that it has waited for. What came before
   // the launch comes before them, too, but is not in here.
@@ -35,6 +38,7 @@ struct Knowledge {
   void join(const Knowledge& other) {
     emulator::join(before, other.before);
     emulator::join(seen, other.seen);
+    emulator::join(over, other.over);
     emulator::join(fenced, other.fenced);
     emulator::join(fenced_shared, other.fenced_shared);
   }
@@ -43,7 +47,7 @@ struct Knowledge {
     for (Clock* clock : {&before, &seen, &fenced, &fenced_shared}) learn(*clock, actor, epoch);
   }
   void clear() {
-    for (Clock* clock : {&before, &seen, &fenced, &fenced_shared}) clock->clear();
+    for (Clock* clock : {&before, &seen, &over, &fenced, &fenced_shared}) clock->clear();
   }
 };
 

@@ -20,8 +20,8 @@ WeakAccess line_of(const BulkCopy& copy, const void* end, WordKind kind, uint64_
 // What comes before a bulk copy that the thread starts now, in this memory.
 WeakMemory::View WeakMemory::bulk_view_of(Thread& self, const void* address) {
   const Knowledge& knowledge = actor_of(self).knowledge;
-  return {self.block->launch.knowledge.before,
-          is_shared(self, address) ? knowledge.fenced_shared : knowledge.fenced, knowledge.seen};
+  const Clock& fenced = is_shared(self, address) ? knowledge.fenced_shared : knowledge.fenced;
+  return {self.block->launch.knowledge.before, fenced, knowledge.seen, fenced};
 }
 
 WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
@@ -55,7 +55,7 @@ void WeakMemory::check_bulk_copy(Thread& self, const BulkCopy& copy) {
 // The write has the epoch in which the copy was started: an actor that knows that the copy has completed
 // knows the write.
 void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
-  const View view{self.block->launch.knowledge.before, copy.fenced_src, copy.fenced_src};
+  const View view{self.block->launch.knowledge.before, copy.fenced_src, copy.fenced_src, copy.fenced_src};
   for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
     LineBytes bytes;
     if (copy.src != nullptr) {

@@ -73,9 +73,13 @@ struct WeakMemory::View {
   const Clock& before;
   const Clock& also_before;
   const Clock& seen;
+  const Clock& over;
 
   bool knows(uint32_t actor, uint32_t epoch) const {
     return known_epoch(before, actor) >= epoch || known_epoch(also_before, actor) >= epoch;
+  }
+  bool is_over(uint32_t actor, uint32_t epoch) const {
+    return knows(actor, epoch) || known_epoch(over, actor) >= epoch;
   }
   bool has_heard_of(uint32_t actor, uint32_t epoch) const { return known_epoch(seen, actor) >= epoch; }
 };
@@ -98,6 +102,7 @@ struct WeakMemory::Published {
     uint32_t actor;
     Scope scope;
     Clock before;
+    Clock over;
   };
   std::vector<Release> releases;
   Clock seen;

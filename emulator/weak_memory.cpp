@@ -84,6 +84,7 @@ void WeakMemory::end_block(Block& block) {
   const auto join_actor = [&](const Actor& actor) {
     join(state.at_end.before, actor.knowledge.before);
     join(state.at_end.seen, actor.knowledge.seen);
+    join(state.at_end.over, actor.knowledge.over);
   };
   for (const Warp& warp : block.warps) {
     const Actor& actor = *actors_[warp.actor];
@@ -221,7 +222,7 @@ WeakMemory::Place WeakMemory::place_of(const WeakAccess& access, uint64_t genera
 
 WeakMemory::View WeakMemory::view_of(Thread& self) {
   const Knowledge& knowledge = actor_of(self).knowledge;
-  return {knowledge.before, knowledge.before, knowledge.seen};
+  return {knowledge.before, knowledge.before, knowledge.seen, knowledge.over};
 }
 
 // The oldest write that an access may read: the newest one that comes before the access, or that a read that
@@ -279,8 +280,10 @@ void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& pl
     join(actor.knowledge.seen, write->published->seen);
     if (access.is_atomic && acquires(access.order))
       for (const Published::Release& release : write->published->releases)
-        if (are_mutual(*actors_[release.actor], release.scope, actor, access.scope))
+        if (are_mutual(*actors_[release.actor], release.scope, actor, access.scope)) {
           join(actor.knowledge.before, release.before);
+          join(actor.knowledge.over, release.over);
+        }
   }
   note_read(actor.index, actor.epoch, place, as_of, is_checked, access.where);
 }
@@ -315,12 +318,12 @@ void WeakMemory::check_not_overtaking(const View& view, Thread& self, const Weak
   Where where;
   for (const Read& read : place.line.reads) {
     if ((read.mask & place.mask) == 0 || read.checked_epoch == 0 ||
-        view.knows(read.actor, read.checked_epoch) || !view.has_heard_of(read.actor, read.checked_epoch))
+        view.is_over(read.actor, read.checked_epoch) || !view.has_heard_of(read.actor, read.checked_epoch))
       continue;
     what = "load", overtaken = read.actor, where = read.where;
   }
   const Write* newest = place.line.newest(place.mask, kNewest);
-  if (newest != nullptr && !view.knows(newest->actor, newest->epoch) &&
+  if (newest != nullptr && !view.is_over(newest->actor, newest->epoch) &&
       view.has_heard_of(newest->actor, newest->epoch) && floor_of(view, place) < newest->sequence)
     what = "store", overtaken = newest->actor, where = newest->where;
   if (what == nullptr) return;
@@ -344,7 +347,7 @@ std::shared_ptr<const WeakMemory::Published> WeakMemory::publish(Actor& actor, c
     std::erase_if(published->releases, [&](const Published::Release& release) {
       return release.actor == actor.index && release.scope <= access.scope;
     });
-    published->releases.push_back({actor.index, access.scope, actor.knowledge.before});
+    published->releases.push_back({actor.index, access.scope, actor.knowledge.before, actor.knowledge.over});
   }
   return published;
 }

@@ -31,7 +31,8 @@ struct WeakMemory::WireTraffic {
   struct Signal {
     uint64_t* cell;
     uint64_t value;
-    Clock settled;  // the puts that arrive first, and that the signal makes known
+    Clock settled;     // the puts that arrive first, and that the signal makes known
+    Clock seen, over;  // what the warp that sent it passes on besides
     Where where;
   };
 
@@ -141,7 +142,7 @@ void WeakMemory::wire_settle(Thread& self, int rank, Where where) {
 
 void WeakMemory::wire_signal(Thread& self, int rank, int peer, uint64_t* peer_cell, uint64_t value,
                              Where where) {
-  const Actor& warp = actor_of(self);
+  Actor& warp = actor_of(self);
   const WeakAccess access = line_access(peer_cell, sizeof(value), WordKind::kStore, where);
   check_not_overtaking(view_of(self), self, access, locate(self, access));
   Clock settled, settled_towards_peer;
@@ -155,12 +156,16 @@ void WeakMemory::wire_signal(Thread& self, int rank, int peer, uint64_t* peer_ce
   for (const auto& [key, route] : wire_->routes)
     if (std::get<0>(key) == rank && std::get<1>(key) == peer)
       learn(settled_towards_peer, route.actor, known_epoch(settled, route.actor));
-  wire_->signals.push_back({peer_cell, value, std::move(settled_towards_peer), where});
+  Clock over = warp.knowledge.before;
+  join(over, warp.knowledge.over);
+  wire_->signals.push_back(
+      {peer_cell, value, std::move(settled_towards_peer), warp.knowledge.seen, std::move(over), where});
+  warp.begin_epoch();
 }
 
 void WeakMemory::deliver_piece(size_t index) {
   const WireTraffic::Piece piece = take(wire_->pieces, index);
-  const View view{*piece.before, *piece.before, *piece.before};
+  const View view{*piece.before, *piece.before, *piece.before, *piece.before};
   for_each_line(piece.dst, piece.bytes, WordKind::kStore, piece.where,
                 [&](const WeakAccess& store, uint64_t at) {
                   std::byte value[kLineBytes];
@@ -175,11 +180,14 @@ void WeakMemory::deliver_piece(size_t index) {
 }
 
 void WeakMemory::deliver_signal(size_t index) {
-  if (wire_->signal_actor == kNoActor) wire_->signal_actor = add_actor(0, 0).index;
+  if (wire_->signal_actor == kNoActor)
+    wire_->signal_actor = add_actor(/*stream_idx=*/kNoActor, /*block_idx=*/0).index;
   WireTraffic::Signal signal = take(wire_->signals, index);
   auto published = std::make_shared<Published>();
-  published->seen = signal.settled;
-  published->releases.push_back({wire_->signal_actor, Scope::kSystem, std::move(signal.settled)});
+  published->seen = std::move(signal.seen);
+  join(published->seen, signal.settled);
+  published->releases.push_back(
+      {wire_->signal_actor, Scope::kSystem, std::move(signal.settled), std::move(signal.over)});
   const WeakAccess access = line_access(signal.cell, sizeof(signal.value), WordKind::kStore, signal.where);
   append(wire_->signal_actor, /*epoch=*/1, access, place_of(access, generation_), &signal.value,
          std::move(published));

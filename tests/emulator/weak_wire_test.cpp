@@ -70,6 +70,7 @@ struct Board {
   alignas(16) uint32_t row[16];
   alignas(16) uint32_t staged[16];
   alignas(8) uint64_t arrived[kRanks];
+  uint32_t num_blocks_done;
   uint32_t num_stale;  // written and read plainly
 };
 struct Rank {
@@ -81,7 +82,7 @@ using Kernel = void (*)(Rank);
 
 // Runs the kernels of each rank, one after the other on its stream, and returns what went wrong.
 using Kernels = std::array<std::vector<Kernel>, kRanks>;
-std::string run_litmus(const Kernels& kernels, uint64_t seed) {
+std::string run_litmus(const Kernels& kernels, uint64_t seed, uint32_t num_blocks = 1) {
   Machine machine(weak_options(seed));
   std::array<Board, kRanks> boards{};
   std::vector<emulator::WireArena> arenas;
@@ -91,7 +92,7 @@ std::string run_litmus(const Kernels& kernels, uint64_t seed) {
     emulator::Stream* stream = machine.create_stream();
     for (const Kernel kernel : kernels[static_cast<size_t>(rank)]) {
       const Rank parameters{wire.of_rank(rank), &boards[static_cast<size_t>(rank)], &boards[1]};
-      EXPECT_TRUE(target::launch("litmus", kernel, {}, stream, parameters).ok());
+      EXPECT_TRUE(target::launch("litmus", kernel, {.num_blocks = num_blocks}, stream, parameters).ok());
     }
   }
   const Status status = machine.synchronize();
@@ -206,6 +207,56 @@ TEST_F(WeakWire, ASignalPassesOnNoStores) {
     });
   };
   EXPECT_GT(num_wrong_litmus({{{send}, {receive<0>}}}), 10u);
+}
+
+TEST_F(WeakWire, ASignalIsAcquiredAtSystemScope) {
+  const Kernel send = [](Rank rank) {
+    once([&] {
+      put_row(rank, 1, 7);
+      settle(rank);
+      signal(rank, 1);
+    });
+  };
+  const Kernel receive_at_device_scope = [](Rank rank) {
+    once([&] {
+      target::wait_until([&] { return target::ld_acquire_device(&rank.board->arrived[0]) == 1; },
+                         kNoDeadline);
+      expect_row(rank, 7);
+    });
+  };
+  EXPECT_EQ(num_wrong_litmus({{{send}, {receive<0>}}}), 0u);
+  EXPECT_GT(num_wrong_litmus({{{send}, {receive_at_device_scope}}}), 10u);
+}
+
+// Both blocks of rank 1 read the row, and the last one to have done so lets rank 0 put the next.
+template <Order kOrder>
+void read_and_answer(Rank rank) {
+  once([&] {
+    wait_for(rank, 0);
+    expect_row(rank, 7);
+    if (target::fetch_add<kOrder, Scope::kDevice>(&rank.board->num_blocks_done, 1u) == 1) signal(rank, 0);
+  });
+}
+TEST_F(WeakWire, APutThatMayOvertakeALoadIsAnErrorThatNamesBoth) {
+  const Kernel put_twice = [](Rank rank) {
+    if (target::block_idx() != 0) return;
+    once([&] {
+      put_row(rank, 1, 7);
+      settle(rank);
+      signal(rank, 1);
+      wait_for(rank, 1);
+      put_row(rank, 1, 8);
+    });
+  };
+  const auto run = [&](Kernel reader, uint64_t seed) {
+    return run_litmus({{{put_twice}, {reader}}}, seed, /*num_blocks=*/2);
+  };
+  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) {
+    ASSERT_EQ(run(read_and_answer<Order::kAcqRel>, seed), "") << "seed " << seed;
+    ASSERT_NE(run(read_and_answer<Order::kRelaxed>, seed).find("may overtake the load at weak_wire_test.cpp"),
+              std::string::npos)
+        << "seed " << seed;
+  }
 }
 
 // Puts that nothing orders arrive in pieces, each early or late.
