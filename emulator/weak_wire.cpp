@@ -14,8 +14,8 @@ struct WeakMemory::WireTraffic {
     uint32_t actor;
     std::vector<std::pair<uint32_t, uint32_t>> puts;  // (epoch of the warp, epoch of the put), oldest first
   };
-  // A settle, and the puts that it covers, by the actors of their routes. Those of one warp include each
-  // other.
+  // A settle, and the puts that it covers, by the actors of their routes. A later settle of the same warp
+  // covers at least the same puts.
   struct Settle {
     uint32_t epoch;  // of the warp
     Clock puts;
@@ -166,17 +166,20 @@ void WeakMemory::wire_signal(Thread& self, int rank, int peer, uint64_t* peer_ce
 void WeakMemory::deliver_piece(size_t index) {
   const WireTraffic::Piece piece = take(wire_->pieces, index);
   const View view{*piece.before, *piece.before, *piece.before, *piece.before};
-  for_each_line(piece.dst, piece.bytes, WordKind::kStore, piece.where,
-                [&](const WeakAccess& store, uint64_t at) {
-                  std::byte value[kLineBytes];
-                  for_each_line(piece.src + at, store.bytes, WordKind::kLoad, piece.where,
-                                [&](const WeakAccess& load, uint64_t offset) {
-                                  const Place place = place_of(load, generation_);
-                                  LineBytes bytes = place.line.compose(place.memory, choose(view, place));
-                                  std::memcpy(value + offset, bytes.at(place.offset), load.bytes);
-                                });
-                  append(piece.actor, piece.epoch, store, place_of(store, generation_), value, nullptr);
-                });
+  const auto read_source = [&](uint64_t at, uint32_t num_bytes, std::byte* value) {
+    const auto read_line = [&](const WeakAccess& load, uint64_t offset) {
+      const Place place = place_of(load, generation_);
+      LineBytes bytes = place.line.compose(place.memory, choose(view, place));
+      std::memcpy(value + offset, bytes.at(place.offset), load.bytes);
+    };
+    for_each_line(piece.src + at, num_bytes, WordKind::kLoad, piece.where, read_line);
+  };
+  const auto write_line = [&](const WeakAccess& store, uint64_t at) {
+    std::byte value[kLineBytes] = {};
+    read_source(at, store.bytes, value);
+    append(piece.actor, piece.epoch, store, place_of(store, generation_), value, nullptr);
+  };
+  for_each_line(piece.dst, piece.bytes, WordKind::kStore, piece.where, write_line);
 }
 
 void WeakMemory::deliver_signal(size_t index) {

@@ -312,6 +312,30 @@ TEST_F(WeakWire, TheHostWaitsForKernelsAndNotForTheWire) {
   EXPECT_GT(num_late, 10u);
 }
 
+TEST_F(WeakWire, WhatIsInFlightToMemoryThatIsFreedIsDropped) {
+  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) {
+    Machine machine(weak_options(seed));
+    std::array<Board, 2> boards{};
+    LocalWire wire({{reinterpret_cast<std::byte*>(&boards[0]), sizeof(Board)},
+                    {reinterpret_cast<std::byte*>(&boards[1]), sizeof(Board)}});
+    for (const Board& board : boards) machine.add_memory(&board, sizeof(board));
+    const Kernel put = [](Rank rank) {
+      once([&] {
+        put_row(rank, 1, 7);
+        signal(rank, 1);
+      });
+    };
+    const Rank rank{wire.of_rank(0), &boards[0], &boards[1]};
+    ASSERT_TRUE(target::launch("put", put, {}, machine.create_stream(), rank).ok());
+    ASSERT_TRUE(machine.synchronize().ok());
+    machine.remove_memory(&boards[1]);
+    boards[1] = Board{};
+    machine.complete_wire();
+    for (const uint32_t word : boards[1].row) ASSERT_EQ(word, 0u) << "seed " << seed;
+    ASSERT_EQ(boards[1].arrived[0], 0u) << "seed " << seed;
+  }
+}
+
 TEST_F(WeakWire, TheSameSeedGivesTheSameTrace) {
   const auto trace = [](uint64_t seed) {
     WireExchange exchange;
