@@ -9,14 +9,18 @@
 #include <list>
 #include <optional>
 
+#include "message.hpp"
 #include "wire_bytes.hpp"
 
 namespace switchyard {
 namespace {
 
-constexpr uint64_t kPatienceMs = 2000;  // for a greeting
+constexpr uint64_t kPatienceMs = 2000;        // for a greeting
+constexpr uint64_t kCrowdedPatienceMs = 200;  // while more want to come in than there is room for
 constexpr size_t kMaxStrangers = 64;
 constexpr int kPollMs = 100;
+constexpr int kDeathMs = 20;  // from a closed connection to the end of the process behind it
+constexpr size_t kMaxReasonBytes = 1024;
 
 // What both sides send first: who they are, and that they know the other.
 struct MeshGreeting {
@@ -42,7 +46,8 @@ std::optional<MeshGreeting> decode_mesh_greeting(const Bytes& body) {
 
 struct Stranger {
   Channel channel;
-  Deadline patience;
+  Deadline patience = Deadline::in_ms(kPatienceMs);
+  Deadline crowded_patience = Deadline::in_ms(kCrowdedPatienceMs);
 };
 
 class MeshBuilder {
@@ -59,22 +64,55 @@ class MeshBuilder {
   }
 
   Result<std::vector<Peer>> run(const Deadline& deadline) {
+    Status status = connect_all(deadline);
+    if (status.ok()) return std::move(peers_);
+    // Those who hear it from this process shall know the cause.
+    const auto* reason = reinterpret_cast<const std::byte*>(status.message().data());
+    const Bytes goodbye =
+        encode_message(MessageKind::kGoodbye, 0, 0, Bytes(reason, reason + status.message().size()));
+    for (size_t i = 0; i < peers_.size(); ++i)
+      if (is_connected_[i]) peers_[i].channel.send(goodbye);
+    return status;
+  }
+
+ private:
+  Status connect_all(const Deadline& deadline) {
     while (std::find(is_connected_.begin(), is_connected_.end(), false) != is_connected_.end()) {
+      SWITCHYARD_RETURN_IF_ERROR(check_alive(0));
       for (size_t i = 0; i < peers_.size(); ++i) {
-        if (has_ended_[i]) return ended(peers_[i]);
         if (is_lower(peers_[i]) && !peers_[i].channel.is_open())
           SWITCHYARD_RETURN_IF_ERROR(connect_to(peers_[i], deadline));
       }
       if (deadline.has_passed()) return too_late();
       SWITCHYARD_RETURN_IF_ERROR(serve(deadline));
     }
-    return std::move(peers_);
+    return Status();
   }
-
- private:
   bool is_lower(const Peer& peer) const { return peer.hello.first_rank < mine_.first_rank; }
-  static Status ended(const Peer& peer) {
-    return unavailable("%s has ended while the others joined", peer.hello.name().c_str());
+  // Looks at all processes for so long that one that is about to end has. If some have ended, it was one of
+  // them that the others could not go on without: all are named.
+  Status check_alive(int wait_ms) {
+    std::vector<pollfd> polled;
+    for (const Peer& peer : peers_) polled.push_back({peer.process.number(), POLLIN, 0});
+    (void)poll(polled.data(), polled.size(), wait_ms);
+    std::string names;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (!has_ended_[i] && polled[i].revents == 0) continue;
+      names += (names.empty() ? "" : " and ") + peers_[i].hello.name() + " has ended";
+    }
+    return names.empty() ? Status() : unavailable("%s while the others joined", names.c_str());
+  }
+  // Of a peer that has closed its connection: it says why, or has ended, or another one has.
+  Status absence_of(Peer& peer) {
+    (void)(peer.channel.is_open() && peer.channel.receive());
+    while (std::optional<Frame> frame = peer.channel.next_frame())
+      if (const std::optional<Message> message = decode_message(std::move(*frame));
+          message && message->kind == MessageKind::kGoodbye)
+        return unavailable("%s has left while the others joined: %.*s", peer.hello.name().c_str(),
+                           static_cast<int>(std::min(message->payload.size(), kMaxReasonBytes)),
+                           reinterpret_cast<const char*>(message->payload.data()));
+    SWITCHYARD_RETURN_IF_ERROR(check_alive(kDeathMs));
+    return unavailable("%s has left while the others joined", peer.hello.name().c_str());
   }
   Status too_late() const {
     const auto missing = std::find(is_connected_.begin(), is_connected_.end(), false);
@@ -96,8 +134,8 @@ class MeshBuilder {
   Status connect_to(Peer& peer, const Deadline& deadline) {
     Result<Connected> connected = try_connect(mesh_address_of(peer.hello), deadline);
     if (!connected.ok()) return connected.status();
-    if (connected.value().error == ECONNREFUSED) return ended(peer);  // it listened before it was known
-    if (!connected.value().socket.is_open()) return Status();         // many wait there: later
+    if (connected.value().error == ECONNREFUSED) return absence_of(peer);  // it listened before it was known
+    if (!connected.value().socket.is_open()) return Status();              // many wait there: later
     peer.channel = Channel(std::move(connected.value().socket));
     peer.channel.send(encode(greeting_for(peer)));
     return Status();
@@ -105,7 +143,9 @@ class MeshBuilder {
 
   // Waits a little for anything to happen, and does what there is to do.
   Status serve(const Deadline& deadline) {
-    std::vector<pollfd> polled = {{listener_.number(), POLLIN, 0}};
+    // Who finds no room waits outside.
+    const bool is_crowded = strangers_.size() >= kMaxStrangers + peers_.size();
+    std::vector<pollfd> polled = {{is_crowded ? -1 : listener_.number(), POLLIN, 0}};
     for (size_t i = 0; i < peers_.size(); ++i) {
       // What a connected peer sends is read later; here only its end counts.
       const bool reads = is_lower(peers_[i]) && !is_connected_[i];
@@ -115,47 +155,44 @@ class MeshBuilder {
     for (const Stranger& stranger : strangers_) polled.push_back({stranger.channel.number(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), std::min(deadline.remaining_ms(), kPollMs)) < 0) return Status();
     for (size_t i = 0; i < peers_.size(); ++i)
-      SWITCHYARD_RETURN_IF_ERROR(
-          read_peer(i, polled[1 + 2 * i].revents != 0, polled[2 + 2 * i].revents != 0));
+      if (polled[1 + 2 * i].revents != 0) SWITCHYARD_RETURN_IF_ERROR(read_peer(i));
     size_t at = 1 + 2 * peers_.size();
     for (auto stranger = strangers_.begin(); stranger != strangers_.end(); ++at)
-      stranger = (polled[at].revents == 0 && !stranger->patience.has_passed()) || stays(*stranger)
-                     ? std::next(stranger)
-                     : strangers_.erase(stranger);
+      stranger =
+          polled[at].revents == 0 || stays(*stranger) ? std::next(stranger) : strangers_.erase(stranger);
+    strangers_.remove_if([&](const Stranger& stranger) {
+      return (is_crowded ? stranger.crowded_patience : stranger.patience).has_passed();
+    });
     if (polled[0].revents != 0) accept_strangers();
     return Status();
   }
 
-  Status read_peer(size_t i, bool has_input, bool has_ended) {
+  // Of a connected peer only the end is polled for; of another one the greeting is read.
+  Status read_peer(size_t i) {
     Peer& peer = peers_[i];
-    if (has_input && !is_connected_[i]) {
-      const bool is_there = peer.channel.receive();
-      if (const std::optional<Frame> frame = peer.channel.next_frame()) {
-        if (!is_from(peer, peer.channel, decode_mesh_greeting(frame->body)))
-          return unavailable("what listens for %s is another process", peer.hello.name().c_str());
-        is_connected_[i] = true;
-      } else if (!is_there) {
-        return ended(peer);
-      }
-    } else if (has_input) {
-      return ended(peer);
-    }
-    return has_ended ? ended(peer) : Status();
+    if (is_connected_[i]) return absence_of(peer);
+    const bool is_there = peer.channel.receive();
+    const std::optional<Frame> frame = peer.channel.next_frame();
+    if (!frame) return is_there ? Status() : absence_of(peer);
+    if (!is_from(peer, peer.channel, decode_mesh_greeting(frame->body)))
+      return unavailable("what listens for %s is another process", peer.hello.name().c_str());
+    is_connected_[i] = true;
+    return Status();
   }
 
   void accept_strangers() {
-    for (FileDescriptor socket = listener_.accept_next(); socket.is_open();
-         socket = listener_.accept_next()) {
-      if (peer_process_of(socket.number()).uid != mine_.uid) continue;
-      strangers_.push_back({Channel(std::move(socket)), Deadline::in_ms(kPatienceMs)});
-      if (strangers_.size() > kMaxStrangers + peers_.size()) strangers_.pop_front();
+    for (size_t i = 0; i < kMaxStrangers; ++i) {
+      FileDescriptor socket = listener_.accept_next();
+      if (!socket.is_open()) return;
+      if (peer_process_of(socket.number()).uid == mine_.uid)
+        strangers_.push_back({Channel(std::move(socket))});
     }
   }
   // Makes a peer of a stranger that greets as one; false: it goes, here or to the peers.
   bool stays(Stranger& stranger) {
     const bool is_there = stranger.channel.receive();
     const std::optional<Frame> frame = stranger.channel.next_frame();
-    if (!frame) return is_there && !stranger.patience.has_passed();
+    if (!frame) return is_there;
     const std::optional<MeshGreeting> greeting = decode_mesh_greeting(frame->body);
     for (size_t i = 0; i < peers_.size(); ++i) {
       if (is_lower(peers_[i]) || is_connected_[i] || !is_from(peers_[i], stranger.channel, greeting))

@@ -13,6 +13,7 @@ namespace switchyard {
 enum class MessageKind : uint32_t {
   kGather,   // a contribution to a collective call
   kMemory,   // files of memory, one message per rank
+  kFailed,   // the collective call failed at the sender; the payload is its status
   kGoodbye,  // the process leaves in order; the payload is the reason
 };
 
@@ -47,6 +48,22 @@ inline std::optional<Message> decode_message(Frame frame) {
   message.files = std::move(frame.files);
   if (kind > static_cast<uint32_t>(MessageKind::kGoodbye) || !reader.is_at_end()) return std::nullopt;
   return message;
+}
+
+inline Bytes encode_status(const Status& status) {
+  return ByteWriter()
+      .number(static_cast<uint32_t>(status.code()))
+      .text(status.message().substr(0, 1024))
+      .take();
+}
+// An error, or ok; what cannot be read is an error.
+inline Status decode_status(const Bytes& bytes) {
+  ByteReader reader(bytes);
+  const auto code = reader.number<uint32_t>();
+  std::string message = reader.text(1024);
+  if (!reader.is_at_end() || code > static_cast<uint32_t>(StatusCode::kInternal))
+    return internal_error("a status of %zu bytes cannot be read", bytes.size());
+  return code == 0 ? Status() : Status(static_cast<StatusCode>(code), std::move(message));
 }
 
 // The same for the same ranks in the same order, on every process.

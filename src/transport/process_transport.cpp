@@ -50,23 +50,29 @@ class ProcessTransport : public Transport {
     return watcher_.watch(std::move(on_death));
   }
 
-  // What the others are told when this process leaves.
-  void set_reason(std::string reason) { reason_ = std::move(reason); }
-
  private:
-  Deadline deadline() const { return Deadline::in_ns(timeout_ns_); }
+  // What a process sends, if it sends something, and who waits for whom, in one collective call.
+  struct Exchange {
+    MessageKind kind;
+    std::span<const int> members;
+    const Bytes* payload = nullptr;  // null: this process has nothing to send
+    std::vector<int> files;
+    std::vector<size_t> senders;  // the peers that send something, too
+  };
+  Result<std::vector<Message>> exchange(const Exchange& call);
+  Result<std::vector<Message>> send_and_wait(const Exchange& call, uint64_t group, uint64_t sequence);
   std::vector<size_t> peers_of(std::span<const int> members) const;
-  Status send(size_t peer, const Bytes& message, std::span<const int> files, std::span<const size_t> peers,
-              const Deadline& deadline);
   // Fails on all processes of the members if `mine` is an error on one of them.
   Status agree(std::span<const int> members, const Status& mine);
+  Status check_sizes(std::span<const int> members, uint64_t bytes, uint64_t host_visible_bytes);
+  // Sends the files of the local memory, and maps those of the others; `mapped` says whether that went well.
   Status exchange_files(std::span<const int> members, uint64_t bytes, uint64_t host_visible_bytes,
-                        ProcessMemory& memory);
+                        ProcessMemory& memory, Status& mapped);
 
   Device& device_;
   const uint64_t timeout_ns_;
   const Hello mine_;
-  std::string reason_;
+  std::string reason_;  // what went wrong last: the others hear it when this process leaves
   std::map<uint64_t, uint64_t> num_calls_;  // by group
   std::vector<Peer> peers_;
   Watcher watcher_;  // after peers_, which it reads from
@@ -81,91 +87,64 @@ std::vector<size_t> ProcessTransport::peers_of(std::span<const int> members) con
   return peers;
 }
 
-Status ProcessTransport::send(size_t peer, const Bytes& message, std::span<const int> files,
-                              std::span<const size_t> peers, const Deadline& deadline) {
-  peers_[peer].channel.send(message, files);
-  if (peers_[peer].channel.flush_until(deadline)) return Status();
-  if (deadline.has_passed())
-    return Status(StatusCode::kDeadlineExceeded, peers_[peer].hello.name() + " did not read in time");
-  // The socket is broken; the watcher is about to see that, too.
-  Result<Message> never = watcher_.wait_for(peer, MessageKind::kGoodbye, 0, 0, peers, deadline);
-  return never.status();
+Result<std::vector<Message>> ProcessTransport::exchange(const Exchange& call) {
+  const uint64_t group = group_of(call.members), sequence = ++num_calls_[group];
+  Result<std::vector<Message>> answers = send_and_wait(call, group, sequence);
+  if (answers.ok()) return answers;
+  // The others need not wait for this process in vain.
+  const Status failure = answers.status();
+  const Bytes message = encode_message(MessageKind::kFailed, group, sequence, encode_status(failure));
+  for (const size_t peer : peers_of(call.members)) peers_[peer].channel.send(message);
+  reason_ = failure.message();
+  return failure;
+}
+
+Result<std::vector<Message>> ProcessTransport::send_and_wait(const Exchange& call, uint64_t group,
+                                                             uint64_t sequence) {
+  const Deadline deadline = Deadline::in_ns(timeout_ns_);
+  const std::vector<size_t> peers = peers_of(call.members);
+  SWITCHYARD_RETURN_IF_ERROR(watcher_.check_present(peers));
+  if (call.payload != nullptr) {
+    const Bytes message = encode_message(call.kind, group, sequence, *call.payload);
+    for (const size_t peer : peers) peers_[peer].channel.send(message, call.files);
+    // One that is gone shows when its answer does not come.
+    for (const size_t peer : peers)
+      if (!peers_[peer].channel.flush_until(deadline) && deadline.has_passed())
+        return Status(StatusCode::kDeadlineExceeded, peers_[peer].hello.name() + " did not answer in time");
+  }
+  return watcher_.wait_for(call.senders, call.kind, group, sequence, deadline);
 }
 
 Result<std::vector<Bytes>> ProcessTransport::all_gather(std::span<const int> members, const Bytes& mine) {
   SWITCHYARD_RETURN_IF_ERROR(check_members(members, *this));
   if (mine.size() > kMaxPayloadBytes)
     return invalid_argument("all_gather of %zu bytes; at most %zu", mine.size(), kMaxPayloadBytes);
-  const Deadline until = deadline();
   const std::vector<size_t> peers = peers_of(members);
-  const uint64_t group = group_of(members), sequence = ++num_calls_[group];
-  SWITCHYARD_RETURN_IF_ERROR(watcher_.check_present(peers));
-  const Bytes message = encode_message(MessageKind::kGather, group, sequence, mine);
-  for (const size_t peer : peers) SWITCHYARD_RETURN_IF_ERROR(send(peer, message, {}, peers, until));
-  std::map<size_t, Bytes> gathered;
-  for (const size_t peer : peers) {
-    Result<Message> answer = watcher_.wait_for(peer, MessageKind::kGather, group, sequence, peers, until);
-    if (!answer.ok()) return answer.status();
-    gathered[peer] = std::move(answer.value().payload);
-  }
+  Result<std::vector<Message>> answers =
+      exchange({.kind = MessageKind::kGather, .members = members, .payload = &mine, .senders = peers});
+  if (!answers.ok()) return answers.status();
   std::vector<Bytes> by_member;
   for (const int rank : members) {
     const auto holder = std::find_if(peers.begin(), peers.end(),
                                      [&](size_t peer) { return peers_[peer].hello.has_rank(rank); });
-    by_member.push_back(holder == peers.end() ? mine : gathered[*holder]);
+    by_member.push_back(
+        holder == peers.end() ? mine : answers.value()[static_cast<size_t>(holder - peers.begin())].payload);
   }
   return by_member;
 }
 
 Status ProcessTransport::agree(std::span<const int> members, const Status& mine) {
-  const Bytes said =
-      ByteWriter().number(static_cast<uint32_t>(mine.code())).text(mine.message().substr(0, 1024)).take();
-  const Result<std::vector<Bytes>> all = all_gather(members, said);
+  const Result<std::vector<Bytes>> all = all_gather(members, encode_status(mine));
   if (!mine.ok()) return mine;
   if (!all.ok()) return all.status();
-  for (size_t i = 0; i < members.size(); ++i) {
-    ByteReader reader(all.value()[i]);
-    const auto code = reader.number<uint32_t>();
-    const std::string message = reader.text(1024);
-    if (code != 0)
-      return Status(static_cast<StatusCode>(std::min(code, static_cast<uint32_t>(StatusCode::kInternal))),
-                    "rank " + std::to_string(members[i]) + ": " + message);
-  }
+  for (size_t i = 0; i < members.size(); ++i)
+    if (const Status status = decode_status(all.value()[i]); !status.ok())
+      return Status(status.code(), "rank " + std::to_string(members[i]) + ": " + status.message());
   return Status();
 }
 
-Status ProcessTransport::exchange_files(std::span<const int> members, uint64_t bytes,
-                                        uint64_t host_visible_bytes, ProcessMemory& memory) {
-  const Deadline until = deadline();
-  const std::vector<size_t> peers = peers_of(members);
-  const uint64_t group = group_of(members), sequence = ++num_calls_[group];
-  for (const int rank : members) {
-    if (!is_local(rank)) continue;
-    const Bytes message =
-        encode_message(MessageKind::kMemory, group, sequence, ByteWriter().number(rank).take());
-    for (const size_t peer : peers)
-      SWITCHYARD_RETURN_IF_ERROR(send(peer, message, memory.files_of(rank), peers, until));
-  }
-  Status failure;
-  for (const size_t peer : peers) {
-    for (const int rank : members) {
-      if (!peers_[peer].hello.has_rank(rank)) continue;
-      Result<Message> answer = watcher_.wait_for(peer, MessageKind::kMemory, group, sequence, peers, until);
-      if (!answer.ok()) return answer.status();
-      const int sent_rank = ByteReader(answer.value().payload).number<int>();
-      Status status = sent_rank != rank
-                          ? internal_error("rank %d sent memory as rank %d", rank, sent_rank)
-                          : memory.map(device_, rank, bytes, host_visible_bytes, answer.value().files);
-      if (!status.ok() && failure.ok()) failure = status;
-    }
-  }
-  return failure;
-}
-
-Result<std::unique_ptr<SymmetricMemory>> ProcessTransport::allocate(std::span<const int> members,
-                                                                    uint64_t bytes,
-                                                                    uint64_t host_visible_bytes) {
-  SWITCHYARD_RETURN_IF_ERROR(check_members(members, *this));
+Status ProcessTransport::check_sizes(std::span<const int> members, uint64_t bytes,
+                                     uint64_t host_visible_bytes) {
   const Result<std::vector<Bytes>> sizes =
       all_gather(members, ByteWriter().number(bytes).number(host_visible_bytes).take());
   if (!sizes.ok()) return sizes.status();
@@ -179,12 +158,52 @@ Result<std::unique_ptr<SymmetricMemory>> ProcessTransport::allocate(std::span<co
           static_cast<unsigned long long>(their_bytes), static_cast<unsigned long long>(their_visible),
           members[i]);
   }
+  return Status();
+}
+
+Status ProcessTransport::exchange_files(std::span<const int> members, uint64_t bytes,
+                                        uint64_t host_visible_bytes, ProcessMemory& memory, Status& mapped) {
+  const auto ranks_of = [&](const Hello& hello) {
+    std::vector<int> ranks;
+    std::copy_if(members.begin(), members.end(), std::back_inserter(ranks),
+                 [&](int rank) { return hello.has_rank(rank); });
+    return ranks;
+  };
+  const std::vector<int> own = ranks_of(mine_);
+  size_t num_rounds = own.size();
+  for (const Peer& peer : peers_) num_rounds = std::max(num_rounds, ranks_of(peer.hello).size());
+  // In each round every process sends the memory of one of its ranks, if it has so many.
+  for (size_t round = 0; round < num_rounds; ++round) {
+    const Bytes nothing;
+    Exchange call{.kind = MessageKind::kMemory, .members = members};
+    if (round < own.size()) {
+      call.payload = &nothing;
+      call.files = memory.files_of(own[round]);
+    }
+    for (const size_t peer : peers_of(members))
+      if (round < ranks_of(peers_[peer].hello).size()) call.senders.push_back(peer);
+    Result<std::vector<Message>> answers = exchange(call);
+    if (!answers.ok()) return answers.status();
+    for (size_t i = 0; i < call.senders.size() && mapped.ok(); ++i)
+      mapped = memory.map(device_, ranks_of(peers_[call.senders[i]].hello)[round], bytes, host_visible_bytes,
+                          answers.value()[i].files);
+  }
+  return Status();
+}
+
+Result<std::unique_ptr<SymmetricMemory>> ProcessTransport::allocate(std::span<const int> members,
+                                                                    uint64_t bytes,
+                                                                    uint64_t host_visible_bytes) {
+  SWITCHYARD_RETURN_IF_ERROR(check_members(members, *this));
+  SWITCHYARD_RETURN_IF_ERROR(check_sizes(members, bytes, host_visible_bytes));
   auto memory = std::make_unique<ProcessMemory>();
   Status created;
   for (const int rank : members)
     if (is_local(rank) && created.ok()) created = memory->create(device_, rank, bytes, host_visible_bytes);
   SWITCHYARD_RETURN_IF_ERROR(agree(members, created));
-  SWITCHYARD_RETURN_IF_ERROR(agree(members, exchange_files(members, bytes, host_visible_bytes, *memory)));
+  Status mapped;
+  SWITCHYARD_RETURN_IF_ERROR(exchange_files(members, bytes, host_visible_bytes, *memory, mapped));
+  SWITCHYARD_RETURN_IF_ERROR(agree(members, mapped));
   memory->close_files();
   return std::unique_ptr<SymmetricMemory>(std::move(memory));
 }
@@ -236,10 +255,7 @@ Result<std::unique_ptr<Transport>> join_processes(const ProcessOptions& options)
   // All have joined, or none has.
   std::vector<int> all(static_cast<size_t>(options.n_ranks));
   std::iota(all.begin(), all.end(), 0);
-  if (Status status = transport->barrier(all); !status.ok()) {
-    transport->set_reason(status.message());
-    return status;
-  }
+  SWITCHYARD_RETURN_IF_ERROR(transport->barrier(all));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 

@@ -13,14 +13,16 @@
 namespace switchyard {
 namespace {
 
-constexpr uint64_t kPatienceMs = 2000;  // for a greeting
-constexpr uint64_t kLingerMs = 1000;    // to tell late ranks why the world was refused
+constexpr uint64_t kPatienceMs = 2000;        // for a greeting
+constexpr uint64_t kCrowdedPatienceMs = 200;  // while more want to come in than there is room for
+constexpr uint64_t kLingerMs = 1000;          // to tell late ranks why the world was refused
 constexpr size_t kMaxStrangers = 64;
 constexpr int kPollMs = 100;
 
 struct Guest {
   Channel channel;
-  Deadline patience;
+  Deadline patience = Deadline::in_ms(kPatienceMs);
+  Deadline crowded_patience = Deadline::in_ms(kCrowdedPatienceMs);
   Nonce challenge{};  // what the guest has to prove the token on
   Nonce nonce{};      // what the server has to
   Hello hello{};
@@ -97,7 +99,9 @@ class Server {
 
   // Waits a little for anything to happen, and does what there is to do.
   void serve(const Deadline& deadline) {
-    std::vector<pollfd> polled = {{listener_.number(), POLLIN, 0}};
+    // Who finds no room waits outside.
+    const bool is_crowded = num_strangers() >= kMaxStrangers + static_cast<size_t>(mine_.n_ranks);
+    std::vector<pollfd> polled = {{is_crowded ? -1 : listener_.number(), POLLIN, 0}};
     for (const Guest& guest : guests_)
       polled.push_back({guest.channel.number(),
                         static_cast<int16_t>(POLLIN | (guest.channel.has_unsent() ? POLLOUT : 0)), 0});
@@ -105,26 +109,25 @@ class Server {
     size_t i = 1;
     for (auto guest = guests_.begin(); guest != guests_.end(); ++i)
       guest = polled[i].revents == 0 || stays(*guest) ? std::next(guest) : guests_.erase(guest);
-    guests_.remove_if([](const Guest& guest) { return !guest.is_seated && guest.patience.has_passed(); });
+    guests_.remove_if([&](const Guest& guest) {
+      return !guest.is_seated && (is_crowded ? guest.crowded_patience : guest.patience).has_passed();
+    });
     if (polled[0].revents != 0) accept_guests();
   }
 
+  size_t num_strangers() const {
+    return static_cast<size_t>(
+        std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.is_seated; }));
+  }
   void accept_guests() {
-    for (FileDescriptor socket = listener_.accept_next(); socket.is_open();
-         socket = listener_.accept_next()) {
+    for (size_t i = 0; i < kMaxStrangers; ++i) {
+      FileDescriptor socket = listener_.accept_next();
+      if (!socket.is_open()) return;
       if (is_unix_ && peer_process_of(socket.number()).uid != mine_.uid) continue;
-      Guest& guest = guests_.emplace_back(
-          Guest{.channel = Channel(std::move(socket)), .patience = Deadline::in_ms(kPatienceMs)});
+      Guest& guest = guests_.emplace_back(Guest{.channel = Channel(std::move(socket))});
       guest.challenge = random_nonce();
       guest.channel.send(encode_challenge(guest.challenge));
-      drop_a_stranger_if_many();
     }
-  }
-  void drop_a_stranger_if_many() {
-    const auto is_stranger = [](const Guest& guest) { return !guest.is_seated; };
-    const auto num_strangers = std::count_if(guests_.begin(), guests_.end(), is_stranger);
-    if (static_cast<size_t>(num_strangers) > kMaxStrangers + static_cast<size_t>(mine_.n_ranks))
-      guests_.erase(std::find_if(guests_.begin(), guests_.end(), is_stranger));
   }
 
   // Reads what a guest has sent; false: it goes.

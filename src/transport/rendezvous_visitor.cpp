@@ -30,13 +30,14 @@ std::optional<Bytes> wait_for_frame(Channel& channel, const Deadline& deadline) 
   }
 }
 
-// A server that is just closing, or a process that is no server, sends no challenge: then the visit is made
-// again.
 struct Visit {
   Channel channel;
   Nonce challenge{};
 };
-Result<Visit> begin_visit(const Address& address, uint32_t uid, const Deadline& deadline) {
+
+// Connects, and waits for the challenge. A server that is just closing, or a process that is no server, sends
+// none: then the visit is made again. A server that has been met and is gone does not come back.
+Result<Visit> begin_visit(const Address& address, uint32_t uid, bool was_met, const Deadline& deadline) {
   std::string why = "nobody listens";
   while (!deadline.has_passed()) {
     Result<Connected> connected = try_connect(address, deadline);
@@ -54,6 +55,7 @@ Result<Visit> begin_visit(const Address& address, uint32_t uid, const Deadline& 
       }
       why = "what listens there is not this library";
     } else {
+      if (was_met) return unavailable("rendezvous %s: rank 0 has ended", address.text.c_str());
       why = std::strerror(connected.value().error);
     }
     std::this_thread::sleep_for(kRetryEvery);
@@ -61,26 +63,32 @@ Result<Visit> begin_visit(const Address& address, uint32_t uid, const Deadline& 
   return too_late(address, why);
 }
 
+Result<std::vector<Bytes>> read_answer(const Address& address, const Bytes& frame, const Token& token,
+                                       const Nonce& nonce, int n_ranks) {
+  std::optional<Answer> answer = decode_answer(frame, static_cast<size_t>(n_ranks));
+  if (!answer) return unavailable("rendezvous %s: rank 0 sent no answer", address.text.c_str());
+  if (!is_same(answer->proof, prove(token, 's', nonce, provable_part(*answer))))
+    return invalid_argument("rendezvous %s: the token is not the one of rank 0", address.text.c_str());
+  if (!answer->refusal.ok()) return answer->refusal;
+  return std::move(answer->hellos);
+}
+
 }  // namespace
 
 Result<std::vector<Bytes>> visit_rendezvous(const Address& address, const Token& token, const Hello& mine,
                                             const Deadline& deadline) {
-  Result<Visit> visit = begin_visit(address, mine.uid, deadline);
-  if (!visit.ok()) return visit.status();
-  const Nonce nonce = random_nonce();
   const Bytes hello = encode(mine);
-  visit.value().channel.send(
-      encode(Greeting{nonce, prove(token, 'v', visit.value().challenge, hello), hello}));
-  const std::optional<Bytes> frame = wait_for_frame(visit.value().channel, deadline);
-  if (!frame && deadline.has_passed()) return too_late(address, "it waits for other ranks, or is stopped");
-  if (!frame) return unavailable("rendezvous %s: rank 0 has ended", address.text.c_str());
-  std::optional<Answer> answer = decode_answer(*frame, static_cast<size_t>(mine.n_ranks));
-  if (!answer) return unavailable("rendezvous %s: rank 0 sent no answer", address.text.c_str());
-  const bool is_proven = is_same(answer->proof, prove(token, 's', nonce, provable_part(*answer)));
-  if (!is_proven)
-    return invalid_argument("rendezvous %s: the token is not the one of rank 0", address.text.c_str());
-  if (!answer->refusal.ok()) return answer->refusal;
-  return std::move(answer->hellos);
+  for (bool was_met = false;; was_met = true) {
+    Result<Visit> visit = begin_visit(address, mine.uid, was_met, deadline);
+    if (!visit.ok()) return visit.status();
+    const Nonce nonce = random_nonce();
+    const Proof proof = prove(token, 'v', visit.value().challenge, hello);
+    visit.value().channel.send(encode(Greeting{nonce, proof, hello}));
+    const std::optional<Bytes> frame = wait_for_frame(visit.value().channel, deadline);
+    if (frame) return read_answer(address, *frame, token, nonce, mine.n_ranks);
+    if (deadline.has_passed()) return too_late(address, "it waits for other ranks, or is stopped");
+    // The server has ended, or was crowded and took this for a stranger; which, shows in a second visit.
+  }
 }
 
 Result<std::vector<Bytes>> meet_at(const Address& address, const std::optional<Token>& token,

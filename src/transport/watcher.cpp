@@ -29,7 +29,11 @@ Watcher::~Watcher() {
 
 void Watcher::run() {
   // What came together with the last greeting.
-  for (size_t i = 0; i < peers_.size(); ++i) take_frames(i, false);
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < peers_.size(); ++i) take_frames(i, false);
+  }
+  changed_.notify_all();
   std::vector<pollfd> polled;
   while (true) {
     polled.assign(1, {wake_up_.number(), POLLIN, 0});
@@ -44,9 +48,13 @@ void Watcher::run() {
       }
     }
     if (poll(polled.data(), polled.size(), -1) < 0) continue;
-    for (size_t i = 0; i < peers_.size(); ++i)
-      if (polled[1 + 2 * i].revents != 0 || polled[2 + 2 * i].revents != 0)
-        read_peer(i, polled[2 + 2 * i].revents != 0);
+    {
+      std::lock_guard lock(mutex_);
+      for (size_t i = 0; i < peers_.size(); ++i)
+        if (polled[1 + 2 * i].revents != 0 || polled[2 + 2 * i].revents != 0)
+          read_peer(i, polled[2 + 2 * i].revents != 0);
+    }
+    changed_.notify_all();
     tell_watches();
   }
 }
@@ -58,7 +66,6 @@ void Watcher::read_peer(size_t peer, bool has_ended) {
 }
 
 void Watcher::take_frames(size_t peer, bool is_at_end) {
-  std::lock_guard lock(mutex_);
   Correspondent& correspondent = correspondents_[peer];
   while (correspondent.state == State::kPresent) {
     std::optional<Frame> frame = peers_[peer].channel.next_frame();
@@ -77,7 +84,6 @@ void Watcher::take_frames(size_t peer, bool is_at_end) {
     }
   }
   if (is_at_end && correspondent.state == State::kPresent) correspondent.state = State::kDead;
-  changed_.notify_all();
 }
 
 Status Watcher::absence_of(size_t peer) const {
@@ -88,33 +94,52 @@ Status Watcher::absence_of(size_t peer) const {
                      correspondent.reason.c_str());
 }
 
-Status Watcher::check_present(std::span<const size_t> members) const {
+Status Watcher::check_present(std::span<const size_t> peers) const {
   std::lock_guard lock(mutex_);
-  for (const size_t peer : members)
-    if (correspondents_[peer].state != State::kPresent) return absence_of(peer);
+  return absence_among(peers);
+}
+
+// Those that left may have done so because of one that ended.
+Status Watcher::absence_among(std::span<const size_t> peers) const {
+  for (const State state : {State::kDead, State::kLeft})
+    for (const size_t peer : peers)
+      if (correspondents_[peer].state == state) return absence_of(peer);
   return Status();
 }
 
-Result<Message> Watcher::wait_for(size_t peer, MessageKind kind, uint64_t group, uint64_t sequence,
-                                  std::span<const size_t> members, const Deadline& deadline) {
+std::optional<Message> Watcher::take(size_t peer, MessageKind kind, uint64_t group, uint64_t sequence) {
+  std::deque<Message>& inbox = correspondents_[peer].inbox;
+  // Those of calls that this process has given up.
+  std::erase_if(
+      inbox, [&](const Message& message) { return message.group == group && message.sequence < sequence; });
+  const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Message& message) {
+    return message.group == group && message.sequence == sequence && message.kind == kind;
+  });
+  if (found == inbox.end()) return std::nullopt;
+  Message message = std::move(*found);
+  inbox.erase(found);
+  return message;
+}
+
+Result<std::vector<Message>> Watcher::wait_for(std::span<const size_t> peers, MessageKind kind,
+                                               uint64_t group, uint64_t sequence, const Deadline& deadline) {
+  std::vector<Message> messages(peers.size());
+  std::vector<size_t> missing(peers.begin(), peers.end());
   std::unique_lock lock(mutex_);
   while (true) {
-    std::deque<Message>& inbox = correspondents_[peer].inbox;
-    // Those of calls that this process has given up.
-    std::erase_if(
-        inbox, [&](const Message& message) { return message.group == group && message.sequence < sequence; });
-    const auto found = std::find_if(inbox.begin(), inbox.end(), [&](const Message& message) {
-      return message.group == group && message.sequence == sequence && message.kind == kind;
-    });
-    if (found != inbox.end()) {
-      Message message = std::move(*found);
-      inbox.erase(found);
-      return message;
-    }
-    for (const size_t member : members)
-      if (correspondents_[member].state != State::kPresent) return absence_of(member);
+    for (size_t i = 0; i < peers.size(); ++i)
+      if (std::optional<Message> message = take(peers[i], kind, group, sequence)) {
+        messages[i] = std::move(*message);
+        std::erase(missing, peers[i]);
+      }
+    if (missing.empty()) return messages;
+    for (const size_t peer : missing)
+      if (const std::optional<Message> failed = take(peer, MessageKind::kFailed, group, sequence))
+        return decode_status(failed->payload);
+    if (Status status = absence_among(missing); !status.ok()) return status;
     if (deadline.has_passed())
-      return Status(StatusCode::kDeadlineExceeded, peers_[peer].hello.name() + " did not answer in time");
+      return Status(StatusCode::kDeadlineExceeded,
+                    peers_[missing.front()].hello.name() + " did not answer in time");
     changed_.wait_until(lock, deadline.at());
   }
 }

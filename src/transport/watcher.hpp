@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -24,12 +25,13 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  // Waits for the message of one peer, by its index. Fails by the deadline, or as soon as any of `members`,
-  // peers whose part in the call is needed, has left or ended.
-  Result<Message> wait_for(size_t peer, MessageKind kind, uint64_t group, uint64_t sequence,
-                           std::span<const size_t> members, const Deadline& deadline);
+  // Waits for a message of each of these peers, by their indices, and returns them in that order. Fails by
+  // the deadline, as soon as a peer whose message has not come has left or ended, or with the error of a peer
+  // whose call has failed. One that leaves or ends behind its message does not matter to this call.
+  Result<std::vector<Message>> wait_for(std::span<const size_t> peers, MessageKind kind, uint64_t group,
+                                        uint64_t sequence, const Deadline& deadline);
   // The error of the first of these peers that has left or ended.
-  Status check_present(std::span<const size_t> members) const;
+  Status check_present(std::span<const size_t> peers) const;
 
   std::vector<int> dead_ranks() const;
   std::shared_ptr<void> watch(std::function<void(int rank)> on_death);
@@ -51,10 +53,14 @@ class Watcher {
   };
 
   void run();
+  void tell_watches();
+  // These are called with the mutex held.
   void read_peer(size_t peer, bool has_ended);
   void take_frames(size_t peer, bool is_at_end);
-  void tell_watches();
   Status absence_of(size_t peer) const;
+  Status absence_among(std::span<const size_t> peers) const;
+  // Takes the message out of the inbox of a peer; none: it has not come.
+  std::optional<Message> take(size_t peer, MessageKind kind, uint64_t group, uint64_t sequence);
 
   std::vector<Peer>& peers_;
   mutable std::mutex mutex_;

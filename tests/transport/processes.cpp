@@ -1,0 +1,140 @@
+#include "processes.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace switchyard::testing_support {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(20);
+
+bool wait_until_at_least(const std::atomic<int>& stage, int value) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (stage.load() < value) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace
+
+void Shared::say(const std::vector<std::byte>& bytes) {
+  const auto slot = static_cast<size_t>(num_speakers.fetch_add(1));
+  said[slot].size = bytes.size();
+  std::memcpy(said[slot].bytes.data(), bytes.data(), bytes.size());
+  num_said.fetch_add(1);
+}
+
+Processes::Processes()
+    : shared_(static_cast<Shared*>(
+          mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+
+Processes::~Processes() {
+  for (const Child& child : children_) {
+    if (!child.is_reaped) {
+      kill(child.pid, SIGKILL);
+      waitpid(child.pid, nullptr, 0);
+    }
+    close(child.pipe);
+  }
+  munmap(shared_, sizeof(Shared));
+}
+
+void Processes::start(const std::function<std::string()>& body) {
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid != 0) {
+    close(ends[1]);
+    children_.push_back({pid, ends[0]});
+    return;
+  }
+  close(ends[0]);
+  std::string report;
+  try {
+    report = body();
+  } catch (const std::exception& error) {
+    report = std::string("exception: ") + error.what();
+  }
+  (void)!write(ends[1], report.data(), report.size());
+  _exit(0);
+}
+
+void Processes::send_signal(size_t i, int signal) const { kill(children_[i].pid, signal); }
+
+std::string Processes::report_of(size_t i) {
+  Child& child = children_[i];
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  std::string report;
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd readable{child.pipe, POLLIN, 0};
+    if (left.count() <= 0 || poll(&readable, 1, static_cast<int>(left.count())) == 0) return "hangs";
+    char buffer[4096];
+    const ssize_t size = read(child.pipe, buffer, sizeof(buffer));
+    if (size <= 0) break;
+    report.append(buffer, static_cast<size_t>(size));
+  }
+  int status = 0;
+  waitpid(child.pid, &status, 0);
+  child.is_reaped = true;
+  return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : report;
+}
+
+std::vector<std::string> Processes::reports() {
+  std::vector<std::string> reports;
+  for (size_t i = 0; i < children_.size(); ++i) reports.push_back(report_of(i));
+  return reports;
+}
+
+bool Processes::wait_for(const std::atomic<int>& stage, int value) const {
+  return wait_until_at_least(stage, value);
+}
+
+std::function<Result<std::vector<std::vector<std::byte>>>(const std::vector<std::byte>&)>
+Processes::all_gather(int num_processes) const {
+  Shared* shared = shared_;
+  return [shared,
+          num_processes](const std::vector<std::byte>& mine) -> Result<std::vector<std::vector<std::byte>>> {
+    shared->say(mine);
+    if (!wait_until_at_least(shared->num_said, num_processes)) return unavailable("nobody came");
+    std::vector<std::vector<std::byte>> all;
+    for (int i = 0; i < num_processes; ++i) {
+      const auto& said = shared->said[static_cast<size_t>(i)];
+      all.emplace_back(said.bytes.begin(), said.bytes.begin() + static_cast<std::ptrdiff_t>(said.size));
+    }
+    return all;
+  };
+}
+
+size_t num_open_files() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+std::vector<std::string> abstract_listeners() {
+  std::vector<std::string> names;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);)
+    if (const size_t at = line.find("@switchyard-"); at != std::string::npos)
+      names.push_back(line.substr(at + 1));
+  return names;
+}
+
+}  // namespace switchyard::testing_support

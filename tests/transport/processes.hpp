@@ -1,0 +1,70 @@
+// Processes that a test starts, each with a function to run, and what they report.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "switchyard/world.hpp"
+
+namespace switchyard::testing_support {
+
+// Memory that a test shares with the processes it starts later.
+struct Shared {
+  static constexpr size_t kMaxHello = 1024;
+  std::atomic<int> stage[64];
+  std::atomic<int> num_speakers;  // who have begun to say something
+  std::atomic<int> num_said;
+  struct {
+    size_t size;
+    std::array<std::byte, kMaxHello> bytes;
+  } said[64];
+
+  void say(const std::vector<std::byte>& bytes);
+};
+
+// The test must have no threads when it starts processes: they are forks of it.
+class Processes {
+ public:
+  Processes();
+  // Ends whatever still runs.
+  ~Processes();
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+
+  Shared& shared() const { return *shared_; }
+  // Runs `body` in a new process; what it returns, or throws, is its report.
+  void start(const std::function<std::string()>& body);
+  pid_t pid(size_t i) const { return children_[i].pid; }
+  void send_signal(size_t i, int signal) const;
+  // Waits until the process has ended; "signal 9" if one ended it, "hangs" after 20 s.
+  std::string report_of(size_t i);
+  std::vector<std::string> reports();
+  // Waits until `stage` is at least `value`; false after 20 s.
+  bool wait_for(const std::atomic<int>& stage, int value) const;
+
+  // An all-gather through the shared memory, among `num_processes`.
+  std::function<Result<std::vector<std::vector<std::byte>>>(const std::vector<std::byte>&)> all_gather(
+      int num_processes) const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    int pipe = -1;
+    bool is_reaped = false;
+  };
+
+  Shared* shared_;
+  std::vector<Child> children_;
+};
+
+// How many file descriptors this process has open.
+size_t num_open_files();
+// The names of abstract Unix sockets of the library on this machine.
+std::vector<std::string> abstract_listeners();
+
+}  // namespace switchyard::testing_support
