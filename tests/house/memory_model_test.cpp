@@ -1,7 +1,9 @@
 // docs/memory-model.md and the code, held together: every pair of a release and an acquire has a tag, a row
-// in the document and its two sides in the code, and every row that crosses blocks is weakened by a mutant.
+// in the document and its two sides in the code, every row that crosses blocks is weakened by a mutant, and
+// no release of ep/ and sync/ stands without a tag.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -96,6 +98,54 @@ std::vector<std::string> faults_of(const std::string& document, const Texts& cod
   return sides.faults;
 }
 
+// Releases in code, not in comments. Each needs a comment of its own, `// release MM-01: ..` or
+// `// acq_rel MM-03: ..`, that begins at most so many lines above it.
+constexpr int kTagReach = 5;
+
+// A line that may do without, and why.
+struct UntaggedRelease {
+  std::string file, line;
+};
+const std::vector<UntaggedRelease> kReleasesOfSignals = {
+    // The bodies of PeerSignal::publish() and DeviceSignal::add(): who calls them has the tag.
+    {"include/switchyard/detail/sync/signal.hpp", "target::st_release(scope, cell, value"},
+    {"include/switchyard/detail/sync/signal.hpp", "target::atomic_add_release_device(counter, value"},
+};
+
+// The releases of a file that have no tag; those that may do without are taken out of `allowed`.
+std::vector<std::string> untagged_releases_of(const std::string& file, const std::string& text,
+                                              std::vector<UntaggedRelease>& allowed) {
+  static const std::regex kTagged(R"(//\s*(release|acq_rel) MM-\d\d)");
+  static const std::regex kRelease(R"(\b\w+_(release|acq_rel)(?:_\w+)?\(|(?:\.|->|\})(?:publish|add)\()");
+  std::vector<std::string> faults;
+  std::string tagged_as;  // by the last comment that no release has used
+  int tag_line = 0;
+  std::istringstream lines(text);
+  std::string line;
+  for (int line_number = 1; std::getline(lines, line); ++line_number) {
+    std::smatch comment, release;
+    if (std::regex_search(line, comment, kTagged)) {
+      tagged_as = comment[1].str();
+      tag_line = line_number;
+    }
+    const std::string code = line.substr(0, line.find("//"));
+    if (!std::regex_search(code, release, kRelease)) continue;
+    const auto exception = std::find_if(allowed.begin(), allowed.end(), [&](const UntaggedRelease& entry) {
+      return entry.file == file && code.find(entry.line) != std::string::npos;
+    });
+    if (exception != allowed.end()) {
+      allowed.erase(exception);
+      continue;
+    }
+    const std::string kind = release[1].matched ? release[1].str() : "release";
+    if (tagged_as != kind || line_number - tag_line > kTagReach)
+      faults.push_back(file + ":" + std::to_string(line_number) + ": no // " + kind + " MM-.. above " +
+                       code.substr(code.find_first_not_of(' ')));
+    tagged_as.clear();
+  }
+  return faults;
+}
+
 std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
@@ -115,6 +165,47 @@ TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
   for (const std::string& fault :
        faults_of(document, code, text_of(root / "tests/emulator/weak_protocol_test.cpp")))
     ADD_FAILURE() << fault;
+}
+
+TEST(MemoryModel, NoReleaseOfEpAndSyncIsWithoutATag) {
+  const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
+  std::vector<UntaggedRelease> allowed = kReleasesOfSignals;
+  for (const char* room : {"ep", "sync"})
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(root / "include/switchyard/detail" / room))
+      if (entry.is_regular_file())
+        for (const std::string& fault : untagged_releases_of(entry.path().lexically_relative(root).string(),
+                                                             text_of(entry.path()), allowed))
+          ADD_FAILURE() << fault;
+  for (const UntaggedRelease& entry : allowed) ADD_FAILURE() << entry.file << " has no line " << entry.line;
+}
+
+TEST(MemoryModel, TheCheckFindsAReleaseWithoutATag) {
+  const auto faults = [](const std::string& code, std::vector<UntaggedRelease> allowed = {}) {
+    return untagged_releases_of("ep/a.hpp", code, allowed);
+  };
+  using Faults = std::vector<std::string>;
+  const std::string tag = "  // release MM-01: rows;\n  // pairs with b()\n";
+  const std::string publish = "  PeerSignal{scope, cell}\n      .publish(value);\n";
+  EXPECT_EQ(faults(tag + publish), Faults());
+  EXPECT_EQ(faults(publish), Faults{"ep/a.hpp:2: no // release MM-.. above .publish(value);"});
+  // Each release needs a tag of its own, near it and of its kind.
+  EXPECT_EQ(faults(tag + publish + publish),
+            Faults{"ep/a.hpp:6: no // release MM-.. above .publish(value);"});
+  EXPECT_EQ(faults(tag + "\n\n\n" + publish),
+            Faults{"ep/a.hpp:7: no // release MM-.. above .publish(value);"});
+  EXPECT_EQ(faults(tag + "target::atomic_add_acq_rel_device(p, 1);\n"),
+            Faults{"ep/a.hpp:3: no // acq_rel MM-.. above target::atomic_add_acq_rel_device(p, 1);"});
+  EXPECT_EQ(faults("// acquire MM-01: rows\nDeviceSignal{p}.add(1);\n"),
+            Faults{"ep/a.hpp:2: no // release MM-.. above DeviceSignal{p}.add(1);"});
+  for (const char* release : {"st_release(scope, p, v);", "st_release_system(p, v);",
+                              "atomic_add_release_device(p, 1);", "signal->publish(1);"})
+    EXPECT_EQ(faults(release), Faults{std::string("ep/a.hpp:1: no // release MM-.. above ") + release});
+  EXPECT_EQ(
+      faults("void publish(uint64_t value);\n// p.publish(1)\nformat.publish_expert(1);\nRows::add(1);"),
+      Faults());
+  EXPECT_EQ(faults("st_release(p);\n", {{"ep/a.hpp", "st_release(p)"}}), Faults());
+  EXPECT_EQ(faults("st_release(p);\n", {{"ep/b.hpp", "st_release(p)"}}).size(), 1u);
 }
 
 const std::string kDocument =

@@ -29,6 +29,7 @@ SWITCHYARD_DEVICE WaitSite in_world(const WaitContext& context, WaitSite site) {
 SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind kind, const WaitSite& site,
                                     uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
+  // acq_rel MM-26: one thread claims the record; pairs with itself
   if (target::atomic_cas_acq_rel_system(&record.state, uint32_t{FaultRecord::kClear},
                                         uint32_t{FaultRecord::kClaimed})) {
     target::st(&record.kind, kind);
@@ -59,6 +60,7 @@ SWITCHYARD_DEVICE void raise_fault(const WaitContext& context, FaultKind kind, c
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
   record_fault(*context.record, context.my_rank, kind, in_world(context, site), seen, elapsed_ns);
+  // acq_rel MM-27: the first rank to poison another stays its reason; pairs with itself
   SWITCHYARD_ROLLED  // unrolled, this rarely executed code would fill the instruction cache
       for (int rank = 0; rank < context.n_ranks; ++rank) poison(context, rank);
 }
