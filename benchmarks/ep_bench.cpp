@@ -14,6 +14,18 @@ namespace {
 
 constexpr uint8_t kPoison = 0xff;
 
+// The format that encodes a token once, and is like `format` in all else.
+TokenFormatKind encoded_once(TokenFormatKind format) {
+  const TokenFormatInfo info = info_of(format);
+  for (const TokenFormatKind kind : kTokenFormatKinds) {
+    const TokenFormatInfo other = info_of(kind);
+    if (other.encoding == TokenEncoding::kOnce && other.element == info.element &&
+        other.group_size == info.group_size && other.scale == info.scale && other.placement == info.placement)
+      return kind;
+  }
+  return format;
+}
+
 // Tokens as experts see them, encoded once for each input scale: there are few of these, even if every expert
 // has its own.
 class SeenTokens {
@@ -24,7 +36,7 @@ class SeenTokens {
       if (of_scale_.contains(scale)) continue;
       reference::Step one_scale = step;
       one_scale.input_scale = scale;
-      if (step.encodes_by_expert()) one_scale.format = TokenFormatKind::kNVFP4;
+      one_scale.format = encoded_once(step.format);
       of_scale_.emplace(scale, reference::as_seen(one_scale));
     }
   }

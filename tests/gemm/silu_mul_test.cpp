@@ -1,4 +1,4 @@
-// SiLU-and-multiply to every output, on every target, bit for bit against the plain-loop reference.
+// SiLU-and-multiply to every token format, on every target, bit for bit against the plain-loop reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "layer_kernels_fixture.hpp"
@@ -21,35 +22,32 @@ using testing_support::random_bf16;
 
 constexpr uint8_t kUnwritten = 0xee;
 
-enum class ScaleLayout { kTransposed, kByRow, kTiled };
-
 struct QuantizedOutput {
-  SiluOutput output;
-  const char* name;
+  TokenFormatKind kind;
   const reference::NumberFormat& format;
-  int group_size;
-  ScaleLayout layout;
+  TokenFormatInfo info = info_of(kind);
 
   size_t row_bytes(int width) const { return static_cast<size_t>(width) * format.num_bits() / 8; }
   reference::QuantizedToken quantized(const std::vector<float>& row, float tensor_scale) const {
-    if (layout == ScaleLayout::kTransposed) return reference::blockwise_fp8(format, row);
-    return output == SiluOutput::kNVFP4 ? reference::nvfp4(row, tensor_scale) : reference::mx(format, row);
+    if (info.placement == ScalePlacement::kTransposed) return reference::blockwise_fp8(format, row);
+    return info.scale == ScaleType::kE4M3 ? reference::nvfp4(row, tensor_scale) : reference::mx(format, row);
   }
 };
 
-const QuantizedOutput kQuantizedOutputs[] = {
-    {SiluOutput::kBlockwiseE4M3, "blockwise e4m3", reference::kE4M3, 128, ScaleLayout::kTransposed},
-    {SiluOutput::kBlockwiseE5M2, "blockwise e5m2", reference::kE5M2, 128, ScaleLayout::kTransposed},
-    {SiluOutput::kMXE4M3, "MX e4m3", reference::kE4M3, 32, ScaleLayout::kByRow},
-    {SiluOutput::kMXE5M2, "MX e5m2", reference::kE5M2, 32, ScaleLayout::kByRow},
-    {SiluOutput::kMXE2M3, "MX e2m3", reference::kE2M3, 32, ScaleLayout::kByRow},
-    {SiluOutput::kMXE3M2, "MX e3m2", reference::kE3M2, 32, ScaleLayout::kByRow},
-    {SiluOutput::kMXE2M1, "MX e2m1", reference::kE2M1, 32, ScaleLayout::kByRow},
-    {SiluOutput::kTiledMXE4M3, "tiled MX e4m3", reference::kE4M3, 32, ScaleLayout::kTiled},
-    {SiluOutput::kTiledMXE5M2, "tiled MX e5m2", reference::kE5M2, 32, ScaleLayout::kTiled},
-    {SiluOutput::kTiledMXE2M1, "tiled MX e2m1", reference::kE2M1, 32, ScaleLayout::kTiled},
-    {SiluOutput::kNVFP4, "NVFP4", reference::kE2M1, 16, ScaleLayout::kTiled},
-};
+std::vector<QuantizedOutput> quantized_outputs() {
+  const std::map<ElementType, const reference::NumberFormat*> formats = {
+      {ElementType::kE4M3, &reference::kE4M3},
+      {ElementType::kE5M2, &reference::kE5M2},
+      {ElementType::kE2M3, &reference::kE2M3},
+      {ElementType::kE3M2, &reference::kE3M2},
+      {ElementType::kE2M1, &reference::kE2M1}};
+  std::vector<QuantizedOutput> outputs;
+  for (const TokenFormatKind kind : kTokenFormatKinds)
+    if (info_of(kind).scale != ScaleType::kNone)
+      outputs.push_back({kind, *formats.at(info_of(kind).element)});
+  return outputs;
+}
+const std::vector<QuantizedOutput> kQuantizedOutputs = quantized_outputs();
 
 // Ragged rows of gate and up, of every kind in turn.
 struct Input {
@@ -115,7 +113,7 @@ class SiluMul : public testing_support::LayerTest {
   };
 
   void check_quantized(const QuantizedOutput& to, const Input& input, const GroupTables& tables = {}) const {
-    SCOPED_TRACE(std::string(to.name) + ", width " + std::to_string(input.width));
+    SCOPED_TRACE(std::string(to.info.name) + ", width " + std::to_string(input.width));
     const size_t num_scale_rows =
         128 * (tables.scale_row_offsets.empty() ? input.num_rows() / 128 + 1
                                                 : tables.scale_row_offsets.back() / 128 + 2);
@@ -130,7 +128,7 @@ class SiluMul : public testing_support::LayerTest {
       const Buffer<uint8_t> scales = poisoned<uint8_t>(expected.scales.size());
       const SiluMulArguments arguments{input.num_groups(), input.width, gate_up.data(), row_offsets.data()};
       const SiluMulDestination destination{
-          .output = to.output,
+          .format = to.kind,
           .rows = rows.data(),
           .scales = scales.data(),
           .max_rows = max_rows,
@@ -153,12 +151,12 @@ class SiluMul : public testing_support::LayerTest {
 
   static Expected expected_of(const QuantizedOutput& to, const Input& input, const GroupTables& tables,
                               uint32_t max_rows, size_t num_scale_rows) {
-    const size_t num_scales = static_cast<size_t>(input.width / to.group_size);
+    const size_t num_scales = static_cast<size_t>(input.width / to.info.group_size);
     const size_t stride = (max_rows + 3) / 4 * 4;
-    const size_t scale_bytes = to.layout == ScaleLayout::kTransposed ? num_scales * stride * sizeof(float)
-                               : to.layout == ScaleLayout::kByRow
-                                   ? max_rows * num_scales
-                                   : num_scale_rows * ((num_scales + 3) / 4 * 4);
+    const size_t scale_bytes =
+        to.info.placement == ScalePlacement::kTransposed ? num_scales * stride * sizeof(float)
+        : to.info.placement == ScalePlacement::kByRow    ? max_rows * num_scales
+                                                         : num_scale_rows * ((num_scales + 3) / 4 * 4);
     Expected expected{std::vector<uint8_t>(max_rows * to.row_bytes(input.width), kUnwritten),
                       std::vector<uint8_t>(scale_bytes, kUnwritten)};
     for (int group = 0; group < input.num_groups(); ++group)
@@ -173,10 +171,10 @@ class SiluMul : public testing_support::LayerTest {
                                      ? row
                                      : tables.scale_row_offsets[group] + row - input.row_offsets[group];
         for (size_t i = 0; i < (num_scales + 3) / 4 * 4; ++i) {
-          if (to.layout == ScaleLayout::kTiled)
+          if (to.info.placement == ScalePlacement::kTiled)
             expected.scales.at(reference::tiled_scale_offset(scale_row, i, num_scales)) =
                 i < num_scales ? token.scale_codes[i] : 0;
-          else if (i < num_scales && to.layout == ScaleLayout::kByRow)
+          else if (i < num_scales && to.info.placement == ScalePlacement::kByRow)
             expected.scales.at(row * num_scales + i) = token.scale_codes[i];
           else if (i < num_scales)
             std::memcpy(&expected.scales.at((i * stride + row) * sizeof(float)), &token.float_scales[i],
@@ -236,7 +234,8 @@ TEST_P(SiluMul, QuantisedIsTheReferenceBitForBit) {
   for (const QuantizedOutput& output : kQuantizedOutputs)
     for (const int num_groups_of_width : {1, 3, 8, 17})
       if (!HasFatalFailure())
-        check_quantized(output, make_input(num_groups_of_width * output.group_size, {0, 0, 5, 6, 6, 27}));
+        check_quantized(output,
+                        make_input(num_groups_of_width * output.info.group_size, {0, 0, 5, 6, 6, 27}));
 }
 
 TEST_P(SiluMul, QuantisedRowsOfAnMlp) {
@@ -248,26 +247,28 @@ TEST_P(SiluMul, QuantisedRowsOfAnMlp) {
 TEST_P(SiluMul, TilesAndTensorScalesOfGroups) {
   const Input input = make_input(96, {0, 1, 1, 130, 258, 263});
   for (const QuantizedOutput& output : kQuantizedOutputs)
-    if (output.layout == ScaleLayout::kTiled && !HasFatalFailure())
+    if (output.info.placement == ScalePlacement::kTiled && !HasFatalFailure())
       check_quantized(output, input, {{0, 128, 256, 512, 640}, {0.01f, 1.0f, 0.002f, 3e-5f, 0.7f}});
 }
 
 TEST_P(SiluMul, AWidthThatIsNotWholeGroupsIsRefusedAndTheMultipleNamed) {
-  const auto refusal = [&](SiluOutput output, int width) {
+  const auto refusal = [&](TokenFormatKind format, int width) {
     return kernels()
-        .silu_mul(kLaunchShapes[0], rank().stream(), {.width = width}, {.output = output})
+        .silu_mul(kLaunchShapes[0], rank().stream(), {.width = width}, {.format = format})
         .to_string();
   };
-  EXPECT_EQ(refusal(SiluOutput::kBF16, 12),
-            "invalid argument: silu_mul: width is 12; bf16 needs a multiple of 8");
-  EXPECT_EQ(refusal(SiluOutput::kBlockwiseE4M3, 192),
-            "invalid argument: silu_mul: width is 192; blockwise fp8 needs a multiple of 128");
-  EXPECT_EQ(refusal(SiluOutput::kMXE3M2, 48),
-            "invalid argument: silu_mul: width is 48; MX needs a multiple of 32");
-  EXPECT_EQ(refusal(SiluOutput::kTiledMXE4M3, 0),
-            "invalid argument: silu_mul: width is 0; MX needs a multiple of 32");
-  EXPECT_EQ(refusal(SiluOutput::kNVFP4, 24),
-            "invalid argument: silu_mul: width is 24; NVFP4 needs a multiple of 16");
+  EXPECT_EQ(refusal(TokenFormatKind::kBF16, 12),
+            "invalid argument: silu_mul: width is 12; format bf16 needs a multiple of 8");
+  EXPECT_EQ(refusal(TokenFormatKind::kFP8, 192),
+            "invalid argument: silu_mul: width is 192; format fp8 needs a multiple of 128");
+  EXPECT_EQ(refusal(TokenFormatKind::kMXFP6E3M2, 48),
+            "invalid argument: silu_mul: width is 48; format mxfp6-e3m2 needs a multiple of 32");
+  EXPECT_EQ(refusal(TokenFormatKind::kMXFP8Tiled, 0),
+            "invalid argument: silu_mul: width is 0; format mxfp8-tiled needs a multiple of 32");
+  EXPECT_EQ(refusal(TokenFormatKind::kNVFP4, 24),
+            "invalid argument: silu_mul: width is 24; format nvfp4 needs a multiple of 16");
+  EXPECT_EQ(refusal(static_cast<TokenFormatKind>(99), 32),
+            "invalid argument: silu_mul: there is no token format 99");
 }
 
 }  // namespace

@@ -395,6 +395,15 @@ namespace {
 // and less than fewer ranks need, which have more experts each.
 bool aligns_rows(TokenFormatKind format) { return info_of(format).row_alignment > 1; }
 
+// The first format that encodes, takes rows of this size and aligns none.
+TokenFormatKind unaligned_format(int hidden) {
+  for (const TokenFormatKind kind : kTokenFormatKinds)
+    if (info_of(kind).scale != ScaleType::kNone && !aligns_rows(kind) &&
+        hidden % info_of(kind).hidden_multiple() == 0)
+      return kind;
+  return TokenFormatKind::kBF16;
+}
+
 // The capacity is one row less than the worst case, which occurs in the fault's step and in no other. The
 // slotted protocol has memory for all rows.
 void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
@@ -403,7 +412,7 @@ void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
     return;
   }
   scenario.protocol = Protocol::kDirect;
-  if (aligns_rows(scenario.format)) scenario.format = TokenFormatKind::kMXFP8;  // takes their hidden sizes
+  if (aligns_rows(scenario.format)) scenario.format = unaligned_format(scenario.hidden);
   const double even_share = scenario.max_tokens * scenario.top_k;
   scenario.capacity_factor = (scenario.n_ranks * even_share - 1.5) / even_share;
   for (std::vector<int>& tokens : scenario.tokens_of_step)

@@ -33,7 +33,7 @@ struct BF16TokenFormat {
   }
 
   SWITCHYARD_HD uint32_t encoded_bytes() const { return static_cast<uint32_t>(hidden) * sizeof(bf16); }
-  SWITCHYARD_HD uint32_t row_alignment() const { return 1; }
+  SWITCHYARD_HD constexpr uint32_t row_alignment() const { return 1; }
 
   SWITCHYARD_DEVICE void encode(const bf16* token, std::byte* message, int worker_idx,
                                 int num_workers) const {

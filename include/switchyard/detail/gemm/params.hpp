@@ -26,26 +26,11 @@ struct SiluMulArguments {
   const uint32_t* row_offsets;  // [num_groups + 1]; the last one is the number of rows
 };
 
-// The format in which silu(gate) * up is stored (docs/formats.md).
-enum class SiluOutput {
-  kBF16,
-  kBlockwiseE4M3,  // float scales, transposed
-  kBlockwiseE5M2,
-  kMXE4M3,  // e8m0 scales, by row
-  kMXE5M2,
-  kMXE2M3,
-  kMXE3M2,
-  kMXE2M1,
-  kTiledMXE4M3,  // e8m0 scales, tiled
-  kTiledMXE5M2,
-  kTiledMXE2M1,
-  kNVFP4,  // e4m3 scales, tiled
-};
-
+// Where silu(gate) * up is stored, and as what (docs/formats.md).
 struct SiluMulDestination {
-  SiluOutput output = SiluOutput::kBF16;
+  TokenFormatKind format = TokenFormatKind::kBF16;
   void* rows = nullptr;    // [rows][width]: bf16, or codes without gaps
-  void* scales = nullptr;  // in the layout of the output
+  void* scales = nullptr;  // as the format places them
   // Transposed scales: rows the tensors hold.
   uint32_t max_rows = 0;
   // Tiled scales, [num_groups]: the scale row of each group's first row, as dispatch exports it; null: row r

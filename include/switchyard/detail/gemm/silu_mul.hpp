@@ -31,7 +31,6 @@ struct RowChunk {
 // with nothing to write.
 
 struct BF16Writer {
-  static constexpr const char* kName = "bf16";
   static constexpr int kElements = 8, kWidthMultiple = 8;
   static constexpr bool kWantsGroup = false;
 
@@ -49,11 +48,10 @@ struct BF16Writer {
   }
 };
 
-// What the quantised outputs share. `Scales` makes the quantizer of a scale group and stores its scale.
+// What the quantised formats share. `Scales` makes the quantizer of a scale group and stores its scale.
 template <typename Scales>
 struct QuantizedWriter {
   using Quantizer = typename Scales::Quantizer;
-  static constexpr const char* kName = Scales::kName;
   static constexpr int kElements = kElementsPerLane, kWidthMultiple = Quantizer::kGroupSize;
   static constexpr bool kWantsGroup = Scales::kWantsGroup;
 
@@ -81,10 +79,9 @@ struct QuantizedWriter {
   }
 };
 
-template <typename Element>
+template <typename QuantizerOf>
 struct TransposedScales {
-  using Quantizer = BlockwiseFP8Quantizer<Element>;
-  static constexpr const char* kName = "blockwise fp8";
+  using Quantizer = QuantizerOf;
   static constexpr bool kWantsGroup = false;
 
   float* scales;  // TransposedScaleLayout
@@ -98,10 +95,9 @@ struct TransposedScales {
   }
 };
 
-template <typename Element>
+template <typename QuantizerOf>
 struct RowScales {
-  using Quantizer = MXQuantizer<Element>;
-  static constexpr const char* kName = "MX";
+  using Quantizer = QuantizerOf;
   static constexpr bool kWantsGroup = false;
 
   e8m0* scales;  // [rows][width / 32]
@@ -113,33 +109,37 @@ struct RowScales {
   }
 };
 
-// One tensor scale, or one for each group of the ragged rows.
-struct GroupTensorScales {
-  static constexpr bool kIsPerExpert = true;
+// Makes the quantizer of a group of the ragged rows. NVFP4 has one tensor scale, or one for each group.
+template <typename Quantizer>
+struct GroupQuantizers {
+  static GroupQuantizers make(const SiluMulDestination&) { return {}; }
+  SWITCHYARD_DEVICE Quantizer operator()(int) const { return {}; }
+};
+template <>
+struct GroupQuantizers<NVFP4Quantizer> {
+  float tensor_scale;
+  const float* group_tensor_scales;  // or null
 
-  float one;
-  const float* of_group;  // or null
-
-  SWITCHYARD_DEVICE float operator()(int group_idx) const {
-    return of_group == nullptr ? one : target::ld(of_group + group_idx);
+  static GroupQuantizers make(const SiluMulDestination& to) {
+    return {to.tensor_scale, to.group_tensor_scales};
+  }
+  SWITCHYARD_DEVICE NVFP4Quantizer operator()(int group_idx) const {
+    return NVFP4Quantizer(group_tensor_scales == nullptr ? tensor_scale
+                                                         : target::ld(group_tensor_scales + group_idx));
   }
 };
 
-// Scheme: NVFP4<GroupTensorScales> or TiledMX<Element>.
-template <typename Scheme>
+template <typename QuantizerOf>
 struct TiledScales {
-  using Quantizer = typename Scheme::Quantizer;
+  using Quantizer = QuantizerOf;
   using Scale = typename Quantizer::Scale;
-  static constexpr const char* kName = Scheme::kIsPerExpert ? "NVFP4" : "MX";
   static constexpr bool kWantsGroup = true;
 
-  Scheme scheme;
+  GroupQuantizers<Quantizer> quantizers;
   uint8_t* scales;                    // TiledScaleLayout
   const uint32_t* scale_row_offsets;  // [num_groups], or null: row r has scale row r
 
-  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk& chunk) const {
-    return scheme.quantizer(chunk.group_idx);
-  }
+  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk& chunk) const { return quantizers(chunk.group_idx); }
   // The lane of a row's last scale also stores the zeros behind it.
   SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
                                Scale scale) const {

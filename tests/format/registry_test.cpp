@@ -1,0 +1,37 @@
+// The registry of token formats and the types that its lines name: what agrees() compares, so that a line
+// that disagrees with its type does not compile (src/launch/make_format_kernels.hpp asserts it).
+#include <gtest/gtest.h>
+
+#include "switchyard/detail/format/all_formats.hpp"
+
+namespace switchyard {
+namespace {
+
+using MXFP8 = MXTokenFormat<e4m3>;
+using NVFP4Format = NVBlockScaledTokenFormat<NVFP4<OneInputScale>>;
+constexpr TokenFormatInfo kMXFP8Info = info_of(TokenFormatKind::kMXFP8);
+constexpr TokenFormatInfo kNVFP4Info = info_of(TokenFormatKind::kNVFP4);
+
+template <typename Change>
+constexpr TokenFormatInfo changed(TokenFormatInfo info, const Change& change) {
+  change(info);
+  return info;
+}
+
+TEST(Registry, ALineThatDisagreesWithItsTypeIsRefused) {
+  static_assert(agrees<MXFP8>(kMXFP8Info) && agrees<NVFP4Format>(kNVFP4Info));
+  using Info = TokenFormatInfo;
+  // Another element or scale of the same size.
+  static_assert(!agrees<MXFP8>(changed(kMXFP8Info, [](Info& info) { info.element = ElementType::kE5M2; })));
+  static_assert(!agrees<MXFP8>(changed(kMXFP8Info, [](Info& info) { info.scale = ScaleType::kE4M3; })));
+  static_assert(!agrees<NVFP4Format>(changed(kNVFP4Info, [](Info& info) { info.scale = ScaleType::kE8M0; })));
+  static_assert(!agrees<MXFP8>(changed(kMXFP8Info, [](Info& info) { info.group_size = 64; })));
+  static_assert(!agrees<NVFP4Format>(changed(kNVFP4Info, [](Info& info) { info.row_alignment = 4; })));
+  static_assert(!agrees<NVFP4Format>(changed(kNVFP4Info, [](Info& info) { info.encodes_by_expert = true; })));
+  static_assert(
+      !agrees<MXFP8>(changed(kMXFP8Info, [](Info& info) { info.placement = ScalePlacement::kTiled; })));
+  static_assert(!agrees<BF16TokenFormat>(kMXFP8Info));
+}
+
+}  // namespace
+}  // namespace switchyard
