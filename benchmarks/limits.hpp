@@ -3,7 +3,7 @@
 // else from the caches.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/target.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard::tools {

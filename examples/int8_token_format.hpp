@@ -27,6 +27,11 @@ struct Int8TokenFormat {
     return {hidden, reinterpret_cast<int8_t*>(tensors.rows), reinterpret_cast<float*>(tensors.scales)};
   }
 
+  static switchyard::Status check(int hidden) {
+    if (hidden % kWarpSize == 0) return {};
+    return switchyard::invalid_argument("hidden is %d; format int8 needs a multiple of 32", hidden);
+  }
+
   SWITCHYARD_HD uint32_t row_bytes() const { return static_cast<uint32_t>(hidden); }
   SWITCHYARD_HD uint32_t scales_bytes() const { return sizeof(float); }
   SWITCHYARD_HD uint32_t encoded_bytes() const { return row_bytes() + 16; }  // a multiple of 16

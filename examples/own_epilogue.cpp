@@ -12,7 +12,7 @@ struct AddResidual {
   int32_t hidden;
 
   SWITCHYARD_DEVICE void operator()(int token_idx, int column, const float (&sums)[kColumnsPerThread]) const {
-    const int64_t first = static_cast<int64_t>(token_idx) * hidden + column;
+    const int64_t first = int64_t{token_idx} * hidden + column;
     float values[kColumnsPerThread];
     for (int i = 0; i < kColumnsPerThread; ++i)
       values[i] = sums[i] + to_float(target::ld(residual + first + i));
@@ -27,20 +27,13 @@ int main() {
   auto ep = need(ExpertParallel::create(*world, config));
   const SampleStep step(*world, *ep);
   for (int rank = 0; rank < ep->n_ranks(); ++rank) {
-    const auto& [rows, tokens, output, ids, expert_ids, weights, row_offsets] = step.ranks[rank];
     need(ep->dispatch(rank, step.input(rank), step.output(rank)));
     // The experts return what they get, and the tokens are the residual.
-    const AddResidual epilogue{tokens.data(), output.data(), config.hidden};
-    need(ep->combine(rank, {rows.rows, rows.src_info},
-                     {ids.data(), weights.data(), SampleStep::kTokens, own_destination(epilogue)}));
+    const AddResidual epilogue{step.ranks[rank].tokens.data(), step.ranks[rank].output.data(), config.hidden};
+    need(ep->combine(rank, step.expert_output(rank), step.combined(rank, own_destination(epilogue))));
   }
   need(ep->synchronize());
-
-  for (int rank = 0; rank < ep->n_ranks(); ++rank) {
-    const auto values = need(step.ranks[rank].output.download());
-    for (size_t i = 0; i < values.size(); ++i)
-      if (values[i] != to_bf16(1.5f * to_float(step.tokens[i])))
-        return std::fprintf(stderr, "rank %d, value %zu: wrong\n", rank, i), 1;
-  }
+  for (const SampleStep::RankData& rank : step.ranks)
+    if (!step.is_tokens_times(1.5f, need(rank.output.download()))) return std::puts("wrong"), 1;
   std::printf("%d ranks: the experts' sums and the residual, added in fp32: right\n", ep->n_ranks());
 }

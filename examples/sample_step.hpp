@@ -50,6 +50,18 @@ struct SampleStep {
     return {data.rows.encoded_rows,  data.rows.src_info,     data.rows.max_rows,
             data.row_offsets.data(), data.expert_ids.data(), data.rows.scales};
   }
+  // Of experts that return what they get.
+  CombineInput expert_output(int rank) const { return {ranks[rank].rows.rows, ranks[rank].rows.src_info}; }
+  CombineOutput combined(int rank, const CombineDestination& destination) const {
+    return {ranks[rank].topk_ids.data(), ranks[rank].topk_weights.data(), kTokens, destination};
+  }
+
+  // Whether each value is the token's, times `factor`, rounded once.
+  bool is_tokens_times(float factor, const std::vector<bf16>& values) const {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (values[i] != to_bf16(factor * to_float(tokens[i]))) return false;
+    return true;
+  }
 };
 
 }  // namespace example

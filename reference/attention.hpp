@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 
 namespace switchyard::reference {
 

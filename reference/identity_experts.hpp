@@ -2,7 +2,7 @@
 // simulated memory that the protocol's kernels use, so that weak memory can show a missing order.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::reference {

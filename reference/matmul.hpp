@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-#include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/gemm/tiled/tuning.hpp"
+#include "switchyard/bf16.hpp"
+#include "switchyard/matmul_tuning.hpp"
 
 namespace switchyard::reference {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard::reference {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "number_format.hpp"
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard::reference {

@@ -7,8 +7,8 @@ Without --write the script compares the page with the headers, prints the names 
 they do. A test does the same (tests/house/api_reference_test.py), so the page cannot drift from the headers.
 
 The page holds, for each header, its opening comment and what it declares: classes and structs with their public members,
-enums with their enumerators, functions, constants, concepts, aliases and macros, each with its comment. Of a member the
-first sentence is taken. Declarations without a comment are listed too. The parser knows the part of C++ in which the
+enums with their enumerators, concepts with what they ask for, functions, constants, aliases and macros, each with its
+comment. Of a member the first sentence is taken. Declarations without a comment are listed too. The parser knows the part of C++ in which the
 public headers are written, formatted by clang-format; it is not a compiler.
 """
 import argparse
@@ -37,7 +37,8 @@ a test compares the two."""
 class Declaration:
     comment: str  # paragraphs, with a newline between two; a paragraph that begins with two spaces is an example
     text: str  # up to the body or the semicolon
-    body: str  # between the braces, or empty
+    body: str  # between the braces; empty: there are none
+    source: str = ""  # as it stands in the header, of a concept
 
 
 # Reading
@@ -99,18 +100,22 @@ def trailing_comment(text, i):
 
 def declarations(text, separator=";"):
     """The declarations of a namespace, a class (separated by ';') or an enum (by ',')."""
-    found, comment, code, i = [], [], "", 0
+    found, comment, code, begin, i = [], [], "", 0, 0
 
     def finish(body, end):
         nonlocal comment, code
+        code_end = end
         behind, end = trailing_comment(text, end)
         if code.strip():
             tidy = re.sub(r"\s+", " ", code.strip()).replace("( ", "(")
-            found.append(Declaration(comment_text(behind or comment), tidy, body))
+            source = text[begin:code_end].strip() if kind_of(tidy) == "concept" else ""
+            found.append(Declaration(comment_text(behind or comment), tidy, body, source))
         comment, code = [], ""
         return end
 
     while i < len(text):
+        if not code.strip():
+            begin = i
         if not code.strip() and (match := re.compile(r"\s*(//[^\n]*)\n?").match(text, i)):
             comment.append(match.group(1))
             i = match.end()
@@ -132,7 +137,7 @@ def declarations(text, separator=";"):
         elif text[i] == "{" and has_body(code.lstrip()):
             end = end_of("{}", text, i)
             closing = re.compile(r"\s*;").match(text, end) if is_type(code.strip()) else None
-            i = finish(text[i + 1:end - 1], closing.end() if closing else end)
+            i = finish(text[i + 1:end - 1] or " ", closing.end() if closing else end)
         elif text[i] == "{":
             end = end_of("{}", text, i)
             code += text[i:end]
@@ -190,7 +195,7 @@ def is_left_out(declaration, owner=""):
     text = declaration.text
     if re.match(r"static_assert|friend|extern|typedef", text) or re.search(r"= (delete|default)$", text):
         return True
-    if is_type(text) and not declaration.body.strip():
+    if is_type(text) and not declaration.body:
         return True
     special = rf"~{owner}\(|(explicit )?{owner}\((const )?{owner}(<.*>)?\s?&|.*operator=\("
     return owner != "" and re.match(special, signature(text)) is not None
@@ -261,8 +266,6 @@ def row_of(declaration):
         text += " { " + ", ".join(value.text for value in declarations(declaration.body, ",")) + " }"
     elif kind == "struct":
         text += " { " + " ".join(f"{member.text};" for member in public_members(declaration)) + " }"
-    elif kind == "concept":
-        text = without_default(text)[0]
     elif kind == "function":
         text = signature(text)
     return text, first_sentence(declaration.comment)
@@ -278,6 +281,8 @@ def table(rows):
 
 def members_of(declaration):
     """The members of a class or struct, or the enumerators of an enum; a mere list where none has a comment."""
+    if not declaration.body.strip():
+        return ""
     if kind_of(declaration.text) != "enum":
         return table([row_of(member) for member in public_members(declaration)])
     values = declarations(declaration.body, ",")
@@ -292,6 +297,12 @@ def section_of(declaration):
     return "\n\n".join(part for part in parts if part)
 
 
+def section_of_concept(declaration):
+    parts = [f"### `concept {name_of(declaration.text)}`", paragraphs_of(declaration.comment),
+             f"```cpp\n{declaration.source}\n```"]
+    return "\n\n".join(part for part in parts if part)
+
+
 def opening_of(text):
     lines = []
     for line in text.split("\n"):
@@ -301,13 +312,18 @@ def opening_of(text):
     return comment_text(lines)
 
 
+def has_section(declaration):
+    return is_type(declaration.text) or kind_of(declaration.text) == "concept"
+
+
 def section_of_header(name, text):
     parts = [f"## {name}", paragraphs_of(opening_of(text))]
     found = public_declarations(re.sub(r"^(//[^\n]*\n)*", "", text))
-    types = [declaration for declaration in found if is_type(declaration.text)]
-    others = [declaration for declaration in found if not is_type(declaration.text)]
-    parts += [section_of(declaration) for declaration in types]
-    if types and others:
+    sections = [section_of(declaration) if is_type(declaration.text) else section_of_concept(declaration)
+                for declaration in found if has_section(declaration)]
+    others = [declaration for declaration in found if not has_section(declaration)]
+    parts += sections
+    if sections and others:
         parts.append("### Functions, constants, macros")
     if others:
         parts.append(table([row_of(declaration) for declaration in others]))

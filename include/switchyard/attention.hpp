@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
-#include "switchyard/detail/attention/tuning.hpp"
-#include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/schedule/types.hpp"
+#include "switchyard/attention_kind.hpp"
+#include "switchyard/bf16.hpp"
+#include "switchyard/tile_types.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -45,7 +45,8 @@ struct AttentionShape {
   const OwnAttentionKernels* own_kernels = nullptr;
 };
 
-// All in memory of the rank's device; rows are [row][head][head_dim], without gaps, 16-byte aligned.
+// The tensors of one launch, which belong to the caller. All are in memory of the rank's device; rows are
+// [row][head][head_dim], without gaps, 16-byte aligned.
 struct AttentionTensors {
   const bf16* queries = nullptr;
   const bf16* keys = nullptr;
@@ -90,15 +91,21 @@ std::string to_string(const AttentionChoice& choice);
 
 // An attention of one shape on one rank.
 //
-// Ownership: the caller owns the object, and the rank must outlive it. The object owns what its launches need
-// beside the tensors: the queue of tiles, the plan of a ragged batch, the partial output of splits. The
-// caller owns the tensors, which must stay valid until the launch has ended. The object may be destroyed
-// while its launches run, but must outlive the launches of a graph that holds one. Stream: run() enqueues one
-// to three kernels on the rank's stream and returns. It allocates nothing, waits for nothing and copies
-// nothing, so it can be captured as a graph. Threads: one call at a time. Launches of one object must not
-// overlap; on the rank's stream they never do. Errors: create() and run() check shape and pointers and return
-// kInvalidArgument with the argument, its value and its limit. What the kernels read on the device (offsets,
-// lengths, page numbers) is not checked.
+// Ownership: the caller owns the object and the tensors. The object owns what its launches need beside the
+// tensors: the queue of tiles, the plan of a ragged batch, the partial output of splits. It does not own the
+// rank or the kernels of shape().own_kernels, which must outlive it.
+// Stream: run() enqueues one to three kernels on the rank's stream and returns: they run behind what is on
+// that stream and before what comes behind them. It allocates nothing, waits for nothing and copies nothing,
+// so it can be captured as a graph (World::capture).
+// Threads: one call at a time on one object; objects of different ranks, or of one rank, may be called from
+// different threads at once. Launches of one object must not overlap; on the rank's stream they never do.
+// Errors: create() and run() check shape and pointers and return kInvalidArgument with the argument, its
+// value and its limit; nothing has been enqueued then. create() returns kResourceExhausted if memory is
+// short. What the kernels read on the device (offsets, lengths, page numbers) is not checked. What goes wrong
+// while they run is returned by Rank::synchronize().
+// Validity: tensors must stay valid until the launch has ended, or as long as a graph that captured it is
+// launched. The object may be destroyed while its launches run, but must outlive those of such a graph. What
+// shape() and choice() refer to is valid as long as the object.
 class Attention {
  public:
   // Checks the shape, chooses what to launch, loads the kernels and allocates what their launches need.

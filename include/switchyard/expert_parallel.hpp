@@ -27,8 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/detail/ep/combine_destination.hpp"
-#include "switchyard/detail/ep/shared_expert_tokens.hpp"
+#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/fault.hpp"
 #include "switchyard/token_format.hpp"
 #include "switchyard/trace.hpp"

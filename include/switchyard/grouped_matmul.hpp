@@ -10,8 +10,8 @@
 #include <memory>
 #include <optional>
 
-#include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/gemm/tiled/tuning.hpp"
+#include "switchyard/bf16.hpp"
+#include "switchyard/matmul_tuning.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {

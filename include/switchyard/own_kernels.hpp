@@ -6,10 +6,20 @@
 //   config.own_epilogue = own_epilogue<MyEpilogue>();
 //   ep->combine(rank, input, {ids, weights, num_tokens, own_destination(MyEpilogue{..})});
 //
+// A function that kernels call is marked SWITCHYARD_DEVICE; one that the host calls, too, SWITCHYARD_HD. What
+// is written with the words of switchyard::target runs on either target, and the emulator sees its accesses:
+//
+//   ld(p), st(p, value)                 one element; ld_16, st_16: 16 bytes, a Vec16, at a multiple of 16
+//   copy_row(to, from, num_bytes, worker_idx, num_workers)   by workers together, a multiple of 16 bytes
+//   lane_idx(), shuffle(value, lane), shuffle_xor(value, lane_mask), sync_warp()   in a warp of kWarpSize
+//   divide(a, b)                        rounded as on the host, so that both targets give the same bits
+//
 // Ownership. What own_format() and own_epilogue() return lives as long as the program. A format is made anew
 //   for every launch, over the tensors of that call; an epilogue is copied into the launch, so that it need
 //   not outlive the call, but what it points to must be valid until the step has ended.
-// Threads. Formats and epilogues run inside kernels: many threads of many blocks call them at once.
+// Threads. The functions here may be called from any thread. Formats and epilogues run inside kernels, in
+//   many threads of many blocks at once: token_format_concepts.hpp and combine_epilogue.hpp say which member
+//   is called by how many threads, and what these may do.
 // Errors. A type that lacks something does not compile, and the concepts below say what. Kernels of another
 //   target than the world's, and a protocol that cannot carry the format, are errors of create().
 #pragma once
@@ -17,67 +27,32 @@
 #include <concepts>
 #include <type_traits>
 
-#include "switchyard/detail/launch/make_combine_kernels.hpp"
-#include "switchyard/detail/launch/make_dispatch_kernels.hpp"
-#include "switchyard/detail/launch/own_format.hpp"
+#include "switchyard/bf16.hpp"
+#include "switchyard/combine_epilogue.hpp"
+#include "switchyard/detail/launch/make_own_kernels.hpp"
+#include "switchyard/expert_parallel_types.hpp"
+#include "switchyard/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// What a format has beyond a TokenFormat or an ExpertTokenFormat (token_format.hpp). It is a
-// DirectFormat, too, if the direct protocol is to carry it.
+// What a format of one's own has beyond what the slotted protocol asks (DispatchFormat,
+// token_format_concepts.hpp). It is a DirectFormat, too, if the direct protocol is to carry it. What is named
+// here runs on the host only. If the format has a `static Status check(int hidden)`, create() calls it first
+// and returns its error.
 template <typename Format>
 concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<Format> &&
     std::same_as<typename Format::Input, bf16> &&
     requires(const Format format, int hidden, const FormatTensors& tensors) {
-  { Format::kName } -> std::convertible_to<const char*>;  // for errors
+  // What errors call it.
+  { Format::kName } -> std::convertible_to<const char*>;
   // The format over the tensors of a DispatchOutput; these are null where only sizes are asked for.
   { Format::make(hidden, tensors) } -> std::same_as<Format>;
+  // Bytes of a row of the output; for the direct protocol, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;
-  // Of a row's scales, 0 if there are none. The tensor is [max_rows][scales_bytes()], unless the format says
-  // scale_tensor_bytes(max_rows).
+  // Bytes of a row's scales, 0 if there are none. The tensor is [max_rows][scales_bytes()], unless the format
+  // has a scale_tensor_bytes(max_rows); one that interleaves rows must have it.
   { format.scales_bytes() } -> std::convertible_to<uint32_t>;
-};
-
-template <OwnTokenFormat Format>
-FormatLayout layout_of_own(int hidden) {
-  const Format format = Format::make(hidden, FormatTensors{});
-  return {.name = Format::kName,
-          .encoded_bytes = format.encoded_bytes(),
-          .row_bytes = format.row_bytes(),
-          .scales_bytes = format.scales_bytes(),
-          .row_alignment = format.row_alignment(),
-          .encodes_by_expert = EncodesByExpert<Format>,
-          .interleaves_rows = InterleavedTokenFormat<Format>,
-          .has_tiled_scales = false};
-}
-
-template <OwnTokenFormat Format>
-CheckedSize scale_tensor_bytes_of_own(uint32_t max_rows, int hidden) {
-  const Format format = Format::make(hidden, FormatTensors{});
-  if constexpr (requires { format.scale_tensor_bytes(max_rows); }) {
-    return CheckedSize(format.scale_tensor_bytes(max_rows));
-  } else {
-    static_assert(!InterleavedTokenFormat<Format>,
-                  "say how large the tensor is: scale_tensor_bytes(max_rows)");
-    return CheckedSize(max_rows) * CheckedSize(format.scales_bytes());
-  }
-}
-
-template <OwnTokenFormat Format>
-constexpr const DispatchKernels* own_direct_dispatch() {
-  if constexpr (DirectFormat<Format>)
-    return &kDispatchKernels<Direct, RunTimeShape, Format>;
-  else
-    return nullptr;
-}
-
-template <OwnTokenFormat Format>
-inline constexpr OwnFormat kOwnFormat = {
-    .target = kThisTarget,
-    .layout = &layout_of_own<Format>,
-    .scale_tensor_bytes = &scale_tensor_bytes_of_own<Format>,
-    .slotted = &kDispatchKernels<Slotted, RunTimeShape, Format>,
-    .direct = own_direct_dispatch<Format>(),
 };
 
 // For ExpertParallelConfig::own_format.
@@ -86,34 +61,9 @@ const OwnFormat* own_format() {
   return &kOwnFormat<Format>;
 }
 
-// What combine_wait calls for eight columns of a token's weighted sum, in fp32 before any rounding.
+// An epilogue of one's own: what combine_wait calls with each token's weighted sum (combine_epilogue.hpp).
 template <typename Epilogue>
 concept OwnCombineEpilogue = CombineEpilogue<Epilogue> && std::is_trivially_copyable_v<Epilogue>;
-
-template <const char* kName, EpProtocol P, typename Rows, typename Epilogue,
-          CombineKernel<P, Epilogue> kKernel>
-Status launch_own_combine(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
-  return launch_combine_kernel<kName, P, RunTimeShape, Rows, Epilogue, kKernel>(
-      shape, stream, call, *static_cast<const Epilogue*>(call.destination.epilogue));
-}
-
-template <EpProtocol P, typename Rows, typename Epilogue>
-inline constexpr CombineKernels kOwnCombine = {
-    .async = nullptr,
-    .wait = &launch_own_combine<kCombineWait, P, Rows, Epilogue,
-                                &combine_wait_kernel<P, RunTimeShape, Epilogue, Rows>>,
-    .fused =
-        &launch_own_combine<kCombine, P, Rows, Epilogue, &combine_kernel<P, RunTimeShape, Epilogue, Rows>>,
-    .max_resident_blocks = &max_resident_combine<P, RunTimeShape, Rows, Epilogue>,
-};
-
-template <OwnCombineEpilogue Epilogue>
-inline constexpr OwnEpilogue kOwnEpilogue = {
-    .target = kThisTarget,
-    .slotted = {kOwnCombine<Slotted, BF16CombineRows, Epilogue>,
-                kOwnCombine<Slotted, FP8CombineRows, Epilogue>},
-    .direct = {kOwnCombine<Direct, BF16CombineRows, Epilogue>, kOwnCombine<Direct, FP8CombineRows, Epilogue>},
-};
 
 // For ExpertParallelConfig::own_epilogue.
 template <OwnCombineEpilogue Epilogue>

@@ -14,8 +14,13 @@ namespace switchyard {
 // reset with fewer ranks, so a graph may hold them.
 // Stream: the kernel runs on the rank's stream, behind dispatch_async. It must not admit a dependent launch
 // before its last wait, and may have as many blocks as were passed to row_readiness().
+// Threads: any threads of any blocks of the kernel may wait, for any experts, at once. Each thread that reads
+// rows waits itself, or meets at a barrier with one that has.
+// Errors: a wait ends after the timeout_ns of the ExpertParallel at the latest. If it ends without the rows,
+// it returns false, and ExpertParallel::synchronize() returns an error that names the rank that was late; the
+// kernel must then end without reading rows, and every further call fails until reset().
 struct RowReadiness {
-  const uint64_t* cells;       // [n_local_experts][n_ranks], a StepCell each
+  const uint64_t* cells;       // [n_local_experts][n_ranks]: what wait_for_expert_rows() waits for
   const int32_t* num_steps;    // how many dispatches have ended; the current step has the next number
   const int32_t* row_offsets;  // [n_local_experts + 1]; this rank's dispatch_async has written them
   int32_t n_ranks;
@@ -27,8 +32,8 @@ struct RowReadiness {
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // Waits until every rank has written its rows of this expert, and acquires them for the calling thread. Other
-// threads of the block may read the rows after a barrier. Returns false if a deadline has passed or the rank
-// is poisoned: the kernel must then return without reading the rows.
+// threads of the block may read the rows after a barrier. Returns false if a deadline has passed or another
+// rank has failed: the kernel must then return without reading the rows.
 SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int local_expert_idx) {
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
   bool arrived = true;

@@ -3,12 +3,11 @@
 // and a scale for each group of neighbouring elements. docs/formats.md has every format bit by bit.
 //
 // An application chooses one of the library's by its TokenFormatKind (ExpertParallelConfig::dispatch_format),
-// and asks info_of() how large rows and scales are and how they lie in memory. For kernels that it
-// instantiates itself, it may bring any type that is a TokenFormat. Nothing here allocates, launches or fails
-// with anything but a Status; all functions may be called from any thread.
+// and asks info_of() how large rows and scales are and how they lie in memory. It may
+// also bring a type of its own, which is a TokenFormat (token_format_concepts.hpp). Nothing here allocates,
+// launches or fails with anything but a Status; all functions may be called from any thread.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -195,22 +194,6 @@ struct FormatTensors {
   const float* expert_scales = nullptr;
   // Tiled scales: [group], the scale row of its first row, for dispatch to write; null: not wanted.
   uint32_t* scale_row_offsets = nullptr;
-};
-
-// What a kernel asks of a format. The object holds the pointers of the output and is copied into the kernel's
-// parameters. Threads call encode and decode together, each with its worker_idx of num_workers; neither may
-// synchronise. Workers come in whole warps, worker_idx % 32 is the lane, so that lanes may shuffle.
-template <typename Format>
-concept TokenFormat = requires(const Format format, const typename Format::Input* token, std::byte* message,
-                               const std::byte* received, int64_t row, int worker_idx, int num_workers) {
-  // Bytes of an encoded token, a multiple of 16.
-  { format.encoded_bytes() } -> std::convertible_to<uint32_t>;
-  // Each expert's rows start at a multiple of this many rows.
-  { format.row_alignment() } -> std::convertible_to<uint32_t>;
-  // Writes the token into the message.
-  {format.encode(token, message, worker_idx, num_workers)};
-  // Writes the message into row `row` of the output tensors the format was made with.
-  {format.decode(received, row, worker_idx, num_workers)};
 };
 
 }  // namespace switchyard

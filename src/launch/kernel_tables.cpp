@@ -1,22 +1,40 @@
 // Which target's table is meant.
 #include "kernel_tables.hpp"
 
-namespace switchyard {
+#include <cstdio>
+#include <cstdlib>
 
+namespace switchyard {
+namespace {
+
+// Returns of.operator()<target>(). A build without CUDA makes no device on which kernels of CUDA could run,
+// so nobody can ask for them: the kernels of another target must not stand in for them.
+template <typename Of>
+decltype(auto) for_target(Target target, const Of& of) {
 #if defined(SWITCHYARD_HAS_CUDA)
-inline constexpr Target kOther = Target::kCuda;
-#else
-inline constexpr Target kOther = Target::kHost;
+  if (target == Target::kCuda) return of.template operator()<Target::kCuda>();
 #endif
+  if (target != Target::kHost) {
+    std::fprintf(stderr, "switchyard: kernels of target %d; this build has those of the host only\n",
+                 static_cast<int>(target));
+    std::abort();
+  }
+  return of.template operator()<Target::kHost>();
+}
+
+}  // namespace
 
 const KernelTable& kernel_table(Target target) {
-  return target == Target::kHost ? kernel_table_of<Target::kHost>() : kernel_table_of<kOther>();
+  return for_target(target,
+                    []<Target kTarget>() -> const KernelTable& { return kernel_table_of<kTarget>(); });
 }
 const AttentionKernels& attention_kernels(Target target) {
-  return target == Target::kHost ? attention_kernels_of<Target::kHost>() : attention_kernels_of<kOther>();
+  return for_target(
+      target, []<Target kTarget>() -> const AttentionKernels& { return attention_kernels_of<kTarget>(); });
 }
 const MatmulKernels& matmul_kernels(Target target) {
-  return target == Target::kHost ? matmul_kernels_of<Target::kHost>() : matmul_kernels_of<kOther>();
+  return for_target(target,
+                    []<Target kTarget>() -> const MatmulKernels& { return matmul_kernels_of<kTarget>(); });
 }
 
 }  // namespace switchyard

@@ -6,7 +6,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const RecodeArguments& arguments);
+Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const RecodeCall& call);
 Status load_recode_rows_kernels();  // CUDA only
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -36,14 +36,14 @@ Status choose_silu_mul_writer(const SiluMulDestination& to, const WithWriter& wi
       [&] { return invalid_argument("silu_mul: there is no token format %d", static_cast<int>(to.format)); });
 }
 
-inline Status launch_silu_mul(const LaunchShape& shape, StreamHandle stream,
-                              const SiluMulArguments& arguments, const SiluMulDestination& to) {
+inline Status launch_silu_mul(const LaunchShape& shape, StreamHandle stream, const SiluMulInput& input,
+                              const SiluMulDestination& to) {
   return choose_silu_mul_writer(to, [&]<typename Writer>(const Writer& writer) {
-    if (arguments.width <= 0 || arguments.width % Writer::kWidthMultiple != 0)
-      return invalid_argument("silu_mul: width is %d; format %s needs a multiple of %d", arguments.width,
+    if (input.width <= 0 || input.width % Writer::kWidthMultiple != 0)
+      return invalid_argument("silu_mul: width is %d; format %s needs a multiple of %d", input.width,
                               to_string(to.format), Writer::kWidthMultiple);
     return target::launch("silu_mul", silu_mul_kernel<Writer>, shape, stream,
-                          SiluMulParams<Writer>{arguments, writer});
+                          SiluMulParams<Writer>{input, writer});
   });
 }
 

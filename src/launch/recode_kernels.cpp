@@ -7,40 +7,38 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 namespace {
 
-// Calls with_source(source) with that of the arguments' format.
+// Calls with_source(source) with that of the call' format.
 template <typename WithSource>
-Status choose_source(const RecodeArguments& arguments, const WithSource& with_source) {
-  const RowGroups groups{arguments.num_groups, arguments.row_offsets, arguments.group_tensor_scales};
+Status choose_source(const RecodeCall& call, const WithSource& with_source) {
+  const RowGroups groups{call.num_groups, call.row_offsets, call.group_tensor_scales};
   return visit_kind(
-      arguments.format,
+      call.format,
       [&]<TokenFormatKind kKind>() {
-        return with_source(FormatOf<kKind>::source(arguments.hidden, arguments.input, groups));
+        return with_source(FormatOf<kKind>::source(call.hidden, call.input, groups));
       },
       [&] {
-        return invalid_argument("recode_rows: there is no token format %d",
-                                static_cast<int>(arguments.format));
+        return invalid_argument("recode_rows: there is no token format %d", static_cast<int>(call.format));
       });
 }
 
 }  // namespace
 
-Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const RecodeArguments& arguments) {
-  const int multiple = arguments.output_format == CombineFormat::kFP8 ? 128 : kElementsPerLane;
-  if (arguments.hidden % multiple != 0)
-    return invalid_argument("recode_rows: hidden is %d; it must be a multiple of %d", arguments.hidden,
-                            multiple);
-  return choose_source(arguments, [&]<typename Source>(const Source& source) {
+Status launch_recode_rows(const LaunchShape& shape, StreamHandle stream, const RecodeCall& call) {
+  const int multiple = call.output_format == CombineFormat::kFP8 ? 128 : kElementsPerLane;
+  if (call.hidden % multiple != 0)
+    return invalid_argument("recode_rows: hidden is %d; it must be a multiple of %d", call.hidden, multiple);
+  return choose_source(call, [&]<typename Source>(const Source& source) {
     return target::launch("recode_rows", recode_rows_kernel<Source>, shape, stream,
-                          RecodeParams<Source>{arguments, source});
+                          RecodeParams<Source>{call, source});
   });
 }
 
 #if defined(__CUDACC__)
 Status load_recode_rows_kernels() {
-  RecodeArguments arguments{};
+  RecodeCall call{};
   for (const TokenFormatKind format : kTokenFormatKinds) {
-    arguments.format = format;
-    SWITCHYARD_RETURN_IF_ERROR(choose_source(arguments, []<typename Source>(const Source&) {
+    call.format = format;
+    SWITCHYARD_RETURN_IF_ERROR(choose_source(call, []<typename Source>(const Source&) {
       const target::ResidentKernel kernels[] = {{&recode_rows_kernel<Source>, 0}};
       return target::max_resident_blocks(kernels, kWarpSize).status();
     }));

@@ -7,6 +7,7 @@
 
 #include "attention_choice.hpp"
 #include "attention_shape.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/launch/attention_kernels.hpp"
 #include "switchyard/detail/schedule/check.hpp"

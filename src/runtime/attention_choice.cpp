@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/launch/attention_kernels.hpp"
 #include "switchyard/detail/schedule/any_scheduler.hpp"

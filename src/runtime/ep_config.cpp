@@ -48,6 +48,7 @@ Status check_own_format(const ExpertParallelConfig& config) {
                             to_string(config.dispatch_format));
   if (config.own_format->layout == nullptr || config.own_format->slotted == nullptr)
     return invalid_argument("own_format has no kernels; own_format<Format>() makes one that has");
+  SWITCHYARD_RETURN_IF_ERROR(config.own_format->check(config.hidden));
   const FormatLayout layout = format_layout(config);
   if (config.protocol == Protocol::kDirect && config.own_format->direct == nullptr)
     return invalid_argument("protocol is direct; own_format %s is no DirectFormat: only slotted carries it",

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "switchyard/detail/attention/tuning.hpp"
+
 namespace switchyard {
 namespace {
 

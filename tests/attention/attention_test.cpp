@@ -6,6 +6,7 @@
 #include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/graph.hpp"
 
 namespace switchyard {

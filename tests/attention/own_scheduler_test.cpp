@@ -1,15 +1,18 @@
-// A tile scheduler of an application in the attention kernel.
+// A tile scheduler of an application in the attention kernel. Compiled for the host and, through
+// own_scheduler_test.cu, for CUDA.
 #include <gtest/gtest.h>
 
-#include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
 #include "switchyard/own_attention_kernels.hpp"
+#include "target/target_fixture.hpp"
 
-namespace switchyard {
-namespace {
+#define OwnScheduler SWITCHYARD_SUITE(OwnScheduler)
+
+namespace switchyard::inline SWITCHYARD_TARGET {
 
 using reference::AttentionCase;
 using reference::AttentionHarness;
+using testing_support::kTargetUnderTest;
 using testing_support::must;
 
 // Blocks walk from the last place to the first. What a state counts is how far a block has come, which grows;
@@ -33,6 +36,7 @@ class BackwardScheduler : public TileSchedulerBase<MHASchedule::DEFAULT, Environ
                                         const MHATileState& state) const {
     return Base::unsafe_seq_info(summary, from_end(state));
   }
+  SWITCHYARD_NO_EXEC_CHECK
   template <ValidLength Lengths>
   SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const MHATileSummary<Lengths>& summary) const {
     return {this->environment_.block_idx(), summary.max_idx(this->shape().num_heads), slots};
@@ -57,9 +61,11 @@ class BackwardScheduler : public TileSchedulerBase<MHASchedule::DEFAULT, Environ
   }
 };
 
-const OwnAttentionKernels& backward_kernels() { return own_attention_kernels<BackwardScheduler, 64>(); }
+inline const OwnAttentionKernels& backward_kernels() {
+  return own_attention_kernels<BackwardScheduler, 64>();
+}
 
-std::vector<AttentionCase> own_cases() {
+inline std::vector<AttentionCase> own_cases() {
   std::vector<AttentionCase> cases = {
       {.query_lens = {210, 0, 70}, .causal = true, .num_blocks = 2},  // short masked, ragged: with a plan
       {.query_lens = {130, 130}, .causal = true, .is_dense = true, .num_blocks = 3},
@@ -70,7 +76,7 @@ std::vector<AttentionCase> own_cases() {
   return cases;
 }
 
-std::string compare(Rank& rank, const AttentionCase& attention_case) {
+inline std::string compare(Rank& rank, const AttentionCase& attention_case) {
   const auto harness = must(AttentionHarness::create(rank, attention_case));
   EXPECT_STREQ(harness->choice().own_scheduler, "BackwardScheduler");
   if (const Status status = harness->launch(); !status.ok()) return status.to_string();
@@ -78,10 +84,39 @@ std::string compare(Rank& rank, const AttentionCase& attention_case) {
 }
 
 TEST(OwnScheduler, RunsInTheAttentionKernel) {
-  const auto world = must(World::create({.target = TargetChoice::kHost}));
+  SWITCHYARD_SKIP_IF_ABSENT(kTargetUnderTest);
+  const auto world = must(World::create({.target = kTargetUnderTest}));
   for (const AttentionCase& attention_case : own_cases())
     EXPECT_EQ(compare(world->rank(0), attention_case), "") << attention_case.query_lens[0];
 }
+
+inline std::string refusal(void (*spoil)(AttentionShape&)) {
+  const auto world = must(World::create({.target = kTargetUnderTest}));
+  AttentionShape shape = own_cases()[0].shape();
+  spoil(shape);
+  return Attention::create(world->rank(0), shape).status().message();
+}
+
+TEST(OwnScheduler, WhatDoesNotSuitItIsRefused) {
+  SWITCHYARD_SKIP_IF_ABSENT(kTargetUnderTest);
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.head_dim = 128; }),
+            "head_dim is 128; own_kernels are of head_dim 64");
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.scheduler = TileSchedulerKind::kTile; }),
+            "scheduler is tile; it must be automatic with own_kernels, which have BackwardScheduler");
+  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.order = MHASchedule::LPT; }),
+            "order is LPT; it must be automatic or DEFAULT with own_kernels of that order");
+}
+
+#if defined(__CUDACC__)
+
+// The host is always there.
+TEST(OwnScheduler, KernelsOfAnotherTargetAreRefused) {
+  const auto world = must(World::create({.target = TargetChoice::kHost}));
+  EXPECT_EQ(Attention::create(world->rank(0), own_cases()[0].shape()).status().message(),
+            "own_kernels are compiled for cuda; the rank's target is host");
+}
+
+#else
 
 TEST(OwnScheduler, RunsOnAWeakMemory) {
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -100,26 +135,15 @@ TEST(OwnScheduler, WalksBackwards) {
                                .max_num_prompt_tiles = 3,
                                .max_seq_len = 5};
   uint32_t slots[2] = {};
-  TileWalk<OnlyScheduler<BackwardScheduler<OneThread>, OneThread>> walk(params, slots);
+  using Schedulers = OnlyScheduler<BackwardScheduler<OneThread>, OneThread>;
+  TileWalk<Schedulers> walk(params, slots);
   std::vector<uint32_t> offsets;
   for (walk.find_next(); walk.is_valid(); walk.find_next()) offsets.push_back(walk.seq_info().prompt_offset);
   EXPECT_EQ(offsets, (std::vector<uint32_t>{4, 2, 0}));
 }
 
-TEST(OwnScheduler, WhatDoesNotSuitItIsRefused) {
-  const auto world = must(World::create({.target = TargetChoice::kHost}));
-  const auto refusal = [&](void (*spoil)(AttentionShape&)) {
-    AttentionShape shape = own_cases()[0].shape();
-    spoil(shape);
-    return Attention::create(world->rank(0), shape).status().message();
-  };
-  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.head_dim = 128; }),
-            "head_dim is 128; own_kernels are of head_dim 64");
-  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.scheduler = TileSchedulerKind::kTile; }),
-            "scheduler is tile; it must be automatic with own_kernels, which have BackwardScheduler");
-  EXPECT_EQ(refusal([](AttentionShape& shape) { shape.order = MHASchedule::LPT; }),
-            "order is LPT; it must be automatic or DEFAULT with own_kernels of that order");
-}
+#endif
 
-}  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::inline SWITCHYARD_TARGET
+
+#undef OwnScheduler

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/base/exp.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/base/packing.hpp"

@@ -376,6 +376,8 @@ TEST_F(OwnKernelsMisuse, OfFormatsIsNamed) {
   config_.hidden = 40;
   EXPECT_EQ(message_of_create(),
             "own_format slotted-int8: encoded_bytes() is 56 with hidden 40; it must be a multiple of 16");
+  config_.own_format = own_format<Int8TokenFormat>();
+  EXPECT_EQ(message_of_create(), "hidden is 40; format int8 needs a multiple of 32");
   config_.hidden = OwnStep::kHidden;
   OwnFormat broken = *own_format<Int8TokenFormat>();
   broken.target = kThisTarget == Target::kHost ? Target::kCuda : Target::kHost;

@@ -33,5 +33,17 @@ TEST(Registry, ALineThatDisagreesWithItsTypeIsRefused) {
   static_assert(!agrees<BF16TokenFormat>(kMXFP8Info));
 }
 
+TEST(Registry, AHiddenSizeThatAFormatCannotCutIsRefusedAndTheMultipleNamed) {
+  EXPECT_TRUE(check_hidden(TokenFormatKind::kFP8, 7168).ok());
+  EXPECT_TRUE(check_hidden(TokenFormatKind::kMXFP6, 2880).ok());
+  EXPECT_TRUE(check_hidden(TokenFormatKind::kNVFP4, 32).ok());
+  EXPECT_EQ(check_hidden(TokenFormatKind::kFP8E5M2, 2880).to_string(),
+            "invalid argument: hidden is 2880; format fp8-e5m2 needs a multiple of 128");
+  EXPECT_EQ(check_hidden(TokenFormatKind::kMXFP4, 40).to_string(),
+            "invalid argument: hidden is 40; format mxfp4 needs a multiple of 32");
+  EXPECT_EQ(check_hidden(TokenFormatKind::kNVFP4, 24).to_string(),
+            "invalid argument: hidden is 24; format nvfp4 needs a multiple of 32");
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -478,20 +478,6 @@ TEST_P(QuantizedTokens, OneTileHoldsTheScalesOf128RowsInTheOrderOfTheMatrixUnits
   EXPECT_EQ(layout.offset(128, 0), 1024u);
 }
 
-TEST_P(QuantizedTokens, AHiddenSizeThatIsNotWholeGroupsIsRefusedAndTheMultipleNamed) {
-  EXPECT_TRUE(BlockwiseFP8TokenFormat<e4m3>::check(7168).ok());
-  EXPECT_TRUE(MXTokenFormat<e2m3>::check(2880).ok());
-  EXPECT_TRUE(NVBlockScaledTokenFormat<NVFP4<OneInputScale>>::check(16).ok());
-  EXPECT_EQ(BlockwiseFP8TokenFormat<e5m2>::check(2880).to_string(),
-            "invalid argument: hidden is 2880; BlockwiseFP8TokenFormat needs a multiple of 128");
-  EXPECT_EQ(MXTokenFormat<e2m1>::check(40).to_string(),
-            "invalid argument: hidden is 40; MXTokenFormat needs a multiple of 32");
-  EXPECT_EQ(NVBlockScaledTokenFormat<NVFP4<OneInputScale>>::check(24).to_string(),
-            "invalid argument: hidden is 24; NVBlockScaledTokenFormat of NVFP4 needs a multiple of 16");
-  EXPECT_EQ(NVBlockScaledTokenFormat<TiledMX<e4m3>>::check(0).to_string(),
-            "invalid argument: hidden is 0; NVBlockScaledTokenFormat of MX needs a multiple of 32");
-}
-
 }  // namespace switchyard::inline SWITCHYARD_TARGET
 
 #undef QuantizedTokens

@@ -99,8 +99,8 @@ class SiluMul : public testing_support::LayerTest {
     const Buffer<uint32_t> row_offsets = upload(input.row_offsets);
     for (const LaunchShape& shape : kLaunchShapes) {
       const Buffer<bf16> output = poisoned<bf16>(expected.size());
-      const SiluMulArguments arguments{input.num_groups(), input.width, gate_up.data(), row_offsets.data()};
-      ASSERT_TRUE(kernels().silu_mul(shape, rank().stream(), arguments, {.rows = output.data()}).ok());
+      const SiluMulInput input_rows{input.num_groups(), input.width, gate_up.data(), row_offsets.data()};
+      ASSERT_TRUE(kernels().silu_mul(shape, rank().stream(), input_rows, {.rows = output.data()}).ok());
       const std::vector<uint16_t> seen = bits_of(must(output.download())), wanted = bits_of(expected);
       for (size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(seen[i], wanted[i]) << "value " << i;
     }
@@ -126,7 +126,7 @@ class SiluMul : public testing_support::LayerTest {
     for (const LaunchShape& shape : kLaunchShapes) {
       const Buffer<uint8_t> rows = poisoned<uint8_t>(expected.rows.size());
       const Buffer<uint8_t> scales = poisoned<uint8_t>(expected.scales.size());
-      const SiluMulArguments arguments{input.num_groups(), input.width, gate_up.data(), row_offsets.data()};
+      const SiluMulInput input_rows{input.num_groups(), input.width, gate_up.data(), row_offsets.data()};
       const SiluMulDestination destination{
           .format = to.kind,
           .rows = rows.data(),
@@ -135,7 +135,7 @@ class SiluMul : public testing_support::LayerTest {
           .scale_row_offsets = tables.scale_row_offsets.empty() ? nullptr : scale_row_offsets.data(),
           .tensor_scale = kTensorScale,
           .group_tensor_scales = tables.tensor_scales.empty() ? nullptr : tensor_scales.data()};
-      const Status status = kernels().silu_mul(shape, rank().stream(), arguments, destination);
+      const Status status = kernels().silu_mul(shape, rank().stream(), input_rows, destination);
       ASSERT_TRUE(status.ok()) << status.to_string();
       expect_bytes(must(rows.download()), expected.rows, "codes");
       expect_bytes(must(scales.download()), expected.scales, "scales");

@@ -2,6 +2,7 @@
 """docs/api.md says what the public headers declare, and scripts/api_reference.py understands what they are written in."""
 import importlib.util
 import pathlib
+import re
 import sys
 import unittest
 
@@ -21,6 +22,7 @@ HEADER = """\
 namespace switchyard {
 
 class Later;
+struct Nothing {};
 
 // How to go. The rest is not told.
 enum class Way : int {
@@ -73,6 +75,7 @@ struct Options {
 // What a thing must have.
 template <typename T>
 concept Thing = requires(T thing) {
+  // Goes.
   { thing.go() };
 };
 
@@ -101,6 +104,8 @@ SECTION = """\
 ## sample.hpp
 
 A header: for the test. See Pair\\<T>.
+
+### `struct Nothing`
 
 ### `enum class Way`
 
@@ -138,11 +143,22 @@ Two values.
 | `std::vector<float> scales = {}` |  |
 | `int many[4] = {1, 2, 3, 4}` |  |
 
+### `concept Thing`
+
+What a thing must have.
+
+```cpp
+template <typename T>
+concept Thing = requires(T thing) {
+  // Goes.
+  { thing.go() };
+};
+```
+
 ### Functions, constants, macros
 
 | | |
 |---|---|
-| `template <typename T> concept Thing` | What a thing must have. |
 | `inline constexpr int kMost = 4` | at most so many |
 | `using Numbers = std::vector<int>` |  |
 | `bool go(const char* format, ...)` | Goes. |
@@ -150,8 +166,59 @@ Two values.
 | `#define SWITCHYARD_LEAVE(why)` | Returns early. |"""
 
 
+# Types that public declarations name and no public header declares, because a user only hands them on.
+HANDED_ON = {
+    "OwnAttentionKernels", "OwnEpilogue", "OwnFormat",  # own_..() makes them, a configuration takes them
+    "WaitContext",  # ExpertParallel::row_readiness() makes it, wait_for_expert_rows() takes it
+    "Vec16",  # target::ld_16() and pack_bf16() make it, target::st_16() takes it
+    "Device", "DeviceMemory", "HostDeviceOptions", "KernelTable", "LaunchFunction", "LaunchShape", "StreamHandle",
+    "Target",  # of a World
+}
+
+
+def parameters_of(text):
+    """The names of the template parameters of a declaration."""
+    text = re.sub(r"^SWITCHYARD_\w+ ", "", text)
+    header = text[:len(text) - len(api.without_template(text))]
+    return set(re.findall(r"(\w+)\s*(?:=[^,>]*)?[,>]", header))
+
+
+def types_in(text):
+    """The names of ours that a declaration spells and that look like types."""
+    plain = re.sub(r'"[^"]*"|\bstd::\w+', "", api.signature(text))
+    return set(re.findall(r"\b(?:[A-Z]\w*[a-z]\w*|bf16|e[0-9]m[0-9])\b", plain))
+
+
+def undeclared_types(headers):
+    """Types that the declarations of headers, {name: text}, spell but do not declare: "name in header"."""
+    declared, spelled = set(), set()
+    for header, text in headers.items():
+        for declaration in api.public_declarations(re.sub(r"^(//[^\n]*\n)*", "", text)):
+            declared.add(api.name_of(declaration.text))
+            members = api.public_members(declaration) if api.kind_of(declaration.text) in ("class", "struct") else []
+            declared |= {api.name_of(member.text) for member in members if api.is_type(member.text)}
+            own = parameters_of(declaration.text)
+            # What concepts ask for names parameters of their own, in comments, too.
+            if api.kind_of(declaration.text) != "concept":
+                members = [declaration, *members]
+            for part in members:
+                names = types_in(part.text) - own - parameters_of(part.text)
+                spelled |= {(name, header) for name in names}
+    return sorted(f"{name} in {header}" for name, header in spelled if name not in declared)
+
+
 class ApiReference(unittest.TestCase):
     maxDiff = None
+
+    def test_no_declaration_names_a_type_that_only_detail_declares(self):
+        headers = {path.name: path.read_text() for path in api.HEADERS.glob("*.hpp")}
+        found = [use for use in undeclared_types(headers) if use.split()[0] not in HANDED_ON]
+        self.assertEqual(found, [])
+
+    def test_a_type_that_only_detail_declares_is_found(self):
+        text = "namespace switchyard {\nstruct Open {\n  Closed value;\n  Open* next;\n};\n" \
+               "template <typename T>\nstd::vector<T> all(const Hidden<T>& hidden, bf16 x);\n}\n"
+        self.assertEqual(undeclared_types({"a.hpp": text}), ["Closed in a.hpp", "Hidden in a.hpp", "bf16 in a.hpp"])
 
     def test_the_page_says_what_the_headers_declare(self):
         found = api.differences(api.PAGE.read_text())

@@ -25,17 +25,26 @@ const std::map<std::string, int> kLayerOfRoom = {
 
 // The public headers, and the room that each belongs to.
 const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp", "runtime"},
+                                                                {"attention_kind.hpp", "attention"},
+                                                                {"bf16.hpp", "base"},
+                                                                {"checked_size.hpp", "base"},
+                                                                {"combine_epilogue.hpp", "ep"},
                                                                 {"expert_parallel.hpp", "runtime"},
+                                                                {"expert_parallel_types.hpp", "ep"},
                                                                 {"fault.hpp", "sync"},
                                                                 {"graph.hpp", "runtime"},
                                                                 {"grouped_matmul.hpp", "runtime"},
+                                                                {"matmul_tuning.hpp", "gemm"},
                                                                 {"own_attention_kernels.hpp", "runtime"},
                                                                 {"own_kernels.hpp", "launch"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
                                                                 {"target.hpp", "target"},
                                                                 {"tile_scheduler.hpp", "schedule"},
+                                                                {"tile_summary.hpp", "schedule"},
+                                                                {"tile_types.hpp", "schedule"},
                                                                 {"token_format.hpp", "format"},
+                                                                {"token_format_concepts.hpp", "format"},
                                                                 {"trace.hpp", "sync"},
                                                                 {"version.hpp", "base"},
                                                                 {"world.hpp", "runtime"}};
@@ -224,7 +233,7 @@ TEST(Layers, TheCheckFindsEachKindOfFaultInItsLine) {
             ":3: of layer 3 includes switchyard/detail/ep/shape.hpp of layer 4");
   EXPECT_EQ(first_fault(detail + "ep/params.hpp", "#include <switchyard/world.hpp>"),
             ":3: of layer 4 includes switchyard/world.hpp of layer 6");
-  EXPECT_EQ(first_fault(detail + "schedule/types.hpp", "#include \"switchyard/detail/target/target.hpp\""),
+  EXPECT_EQ(first_fault(detail + "schedule/check.hpp", "#include \"switchyard/detail/target/target.hpp\""),
             ":3: of schedule includes switchyard/detail/target/target.hpp, but runs without a target");
   EXPECT_EQ(first_fault(detail + "ep/params.hpp", "#  include <switchyard/detail/gemm/silu_mul.hpp>  // why"),
             ":3: of layer 4 includes switchyard/detail/gemm/silu_mul.hpp of layer 4");

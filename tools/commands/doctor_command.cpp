@@ -9,6 +9,7 @@
 #include "files/output.hpp"
 #include "options.hpp"
 #include "switchyard/attention.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/expert_parallel.hpp"

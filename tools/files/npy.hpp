@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "output.hpp"
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 
 namespace switchyard::tools {
 

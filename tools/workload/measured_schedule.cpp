@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "reference/attention_case.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/base/checked.hpp"
 
 namespace switchyard::tools {

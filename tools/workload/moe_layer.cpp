@@ -305,9 +305,9 @@ Status MoeLayer::enqueue_experts() {
   }));
   SWITCHYARD_RETURN_IF_ERROR(enqueue("silu_mul", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    const SiluMulArguments arguments{num_groups, workload_.expert_width, buffers.gate_up.data(),
-                                     buffers.row_offsets.data()};
-    return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), arguments,
+    const SiluMulInput input{num_groups, workload_.expert_width, buffers.gate_up.data(),
+                             buffers.row_offsets.data()};
+    return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), input,
                                                 {.rows = buffers.activated.data()});
   }));
   SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {

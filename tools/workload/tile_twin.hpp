@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/detail/schedule/types.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/tile_types.hpp"
 
 namespace switchyard::tools {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/attention/shared.hpp"
-#include "switchyard/detail/base/bf16.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -1,7 +1,7 @@
 // The parameters of the attention kernels.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/schedule/tile_order_params.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 

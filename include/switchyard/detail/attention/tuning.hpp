@@ -5,24 +5,10 @@
 #include <cstdint>
 #include <string>
 
+#include "switchyard/attention_kind.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
 namespace switchyard {
-
-enum class AttentionKind {
-  kFull,    // every query sees every key
-  kMasked,  // causal, sliding window, or both
-  kDecode,  // few queries per sequence: the query heads of a K/V head share a tile, keys may be split over
-            // blocks
-  kShortMasked,  // masked, of short sequences: head dimension 64 only, since with 192-row tiles too many rows
-                 // would be fully masked; two blocks fit on a multiprocessor
-};
-inline constexpr int kNumAttentionKinds = 4;
-
-constexpr const char* to_string(AttentionKind kind) {
-  constexpr const char* kNames[] = {"full", "masked", "decode", "short masked"};
-  return kNames[static_cast<int>(kind)];
-}
 
 // One kernel. A block is one warpgroup that plans and loads, and others that consume.
 struct AttentionTuning {

@@ -1,29 +1,9 @@
-// What becomes of a combined token: the epilogues of combine_wait, and the sum they take.
+// The library's epilogues of combine_wait, and the sum that an epilogue takes.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
-#include "switchyard/detail/target/target.hpp"
+#include "switchyard/combine_epilogue.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
-
-// The columns that one thread handles at a time: 16 bytes of bf16.
-inline constexpr int kColumnsPerThread = 8;
-
-// An epilogue takes the router-weighted sum of a token, eight columns at a time, in fp32 before any rounding.
-template <typename Epilogue>
-concept CombineEpilogue = requires(const Epilogue epilogue, int token_idx, int column,
-                                   const float (&values)[kColumnsPerThread]) {
-  epilogue(token_idx, column, values);
-};
-
-// Rounds the sums to bf16.
-SWITCHYARD_DEVICE Vec16 pack_bf16(const float* values) {
-  Vec16 packed;
-  SWITCHYARD_UNROLL
-  for (int i = 0; i < kColumnsPerThread / 2; ++i)
-    packed.words[i] = target::to_bf16x2(values[2 * i], values[2 * i + 1]);
-  return packed;
-}
 
 // Writes [num_tokens][hidden] in bf16, rounded once.
 struct StoreWeighted {

@@ -1,12 +1,12 @@
 // The parameters of the expert-parallel kernels.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/ep/layout.hpp"
-#include "switchyard/detail/ep/shared_expert_tokens.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/detail/target/wire_handle.hpp"
+#include "switchyard/expert_parallel_types.hpp"
 
 namespace switchyard {
 

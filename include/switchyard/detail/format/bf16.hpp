@@ -1,10 +1,11 @@
 // BF16TokenFormat: tokens travel as they are.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/format/row_source.hpp"
-#include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -5,7 +5,8 @@
 #include "switchyard/detail/format/group_quantize.hpp"
 #include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -62,9 +63,6 @@ struct BlockwiseFP8TokenFormat {
         reinterpret_cast<const uint8_t*>(tensors.rows),
         hidden,
         {reinterpret_cast<const float*>(tensors.scales), {hidden / Quantizer::kGroupSize, tensors.max_rows}}};
-  }
-  static Status check(int hidden) {
-    return check_hidden("BlockwiseFP8TokenFormat", hidden, Quantizer::kGroupSize);
   }
 
   SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }

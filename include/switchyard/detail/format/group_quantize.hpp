@@ -5,7 +5,7 @@
 #include <bit>
 #include <type_traits>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
@@ -17,11 +17,6 @@ namespace switchyard {
 // A group whose elements are all finite has a finite amax. Otherwise the group is NaN as a whole.
 SWITCHYARD_HD constexpr bool is_finite(float amax) { return std::bit_cast<uint32_t>(amax) < 0x7f800000u; }
 inline constexpr float kQuietNan = std::bit_cast<float>(0x7fc00000u);
-
-inline Status check_hidden(const char* format_name, int hidden, int multiple) {
-  if (hidden > 0 && hidden % multiple == 0) return Status();
-  return invalid_argument("hidden is %d; %s needs a multiple of %d", hidden, format_name, multiple);
-}
 
 // An encoded token: the codes of all elements, then the scales of all groups; both start at a multiple of 16
 // bytes.

@@ -4,7 +4,8 @@
 
 #include "switchyard/detail/format/group_quantize.hpp"
 #include "switchyard/detail/format/row_source.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -56,7 +57,6 @@ struct MXTokenFormat {
             hidden,
             {reinterpret_cast<const e8m0*>(tensors.scales), hidden / Quantizer::kGroupSize}};
   }
-  static Status check(int hidden) { return check_hidden("MXTokenFormat", hidden, Quantizer::kGroupSize); }
 
   SWITCHYARD_HD constexpr GroupedMessageLayout<Quantizer> message_layout() const { return {hidden}; }
   SWITCHYARD_HD constexpr uint32_t encoded_bytes() const { return message_layout().bytes(); }

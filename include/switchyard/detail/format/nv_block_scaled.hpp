@@ -8,7 +8,8 @@
 #include "switchyard/detail/format/mx.hpp"
 #include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard {
 
@@ -114,7 +115,6 @@ struct NVFP4ScaleSource {
 template <typename InputScales = OneInputScale>
 struct NVFP4 {
   using Quantizer = NVFP4Quantizer;
-  static constexpr const char* kName = "NVBlockScaledTokenFormat of NVFP4";
   static constexpr bool kIsPerExpert = InputScales::kIsPerExpert;
 
   InputScales input_scales;  // (expert) -> the tensor scale
@@ -134,7 +134,6 @@ struct NVFP4 {
 template <typename Element>
 struct TiledMX {
   using Quantizer = MXQuantizer<Element>;
-  static constexpr const char* kName = "NVBlockScaledTokenFormat of MX";
   static constexpr bool kIsPerExpert = false;
 
   static TiledMX make(const FormatTensors&) { return {}; }
@@ -167,7 +166,6 @@ struct NVBlockScaledTokenFormat {
     return EncodedSource<std::remove_const_t<decltype(scales)>>{
         reinterpret_cast<const uint8_t*>(tensors.rows), hidden, scales};
   }
-  static Status check(int hidden) { return check_hidden(Scheme::kName, hidden, Quantizer::kGroupSize); }
   // Scale rows that hold the scales of so many rows, however these are spread over the groups.
   SWITCHYARD_HD static constexpr uint64_t num_scale_rows(uint64_t max_rows, int num_groups) {
     constexpr uint64_t kTileRows = TiledScaleLayout::kTileRows;

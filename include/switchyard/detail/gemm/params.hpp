@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard {
@@ -19,7 +19,8 @@ struct GroupedMatmulParams {
   bf16* output;                 // [rows][N]
 };
 
-struct SiluMulArguments {
+// The rows that silu_mul reads.
+struct SiluMulInput {
   int32_t num_groups;
   int32_t width;                // of gate, of up, and of the output
   const bf16* gate_up;          // [rows][2 * width]: gate, then up
@@ -42,7 +43,7 @@ struct SiluMulDestination {
 };
 
 // Rows in one of the token formats, to be converted to bf16 or blockwise fp8 (e4m3).
-struct RecodeArguments {
+struct RecodeCall {
   TokenFormatKind format;
   int32_t hidden;  // a multiple of 16; of 128 where fp8 comes in or goes out
   FormatTensors input;

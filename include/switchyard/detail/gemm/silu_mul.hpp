@@ -36,7 +36,7 @@ struct BF16Writer {
 
   bf16* rows;  // [rows][width]
 
-  SWITCHYARD_DEVICE void write(const SiluMulArguments& arguments, const RowChunk& chunk, bool has_elements,
+  SWITCHYARD_DEVICE void write(const SiluMulInput& input, const RowChunk& chunk, bool has_elements,
                                const float (&values)[kElements]) const {
     if (!has_elements) return;
     Vec16 packed;
@@ -44,7 +44,7 @@ struct BF16Writer {
     for (int i = 0; i < kElements / 2; ++i)
       packed.words[i] = to_bf16(values[2 * i]).bits | static_cast<uint32_t>(to_bf16(values[2 * i + 1]).bits)
                                                           << 16;
-    target::st_16(rows + chunk.row * arguments.width + chunk.chunk_idx * kElements, packed);
+    target::st_16(rows + chunk.row * input.width + chunk.chunk_idx * kElements, packed);
   }
 };
 
@@ -58,7 +58,7 @@ struct QuantizedWriter {
   uint8_t* rows;  // [rows][width codes, packed]
   Scales scales;
 
-  SWITCHYARD_DEVICE void write(const SiluMulArguments& arguments, const RowChunk& chunk, bool has_elements,
+  SWITCHYARD_DEVICE void write(const SiluMulInput& input, const RowChunk& chunk, bool has_elements,
                                const float (&values)[kElements]) const {
     using Element = typename Quantizer::Element;
     constexpr int kLanesPerGroup = Quantizer::kGroupSize / kElements;
@@ -70,12 +70,12 @@ struct QuantizedWriter {
     const auto scale = scales.quantizer(chunk).scale_of(amax);
     uint32_t words[kElements * Element::kNumBits / 32];
     quantize<Element>(elements, scale.factor, words);
-    const int64_t row_bytes = packed_bytes(static_cast<uint32_t>(arguments.width), Element::kNumBits);
+    const int64_t row_bytes = packed_bytes(static_cast<uint32_t>(input.width), Element::kNumBits);
     store_words(reinterpret_cast<std::byte*>(rows + chunk.row * row_bytes) +
                     chunk.chunk_idx * static_cast<int>(sizeof(words)),
                 words);
     if (chunk.chunk_idx % kLanesPerGroup == 0)
-      scales.store(arguments, chunk, chunk.chunk_idx / kLanesPerGroup, scale.stored);
+      scales.store(input, chunk, chunk.chunk_idx / kLanesPerGroup, scale.stored);
   }
 };
 
@@ -88,8 +88,7 @@ struct TransposedScales {
   uint32_t max_rows;
 
   SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
-  SWITCHYARD_DEVICE void store(const SiluMulArguments&, const RowChunk& chunk, int scale_idx,
-                               float scale) const {
+  SWITCHYARD_DEVICE void store(const SiluMulInput&, const RowChunk& chunk, int scale_idx, float scale) const {
     const TransposedScaleLayout layout{/*num_groups=*/0, max_rows};
     target::st(scales + layout.index(scale_idx, chunk.row), scale);
   }
@@ -103,9 +102,9 @@ struct RowScales {
   e8m0* scales;  // [rows][width / 32]
 
   SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
-  SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
+  SWITCHYARD_DEVICE void store(const SiluMulInput& input, const RowChunk& chunk, int scale_idx,
                                e8m0 scale) const {
-    target::st(scales + chunk.row * (arguments.width / Quantizer::kGroupSize) + scale_idx, scale);
+    target::st(scales + chunk.row * (input.width / Quantizer::kGroupSize) + scale_idx, scale);
   }
 };
 
@@ -141,13 +140,13 @@ struct TiledScales {
 
   SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk& chunk) const { return quantizers(chunk.group_idx); }
   // The lane of a row's last scale also stores the zeros behind it.
-  SWITCHYARD_DEVICE void store(const SiluMulArguments& arguments, const RowChunk& chunk, int scale_idx,
+  SWITCHYARD_DEVICE void store(const SiluMulInput& input, const RowChunk& chunk, int scale_idx,
                                Scale scale) const {
-    const TiledScaleLayout tiles{arguments.width / Quantizer::kGroupSize};
+    const TiledScaleLayout tiles{input.width / Quantizer::kGroupSize};
     int64_t scale_row = chunk.row;
     if (scale_row_offsets != nullptr)
       scale_row += static_cast<int64_t>(target::ld(scale_row_offsets + chunk.group_idx)) -
-                   target::ld(arguments.row_offsets + chunk.group_idx);
+                   target::ld(input.row_offsets + chunk.group_idx);
     uint8_t* address = scales + tiles.offset(scale_row, scale_idx);
     target::st(address, scale.bits);
     if (scale_idx + 1 < tiles.num_columns) return;
@@ -203,17 +202,17 @@ SWITCHYARD_DEVICE void load_products(const bf16* gate, int width, float (&values
 
 template <typename Writer>
 struct SiluMulParams {
-  SiluMulArguments arguments;  // width: a multiple of Writer::kWidthMultiple
+  SiluMulInput input;  // width: a multiple of Writer::kWidthMultiple
   Writer writer;
 };
 
 template <typename Writer>
 SWITCHYARD_KERNEL void silu_mul_kernel(SiluMulParams<Writer> params) {
   constexpr int kElements = Writer::kElements;
-  const SiluMulArguments& arguments = params.arguments;
-  const int chunks_per_row = arguments.width / kElements;
+  const SiluMulInput& input = params.input;
+  const int chunks_per_row = input.width / kElements;
   const int64_t num_chunks =
-      static_cast<int64_t>(target::ld(arguments.row_offsets + arguments.num_groups)) * chunks_per_row;
+      static_cast<int64_t>(target::ld(input.row_offsets + input.num_groups)) * chunks_per_row;
   const int64_t num_threads = static_cast<int64_t>(target::num_blocks()) * target::num_threads();
   const int64_t first =
       static_cast<int64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
@@ -225,11 +224,11 @@ SWITCHYARD_KERNEL void silu_mul_kernel(SiluMulParams<Writer> params) {
     const bool has_elements = warp_chunk + lane_idx < num_chunks;
     float values[kElements] = {};
     if (has_elements) {
-      if constexpr (Writer::kWantsGroup) cursor.find_group(arguments.row_offsets);
-      load_products(arguments.gate_up + (*cursor).row * 2 * arguments.width + (*cursor).chunk_idx * kElements,
-                    arguments.width, values);
+      if constexpr (Writer::kWantsGroup) cursor.find_group(input.row_offsets);
+      load_products(input.gate_up + (*cursor).row * 2 * input.width + (*cursor).chunk_idx * kElements,
+                    input.width, values);
     }
-    params.writer.write(arguments, *cursor, has_elements, values);
+    params.writer.write(input, *cursor, has_elements, values);
     cursor.advance();
   }
 }

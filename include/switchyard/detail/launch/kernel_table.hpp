@@ -5,13 +5,13 @@
 
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
-#include "switchyard/detail/ep/combine_destination.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
 #include "switchyard/target.hpp"
+#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard {
@@ -81,8 +81,8 @@ struct KernelTable {
   ProtocolKernels wired = {};  // for worlds in which some ranks are reached over a wire; may have none
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
-  LaunchFunction<SiluMulArguments, SiluMulDestination> silu_mul;
-  LaunchFunction<RecodeArguments> recode_rows;
+  LaunchFunction<SiluMulInput, SiluMulDestination> silu_mul;
+  LaunchFunction<RecodeCall> recode_rows;
   LaunchFunction<StallParams> stall;
   LaunchFunction<TimeStampParams> time_stamp;
   LaunchFunction<CheckOutputParams> check_output;

@@ -9,8 +9,8 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <typename Config, typename Schedulers>
-Status launch_attention(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
-                        const AttentionSettings& settings) {
+Status launch_attention_kernel(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
+                               const AttentionSettings& settings) {
   AttentionTensorShapes boxed = tensors;
   boxed.queries.box_heads = settings.heads_per_tile;
   boxed.queries.box_rows = settings.tokens_per_tile;
@@ -29,7 +29,7 @@ Status launch_attention(uint32_t num_blocks, StreamHandle stream, const Attentio
 }
 
 template <typename Config, typename Schedulers>
-Status load_attention() {
+Status load_attention_kernel() {
 #if defined(__CUDACC__)
   const target::ResidentKernel kernels[] = {
       {&attention_kernel<Config, Schedulers>, sizeof(AttentionShared<Config>)}};
@@ -43,7 +43,7 @@ template <int kHeadDim, AttentionKind kKind, typename Schedulers>
 constexpr AttentionKernel make_attention_kernel() {
   using Config = AttentionConfig<kHeadDim, kKind>;
   static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
-  return {&launch_attention<Config, Schedulers>, &load_attention<Config, Schedulers>};
+  return {&launch_attention_kernel<Config, Schedulers>, &load_attention_kernel<Config, Schedulers>};
 }
 
 template <int kHeadDim, typename Schedulers = AnyScheduler<PlannerEnvironment>>

@@ -5,8 +5,8 @@
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/target.hpp"
 #include "switchyard/detail/gemm/tiled/params.hpp"
-#include "switchyard/detail/gemm/tiled/tuning.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
+#include "switchyard/matmul_tuning.hpp"
 
 namespace switchyard {
 

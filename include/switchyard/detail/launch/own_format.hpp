@@ -20,7 +20,8 @@ struct FormatLayout {
 };
 
 struct OwnFormat {
-  Target target;  // that the kernels are compiled for
+  Target target;                // that the kernels are compiled for
+  Status (*check)(int hidden);  // whether the format takes rows of this size
   FormatLayout (*layout)(int hidden);
   CheckedSize (*scale_tensor_bytes)(uint32_t max_rows, int hidden);
   const DispatchKernels* slotted;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
-#include "switchyard/detail/schedule/types.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/tile_types.hpp"
 
 namespace switchyard {
 

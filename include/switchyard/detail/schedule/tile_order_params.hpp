@@ -2,7 +2,7 @@
 // (any_scheduler.hpp).
 #pragma once
 
-#include "switchyard/detail/schedule/tile_summary.hpp"
+#include "switchyard/tile_summary.hpp"
 
 namespace switchyard {
 

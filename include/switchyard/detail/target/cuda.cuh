@@ -8,7 +8,7 @@
 #include <cuda/atomic>
 #include <cuda/ptx>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
 

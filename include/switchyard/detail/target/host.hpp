@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"

@@ -8,8 +8,8 @@
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/params.hpp"
-#include "switchyard/detail/format/token_format.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -5,7 +5,7 @@
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "switchyard/detail/base/checked.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard {
 

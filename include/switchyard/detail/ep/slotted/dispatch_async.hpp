@@ -6,7 +6,7 @@
 
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
-#include "switchyard/detail/format/token_format.hpp"
+#include "switchyard/token_format_concepts.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 

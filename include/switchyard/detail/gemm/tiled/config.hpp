@@ -1,9 +1,9 @@
 // The sizes of one kernel, derived from its tuning.
 #pragma once
 
-#include "switchyard/detail/gemm/tiled/tuning.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
+#include "switchyard/matmul_tuning.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -1,7 +1,7 @@
 // The parameters of the tiled grouped matmul.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
 
 namespace switchyard {

@@ -3,7 +3,7 @@
 // wait() waits for those started before.
 #pragma once
 
-#include "switchyard/detail/base/bf16.hpp"
+#include "switchyard/bf16.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 

@@ -1,13 +1,13 @@
 // The work grid of a batch, and the mapping from a place in an order to a tile. There are two: a regular grid
 // of max_num_prompt_tiles per head and sequence, in which schedulers skip tiles past the end of a short
-// sequence; or, with a plan (tile_plan.hpp), exactly the tiles that exist. Both give valid tiles in the same
-// order, except LPT, which with a plan puts the sequences with the most keys first.
+// sequence; or, with a plan (detail/schedule/tile_plan.hpp), exactly the tiles that exist. Both give valid
+// tiles in the same order, except LPT, which with a plan puts the sequences with the most keys first.
 #pragma once
 
 #include <type_traits>
 
-#include "switchyard/detail/base/checked.hpp"
-#include "switchyard/detail/schedule/types.hpp"
+#include "switchyard/detail/schedule/lpt_sections.hpp"
+#include "switchyard/tile_types.hpp"
 
 namespace switchyard {
 
@@ -27,24 +27,8 @@ struct MHATilePlan {
   uint32_t* num_keys = nullptr;  // [batch_size]: of the sequence at each position; null: as many as queries
 };
 
-// LPT goes through the heads in sections, each from the longest tiles of all its heads to the shortest. A
-// section is what shares a K/V head: long and short tiles are then mixed, and the traffic of queries and
-// outputs, of which short tiles have more for their time, is even. Only the last section is larger, so that
-// all blocks end together on short tiles: kLastTilesPerBlock for each block, as long as L2 holds the K/V of
-// its heads.
-inline constexpr uint32_t kLastTilesPerBlock = 1;
-
-SWITCHYARD_HD constexpr uint32_t first_head_of_last_section(const MHATileShape& shape, uint32_t num_keys,
-                                                            uint32_t num_tiles, uint32_t num_heads) {
-  const uint32_t group = shape.heads_per_kv_head == 0 ? 1 : shape.heads_per_kv_head;
-  const uint32_t num_groups = num_heads / group;
-  uint32_t num_last = kLastTilesPerBlock * (shape.num_ctas / num_tiles + 1) / group + 1;
-  if (shape.kv_rows_in_l2 != 0 && num_keys != 0 && num_last > shape.kv_rows_in_l2 / num_keys)
-    num_last = shape.kv_rows_in_l2 / num_keys;
-  if (num_last == 0) num_last = 1;
-  return num_last < num_groups ? (num_groups - num_last) * group : 0;
-}
-
+// A batch, as a scheduler sees it. Kernels read what its pointers point to: memory of the device, which must
+// stay valid until the launch has ended.
 template <ValidLength Lengths>
 struct MHATileSummary {
   uint32_t batch_size = 0;
