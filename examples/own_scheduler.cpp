@@ -12,6 +12,7 @@ struct ChunkScheduler : TileSchedulerBase<MHASchedule::DEFAULT, Environment> {
   using device_type = ChunkScheduler;
   static constexpr bool may_advance = true;
 
+  SWITCHYARD_NO_EXEC_CHECK
   SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const auto& summary) const {
     const uint32_t num_places = summary.max_idx(this->shape().num_heads), num_blocks = this->shape().num_ctas;
     const uint32_t chunk = (num_places + num_blocks - 1) / num_blocks;

@@ -7,9 +7,14 @@
 //   shape.own_kernels = &own_attention_kernels<MyScheduler, 128>();
 //   auto attention = Attention::create(rank, shape).value();
 //
+// The type is instantiated twice: with the environment of the kernel, and with that of one thread, by which
+// the host plans the launch. So its members are SWITCHYARD_HD, and SWITCHYARD_NO_EXEC_CHECK stands before a
+// template among them that calls the environment: it runs where the environment does.
+//
 // Ownership: the kernels are constants of the program; nobody frees them.
 // Targets: a .cpp compiles them for the host, a .cu for CUDA; Attention::create() refuses those of another
 // target than its rank's.
+// Threads: own_attention_kernels() may be called from any thread. One warp of each block asks the scheduler.
 // Errors: a type that is no MHATileScheduler does not compile. Whether a scheduler gives every tile exactly
 // once is not checked: tiles that are left out are not written.
 #pragma once
