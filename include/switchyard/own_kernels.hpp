@@ -37,9 +37,9 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // What a format of one's own has beyond what the slotted protocol asks (DispatchFormat,
-// token_format_concepts.hpp). It is a DirectFormat, too, if the direct protocol is to carry it. What is named
-// here runs on the host only. If the format has a `static Status check(int hidden)`, create() calls it first
-// and returns its error.
+// token_format_concepts.hpp). It is a DirectFormat, too, if the direct protocol is to carry it. make() is
+// called on the host; the sizes are asked there and in kernels. If the format has a
+// `static Status check(int hidden)`, create() calls it first and returns its error.
 template <typename Format>
 concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<Format> &&
     std::same_as<typename Format::Input, bf16> &&

@@ -12,10 +12,11 @@
 //   direct    encode_in_place() or encode_beside() turns a token in shared memory into its row and its
 //             scales, and the kernel copies both to where they belong
 //
-// Threads. Members run inside kernels, in many blocks at once, each on tokens and rows of its own. Below each
-//   member stands how many threads of a block call it for one token or row. They come in whole warps, all
-//   lanes of which call together, so that lanes may shuffle and meet at sync_warp(); a barrier of the block
-//   is not allowed, since its other warps may be elsewhere.
+// Threads. Sizes are asked on the host and in kernels (SWITCHYARD_HD). The other members run inside kernels
+//   (SWITCHYARD_DEVICE), in many blocks at once, each on tokens and rows of its own. The comment of a concept
+//   says how many threads of a block call a member for one token or row. They come in whole warps, all lanes
+//   of which call together, so that lanes may shuffle and meet at sync_warp(); a barrier of the block is not
+//   allowed, since its other warps may be elsewhere.
 // Errors. There are none inside a kernel: what a format cannot represent it must map to something.
 #pragma once
 

@@ -10,8 +10,8 @@
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
-#include "switchyard/target.hpp"
 #include "switchyard/expert_parallel_types.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard {

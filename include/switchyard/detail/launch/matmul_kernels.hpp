@@ -3,10 +3,10 @@
 #pragma once
 
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/target.hpp"
 #include "switchyard/detail/gemm/tiled/params.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/matmul_tuning.hpp"
+#include "switchyard/target.hpp"
 
 namespace switchyard {
 

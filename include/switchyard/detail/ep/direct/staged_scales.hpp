@@ -5,8 +5,8 @@
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
-#include "switchyard/token_format_concepts.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -6,9 +6,9 @@
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/slotted/dispatch_async.hpp"
-#include "switchyard/token_format_concepts.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
+#include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
