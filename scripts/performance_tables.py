@@ -18,6 +18,8 @@ combine-formats switchyard bench ep --combine-format C --mode fused --json FILE,
 checks          switchyard bench ep --mode fused --json FILE, of a checked and of an unchecked build, any number of each
 attention       scripts/bench_attention.py --json FILE, or switchyard bench attention --json FILE
 ragged, decode  the same
+matmul          switchyard bench matmul --json FILE
+matmul-fp8      switchyard bench matmul --element fp8 --json FILE
 accuracy        switchyard bench formats --json FILE
 
 The first line of a region says on which machine, at which commit and when its numbers were measured. The machine is that
@@ -237,6 +239,27 @@ def decode_table(reports):
     return markdown(["sequences x keys", "heads / K/V heads", "TB/s of keys and values"], rows)
 
 
+# switchyard bench matmul
+
+
+def matmul_table(reports, element):
+    if len(reports) != 1:
+        raise Problem("a table of matmul is made from one run")
+    report = reports[0]
+    if report["element"] != element:
+        raise Problem(f"the run of matmul has {report['element']}, and the table is of {element}")
+    rows, shapes, cases = [], set(), set()
+    for case in report["results"]:
+        shape = f"{case['shape']}, K {case['inner']}, N {case['columns']}"
+        if (shape, case["rows_per_expert"]) in cases:
+            raise Problem(f"the run of matmul has {shape} twice: use --tunings chosen")
+        cases.add((shape, case["rows_per_expert"]))
+        rows.append(["" if shape in shapes else shape, case["rows_per_expert"], microseconds(case["median_us"]),
+                     rate(case["tflops"]), rate(case["terabytes_per_second"])])
+        shapes.add(shape)
+    return markdown(["shape", "rows of each expert", "us", "TFLOP/s", "TB/s"], rows)
+
+
 # switchyard bench formats
 
 
@@ -265,6 +288,8 @@ TABLES = {
     "attention": attention_table,
     "ragged": ragged_table,
     "decode": decode_table,
+    "matmul": lambda reports: matmul_table(reports, "bf16"),
+    "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
     "accuracy": accuracy_table,
 }
 

@@ -113,6 +113,23 @@ class TablesOfStoredRuns(unittest.TestCase):
         self.assertEqual(rows_of(tables.ragged_table([stored("attention")])),
                          [["lpt queue", "0.000325", "0.99"], ["static", "0.000329", "1.00"]])
 
+    def test_matmul_names_a_shape_once_and_has_a_row_for_each_size(self):
+        self.assertEqual(tables.TABLES["matmul"]([stored("matmul")]), """\
+| shape | rows of each expert | us | TFLOP/s | TB/s |
+|---|---|---|---|---|
+| gate_up, K 64, N 64 | 8 | 7609 | 3.45e-05 | 5.38e-06 |
+| | 20 | 3182 | 0.000206 | 1.67e-05 |
+| down, K 32, N 64 | 8 | 4642 | 2.82e-05 | 4.85e-06 |
+| | 20 | 4346 | 7.54e-05 | 7.3e-06 |""")
+
+    def test_a_matmul_of_another_element_or_of_all_tunings_is_refused(self):
+        with self.assertRaisesRegex(tables.Problem, "has bf16, and the table is of fp8"):
+            tables.TABLES["matmul-fp8"]([stored("matmul")])
+        report = stored("matmul")
+        report["results"] *= 2
+        with self.assertRaisesRegex(tables.Problem, "gate_up, K 64, N 64 twice: use --tunings chosen"):
+            tables.TABLES["matmul"]([report])
+
     def test_accuracy_has_a_row_per_format_and_three_columns_per_input(self):
         self.assertEqual(tables.accuracy_table([stored("formats")]), """\
 | format | bits | normal: rms | element | max | heavy-tailed: rms | element | max | outliers: rms | element | max |
@@ -155,12 +172,15 @@ class Regions(unittest.TestCase):
             tables.make_region("accuracy", [stored("ep")], "abc1234", "today")
 
     def test_every_region_of_the_docs_is_of_a_table_that_can_be_made(self):
-        for page in sorted((FOLDER.parent / "docs").glob("*.md")):
+        num_regions = 0
+        for page in sorted((FOLDER.parent.parent / "docs").glob("*.md")):
             text = page.read_text()
+            num_regions += text.count("<!-- table: ")
             for name in tables.re.findall(r"<!-- table: (.*?) -->", text):
                 with self.subTest(page=page.name, table=name):
                     self.assertIn(name, tables.TABLES)
                     tables.replace_region(text, name, "new")
+        self.assertGreater(num_regions, 10)
 
 
 class Command(unittest.TestCase):
@@ -203,13 +223,16 @@ class Command(unittest.TestCase):
         ep = bench("ep", "ep", "--target", "host", "--protocol", "both", "--mode", "fused", "--tokens", "1,4", "--ranks",
                    "2", "--hidden", "64", "--experts", "8", "--top-k", "2")
         attention = bench("attention", "attention", "--target", "host", "--lengths", "64")
+        matmul, matmul_fp8 = (
+            bench(f"matmul-{element}", "matmul", "--target", "host", "--element", element, "--hidden", "64",
+                  "--expert-width", "32", "--rows", "8,20") for element in ("bf16", "fp8"))
         accuracy = bench("accuracy", "formats")
         unchecked = self.folder / "unchecked.json"
         with open(ep, encoding="utf-8") as file:
             unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
                    "checks": f"{ep},{unchecked}", "attention": attention, "ragged": attention, "decode": attention,
-                   "accuracy": accuracy}
+                   "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy}
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
