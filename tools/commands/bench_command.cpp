@@ -1,6 +1,5 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
 #include <cstdio>
-#include <type_traits>
 
 #include "commands.hpp"
 #include "files/output.hpp"
@@ -42,17 +41,12 @@ struct BenchOptions {
 };
 
 Status finish_options(BenchOptions& options) {
-  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
-  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
-  const bool is_host = options.target == "host";
-  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
-    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
-  };
-  choose(options.launch.n_sms, 4, 16);
-  choose(options.hidden, 512, 7168);
-  choose(options.n_experts, 32, 256);
-  choose(options.num_replays, 3, 100);
-  choose(options.tokens, std::vector<int>{1, 8, 32}, std::vector<int>{1, 16, 128, 1024, 4096});
+  SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
+  set_default(options.launch.n_sms, options.target, 4, 16);
+  set_default(options.hidden, options.target, 512, 7168);
+  set_default(options.n_experts, options.target, 32, 256);
+  set_default(options.num_replays, options.target, 3, 100);
+  set_default(options.tokens, options.target, {1, 8, 32}, {1, 16, 128, 1024, 4096});
   if (options.n_experts % options.n_ranks != 0)
     return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", options.n_experts,
                             options.n_ranks);

@@ -1,23 +1,18 @@
 // `switchyard bench matmul`: the grouped matmuls of an expert layer by graph replay, with a cold L2.
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "benchmarks/matmul_bench.hpp"
 #include "commands.hpp"
-#include "files/json_object.hpp"
 #include "files/output.hpp"
-#include "options.hpp"
-#include "report/progress.hpp"
-#include "switchyard/detail/device/device.hpp"
+#include "replay_bench.hpp"
 
 namespace switchyard::tools {
 namespace {
 
 enum class Tunings { kChosen, kAll };
 
-struct BenchOptions {
-  std::string target = "auto";
+struct BenchOptions : ReplayOptions {
   MatmulElement element = MatmulElement::kBF16;
   int hidden = 0;
   int expert_width = 0;
@@ -25,36 +20,19 @@ struct BenchOptions {
   std::vector<int> rows;
   Tunings tunings = Tunings::kChosen;
   int num_blocks = 0;
-  int num_replays = 0;
-  uint64_t seed = 1;
-  std::string json;
 };
 
-struct BenchReport {
-  Target target = Target::kHost;
+struct BenchReport : ReplayReport<MatmulBenchResult> {
   MatmulElement element = MatmulElement::kBF16;
-  std::string device;
-  int num_replays = 0;
-  std::vector<MatmulBenchResult> results;
-
-  bool verified() const {
-    return std::all_of(results.begin(), results.end(),
-                       [](const MatmulBenchResult& result) { return result.difference.first_bad.empty(); });
-  }
 };
 
 Status finish_options(BenchOptions& options) {
-  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
-  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
-  const bool is_host = options.target == "host";
-  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
-    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
-  };
-  choose(options.hidden, 256, 7168);
-  choose(options.expert_width, 128, 2048);
-  choose(options.num_experts, 4, 32);
-  choose(options.rows, std::vector<int>{8, 130}, std::vector<int>{8, 32, 128, 1024});
-  choose(options.num_replays, 2, 20);
+  SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
+  set_default(options.hidden, options.target, 256, 7168);
+  set_default(options.expert_width, options.target, 128, 2048);
+  set_default(options.num_experts, options.target, 4, 32);
+  set_default(options.rows, options.target, {8, 130}, {8, 32, 128, 1024});
+  set_default(options.num_replays, options.target, 2, 20);
   const int multiple = 16 / bytes_of(options.element);
   if (options.hidden % multiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, multiple);
@@ -86,24 +64,12 @@ std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
-  const std::vector<MatmulBenchCase> cases = bench_cases(options);
-  Progress progress(1 + static_cast<int>(cases.size()));
-  progress.begin("preparing");
-  Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
-  if (!world.ok()) return world.status();
-  report.target = world.value()->target();
-  report.device = world.value()->rank(0).device_name();
-  report.num_replays = options.num_replays;
   report.element = options.element;
-  Result<std::unique_ptr<MatmulBench>> bench = MatmulBench::create(*world.value(), cases, options.seed);
-  if (!bench.ok()) return bench.status();
-  for (const MatmulBenchCase& bench_case : cases) {
-    progress.begin(bench_case.name + ", " + std::to_string(bench_case.rows_per_expert) + " rows per expert");
-    Result<MatmulBenchResult> result = bench.value()->time(bench_case, options.num_replays);
-    if (!result.ok()) return result.status();
-    report.results.push_back(std::move(result).value());
-  }
-  return Status();
+  const auto label_of = [](const MatmulBenchCase& bench_case) {
+    return bench_case.name + ", " + std::to_string(bench_case.rows_per_expert) + " rows per expert";
+  };
+  const auto prepare_nothing = [](MatmulBench&) { return Status(); };
+  return time_cases<MatmulBench>(options, bench_cases(options), label_of, prepare_nothing, report);
 }
 
 void print_table(const BenchReport& report) {
@@ -112,13 +78,11 @@ void print_table(const BenchReport& report) {
   std::printf("shape          K      N  experts  rows each   time us   TFLOP/s     TB/s   tuning\n");
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
-    std::printf("%-8s  %6d %6d %8d %10d %9.1f %9.1f %8.2f   %s%s\n", bench_case.name.c_str(),
-                bench_case.inner, bench_case.columns, bench_case.num_experts, bench_case.rows_per_expert,
+    std::printf("%-8s  %6d %6d %8d %10d %9.1f %9.1f %8.2f   %s", bench_case.name.c_str(), bench_case.inner,
+                bench_case.columns, bench_case.num_experts, bench_case.rows_per_expert,
                 result.timing.median_us, result.tflops(), result.terabytes_per_second(),
-                to_string(result.tuning).c_str(),
-                result.difference.first_bad.empty() ? "" : "   NOT VERIFIED");
-    if (!result.difference.first_bad.empty())
-      std::printf("          %s\n", result.difference.first_bad.c_str());
+                to_string(result.tuning).c_str());
+    end_table_line(result.difference.first_bad);
   }
 }
 
@@ -133,23 +97,16 @@ std::string to_json(const BenchReport& report) {
         .add("experts", bench_case.num_experts)
         .add("rows_per_expert", bench_case.rows_per_expert)
         .add("tuning", to_string(result.tuning))
-        .add("blocks", result.num_blocks)
-        .add("median_us", result.timing.median_us)
-        .add("min_us", result.timing.min_us)
-        .add("p95_us", result.timing.p95_us)
-        .add("tflops", result.tflops())
+        .add("blocks", result.num_blocks);
+    add_timing(json, result.timing);
+    json.add("tflops", result.tflops())
         .add("terabytes_per_second", result.terabytes_per_second())
         .add("relative_error", result.difference.relative_error())
         .add("verified", result.difference.first_bad.empty());
     results.push_back(std::move(json));
   }
-  JsonObject json;
-  json.add("verified", report.verified())
-      .add("target", to_string(report.target))
-      .add("device", report.device)
-      .add("element", to_string(report.element))
-      .add("replays", report.num_replays)
-      .add("results", std::move(results));
+  JsonObject json = json_head(report);
+  json.add("element", to_string(report.element)).add("results", std::move(results));
   return json.to_text();
 }
 
@@ -187,11 +144,7 @@ void add_bench_matmul_command(Command& bench) {
                      "The tile the library chooses, or every one: chosen, all");
   command.add_number("--blocks", options->num_blocks, 1, 4096, "Blocks of a launch [one per multiprocessor]")
       .hide_default();
-  command
-      .add_number("--replays", options->num_replays, 1, 100000,
-                  "Replays of each graph; their median counts [20; host 2]")
-      .hide_default();
-  command.add_seed("--seed", options->seed, "All numbers follow from it");
+  add_replay_options(command, *options, "[20; host 2]");
   add_json_option(command, options->json);
   command.set_work([options] { return bench_and_report(*options); });
 }

@@ -23,6 +23,12 @@ Status check_target_option(const std::string& target) {
   return invalid_argument("--target: cuda cannot run here: %s", why_no_cuda().c_str());
 }
 
+Status resolve_target_option(std::string& target) {
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(target));
+  if (target == "auto") target = num_cuda_devices() > 0 ? "cuda" : "host";
+  return Status();
+}
+
 TargetChoice target_choice(const std::string& target) {
   return target == "host"   ? TargetChoice::kHost
          : target == "cuda" ? TargetChoice::kCuda

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "command_line.hpp"
 #include "switchyard/detail/ep/shape.hpp"
@@ -18,6 +19,14 @@ void add_target_option(Command& command, std::string& target,
                        const std::string& description = "Where to run: auto takes a GPU if there is one");
 // Whether there is such a target here.
 Status check_target_option(const std::string& target);
+// The same, and what auto means here.
+Status resolve_target_option(std::string& target);
+// Gives an option that was not given (zero or empty) its value for the target.
+template <typename T>
+void set_default(T& value, const std::string& target, std::type_identity_t<T> for_host,
+                 std::type_identity_t<T> for_cuda) {
+  if (value == T{}) value = target == "host" ? for_host : for_cuda;
+}
 TargetChoice target_choice(const std::string& target);
 // --protocol; `automatic` says what that does here.
 void add_protocol_option(Command& command, Protocol& protocol, const std::string& automatic);

@@ -1,0 +1,95 @@
+// What `bench attention` and `bench matmul` share: cases that are timed one by one by graph replay, on a
+// world of one rank, each verified.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/replay.hpp"
+#include "files/json_object.hpp"
+#include "options.hpp"
+#include "report/progress.hpp"
+#include "switchyard/world.hpp"
+
+namespace switchyard::tools {
+
+template <typename BenchResult>
+struct ReplayReport {
+  Target target = Target::kHost;
+  std::string device;
+  int num_replays = 0;
+  std::vector<BenchResult> results;
+
+  bool verified() const {
+    return std::all_of(results.begin(), results.end(),
+                       [](const BenchResult& result) { return result.difference.first_bad.empty(); });
+  }
+};
+
+struct ReplayOptions {
+  std::string target = "auto";
+  int num_replays = 0;
+  uint64_t seed = 1;
+  std::string json;
+};
+
+// Times every case with a Bench that is made for all of them; `prepare` sees the Bench first, and `label_of`
+// names a case for the progress line.
+template <typename Bench, typename Case, typename BenchResult, typename Label, typename Prepare>
+Status time_cases(const ReplayOptions& options, const std::vector<Case>& cases, const Label& label_of,
+                  const Prepare& prepare, ReplayReport<BenchResult>& report) {
+  Progress progress(1 + static_cast<int>(cases.size()));
+  progress.begin("preparing");
+  Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
+  if (!world.ok()) return world.status();
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device_name();
+  report.num_replays = options.num_replays;
+  Result<std::unique_ptr<Bench>> bench = Bench::create(*world.value(), cases, options.seed);
+  if (!bench.ok()) return bench.status();
+  SWITCHYARD_RETURN_IF_ERROR(prepare(*bench.value()));
+  for (const Case& bench_case : cases) {
+    progress.begin(label_of(bench_case));
+    Result<BenchResult> result = bench.value()->time(bench_case, options.num_replays);
+    if (!result.ok()) return result.status();
+    report.results.push_back(std::move(result).value());
+  }
+  return Status();
+}
+
+// Ends a line of a table, and says on the next what is wrong with an output.
+inline void end_table_line(const std::string& first_bad) {
+  if (first_bad.empty())
+    std::printf("\n");
+  else
+    std::printf("   NOT VERIFIED\n          %s\n", first_bad.c_str());
+}
+
+inline void add_timing(JsonObject& json, const Timing& timing) {
+  json.add("median_us", timing.median_us).add("min_us", timing.min_us).add("p95_us", timing.p95_us);
+}
+
+// The head of the JSON of a run.
+template <typename BenchResult>
+JsonObject json_head(const ReplayReport<BenchResult>& report) {
+  JsonObject json;
+  json.add("verified", report.verified())
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("replays", report.num_replays);
+  return json;
+}
+
+inline void add_replay_options(Command& command, ReplayOptions& options, const char* default_replays) {
+  command
+      .add_number("--replays", options.num_replays, 1, 100000,
+                  std::string("Replays of each graph; their median counts ") + default_replays)
+      .hide_default();
+  command.add_seed("--seed", options.seed, "All numbers follow from it");
+}
+
+}  // namespace switchyard::tools
