@@ -1,7 +1,9 @@
 // `switchyard`: runs, verifies and times expert-parallel steps and attention, and tells what this machine can
 // do.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <string>
 #include <vector>
@@ -42,8 +44,10 @@ int main(int argc, char** argv) {
   using namespace switchyard::tools;
   keep_standard_streams();
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
-  // default.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // default. A process of one rank needs few: processes that share a GPU (under MPS) share its queues, too.
+  const bool has_one_rank = std::any_of(
+      argv, argv + argc, [](const char* argument) { return std::strcmp(argument, "--rank") == 0; });
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", has_one_rank ? "2" : "32", /*overwrite=*/0);
   CommandLine line("switchyard",
                    "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
                    "The same kernels run on GPUs and, thread by thread, on this CPU.");

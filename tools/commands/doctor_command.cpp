@@ -11,6 +11,7 @@
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/shared_memory.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
@@ -61,6 +62,28 @@ void print_tunings() {
   std::printf("\n");
 }
 
+// Which transports will work here, and what to do where one will not.
+struct TransportHint {
+  const char* name;
+  bool works;
+  std::string reason;
+};
+
+std::vector<TransportHint> transport_hints() {
+  std::vector<TransportHint> hints = {{"local", true, "all ranks in one process"}};
+  const Result<SharedMemory> memory = create_memory_file(4096);
+  if (!memory.ok())
+    hints.push_back({"process", false, "memory cannot be shared: " + memory.status().message()});
+  else if (num_cuda_devices() == 0)
+    hints.push_back({"process", true, "a process per rank, on the host"});
+  else
+    hints.push_back({"process", true,
+                     "a process per rank; processes that share a GPU need MPS (nvidia-cuda-mps-control -d): "
+                     "without it they run in time slices, and kernels that wait for each other starve"});
+  hints.push_back({"shmem", false, "this version has no OpenSHMEM or NVSHMEM transport yet"});
+  return hints;
+}
+
 void print_text(const CudaReport& cuda) {
   std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
               gib(host_memory_bytes()));
@@ -79,13 +102,16 @@ void print_text(const CudaReport& cuda) {
   if (!kChecked)
     std::printf("Build      UNCHECKED: no deadlines, no faults; only to measure what checks cost\n");
   std::printf("\nWhat runs here\n");
-  std::printf("  host     yes: every kernel, in the SIMT emulator, 1..64 ranks\n");
+  std::printf("  host     yes: every kernel, in the SIMT emulator, 1..512 ranks\n");
   if (num_cuda_devices() > 0)
     std::printf("  cuda     yes: on %d GPU(s), ranks sharing a GPU where there are more of them\n",
                 num_cuda_devices());
   else
     std::printf("  cuda     no: %s\n", why_no_cuda().c_str());
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
+  std::printf("\nTransports (docs/transports.md)\n");
+  for (const TransportHint& hint : transport_hints())
+    std::printf("  %-8s %s: %s\n", hint.name, hint.works ? "yes" : "no", hint.reason.c_str());
   std::printf("\nWhat --protocol automatic picks\n");
   for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
     std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
