@@ -34,7 +34,7 @@ Status differ(const char* field, const std::string& one_value, const Hello& one,
 std::string Hello::name() const {
   const std::string process = " (process " + std::to_string(pid) + ")";
   if (num_ranks == 1) return "rank " + std::to_string(first_rank) + process;
-  return "ranks " + std::to_string(first_rank) + ".." + std::to_string(first_rank + num_ranks - 1) + process;
+  return "ranks " + std::to_string(first_rank) + ".." + std::to_string(last_rank()) + process;
 }
 
 Hello describe_this_process() {

@@ -26,7 +26,9 @@ struct Hello {
   std::string listener;  // an abstract Unix socket at which the process waits for the others
   Nonce nonce{};         // only who was part of the all-gather knows it
 
-  bool has_rank(int rank) const { return rank >= first_rank && rank < first_rank + num_ranks; }
+  // Strangers may say anything: these sums do not overflow.
+  int64_t last_rank() const { return int64_t{first_rank} + num_ranks - 1; }
+  bool has_rank(int rank) const { return rank >= first_rank && rank <= last_rank(); }
   // "rank 2 (process 1234)", "ranks 2..3 (process 1234)".
   std::string name() const;
 };

@@ -252,7 +252,7 @@ TEST(JoinWorld, ASecondRankTwoIsRefusedAndChangesNothing) {
     processes.start([&, rank] { return join_and_write(options_of(rank, 4, address)); });
   processes.start([&] { return join_and_write(options_of(2, 4, address)); });
   // One of the two is refused, whichever came later; the others still wait for ranks 1 and 3.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  processes.wait_for_any({1, 2});
   for (const int rank : {1, 3})
     processes.start([&, rank] { return join_and_write(options_of(rank, 4, address)); });
   std::vector<std::string> reports = processes.reports();
@@ -266,8 +266,7 @@ TEST(JoinWorld, ASecondRankZeroIsRefused) {
   const std::string path = "/tmp/" + unique_name();
   Processes processes;
   processes.start([&] { return join_and_write(options_of(0, 2, "unix:" + path)); });
-  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  testing_support::wait_for_connections(path, 0);
   processes.start([&] { return try_to_join(options_of(0, 2, "unix:" + path)); });
   EXPECT_EQ(processes.report_of(1),
             "invalid argument: rendezvous unix:" + path + ": another process with rank 0 listens there");
@@ -360,7 +359,7 @@ TEST(JoinWorld, LateRanksAreNamedAtTheDeadline) {
   for (const int rank : {0, 1})
     processes.start([&, rank] {
       JoinOptions options = options_of(rank, 3, address);
-      options.timeout_ns = rank == 0 ? 300'000'000 : 10'000'000'000;
+      options.timeout_ns = rank == 0 ? 1'500'000'000 : 10'000'000'000;
       return try_to_join(options);
     });
   EXPECT_EQ(processes.report_of(0), "deadline exceeded: rank 2 did not join in time");
@@ -380,7 +379,7 @@ TEST(JoinWorld, ADeathAtTheRendezvousIsToldToAll) {
   Processes processes;
   for (const int rank : {0, 1, 2})
     processes.start([&, rank] { return try_to_join(options_of(rank, 4, "unix:" + path)); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  testing_support::wait_for_connections(path, 2);
   processes.send_signal(2, SIGKILL);
   const std::string expected = "unavailable: rank 2 (process " + std::to_string(processes.pid(2)) +
                                ") has ended while the others joined";
@@ -394,7 +393,7 @@ TEST(JoinWorld, AServerThatDiesIsReplaced) {
   Processes processes;
   for (const int rank : {0, 1})
     processes.start([&, rank] { return try_to_join(options_of(rank, 3, "unix:" + path)); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  testing_support::wait_for_connections(path, 1);
   processes.send_signal(0, SIGKILL);
   EXPECT_EQ(processes.report_of(1), "unavailable: rendezvous unix:" + path + ": rank 0 has ended");
   EXPECT_TRUE(std::filesystem::exists(path));

@@ -187,7 +187,7 @@ TEST_P(Death, AStoppedRankIsNamedAtTheDeadline) {
   Processes processes;
   for (const int rank : {0, 1, 2})
     processes.start([&, rank]() -> std::string {
-      const auto world = join(rank, 3, address, 400);
+      const auto world = join(rank, 3, address, 1500);
       Transport& transport = world->impl().transport();
       processes.shared().stage[0].fetch_add(1);
       if (rank == 1) {

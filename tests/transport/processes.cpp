@@ -102,6 +102,12 @@ std::vector<std::string> Processes::reports() {
   return reports;
 }
 
+void Processes::wait_for_any(const std::vector<size_t>& some) const {
+  std::vector<pollfd> pipes;
+  for (const size_t i : some) pipes.push_back({children_[i].pipe, POLLIN, 0});
+  (void)poll(pipes.data(), pipes.size(), 20'000);
+}
+
 bool Processes::wait_for(const std::atomic<int>& stage, int value) const {
   return wait_until_at_least(stage, value);
 }
@@ -126,6 +132,18 @@ size_t num_open_files() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
   return count;
+}
+
+void wait_for_connections(const std::string& name, size_t count) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  size_t num_sockets = 0;  // the listener is one of them
+  while (num_sockets < count + 1 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::ifstream sockets("/proc/net/unix");
+    num_sockets = 0;
+    for (std::string line; std::getline(sockets, line);) num_sockets += line.ends_with(name) ? 1 : 0;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 std::vector<std::string> abstract_listeners() {

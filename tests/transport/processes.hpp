@@ -44,6 +44,8 @@ class Processes {
   // Waits until the process has ended; "signal 9" if one ended it, "hangs" after 20 s.
   std::string report_of(size_t i);
   std::vector<std::string> reports();
+  // Waits until one of these processes has ended, or 20 s.
+  void wait_for_any(const std::vector<size_t>& some) const;
   // Waits until `stage` is at least `value`; false after 20 s.
   bool wait_for(const std::atomic<int>& stage, int value) const;
 
@@ -64,6 +66,9 @@ class Processes {
 
 // How many file descriptors this process has open.
 size_t num_open_files();
+// Waits until so many connections to a Unix socket of this name have been accepted, and then long enough for
+// what they sent first to be read.
+void wait_for_connections(const std::string& name, size_t count);
 // The names of abstract Unix sockets of the library on this machine.
 std::vector<std::string> abstract_listeners();
 

@@ -49,7 +49,8 @@ class Transport {
 
   // The calls below are collective: every process that has one of `members` makes the same calls in the same
   // order, from one thread at a time. Each fails by the deadline given when the world was joined, with an
-  // error that names a member that did not answer, or with kUnavailable if one is known to have ended.
+  // error that names a member that did not answer, or with kUnavailable if one is known to have ended or has
+  // left. What fails at one member fails, with the same error, at all that have not completed the call.
 
   // Gives every process what each process of a member has given, in the order of `members`; all local ranks
   // give the same.
