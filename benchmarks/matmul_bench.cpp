@@ -1,6 +1,7 @@
 #include "matmul_bench.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "limits.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
@@ -23,11 +24,19 @@ Result<std::unique_ptr<MatmulBench>> MatmulBench::create(World& world,
                                                          const std::vector<MatmulBenchCase>& cases,
                                                          uint64_t seed) {
   std::unique_ptr<MatmulBench> bench(new MatmulBench(world));
-  size_t num_outputs = 0;
-  for (const MatmulBenchCase& bench_case : cases)
-    num_outputs = std::max(num_outputs, bench_case.num_rows() * static_cast<size_t>(bench_case.columns));
+  size_t num_outputs = 0, num_output_scales = 0, num_rows = 0;
+  for (const MatmulBenchCase& bench_case : cases) {
+    num_outputs = std::max(num_outputs, bench_case.num_rows() * bench_case.output_columns());
+    num_output_scales = std::max(num_output_scales, bench_case.num_output_scales());
+    num_rows = std::max(num_rows, bench_case.num_rows());
+  }
   Rank& rank = bench->rank_;
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->output_, rank, num_outputs));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->output_scales_, rank, num_output_scales));
+  std::vector<float> row_weights(num_rows);
+  for (size_t row = 0; row < num_rows; ++row) row_weights[row] = scale_at(row);
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->row_weights_, rank, num_rows));
+  SWITCHYARD_RETURN_IF_ERROR(bench->row_weights_.upload(row_weights));
   const uint64_t swept_bytes = world.target() == Target::kHost ? kSweptBytesOnHost : kSweptBytes;
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->swept_, rank, swept_bytes / sizeof(uint32_t)));
   for (const MatmulElement element : {MatmulElement::kBF16, MatmulElement::kFP8})
@@ -76,16 +85,34 @@ Status MatmulBench::sweep() {
                       {swept_.data(), swept_.size() * sizeof(uint32_t)});
 }
 
+Result<std::unique_ptr<GroupedMatmul>> MatmulBench::make_matmul(const MatmulBenchCase& bench_case) {
+  return GroupedMatmul::create(rank_,
+                               {.num_groups = bench_case.num_experts,
+                                .element = bench_case.element,
+                                .inner = bench_case.inner,
+                                .columns = bench_case.columns,
+                                .activation = bench_case.is_gated() ? Activation::kSiLU : Activation::kNone,
+                                .output = bench_case.stores_fp8() ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
+                                .max_rows = static_cast<int64_t>(bench_case.num_rows()),
+                                .num_blocks = bench_case.num_blocks,
+                                .tuning = bench_case.tuning});
+}
+
+GroupedMatmulTensors MatmulBench::tensors_of(const MatmulBenchCase& bench_case, const uint32_t* row_offsets) {
+  const Operands& from = operands(bench_case.element);
+  GroupedMatmulTensors tensors{.rows = from.rows.data(),
+                               .weights = from.weights.data(),
+                               .output = output_.data(),
+                               .row_offsets = row_offsets,
+                               .row_scales = from.row_scales.data(),
+                               .weight_scales = from.weight_scales.data()};
+  if (bench_case.epilogue == MatmulEpilogue::kAffine) tensors.row_weights = row_weights_.data();
+  if (bench_case.stores_fp8()) tensors.output_scales = output_scales_.data();
+  return tensors;
+}
+
 Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, int num_replays) {
-  const int64_t num_rows = int64_t{bench_case.num_experts} * bench_case.rows_per_expert;
-  Result<std::unique_ptr<GroupedMatmul>> matmul =
-      GroupedMatmul::create(rank_, {.num_groups = bench_case.num_experts,
-                                    .element = bench_case.element,
-                                    .inner = bench_case.inner,
-                                    .columns = bench_case.columns,
-                                    .max_rows = num_rows,
-                                    .num_blocks = bench_case.num_blocks,
-                                    .tuning = bench_case.tuning});
+  Result<std::unique_ptr<GroupedMatmul>> matmul = make_matmul(bench_case);
   if (!matmul.ok()) return matmul.status();
   std::vector<uint32_t> offsets;
   for (int expert = 0; expert <= bench_case.num_experts; ++expert)
@@ -94,18 +121,13 @@ Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, i
   if (!row_offsets.ok()) return row_offsets.status();
   // What a case does not write must not look as if it had: the one before may have had the same input.
   SWITCHYARD_RETURN_IF_ERROR(output_.fill_bytes(0xff));
-  const Operands& from = operands(bench_case.element);
+  SWITCHYARD_RETURN_IF_ERROR(output_scales_.fill_bytes(0xff));
   Graphs graphs;
   Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("sweep"));
     SWITCHYARD_RETURN_IF_ERROR(sweep());
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("matmul"));
-    return matmul.value()->run({.rows = from.rows.data(),
-                                .weights = from.weights.data(),
-                                .output = output_.data(),
-                                .row_offsets = row_offsets.value().data(),
-                                .row_scales = from.row_scales.data(),
-                                .weight_scales = from.weight_scales.data()});
+    return matmul.value()->run(tensors_of(bench_case, row_offsets.value().data()));
   });
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
@@ -141,23 +163,73 @@ std::vector<float> MatmulBench::values_of(const MatmulBenchCase& bench_case, boo
   return values;
 }
 
+Result<MatmulBench::OutputRow> MatmulBench::output_row(const MatmulBenchCase& bench_case, size_t row) {
+  const size_t columns = bench_case.output_columns();
+  OutputRow output{.values = {}, .scales = std::vector<float>(columns, 1.0f)};
+  if (!bench_case.stores_fp8()) {
+    const Result<std::vector<bf16>> values = rank_.view(output_.data() + row * columns, columns).download();
+    if (!values.ok()) return values.status();
+    for (const bf16 value : values.value()) output.values.push_back(to_float(value));
+    return output;
+  }
+  uint8_t* codes_of_row = reinterpret_cast<uint8_t*>(output_.data()) + row * columns;
+  const Result<std::vector<uint8_t>> codes = rank_.view(codes_of_row, columns).download();
+  if (!codes.ok()) return codes.status();
+  for (size_t column = 0; column < columns; ++column) {
+    if (column % kMatmulScaleGroup == 0) {
+      const size_t at = bench_case.row_scale_index(row, column / kMatmulScaleGroup);
+      const Result<std::vector<float>> scale = rank_.view(output_scales_.data() + at, 1).download();
+      if (!scale.ok()) return scale.status();
+      std::fill(output.scales.begin() + static_cast<ptrdiff_t>(column), output.scales.end(),
+                scale.value().front());
+    }
+    output.values.push_back(to_float(e4m3{codes.value()[column]}) * output.scales[column]);
+  }
+  return output;
+}
+
+void MatmulBench::compare_column(const MatmulBenchCase& bench_case, size_t row, size_t column,
+                                 const std::vector<float>& row_values, const OutputRow& output,
+                                 reference::MatmulDifference& difference) {
+  const size_t expert = row / static_cast<size_t>(bench_case.rows_per_expert);
+  const size_t first_weight = expert * static_cast<size_t>(bench_case.columns) + column;
+  const std::string where = "row " + std::to_string(row) + ", column " + std::to_string(column);
+  const auto sum_of = [&](size_t weight_row) {
+    return reference::multiply(row_values, values_of(bench_case, /*is_weight=*/true, weight_row));
+  };
+  const double sum_error = reference::sum_error(bench_case.element, row_values.size());
+  const double value = static_cast<double>(output.values[column]);
+  const reference::MatmulValue first = sum_of(first_weight);
+  reference::GatedValue expected{first.value, first.magnitude * sum_error};
+  if (bench_case.is_gated()) {
+    const reference::MatmulValue up = sum_of(first_weight + bench_case.output_columns());
+    expected = reference::activate(Activation::kSiLU, first.value, first.magnitude * sum_error, up.value,
+                                   up.magnitude * sum_error);
+  }
+  const double rounding =
+      bench_case.stores_fp8() ? 0x1p-4 + 0x1p-20 : 0x1p-8;  // half a unit in the last place
+  const double smallest = bench_case.stores_fp8() ? static_cast<double>(output.scales[column]) * 0x1p-10 : 0;
+  difference.add(value, expected.value,
+                 expected.error + (std::abs(expected.value) + expected.error) * rounding + smallest, where);
+}
+
 // Of every expert the first and the last row, and of each a few columns, the last one among them.
 Result<reference::MatmulDifference> MatmulBench::compare(const MatmulBenchCase& bench_case) {
   constexpr size_t kColumnsLookedAt = 8;
-  const size_t columns = static_cast<size_t>(bench_case.columns),
+  const size_t columns = bench_case.output_columns(),
                num_rows = static_cast<size_t>(bench_case.rows_per_expert);
   reference::MatmulDifference difference;
   for (size_t expert = 0; expert < static_cast<size_t>(bench_case.num_experts); ++expert)
     for (const size_t row_in_expert : {size_t{0}, num_rows - 1}) {
       const size_t row = expert * num_rows + row_in_expert;
-      const Result<std::vector<bf16>> output = rank_.view(output_.data() + row * columns, columns).download();
+      const Result<OutputRow> output = output_row(bench_case, row);
       if (!output.ok()) return output.status();
-      const std::vector<float> values = values_of(bench_case, /*is_weight=*/false, row);
+      std::vector<float> values = values_of(bench_case, /*is_weight=*/false, row);
+      if (bench_case.epilogue == MatmulEpilogue::kAffine)
+        for (float& value : values) value *= scale_at(row);
       for (size_t i = 0; i < kColumnsLookedAt; ++i) {
         const size_t column = columns - 1 - (i * (columns / kColumnsLookedAt) + i * expert) % columns;
-        difference.add(
-            bench_case.element, values, values_of(bench_case, /*is_weight=*/true, expert * columns + column),
-            output.value()[column], "row " + std::to_string(row) + ", column " + std::to_string(column));
+        compare_column(bench_case, row, column, values, output.value(), difference);
       }
     }
   return difference;

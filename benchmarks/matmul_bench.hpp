@@ -19,9 +19,18 @@ struct MatmulBenchCase {
   int inner = 64;
   int columns = 64;
   int rows_per_expert = 1;
+  MatmulEpilogue epilogue = MatmulEpilogue::kPlain;  // gates and ups go through SiLU
   std::optional<MatmulTuning> tuning;
   int num_blocks = 0;
 
+  bool is_gated() const {
+    return epilogue == MatmulEpilogue::kGated || epilogue == MatmulEpilogue::kGatedFP8;
+  }
+  bool stores_fp8() const { return epilogue == MatmulEpilogue::kGatedFP8; }
+  size_t output_columns() const { return static_cast<size_t>(is_gated() ? columns / 2 : columns); }
+  size_t num_output_scales() const {
+    return ceil_div(output_columns(), size_t{kMatmulScaleGroup}) * align_up(num_rows(), size_t{4});
+  }
   size_t num_rows() const { return static_cast<size_t>(num_experts) * static_cast<size_t>(rows_per_expert); }
   size_t num_weight_rows() const { return static_cast<size_t>(num_experts) * static_cast<size_t>(columns); }
   size_t row_pairs() const { return static_cast<size_t>(inner) * static_cast<size_t>(bytes_of(element)) / 2; }
@@ -46,7 +55,7 @@ struct MatmulBenchCase {
     const uint64_t k = static_cast<uint64_t>(inner), n = static_cast<uint64_t>(columns);
     return (static_cast<uint64_t>(num_experts) * k * n + rows * k) *
                static_cast<uint64_t>(bytes_of(element)) +
-           rows * n * sizeof(bf16);
+           rows * output_columns() * (stores_fp8() ? 1 : sizeof(bf16));
   }
 };
 
@@ -83,12 +92,23 @@ class MatmulBench {
   // Row `row` of the rows or the weights as numbers.
   std::vector<float> values_of(const MatmulBenchCase& bench_case, bool is_weight, size_t row);
   Status sweep();
+  Result<std::unique_ptr<GroupedMatmul>> make_matmul(const MatmulBenchCase& bench_case);
+  GroupedMatmulTensors tensors_of(const MatmulBenchCase& bench_case, const uint32_t* row_offsets);
   Result<reference::MatmulDifference> compare(const MatmulBenchCase& bench_case);
+  // A row of the output as numbers, with the scale of each.
+  struct OutputRow {
+    std::vector<float> values, scales;
+  };
+  Result<OutputRow> output_row(const MatmulBenchCase& bench_case, size_t row);
+  void compare_column(const MatmulBenchCase& bench_case, size_t row, size_t column,
+                      const std::vector<float>& row_values, const OutputRow& output,
+                      reference::MatmulDifference& difference);
 
   World& world_;
   Rank& rank_;
   Operands operands_[2];
   Buffer<bf16> output_;
+  Buffer<float> output_scales_, row_weights_;
   Buffer<uint32_t> swept_;
 };
 

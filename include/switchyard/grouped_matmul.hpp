@@ -1,6 +1,7 @@
-// GroupedMatmul: a persistent matmul over the groups of rows that dispatch writes, in bf16 or blockwise fp8,
-// with an output in bf16. The rows of each group are multiplied by the weights of the group's expert. The
-// kernel reads the number of rows of each group on the device, so the host need not know it.
+// GroupedMatmul: a persistent matmul over the groups of rows that dispatch writes, in bf16 or blockwise fp8.
+// The rows of each group are multiplied by the weights of the group's expert. The kernel reads the number of
+// rows of each group on the device, so the host need not know it. Before the sums are stored, an epilogue may
+// add a bias, weigh the rows, or turn gates and ups into the input of the next matmul.
 //
 //   auto matmul = GroupedMatmul::create(rank, {.num_groups = 32, .inner = 7168, .columns = 4096,
 //                                              .max_rows = 4096}).value();
@@ -11,6 +12,7 @@
 #include <optional>
 
 #include "switchyard/bf16.hpp"
+#include "switchyard/matmul_epilogue.hpp"
 #include "switchyard/matmul_tuning.hpp"
 #include "switchyard/world.hpp"
 
@@ -20,10 +22,16 @@ namespace switchyard {
 struct GroupedMatmulShape {
   int num_groups = 1;
   int num_experts = 0;                           // how many experts the weights have; 0: num_groups
-  MatmulElement element = MatmulElement::kBF16;  // of rows and weights; the output is bf16
+  MatmulElement element = MatmulElement::kBF16;  // of rows and weights
   int inner = 0;                                 // K, a multiple of 8; of 16 in fp8
-  int columns = 0;                               // N, a multiple of 8
-  int64_t max_rows = 0;                          // how many rows the tensors hold, of all groups together
+  int columns = 0;  // N, a multiple of 8; of 16 with an activation, of 128 if it is in fp8
+  // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
+  Activation activation = Activation::kNone;
+  GateLayout gate_layout = GateLayout::kStacked;
+  // What the output holds. fp8, in the layout that the next matmul in fp8 reads: only with an activation, and
+  // from a matmul in fp8.
+  MatmulOutput output = MatmulOutput::kBF16;
+  int64_t max_rows = 0;  // how many rows the tensors hold, of all groups together
   // If not 0, group g begins at row g * group_capacity, and row_counts say how many of its rows are used. If
   // 0, groups begin where row_offsets say.
   int64_t group_capacity = 0;
@@ -38,7 +46,7 @@ struct GroupedMatmulShape {
 struct GroupedMatmulTensors {
   const void* rows = nullptr;             // [max_rows][K]
   const void* weights = nullptr;          // [num_experts][N][K]
-  bf16* output = nullptr;                 // [max_rows][N]; rows of no group are not written
+  void* output = nullptr;                 // [max_rows][N], or [N / 2]; rows of no group are not written
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids = nullptr;    // [num_groups]; null: group g has the weights of expert g
@@ -46,6 +54,12 @@ struct GroupedMatmulTensors {
   const float* row_scales = nullptr;
   // fp8: [num_experts][ceil(N / 128)][ceil(K / 128)].
   const float* weight_scales = nullptr;
+  // Added to the sums: [num_experts][N], with the columns as in the weights; null: none.
+  const float* bias = nullptr;
+  // Without an activation: what each row is multiplied by, the bias included; [max_rows]. Null: nothing.
+  const float* row_weights = nullptr;
+  // Output in fp8: [ceil(N / 2 / 128)][max_rows rounded up to 4], as row_scales of the next matmul.
+  float* output_scales = nullptr;
 };
 
 // A grouped matmul of one shape on one rank.
@@ -65,8 +79,9 @@ class GroupedMatmul {
   ~GroupedMatmul();
 
   // Enqueues the matmul. An output element is the sum over K of exact products, in fp32, in an order that the
-  // target sets, rounded once to bf16. It has the same bits from run to run and for every number of blocks.
+  // target sets, rounded once. It has the same bits from run to run and for every number of blocks.
   // In fp8 the matrix unit adds 128 products with fewer bits than fp32 has; all other sums are in fp32.
+  // Epilogues compute in fp32, from sums that were not rounded.
   Status run(const GroupedMatmulTensors& tensors);
 
   // The shape as given, with num_experts and expected_rows_per_group filled in.

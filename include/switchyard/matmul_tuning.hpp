@@ -20,14 +20,17 @@ constexpr const char* to_string(MatmulElement element) {
 }
 inline constexpr int kMatmulScaleGroup = 128;  // elements that share a scale
 
-// A block of one warpgroup that loads and plans, and one or two that multiply.
+// A block of one warpgroup that loads and plans, and one to three that multiply.
 struct MatmulTuning {
-  int tile_rows = 64;      // 64 or 128
-  int tile_columns = 128;  // 128 or 256
+  int tile_rows = 64;      // 64, 128 or 192
+  int tile_columns = 128;  // 128, 192 or 256
   int stage_inner = 64;  // elements of the inner dimension that are loaded at a time, a multiple of 128 bytes
   int num_stages = 8;
   MatmulSharing sharing = MatmulSharing::kNone;
   MatmulElement element = MatmulElement::kBF16;
+  // fp8: how many steps' sums a consumer has registers for. With two of them the products of a step run while
+  // those of the last are scaled.
+  int num_step_sums = 1;
 
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
 };
@@ -47,6 +50,9 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 256, 128, 4, MatmulSharing::kNone, MatmulElement::kFP8},
+    {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
+    {128, 192, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+    {192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
@@ -67,14 +73,16 @@ constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_
   return {128, 256, 64, 4};
 }
 
-// Formats as "128x256x64x4+weights" or "64x128x128x8 fp8": rows, columns, inner elements of a stage, stages.
+// Formats as "128x256x64x4+weights" or "128x128x128x6 fp8 x2": rows, columns, inner elements of a stage,
+// stages; after an x, the steps whose sums a consumer has.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
          std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
          (tuning.sharing == MatmulSharing::kWeights ? "+weights"
           : tuning.sharing == MatmulSharing::kRows  ? "+rows"
                                                     : "") +
-         (tuning.element == MatmulElement::kFP8 ? " fp8" : "");
+         (tuning.element == MatmulElement::kFP8 ? " fp8" : "") +
+         (tuning.num_step_sums > 1 ? " x" + std::to_string(tuning.num_step_sums) : "");
 }
 
 }  // namespace switchyard

@@ -32,9 +32,27 @@ const AttentionKernels& attention_kernels(Target target) {
   return for_target(
       target, []<Target kTarget>() -> const AttentionKernels& { return attention_kernels_of<kTarget>(); });
 }
-const MatmulKernels& matmul_kernels(Target target) {
-  return for_target(target,
-                    []<Target kTarget>() -> const MatmulKernels& { return matmul_kernels_of<kTarget>(); });
+namespace {
+template <Target kTarget>
+const MatmulKernels& matmul_kernels_with(MatmulEpilogue epilogue) {
+  switch (epilogue) {
+    case MatmulEpilogue::kPlain:
+      break;
+    case MatmulEpilogue::kAffine:
+      return matmul_kernels_of<kTarget, MatmulEpilogue::kAffine>();
+    case MatmulEpilogue::kGated:
+      return matmul_kernels_of<kTarget, MatmulEpilogue::kGated>();
+    case MatmulEpilogue::kGatedFP8:
+      return matmul_kernels_of<kTarget, MatmulEpilogue::kGatedFP8>();
+  }
+  return matmul_kernels_of<kTarget, MatmulEpilogue::kPlain>();
+}
+}  // namespace
+
+const MatmulKernels& matmul_kernels(Target target, MatmulEpilogue epilogue) {
+  return for_target(target, [&]<Target kTarget>() -> const MatmulKernels& {
+    return matmul_kernels_with<kTarget>(epilogue);
+  });
 }
 
 }  // namespace switchyard

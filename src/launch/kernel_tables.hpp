@@ -13,7 +13,7 @@ template <Target kTarget>
 const KernelTable& kernel_table_of();
 template <Target kTarget>
 const AttentionKernels& attention_kernels_of();
-template <Target kTarget>
+template <Target kTarget, MatmulEpilogue kEpilogue>
 const MatmulKernels& matmul_kernels_of();
 
 const ProtocolKernels& cuda_traced_kernels();  // only in builds with CUDA

@@ -11,6 +11,18 @@ namespace {
 
 constexpr int kMultiple = 8;  // of N: rows begin at multiples of 16 bytes
 
+MatmulEpilogue epilogue_of(const GroupedMatmulShape& shape) {
+  if (shape.activation == Activation::kNone) return MatmulEpilogue::kPlain;
+  return shape.output == MatmulOutput::kFP8 ? MatmulEpilogue::kGatedFP8 : MatmulEpilogue::kGated;
+}
+
+// Of N: with an activation, gates and ups have as many columns each. In fp8, 64 of them share a scale in
+// either layout.
+int column_multiple(const GroupedMatmulShape& shape) {
+  if (shape.activation == Activation::kNone) return kMultiple;
+  return shape.element == MatmulElement::kFP8 ? kMatmulScaleGroup : 2 * kMultiple;
+}
+
 Status check_shape(const GroupedMatmulShape& shape) {
   const int inner_multiple = 16 / bytes_of(shape.element);
   if (shape.num_groups < 1) return invalid_argument("num_groups: %d must be at least 1", shape.num_groups);
@@ -18,8 +30,13 @@ Status check_shape(const GroupedMatmulShape& shape) {
     return invalid_argument("num_experts: %d must not be negative", shape.num_experts);
   if (shape.inner < inner_multiple || shape.inner % inner_multiple != 0)
     return invalid_argument("inner: %d must be a positive multiple of %d", shape.inner, inner_multiple);
-  if (shape.columns < kMultiple || shape.columns % kMultiple != 0)
-    return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns, kMultiple);
+  if (shape.columns < column_multiple(shape) || shape.columns % column_multiple(shape) != 0)
+    return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns,
+                            column_multiple(shape));
+  if (shape.output == MatmulOutput::kFP8 &&
+      (shape.activation == Activation::kNone || shape.element != MatmulElement::kFP8))
+    return invalid_argument("output: fp8 needs an activation and element fp8, not activation %s and %s",
+                            to_string(shape.activation), to_string(shape.element));
   if (shape.max_rows < 0 || shape.max_rows > INT32_MAX)
     return invalid_argument("max_rows: %" PRId64 " must be 0..%d", shape.max_rows, INT32_MAX);
   if (shape.group_capacity < 0 || shape.group_capacity * shape.num_groups > shape.max_rows)
@@ -48,16 +65,33 @@ TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_
   return shape;
 }
 
+// Of the weights. Where gates and ups have boxes of their own, a row of the tensor map has the gates of an
+// expert, and the next row the ups. (Interleaved, most rows overlap; only those two of each expert are read.)
+TensorShape weights_of(const GroupedMatmulShape& shape, const void* weights) {
+  const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
+  const int64_t columns = shape.columns, num_experts = shape.num_experts;
+  if (shape.activation == Activation::kNone) return matrix_of(weights, row_bytes, columns, num_experts);
+  if (shape.gate_layout == GateLayout::kStacked)
+    return matrix_of(weights, row_bytes, columns / 2, 2 * num_experts);
+  TensorShape interleaved = matrix_of(weights, row_bytes, columns / 2, num_experts * columns);
+  interleaved.head_stride_bytes = 2 * static_cast<uint64_t>(row_bytes);
+  interleaved.row_stride_bytes = static_cast<uint64_t>(row_bytes);
+  return interleaved;
+}
+
 }  // namespace
 
 struct GroupedMatmul::Impl {
   Rank& rank;
   GroupedMatmulShape shape;
   const MatmulKernel& kernel;
+  const MatmulKernel* affine_kernel;  // for launches with a bias or with weights of rows
   uint32_t num_blocks;
   Buffer<uint32_t> queue;
 
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
+  Status check_epilogue(const GroupedMatmulTensors& tensors) const;
+  MatmulSettings settings_of(const GroupedMatmulTensors& tensors) const;
 };
 
 GroupedMatmul::GroupedMatmul(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -75,16 +109,21 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
   const uint32_t budget =
       static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : rank.device().num_multiprocessors());
-  MatmulTuning chosen =
-      choose_matmul_tuning(shape.element, shape.expected_rows_per_group, shape.columns, shape.inner);
+  MatmulTuning chosen = choose_matmul_tuning(epilogue_of(shape), shape.element, shape.expected_rows_per_group,
+                                             shape.columns, shape.inner);
   if (budget == 1) chosen.sharing = MatmulSharing::kNone;
   const MatmulTuning tuning = shape.tuning.value_or(chosen);
   if (tuning.element != shape.element)
     return invalid_argument("tuning: %s is not one of element %s", to_string(tuning).c_str(),
                             to_string(shape.element));
-  const MatmulKernel* kernel = matmul_kernels(rank.device().target()).find(tuning);
+  const Target target = rank.device().target();
+  const MatmulKernel* kernel = matmul_kernels(target, epilogue_of(shape)).find(tuning);
   if (kernel == nullptr)
-    return invalid_argument("tuning: there is no matmul kernel %s", to_string(tuning).c_str());
+    return invalid_argument("tuning: there is no matmul kernel %s%s", to_string(tuning).c_str(),
+                            shape.activation == Activation::kNone ? "" : " with an activation");
+  const MatmulKernel* affine_kernel = shape.activation == Activation::kNone
+                                          ? matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning)
+                                          : kernel;
   if (budget < kernel->cluster_blocks)
     return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
                             kernel->cluster_blocks, to_string(tuning).c_str());
@@ -93,8 +132,10 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
   if (!queue.ok()) return queue.status();
   SWITCHYARD_RETURN_IF_ERROR(kernel->load());
-  return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(std::unique_ptr<Impl>(
-      new Impl{rank, shape, *kernel, budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
+  if (affine_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(affine_kernel->load());
+  return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(
+      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel,
+                                     budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
 }
 
 Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) const {
@@ -113,7 +154,42 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
     return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
+  return check_epilogue(tensors);
+}
+
+Status GroupedMatmul::Impl::check_epilogue(const GroupedMatmulTensors& tensors) const {
+  if (tensors.row_weights != nullptr && shape.activation != Activation::kNone)
+    return invalid_argument("row_weights: must be null with an activation (%s)", to_string(shape.activation));
+  if ((tensors.bias != nullptr || tensors.row_weights != nullptr) && affine_kernel == nullptr)
+    return invalid_argument("%s: must be null, for there is no such matmul kernel %s",
+                            tensors.bias != nullptr ? "bias" : "row_weights",
+                            to_string(kernel.tuning).c_str());
+  if (shape.output == MatmulOutput::kFP8 && tensors.output_scales == nullptr)
+    return invalid_argument("output_scales: must not be null where the output is fp8");
   return Status();
+}
+
+MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tensors) const {
+  const uint32_t max_rows = static_cast<uint32_t>(shape.max_rows);
+  MatmulSettings settings;
+  settings.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
+                     static_cast<uint32_t>(shape.num_groups), max_rows};
+  settings.expert_ids = tensors.expert_ids;
+  settings.row_scales = tensors.row_scales;
+  settings.row_scale_stride = TransposedScaleLayout{0, max_rows}.stride();
+  settings.weight_scales = tensors.weight_scales;
+  settings.num_experts = static_cast<uint32_t>(shape.num_experts);
+  settings.inner = static_cast<uint32_t>(shape.inner);
+  settings.columns = static_cast<uint32_t>(shape.columns);
+  settings.output = static_cast<bf16*>(tensors.output);
+  settings.queue = const_cast<uint32_t*>(queue.data());
+  settings.bias = tensors.bias;
+  settings.row_weights = tensors.row_weights;
+  settings.activation = numbers_of(shape.activation);
+  settings.gate_layout = shape.gate_layout;
+  settings.output_scales = tensors.output_scales;
+  settings.output_scale_stride = settings.row_scale_stride;
+  return settings;
 }
 
 Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
@@ -122,23 +198,12 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_tensors(tensors));
   const DeviceScope active = impl_->rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
-  MatmulSettings settings;
-  settings.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
-                     static_cast<uint32_t>(shape.num_groups), static_cast<uint32_t>(shape.max_rows)};
-  settings.expert_ids = tensors.expert_ids;
-  settings.row_scales = tensors.row_scales;
-  settings.row_scale_stride = TransposedScaleLayout{0, static_cast<uint32_t>(shape.max_rows)}.stride();
-  settings.weight_scales = tensors.weight_scales;
-  settings.num_experts = static_cast<uint32_t>(shape.num_experts);
-  settings.inner = static_cast<uint32_t>(shape.inner);
-  settings.columns = static_cast<uint32_t>(shape.columns);
-  settings.output = tensors.output;
-  settings.queue = impl_->queue.data();
+  const bool is_affine = tensors.bias != nullptr || tensors.row_weights != nullptr;
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
-  return impl_->kernel.launch(impl_->num_blocks, impl_->rank.stream(),
-                              {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1),
-                               matrix_of(tensors.weights, row_bytes, shape.columns, shape.num_experts)},
-                              settings);
+  return (is_affine ? *impl_->affine_kernel : impl_->kernel)
+      .launch(impl_->num_blocks, impl_->rank.stream(),
+              {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1), weights_of(shape, tensors.weights)},
+              impl_->settings_of(tensors));
 }
 
 }  // namespace switchyard

@@ -5,12 +5,11 @@
 
 #include <numeric>
 #include <set>
-#include <span>
 
 #include "layer_kernels_fixture.hpp"
+#include "matmul_operand.hpp"
 #include "reference/matmul.hpp"
 #include "sweep.hpp"
-#include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/graph.hpp"
@@ -21,7 +20,8 @@ namespace {
 using testing_support::bits_of;
 using testing_support::kFewCases;
 using testing_support::must;
-using testing_support::random_bf16;
+using testing_support::Operand;
+using testing_support::random_scales;
 using testing_support::sweep;
 
 enum class Layout { kRagged, kAligned, kMasked };
@@ -43,51 +43,6 @@ struct MatmulCase {
 };
 
 constexpr uint16_t kPoison = 0xeeee;
-
-// A matrix as it lies in memory, and the values it stands for.
-struct Operand {
-  std::vector<uint8_t> bytes;
-  std::vector<float> values;
-
-  Operand() = default;
-  Operand(MatmulElement element, size_t size, uint64_t seed) : values(size), element_(element) {
-    bytes.resize(size * static_cast<size_t>(bytes_of(element)));
-    const std::vector<bf16> numbers = random_bf16(size, seed);
-    std::mt19937_64 random(seed);
-    for (size_t i = 0; i < size; ++i) {
-      const uint8_t code = static_cast<uint8_t>(random() % 2 * 0x80 + random() % 0x60);  // up to 30
-      if (element == MatmulElement::kFP8)
-        set(i, code, to_float(e4m3{code}));
-      else
-        set(i, numbers[i].bits, to_float(numbers[i]));
-    }
-  }
-  void set_nan(size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i)
-      set(i, element_ == MatmulElement::kFP8 ? uint16_t{0x7f} : to_bf16(NAN).bits, NAN);
-  }
-  std::span<const float> at(size_t row, size_t size) const { return {values.data() + row * size, size}; }
-
- private:
-  void set(size_t i, uint16_t bits, float value) {
-    values[i] = value;
-    if (element_ == MatmulElement::kFP8) {
-      bytes[i] = static_cast<uint8_t>(bits);
-    } else {
-      bytes[2 * i] = static_cast<uint8_t>(bits);
-      bytes[2 * i + 1] = static_cast<uint8_t>(bits >> 8);
-    }
-  }
-
-  MatmulElement element_ = MatmulElement::kBF16;
-};
-
-std::vector<float> random_scales(size_t size, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<float> scales(size);
-  for (float& scale : scales) scale = static_cast<float>(random() % 1000 + 100) / 1000.0f;
-  return scales;
-}
 
 // One case on a rank: its memory there, and the GroupedMatmul made for it. Rows of no group hold NaN.
 class MatmulHarness {
@@ -461,7 +416,9 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
                             .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}}));
     for (const MatmulTuning& tuning :
          {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6},
-          MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8}})
+          MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
+          MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
+          MatmulTuning{192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8}})
       EXPECT_EQ(
           compare(
               world->rank(0),
@@ -480,9 +437,16 @@ TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
   EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 32, 4096, 7168)), "64x128x128x8 fp8");
   EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 1024, 4096, 7168)), "128x256x128x4 fp8");
   EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 128, 4096, 7168)), "128x128x128x6 fp8");
+  EXPECT_EQ(to_string(choose_matmul_tuning(MatmulEpilogue::kGatedFP8, kFP8, 8, 4096, 7168)),
+            "128x256x128x4 fp8");
   for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
     for (const int64_t columns : {8, 128, 136, 7168})
       for (const MatmulElement element : {kBF16, kFP8}) {
+        for (const MatmulEpilogue epilogue :
+             {MatmulEpilogue::kAffine, MatmulEpilogue::kGated, MatmulEpilogue::kGatedFP8})
+          if (epilogue != MatmulEpilogue::kGatedFP8 || element == kFP8)
+            EXPECT_TRUE(
+                has_matmul_kernel(epilogue, choose_matmul_tuning(epilogue, element, rows, columns, 64)));
         const MatmulTuning tuning = choose_matmul_tuning(element, rows, columns, 64);
         EXPECT_NE(std::find(std::begin(kMatmulTunings), std::end(kMatmulTunings), tuning),
                   std::end(kMatmulTunings))

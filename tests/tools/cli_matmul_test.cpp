@@ -1,4 +1,4 @@
-// `switchyard bench matmul` as a user meets it.
+// `switchyard bench matmul` and `bench layer` as a user meets them.
 #include <nlohmann/json.hpp>
 
 #include "cli_fixture.hpp"
@@ -39,9 +39,67 @@ TEST_F(CliMatmul, BenchTriesEveryTuningAndAnyNumberOfBlocks) {
     EXPECT_NE(outcome.out.find(tuning), std::string::npos) << outcome.out;
 }
 
+TEST_F(CliMatmul, BenchVerifiesFusedEpilogues) {
+  for (const char* element : {"bf16", "fp8"}) {
+    const Outcome outcome =
+        run("bench matmul --target host --hidden 144 --expert-width 192 --experts 2 --rows 3,70 --replays 1 "
+            "--epilogue fused --json --element " +
+            std::string(element));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+    const json report = read_json(outcome.out);
+    EXPECT_TRUE(report.at("verified").get<bool>()) << element;
+    EXPECT_EQ(report.at("epilogue"), "fused");
+  }
+}
+
+TEST_F(CliMatmul, BenchTimesALayerAndItsPartsAndVerifies) {
+  for (const char* options : {"--format bf16 --protocol slotted", "--format fp8 --shared-expert"}) {
+    const Outcome outcome =
+        run("bench layer --target host --ranks 2 --hidden 128 --experts 4 --expert-width 64 --top-k 2 "
+            "--tokens 3,9 --replays 1 --json " +
+            std::string(options));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+    const json report = read_json(outcome.out);
+    EXPECT_TRUE(report.at("verified").get<bool>()) << options;
+    ASSERT_EQ(report.at("results").size(), 2u);
+    const auto& result = report.at("results")[1];
+    EXPECT_EQ(result.at("tokens"), 9);
+    for (const char* part : {"route", "dispatch", "gate_up", "down", "combine"})
+      EXPECT_GT(result.at("parts").at(part), 0) << part;
+    EXPECT_GT(result.at("median_us"), 0);
+  }
+}
+
+TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
+  for (const char* options :
+       {"--protocol slotted", "--protocol direct --mode fused --shared-expert",
+        "--format fp8 --protocol direct",
+        "--format fp8 --protocol slotted --padding 0.2 --combine-format fp8",
+        "--format nvfp4 --combine-format fp8 --protocol direct", "--format fp8 --skip-a2a"}) {
+    const Outcome outcome =
+        run("run --target host --matmul fast --ranks 2 --hidden 256 --experts 4 --expert-width 64 --top-k 2 "
+            "--tokens 9 --steps 2 --json " +
+            std::string(options));
+    EXPECT_EQ(outcome.exit_code, 0) << options << outcome.err << outcome.out;
+    const json report = read_json(outcome.out);
+    EXPECT_TRUE(report.at("verified").get<bool>()) << options;
+    EXPECT_EQ(report.at("matmul"), "fast");
+    EXPECT_FALSE(report.at("phases").contains("silu_mul"));
+    EXPECT_GT(report.at("max_abs_error"), 0) << options;  // it is not the reference's rounding
+  }
+}
+
 TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench matmul --target host --hidden 12", {"--hidden", "multiple of 8"});
   expect_refused("bench matmul --target host --expert-width 20", {"--expert-width", "multiple of 8"});
+  expect_refused("bench matmul --target host --element fp8 --epilogue fused --expert-width 16",
+                 {"--expert-width", "multiple of 64"});
+  expect_refused("run --target host --matmul fast --format fp8 --expert-width 24",
+                 {"--expert-width", "multiple of 64"});
+  expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16 or fp8"});
+  expect_refused("bench layer --target host --format fp8 --expert-width 72",
+                 {"--expert-width", "multiple of 64"});
+  expect_refused("bench layer --target host --ranks 3 --experts 8", {"--experts", "--ranks"});
   expect_refused("bench matmul --target host --rows 0", {"--rows"});
   expect_refused("bench matmul --target host --tunings best", {"--tunings", "chosen, all"});
 }

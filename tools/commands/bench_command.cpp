@@ -225,6 +225,7 @@ void add_bench_command(CommandLine& line) {
   add_bench_formats_command(command);
   add_bench_attention_command(command);
   add_bench_matmul_command(command);
+  add_bench_layer_command(command);
 }
 
 }  // namespace switchyard::tools

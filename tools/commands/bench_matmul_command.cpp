@@ -11,6 +11,7 @@ namespace switchyard::tools {
 namespace {
 
 enum class Tunings { kChosen, kAll };
+enum class Epilogues { kNone, kFused };
 
 struct BenchOptions : ReplayOptions {
   MatmulElement element = MatmulElement::kBF16;
@@ -19,11 +20,13 @@ struct BenchOptions : ReplayOptions {
   int num_experts = 0;
   std::vector<int> rows;
   Tunings tunings = Tunings::kChosen;
+  Epilogues epilogues = Epilogues::kNone;
   int num_blocks = 0;
 };
 
 struct BenchReport : ReplayReport<MatmulBenchResult> {
   MatmulElement element = MatmulElement::kBF16;
+  Epilogues epilogues = Epilogues::kNone;
 };
 
 Status finish_options(BenchOptions& options) {
@@ -34,6 +37,10 @@ Status finish_options(BenchOptions& options) {
   set_default(options.rows, options.target, {8, 130}, {8, 32, 128, 1024});
   set_default(options.num_replays, options.target, 2, 20);
   const int multiple = 16 / bytes_of(options.element);
+  if (options.epilogues == Epilogues::kFused && options.element == MatmulElement::kFP8 &&
+      options.expert_width % (kMatmulScaleGroup / 2) != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of %d with --epilogue fused in fp8",
+                            options.expert_width, kMatmulScaleGroup / 2);
   if (options.hidden % multiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, multiple);
   if (options.expert_width % multiple != 0)
@@ -41,15 +48,24 @@ Status finish_options(BenchOptions& options) {
   return check_output_names({{"--json", options.json}});
 }
 
+// Fused: SiLU and multiply in gate_up, which stores what down reads; a weight of each row in down.
+MatmulEpilogue epilogue_of(const BenchOptions& options, bool is_down) {
+  if (options.epilogues == Epilogues::kNone) return MatmulEpilogue::kPlain;
+  if (is_down) return MatmulEpilogue::kAffine;
+  return options.element == MatmulElement::kFP8 ? MatmulEpilogue::kGatedFP8 : MatmulEpilogue::kGated;
+}
+
 std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {
-  std::vector<std::optional<MatmulTuning>> tunings{std::nullopt};
-  if (options.tunings == Tunings::kAll) {
-    tunings.clear();
-    for (const MatmulTuning& tuning : kMatmulTunings)
-      if (tuning.element == options.element) tunings.push_back(tuning);
-  }
   std::vector<MatmulBenchCase> cases;
-  for (const bool is_down : {false, true})
+  for (const bool is_down : {false, true}) {
+    const MatmulEpilogue epilogue = epilogue_of(options, is_down);
+    std::vector<std::optional<MatmulTuning>> tunings{std::nullopt};
+    if (options.tunings == Tunings::kAll) {
+      tunings.clear();
+      for (const MatmulTuning& tuning : kMatmulTunings)
+        if (tuning.element == options.element && has_matmul_kernel(epilogue, tuning))
+          tunings.push_back(tuning);
+    }
     for (const int rows : options.rows)
       for (const auto& tuning : tunings)
         cases.push_back({.name = is_down ? "down" : "gate_up",
@@ -58,13 +74,16 @@ std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {
                          .inner = is_down ? options.expert_width : options.hidden,
                          .columns = is_down ? options.hidden : 2 * options.expert_width,
                          .rows_per_expert = rows,
+                         .epilogue = epilogue,
                          .tuning = tuning,
                          .num_blocks = options.num_blocks});
+  }
   return cases;
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
   report.element = options.element;
+  report.epilogues = options.epilogues;
   const auto label_of = [](const MatmulBenchCase& bench_case) {
     return bench_case.name + ", " + std::to_string(bench_case.rows_per_expert) + " rows per expert";
   };
@@ -73,8 +92,9 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 }
 
 void print_table(const BenchReport& report) {
-  std::printf("grouped matmul on %s: %s, %s, cold L2, median of %d replays\n\n", to_string(report.target),
-              report.device.c_str(), to_string(report.element), report.num_replays);
+  std::printf("grouped matmul on %s: %s, %s%s, cold L2, median of %d replays\n\n", to_string(report.target),
+              report.device.c_str(), to_string(report.element),
+              report.epilogues == Epilogues::kFused ? ", fused epilogues" : "", report.num_replays);
   std::printf("shape          K      N  experts  rows each   time us   TFLOP/s     TB/s   tuning\n");
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
@@ -106,7 +126,9 @@ std::string to_json(const BenchReport& report) {
     results.push_back(std::move(json));
   }
   JsonObject json = json_head(report);
-  json.add("element", to_string(report.element)).add("results", std::move(results));
+  json.add("element", to_string(report.element))
+      .add("epilogue", report.epilogues == Epilogues::kFused ? "fused" : "none")
+      .add("results", std::move(results));
   return json.to_text();
 }
 
@@ -142,6 +164,9 @@ void add_bench_matmul_command(Command& bench) {
                    "Rows of each expert, a sweep [8,32,128,1024; host 8,130]");
   command.add_choice("--tunings", options->tunings, {{"chosen", Tunings::kChosen}, {"all", Tunings::kAll}},
                      "The tile the library chooses, or every one: chosen, all");
+  command.add_choice(
+      "--epilogue", options->epilogues, {{"none", Epilogues::kNone}, {"fused", Epilogues::kFused}},
+      "Sums as they are; or SiLU and multiply in gate_up, a weight per row in down: none, fused");
   command.add_number("--blocks", options->num_blocks, 1, 4096, "Blocks of a launch [one per multiprocessor]")
       .hide_default();
   add_replay_options(command, *options, "[20; host 2]");

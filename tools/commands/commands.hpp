@@ -16,5 +16,6 @@ void add_doctor_command(CommandLine& line);
 void add_bench_attention_command(Command& bench);
 void add_bench_formats_command(Command& bench);
 void add_bench_matmul_command(Command& bench);
+void add_bench_layer_command(Command& bench);
 
 }  // namespace switchyard::tools

@@ -57,8 +57,10 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   };
   const bool is_fused = options.mode == "fused";
   is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
-  if (options.format != TokenFormatKind::kBF16) add({"decode"});
-  add({"gate_up", "silu_mul", "down"});
+  const bool is_fast = options.workload.matmuls == Matmuls::kFast;
+  if (options.format != TokenFormatKind::kBF16 && !(is_fast && options.format == TokenFormatKind::kFP8))
+    add({"decode"});
+  is_fast ? add({"gate_up", "down"}) : add({"gate_up", "silu_mul", "down"});
   // The protocol is not known yet; a phase that does not occur does no harm.
   if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
     add({"encode"});
@@ -139,6 +141,13 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
+  if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) {
+    if (workload.expert_width % (kMatmulScaleGroup / 2) != 0)
+      return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
+                              workload.expert_width, kMatmulScaleGroup / 2);
+    if (!options.dump.empty())
+      return invalid_argument("--dump: with --matmul fast in fp8 rows are not decoded; it must be empty");
+  }
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
@@ -228,7 +237,8 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes()));
-  const reference::MlpExperts experts = make_experts(workload);
+  reference::MlpExperts experts = make_experts(workload);
+  if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) round_to_fp8(experts);
   SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
   report.target = world.value()->target();
   report.device = world.value()->rank(world.value()->local_ranks().front()).device_name();
@@ -306,6 +316,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("format", to_string(options.format))
       .add("combine_format", to_string(options.combine_format))
       .add("shared_expert", workload.has_shared_expert)
+      .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("skip_a2a", options.skips_all_to_all)
       .add("mode", options.mode)
       .add("routing", options.routing)
@@ -403,6 +414,10 @@ void add_run_command(CommandLine& line) {
                    "One expert more, which every token goes to on its own rank, fused in");
   command.add_flag("--skip-a2a", options->skips_all_to_all,
                    "Every rank has all tokens and its own experts; an all-reduce completes the step");
+  command.add_choice("--matmul", workload.matmuls,
+                     {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
+                     "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
+                     "reference, fast");
   command.add_name("--mode", options->mode, {"split", "fused"},
                    "Two kernels for dispatch and two for combine, or one each");
   command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");

@@ -50,7 +50,6 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
 
 Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
-  const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
   const int num_local = ep_->n_local_experts();
   ranks_.resize(static_cast<size_t>(world_.n_ranks()));
   for (const int r : world_.local_ranks()) {
@@ -73,8 +72,6 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
                                     : reinterpret_cast<uint8_t*>(rows.value().expert_outputs),
                   max_rows * output_bytes);
     buffers.src_info = rank.view(rows.value().src_info, 2 * max_rows);
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up_weights, rank, num_groups * hidden * 2 * width));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down_weights, rank, num_groups * hidden * width));
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, rank, num_ids));
@@ -88,11 +85,17 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
     if (format.placement == ScalePlacement::kTiled)
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
+    if (is_fast()) continue;
     SWITCHYARD_RETURN_IF_ERROR(
-        buffers.gate_up_weights.upload(matrices_of(experts.gate_up, r, num_local, workload_)));
+        upload_into(buffers.gate_up_weights, rank, matrices_of(experts.gate_up, r, num_local, workload_)));
     SWITCHYARD_RETURN_IF_ERROR(
-        buffers.down_weights.upload(matrices_of(experts.down, r, num_local, workload_)));
+        upload_into(buffers.down_weights, rank, matrices_of(experts.down, r, num_local, workload_)));
   }
+  if (!is_fast()) return Status();
+  Result<std::unique_ptr<FastExperts>> fast = FastExperts::create(
+      world_, *ep_, experts, multiplies_fp8() ? MatmulElement::kFP8 : MatmulElement::kBF16, max_rows_);
+  if (!fast.ok()) return fast.status();
+  fast_experts_ = std::move(fast).value();
   return Status();
 }
 
@@ -101,8 +104,16 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
 Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
-  if (num_rows * width <= buffers.activated.size()) return Status();
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
+  // Fast experts have their own for all rows; tensors of theirs have as many.
+  if (is_fast()) {
+    if (decodes_rows() && buffers.decoded.size() == 0)
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), max_rows_ * hidden));
+    if (encodes_outputs() && buffers.down.size() == 0)
+      SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down, world_.rank(r), max_rows_ * hidden));
+    return Status();
+  }
+  if (num_rows * width <= buffers.activated.size()) return Status();
   if (is_encoded())
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), num_rows * hidden));
   if (encodes_outputs())
@@ -243,7 +254,7 @@ Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
 
 const bf16* MoeLayer::expert_input(int rank) const {
   const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-  return is_encoded() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
+  return decodes_rows() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
 }
 
 // The matmuls here take bf16 only.
@@ -288,7 +299,8 @@ Status MoeLayer::encode_outputs() {
 }
 
 Status MoeLayer::enqueue_experts() {
-  if (is_encoded()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
+  if (decodes_rows()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
+  if (is_fast()) return enqueue_fast_experts();
   const int num_groups = ep_->num_groups();
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
@@ -316,6 +328,25 @@ Status MoeLayer::enqueue_experts() {
                   workload_.hidden, expert_output(rank));
   }));
   return encodes_outputs() ? encode_outputs() : Status();
+}
+
+Status MoeLayer::enqueue_fast_experts() {
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    return fast_experts_->gate_up(rank, expert_input(rank), buffers.scales.data(),
+                                  buffers.row_offsets.data());
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
+    return fast_experts_->down(rank, ranks_[static_cast<size_t>(rank)].row_offsets.data(),
+                               expert_output(rank));
+  }));
+  return encodes_outputs() ? encode_outputs() : Status();
+}
+
+double MoeLayer::tolerance() const {
+  if (!is_fast()) return 0;
+  const bool has_fp8 = multiplies_fp8() || ep_->config().combine_format != CombineFormat::kBF16;
+  return has_fp8 ? 0.06 : 0.01;
 }
 
 Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
@@ -412,7 +443,8 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
     SWITCHYARD_RETURN_IF_ERROR(
         take(buffers.rows.download(num_rows * row_bytes), results.dispatch.encoded_rows));
     SWITCHYARD_RETURN_IF_ERROR(take(buffers.scales.download(), results.dispatch.scales));
-    SWITCHYARD_RETURN_IF_ERROR(take(buffers.decoded.download(num_rows * hidden), results.dispatch.rows));
+    if (decodes_rows())
+      SWITCHYARD_RETURN_IF_ERROR(take(buffers.decoded.download(num_rows * hidden), results.dispatch.rows));
     results.dispatch.max_rows = buffers.src_info.size() / 2;
     if (buffers.scale_row_offsets.size() > 0)
       SWITCHYARD_RETURN_IF_ERROR(

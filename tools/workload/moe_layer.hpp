@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fast_experts.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "workload.hpp"
 
@@ -60,6 +61,9 @@ class MoeLayer {
   // The phases of the last step, in order; if it failed, up to the phase in which it did.
   const std::vector<TimedPhase>& phases() const { return phases_; }
   const ExpertParallel& ep() const { return *ep_; }
+  // By how much of its length a token's output may be off: fast matmuls do not round what the reference does,
+  // or round it to fp8. 0: not a bit may differ.
+  double tolerance() const;
   ExpertParallel& ep() { return *ep_; }
 
  private:
@@ -91,6 +95,7 @@ class MoeLayer {
   Status enqueue_dispatch(const reference::Step& step, StepMode mode);
   Status enqueue_experts();
   Status enqueue_combine(const reference::Step& step, StepMode mode);
+  Status enqueue_fast_experts();
   Status decode_rows();
   Status encode_outputs();
   // Adds what the configuration says to a step, for the reference.
@@ -98,6 +103,10 @@ class MoeLayer {
   // The source rank of each row of a rank, as its kernels counted.
   Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
+  bool is_fast() const { return workload_.matmuls == Matmuls::kFast; }
+  bool multiplies_fp8() const { return is_fast() && ep_->config().dispatch_format == TokenFormatKind::kFP8; }
+  // Matmuls that read bf16 need rows that are.
+  bool decodes_rows() const { return is_encoded() && !multiplies_fp8(); }
   // If peers read the expert outputs themselves, experts encode them.
   bool encodes_outputs() const {
     return ep_->config().protocol == Protocol::kDirect &&
@@ -119,6 +128,7 @@ class MoeLayer {
   std::unique_ptr<ExpertParallel> ep_;
   uint32_t max_rows_ = 0;  // the rows that each rank has memory for
   std::vector<RankBuffers> ranks_;
+  std::unique_ptr<FastExperts> fast_experts_;
   std::vector<TimedPhase> phases_;
 };
 

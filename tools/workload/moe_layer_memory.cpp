@@ -61,6 +61,7 @@ double MoeLayer::rank_bytes(double num_rows) const {
                   (is_encoded() ? token_bytes : 0) + (encodes_outputs() ? token_bytes : 0));
   // Scales are overwritten for all rows that the tensors hold.
   bytes += n_ranks * static_cast<double>(format.scale_tensor_bytes(max_rows_, workload_.hidden).value());
+  if (is_fast()) bytes += n_ranks * max_rows_ * width_bytes;
   if (config.protocol == Protocol::kSlotted)
     // Slots of messages, each expert's of each rank on pages of their own, and of rows that come back.
     bytes += num_rows * ep_->dispatch_message_bytes() + n_ranks * workload_.n_experts * kPageBytes +

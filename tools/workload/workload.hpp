@@ -12,6 +12,8 @@
 namespace switchyard::tools {
 
 enum class StepMode { kSplit, kFused };
+// The plain kernels, whose bits the reference has, too; or GroupedMatmuls.
+enum class Matmuls { kReference, kFast };
 enum class RoutingKind { kUniform, kZipf, kOneExpert, kFile };
 
 struct Workload {
@@ -25,6 +27,7 @@ struct Workload {
   double padding = 0;              // share of ids that become -1
   bool is_replicated = false;      // every rank has the same tokens
   bool has_shared_expert = false;  // one more than n_experts, the last
+  Matmuls matmuls = Matmuls::kReference;
   uint64_t seed = 1;
   std::vector<std::vector<int32_t>> file_ids;  // by rank, for RoutingKind::kFile
 

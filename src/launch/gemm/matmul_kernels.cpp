@@ -1,58 +1,12 @@
-// The table of tiled matmul kernels, for the host and, through matmul_kernels.cu, for CUDA.
-#include <utility>
-
-#include "launch/kernel_tables.hpp"
-#include "switchyard/detail/gemm/tiled/kernel.hpp"
+// The table of tiled matmul kernels without an epilogue, for the host and, through matmul_kernels.cu, for
+// CUDA.
+#include "make_matmul_kernels.hpp"
 
 namespace switchyard {
-namespace {
-
-template <typename Config>
-Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                     const MatmulSettings& settings) {
-  MatmulTensorShapes boxed = tensors;
-  boxed.rows.box_heads = Config::kBoxRows;
-  boxed.weights.box_heads = Config::kWeightBoxRows;
-  const Result<target::TensorMap> rows = target::make_tensor_map(boxed.rows),
-                                  weights = target::make_tensor_map(boxed.weights);
-  if (!rows.ok()) return rows.status();
-  if (!weights.ok()) return weights.status();
-  const LaunchShape shape{.num_blocks = num_blocks,
-                          .num_threads = Config::kNumThreads,
-                          .shared_bytes = sizeof(MatmulShared<Config>),
-                          .programmatic_dependent = true,
-                          .cluster_blocks = Config::kClusterBlocks};
-  return target::launch("tiled_matmul", tiled_matmul_kernel<Config>, shape, stream,
-                        MatmulParams{rows.value(), weights.value(), settings});
-}
-
-template <typename Config>
-Status load_matmul() {
-#if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {{&tiled_matmul_kernel<Config>, sizeof(MatmulShared<Config>)}};
-  return target::max_resident_blocks(kernels, Config::kNumThreads).status();
-#else
-  return Status();
-#endif
-}
-
-template <MatmulTuning kTuning>
-constexpr MatmulKernel make_matmul_kernel() {
-  using Config = MatmulConfig<kTuning>;
-  static_assert(sizeof(MatmulShared<Config>) <= kMaxSharedBytes);
-  return {kTuning, &launch_matmul<Config>, &load_matmul<Config>, Config::kClusterBlocks};
-}
-
-template <int... kIndices>
-constexpr MatmulKernels make_table(std::integer_sequence<int, kIndices...>) {
-  return {{make_matmul_kernel<kMatmulTunings[kIndices]>()...}};
-}
-
-}  // namespace
 
 template <>
-const MatmulKernels& matmul_kernels_of<kThisTarget>() {
-  static constexpr MatmulKernels kTable = make_table(std::make_integer_sequence<int, kNumMatmulTunings>{});
+const MatmulKernels& matmul_kernels_of<kThisTarget, MatmulEpilogue::kPlain>() {
+  static constexpr MatmulKernels kTable = make_matmul_kernels<MatmulEpilogue::kPlain>();
   return kTable;
 }
 

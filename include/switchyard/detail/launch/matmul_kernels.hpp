@@ -19,9 +19,9 @@ struct MatmulTensorShapes {
 struct MatmulKernel {
   MatmulTuning tuning;
   Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                   const MatmulSettings& settings);
-  Status (*load)();         // onto the current device
-  uint32_t cluster_blocks;  // num_blocks is a multiple of it
+                   const MatmulSettings& settings);  // null: there is no kernel
+  Status (*load)();                                  // onto the current device
+  uint32_t cluster_blocks;                           // num_blocks is a multiple of it
 };
 
 struct MatmulKernels {
@@ -30,12 +30,12 @@ struct MatmulKernels {
   // Null: there is none of that tuning.
   const MatmulKernel* find(const MatmulTuning& tuning) const {
     for (const MatmulKernel& kernel : kernels)
-      if (kernel.tuning == tuning) return &kernel;
+      if (kernel.tuning == tuning && kernel.launch != nullptr) return &kernel;
     return nullptr;
   }
 };
 
 // The device of a launch must be active, as for its other kernels.
-const MatmulKernels& matmul_kernels(Target target);
+const MatmulKernels& matmul_kernels(Target target, MatmulEpilogue epilogue = MatmulEpilogue::kPlain);
 
 }  // namespace switchyard

@@ -147,6 +147,23 @@ SWITCHYARD_DEVICE float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// Within one unit in the last place; 0 of infinity.
+SWITCHYARD_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// NaN if either is NaN.
+SWITCHYARD_DEVICE float min_or_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+SWITCHYARD_DEVICE float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 // Two bf16, the first in the lower half, rounded to nearest even.
 SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
   uint32_t packed;

@@ -1,6 +1,8 @@
 // The words of tile kernels on the CPU. Boxes are stored in shared memory without a swizzle.
 #pragma once
 
+#include <cmath>
+
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 
@@ -56,6 +58,14 @@ inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {
       {p, sizeof(Vec16), WordKind::kLoad, Order::kRelaxed, Scope::kBlock, false, where}, &value);
   return value;
 }
+
+// What is approximate on a GPU is exact here.
+inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline float reciprocal_approx(float x) { return 1.0f / x; }
+// NaN if either is NaN.
+inline float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
+inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 // Every block is a cluster of its own: kernels that share loads between blocks do not share them here.
 inline constexpr bool kHasClusters = false;

@@ -3,13 +3,15 @@
 
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
+#include "switchyard/matmul_epilogue.hpp"
 #include "switchyard/matmul_tuning.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <MatmulTuning kTuningOfKernel>
+template <MatmulTuning kTuningOfKernel, MatmulEpilogue kEpilogueOfKernel = MatmulEpilogue::kPlain>
 struct MatmulConfig {
   static constexpr MatmulTuning kTuning = kTuningOfKernel;
+  static constexpr MatmulEpilogue kEpilogue = kEpilogueOfKernel;
   static constexpr int kTileRows = kTuning.tile_rows;
   static constexpr int kTileColumns = kTuning.tile_columns;
   static constexpr int kNumStages = kTuning.num_stages;
@@ -32,24 +34,42 @@ struct MatmulConfig {
   static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows;
   static constexpr int kNumConsumers = kSplitsRows ? kTileRows / kWarpgroupRows : kTileColumns / 128;
   static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
-  // Two consumers of fp8 start their products in turn: one scales while those of the other run.
-  static constexpr bool kTakesTurns = kIsScaled && kNumConsumers == 2;
+  // Consumers of fp8 start their products in turn: one scales while those of the others run. One that has two
+  // steps' sums does both itself.
+  static constexpr int kNumStepSums = kTuning.num_step_sums;
+  static constexpr bool kTakesTurns = kIsScaled && kNumConsumers > 1 && kNumStepSums == 1;
   static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
   // Two consumers need more registers than a block of three warpgroups is launched with.
   static constexpr bool kMovesRegisters = kNumConsumers > 1;
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = kNumConsumers > 2 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kNumConsumers > 2 ? 160 : 232;
 
   // Rows are loaded in boxes, only as many as there are rows.
   static constexpr int kBoxRows = kTileRows / 4;
   static constexpr int kBoxBytes = kBoxRows * kPanelRowBytes;
   static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
   static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;
-  static constexpr int kWeightBoxRows = kSharesWeights ? kTileColumns / 2 : kTileColumns;
 
-  // Columns of a consumer that share a scale of the weights, and how many such there are.
-  static constexpr int kColumnGroup = kIsScaled ? kMatmulScaleGroup : kConsumerColumns;
+  // With an activation, the first half of a consumer's columns are gates, and the second half their ups.
+  static constexpr bool kIsGated =
+      kEpilogue == MatmulEpilogue::kGated || kEpilogue == MatmulEpilogue::kGatedFP8;
+  static constexpr int kOutputColumns = kIsGated ? kConsumerColumns / 2 : kConsumerColumns;  // of a consumer
+  static constexpr int kWeightBoxRows = kIsGated         ? kOutputColumns
+                                        : kSharesWeights ? kTileColumns / 2
+                                                         : kTileColumns;
+  static constexpr bool kStoresFP8 = kEpilogue == MatmulEpilogue::kGatedFP8;
+  // Two consumers have half of an output's scale group each.
+  static constexpr bool kSplitsScaleGroup = kStoresFP8 && kOutputColumns < kMatmulScaleGroup;
+  static_assert(!kStoresFP8 || kOutputColumns * (kSplitsScaleGroup ? 2 : 1) == kMatmulScaleGroup);
+
+  // Columns of a consumer that are multiplied and then scaled together, and how many such there are.
+  static constexpr int kColumnGroup =
+      kIsScaled && kConsumerColumns % kMatmulScaleGroup == 0 ? kMatmulScaleGroup : kConsumerColumns;
   static constexpr int kNumColumnGroups = kConsumerColumns / kColumnGroup;
+  static_assert(kNumStepSums == 1 || (kIsScaled && kNumColumnGroups == 1));
+  // How many scales of the weights they have: one, or one for every 64 columns where a scale may end there.
+  static constexpr bool kSplitsScales = kIsScaled && (kIsGated || kColumnGroup != kMatmulScaleGroup);
+  static constexpr int kScalesPerGroup = kSplitsScales ? kColumnGroup / 64 : 1;
   // The scales of a stage's rows begin at a row that is a multiple of four, as the copy engine requires.
   static constexpr int kScaleRows = kIsScaled ? kTileRows + 4 : 4;
 

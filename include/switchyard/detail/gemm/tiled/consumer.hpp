@@ -1,8 +1,10 @@
 // A consumer of a block of the tiled matmul: a warpgroup with 64 rows, or some columns, of every tile.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
+#include "switchyard/detail/format/blockwise_fp8.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 #if defined(__CUDACC__)
@@ -27,12 +29,14 @@ class MatmulConsumer {
         num_steps_(ceil_div(settings.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (consumer_idx_ == 1) pass_turn();  // the first one is the other's
+    if (consumer_idx_ == Config::kNumConsumers - 1) pass_turn();  // the first one is the first consumer's
     for (;;) {
       const MatmulTile tile = take_tile();
       if (!tile.is_tile) break;
       if (first_row_ < tile.num_rows) {
-        if constexpr (Config::kIsScaled)
+        if constexpr (Config::kNumStepSums > 1)
+          multiply_overlapped(tile);
+        else if constexpr (Config::kIsScaled)
           multiply_scaled(tile);
         else
           multiply(tile.num_rows - first_row_);
@@ -45,15 +49,24 @@ class MatmulConsumer {
   }
 
  private:
+  using Product =
+      std::conditional_t<Config::kIsScaled, ScaledWarpgroupProduct<Config>, WarpgroupProduct<Config>>;
+
+  static constexpr int kNumScales = Config::kNumColumnGroups * Config::kScalesPerGroup;  // of the weights
   static constexpr uint32_t kFirstTurnBarrier = 1;  // a named barrier for each consumer
+  static constexpr uint32_t kAmaxBarrier = kFirstTurnBarrier + Config::kNumConsumers;
 
   SWITCHYARD_DEVICE void take_turn() {
     if constexpr (Config::kTakesTurns)
       target::named_barrier_sync(kFirstTurnBarrier + consumer_idx_, 2 * kWarpgroupThreads);
   }
   SWITCHYARD_DEVICE void pass_turn() {
-    if constexpr (Config::kTakesTurns)
-      target::named_barrier_arrive(kFirstTurnBarrier + (1 - consumer_idx_), 2 * kWarpgroupThreads);
+    if constexpr (Config::kTakesTurns) {
+      const int next = Config::kNumConsumers == 2                   ? 1 - consumer_idx_
+                       : consumer_idx_ == Config::kNumConsumers - 1 ? 0
+                                                                    : consumer_idx_ + 1;
+      target::named_barrier_arrive(kFirstTurnBarrier + next, 2 * kWarpgroupThreads);
+    }
   }
 
   // One lane waits for the tile, reads it and tells the others. (A lane that looked at tile_full after the
@@ -102,12 +115,12 @@ class MatmulConsumer {
   SWITCHYARD_DEVICE void multiply_scaled(const MatmulTile& tile) {
     const int num_rows = tile.num_rows - first_row_;
     const int first_scale = static_cast<int>(tile.first_row % 4) + first_row_;
-    const float* weight_scales[Config::kNumColumnGroups];
-    float next_scales[Config::kNumColumnGroups];
+    const float* weight_scales[kNumScales];
+    float next_scales[kNumScales];
     SWITCHYARD_UNROLL
-    for (int group = 0; group < Config::kNumColumnGroups; ++group) {
-      weight_scales[group] = weight_scales_of(tile, group);
-      next_scales[group] = target::ld(weight_scales[group]);
+    for (int i = 0; i < kNumScales; ++i) {
+      weight_scales[i] = weight_scales_of(tile, i);
+      next_scales[i] = target::ld(weight_scales[i]);
     }
     product_.clear();
     SWITCHYARD_ROLLED
@@ -123,29 +136,91 @@ class MatmulConsumer {
         product_.start(shared_.rows[stage] + first_row_ * kPanelRowBytes,
                        shared_.weights[stage] + column * kPanelRowBytes, num_rows);
         pass_turn();
-        const float scale = next_scales[group];
-        if (step + 1 < num_steps_) next_scales[group] = target::ld(weight_scales[group] + step + 1);
+        float scales[Config::kScalesPerGroup];
+        SWITCHYARD_UNROLL
+        for (int part = 0; part < Config::kScalesPerGroup; ++part) {
+          const int i = group * Config::kScalesPerGroup + part;
+          scales[part] = next_scales[i];
+          if (step + 1 < num_steps_) next_scales[i] = target::ld(weight_scales[i] + step + 1);
+        }
         if (group == 0) product_.load_row_scales(shared_.row_scales[stage] + first_scale, num_rows);
         product_.wait();
         if (group == Config::kNumColumnGroups - 1) {
           target::fence_proxy_async_shared();  // the scales were read before the next load may write there
           release(stage);
         }
-        product_.add_scaled(group, scale);
+        product_.add_scaled(group, scales);
       }
     }
   }
-  // Returns the scales of a group of this consumer's columns, one for each step.
-  SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int group) const {
+  // The same with two steps' sums: the products of a step are in flight while those of the last are scaled.
+  SWITCHYARD_DEVICE void multiply_overlapped(const MatmulTile& tile) {
+    StepState state[2];
+    const int num_rows = tile.num_rows - first_row_;
+    const int first_scale = static_cast<int>(tile.first_row % 4) + first_row_;
+    const float* weight_scales = weight_scales_of(tile, 0);
+    product_.clear();
+    uint32_t step = 0;
+    const auto start = [&](auto set) {
+      StepState& now = state[set];
+      now.stage = stages_.stage();
+      // acquire MM-24: the stage; pairs with the release in the producer's load()
+      wait_for_phase(shared_.full[now.stage], stages_.parity());
+      stages_.advance();
+      product_.template start<set>(shared_.rows[now.stage] + first_row_ * kPanelRowBytes,
+                                   shared_.weights[now.stage] + first_column_ * kPanelRowBytes, num_rows);
+      now.scale[0] = target::ld(weight_scales + step);
+      product_.template load_row_scales<set>(shared_.row_scales[now.stage] + first_scale, num_rows);
+    };
+    // With the products of `pending` later steps in flight.
+    const auto finish = [&](auto set, auto pending) {
+      product_.template wait<set, pending>();
+      target::fence_proxy_async_shared();  // the scales were read before the next load may write there
+      release(state[set].stage);
+      product_.template add_scaled<set>(0, state[set].scale);
+    };
+    constexpr std::integral_constant<int, 0> kFirst, kNone;
+    constexpr std::integral_constant<int, 1> kSecond, kOne;
+    start(kFirst);
+    SWITCHYARD_ROLLED
+    for (;;) {
+      if (++step == num_steps_) return finish(kFirst, kNone);
+      start(kSecond);
+      finish(kFirst, kOne);
+      if (++step == num_steps_) return finish(kSecond, kNone);
+      start(kFirst);
+      finish(kSecond, kOne);
+    }
+  }
+  struct StepState {
+    uint32_t stage;
+    float scale[Config::kScalesPerGroup];
+  };
+
+  // Returns the scales of those of this consumer's columns that share them, one for each step.
+  SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int idx) const {
     const uint32_t num_column_groups = ceil_div(settings_.columns, uint32_t{kMatmulScaleGroup});
-    uint32_t column_group = (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup +
-                            static_cast<uint32_t>(group);
+    uint32_t column_group = scale_group_of(tile, static_cast<uint32_t>(idx));
     if (column_group >= num_column_groups) column_group = num_column_groups - 1;  // no columns are stored
     // An expert that does not exist has weights of zero, for which any scale will do.
     const uint32_t expert = static_cast<uint32_t>(tile.expert);
     const uint64_t row =
         expert < settings_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
     return settings_.weight_scales + row * num_steps_;
+  }
+  SWITCHYARD_DEVICE uint32_t scale_group_of(const MatmulTile& tile, uint32_t idx) const {
+    if constexpr (Config::kIsGated) {
+      constexpr uint32_t kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
+      constexpr uint32_t kScalesOfGates = Config::kOutputColumns / kColumnsPerScale;
+      const uint32_t is_up = idx / kScalesOfGates;
+      const uint32_t column = output_column(tile) + idx % kScalesOfGates * kColumnsPerScale;
+      return weight_column(column, is_up) / kMatmulScaleGroup;
+    } else {
+      constexpr uint32_t kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
+      return Config::kSplitsScales
+                 ? (tile.first_column + idx * kColumnsPerScale) / kMatmulScaleGroup
+                 : (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup + idx;
+    }
   }
 
   // Skips a tile without rows for this consumer.
@@ -177,16 +252,111 @@ class MatmulConsumer {
     }
   }
 
+  // The epilogue.
   SWITCHYARD_DEVICE void store(const MatmulTile& tile) {
-    const int num_rows = tile.num_rows;
+    if constexpr (Config::kEpilogue == MatmulEpilogue::kPlain) {
+      store_bf16(tile);
+    } else {
+      if (settings_.bias != nullptr) add_bias(tile);
+      if constexpr (Config::kEpilogue == MatmulEpilogue::kAffine) {
+        if (settings_.row_weights != nullptr) weigh_rows(tile);
+      } else {
+        product_.activate_all(settings_.activation);
+      }
+      if constexpr (Config::kStoresFP8)
+        store_fp8(tile);
+      else
+        store_bf16(tile);
+    }
+  }
+
+  // Columns of the output: all of them, and the first of this consumer's.
+  SWITCHYARD_DEVICE uint32_t num_output_columns() const {
+    return Config::kIsGated ? settings_.columns / 2 : settings_.columns;
+  }
+  SWITCHYARD_DEVICE uint32_t output_column(const MatmulTile& tile) const {
     const uint32_t column = tile.first_column + static_cast<uint32_t>(first_column_);
-    const int num_columns = column < settings_.columns ? static_cast<int>(settings_.columns - column) : 0;
-    bf16* output = settings_.output + uint64_t{tile.first_row} * settings_.columns + column;
+    return Config::kIsGated ? column / 2 : column;
+  }
+  // The column of the weights that has the gate or the up of a column of the output.
+  SWITCHYARD_DEVICE uint32_t weight_column(uint32_t column, uint32_t is_up) const {
+    return settings_.gate_layout == GateLayout::kStacked ? is_up * (settings_.columns / 2) + column
+                                                         : column * 2 + is_up;
+  }
+
+  SWITCHYARD_DEVICE void store_bf16(const MatmulTile& tile) {
+    const int num_rows = tile.num_rows;
+    const uint32_t column = output_column(tile);
+    const int num_columns =
+        column < num_output_columns() ? static_cast<int>(num_output_columns() - column) : 0;
+    bf16* output = settings_.output + uint64_t{tile.first_row} * num_output_columns() + column;
     product_.store(num_columns, [&](int row) -> bf16* {
       const int row_in_tile = first_row_ + row;
-      return row_in_tile < num_rows ? output + static_cast<uint64_t>(row_in_tile) * settings_.columns
+      return row_in_tile < num_rows ? output + static_cast<uint64_t>(row_in_tile) * num_output_columns()
                                     : nullptr;
     });
+  }
+
+  SWITCHYARD_DEVICE void add_bias(const MatmulTile& tile) {
+    if (static_cast<uint32_t>(tile.expert) >= settings_.num_experts) return;  // its outputs are 0
+    const float* bias = settings_.bias + static_cast<uint64_t>(tile.expert) * settings_.columns;
+    const uint32_t columns = num_output_columns(), column = output_column(tile);
+    product_.add_bias([&](int in_consumer) {
+      const uint32_t is_up = Config::kIsGated && in_consumer >= Config::kOutputColumns;
+      const uint32_t in_output =
+          column + static_cast<uint32_t>(in_consumer) - is_up * static_cast<uint32_t>(Config::kOutputColumns);
+      if (in_output >= columns) return 0.0f;
+      return target::ld(bias + (Config::kIsGated ? weight_column(in_output, is_up) : in_output));
+    });
+  }
+  SWITCHYARD_DEVICE void weigh_rows(const MatmulTile& tile) {
+    float weights[Product::kThreadRows];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i) {
+      const int row_in_tile = first_row_ + Product::row_of(i);
+      weights[i] = Product::has_rows() && row_in_tile < tile.num_rows
+                       ? target::ld(settings_.row_weights + tile.first_row + row_in_tile)
+                       : 0.0f;
+    }
+    product_.multiply_rows(weights);
+  }
+
+  SWITCHYARD_DEVICE void store_fp8(const MatmulTile& tile) {
+    const uint32_t columns = num_output_columns(), column = output_column(tile);
+    const int num_columns = column < columns ? static_cast<int>(columns - column) : 0;
+    uint8_t* output = reinterpret_cast<uint8_t*>(settings_.output) + column;
+    float* scales = settings_.output_scales +
+                    uint64_t{column / kMatmulScaleGroup} * settings_.output_scale_stride + tile.first_row;
+    uint32_t amax[Product::kThreadRows];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i) amax[i] = product_.amax_of(i);
+    if constexpr (Config::kSplitsScaleGroup) include_other_half(amax);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i) {
+      const int row_in_tile = first_row_ + Product::row_of(i);
+      const bool is_row = Product::has_rows() && row_in_tile < tile.num_rows;
+      const auto scale = BlockwiseFP8Quantizer<e4m3>{}.scale_of(std::bit_cast<float>(amax[i]));
+      const uint64_t row = tile.first_row + static_cast<uint64_t>(row_in_tile);
+      product_.store_codes(i, scale.factor, num_columns, is_row ? output + row * columns : nullptr);
+      // Of two consumers the first has columns wherever the second has some.
+      if (is_row && Product::leads_row() && column % kMatmulScaleGroup == 0 && num_columns > 0)
+        target::st(scales + row_in_tile, scale.stored);
+    }
+  }
+  // Each of two consumers has half of the columns that share a scale. A tile writes where the last but one
+  // has: every thread has read that before it came to the barrier of the last one.
+  SWITCHYARD_DEVICE void include_other_half(uint32_t (&amax)[Product::kThreadRows]) {
+    auto& of_consumer = shared_.row_amax[tiles_.parity()];
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i)
+      if (Product::leads_row()) target::st(&of_consumer[consumer_idx_][Product::row_of(i)], amax[i]);
+    target::named_barrier_sync(kAmaxBarrier, 2 * kWarpgroupThreads);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Product::kThreadRows; ++i) {
+      if (!Product::has_rows()) continue;
+      const uint32_t other = target::ld(&of_consumer[1 - consumer_idx_][Product::row_of(i)]);
+      amax[i] = other > amax[i] ? other : amax[i];
+    }
   }
 
   const MatmulSettings& settings_;
@@ -194,7 +364,7 @@ class MatmulConsumer {
   const int consumer_idx_;
   const int first_row_, first_column_;  // of this consumer in a tile
   const uint32_t num_steps_;
-  std::conditional_t<Config::kIsScaled, ScaledWarpgroupProduct<Config>, WarpgroupProduct<Config>> product_;
+  Product product_;
   StageCursor<1> tiles_;
   StageCursor<Config::kNumStages> stages_;
 };

@@ -2,10 +2,13 @@
 // loops. What is in flight there is complete here when the call returns.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/detail/gemm/tiled/activate.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
@@ -18,8 +21,36 @@ class WarpgroupSums {
   template <typename RowAddress>
   void store(int num_columns, RowAddress row_address) const {
     bf16* output = has_row() ? row_address(row()) : nullptr;
-    for (int i = 0; output != nullptr && i < kColumns && i < num_columns; ++i)
+    for (int i = 0; output != nullptr && i < Config::kOutputColumns && i < num_columns; ++i)
       target::st(output + i, to_bf16(sums_[i]));
+  }
+
+  // The epilogue, as in warpgroup_product.cuh.
+  static constexpr int kThreadRows = 1;
+  static bool has_rows() { return has_row(); }
+  static bool leads_row() { return has_row(); }
+  static int row_of(int) { return row(); }
+
+  template <typename BiasOf>
+  void add_bias(BiasOf bias_of) {
+    for (int i = 0; has_row() && i < kColumns; ++i) sums_[i] += bias_of(i);
+  }
+  void multiply_rows(const float (&weights)[kThreadRows]) {
+    for (float& sum : sums_) sum *= weights[0];
+  }
+  void activate_all(const ActivationNumbers& numbers) {
+    for (int i = 0; has_row() && i < kColumns / 2; ++i)
+      sums_[i] = activate(numbers, sums_[i], sums_[i + kColumns / 2]);
+  }
+  uint32_t amax_of(int) const {
+    uint32_t amax = 0;
+    for (int i = 0; has_row() && i < Config::kOutputColumns; ++i)
+      amax = std::max(amax, std::bit_cast<uint32_t>(sums_[i]) & 0x7fffffffu);
+    return amax;
+  }
+  void store_codes(int, float factor, int num_columns, uint8_t* row) const {
+    for (int i = 0; row != nullptr && i < Config::kOutputColumns && i < num_columns; ++i)
+      target::st(row + i, to_minifloat<e4m3>(sums_[i] * factor).bits);
   }
 
  protected:
@@ -77,6 +108,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     for (float& sum : sums_) sum = 0;
   }
   // Rows past num_rows were not loaded.
+  template <int kSet = 0>
   void start(const unsigned char* rows, const unsigned char* weights, int num_rows) {
     has_sums_ = has_row() && row() < num_rows;
     if (!has_sums_) return;
@@ -87,17 +119,22 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
       load(weights, column, column_values);
       float sum = 0;
       for (int i = 0; i < kPanelRowBytes; ++i) sum += values[i] * column_values[i];
-      step_sums_[column] = sum;
+      step_sums_[kSet][column] = sum;
     }
   }
+  template <int kSet = 0>
   void load_row_scales(const float* scales, int num_rows) {
-    if (has_row() && row() < num_rows) row_scale_ = target::ld(scales + row());
+    if (has_row() && row() < num_rows) row_scale_[kSet] = target::ld(scales + row());
   }
+  template <int kSet = 0, int kPending = 0>
   void wait() {}
-  // `group` is the group of columns whose products were started last.
-  void add_scaled(int group, float weight_scale) {
+  // `group` is the group of columns whose products were started last; equal parts of it have a scale each.
+  template <int kSet = 0>
+  void add_scaled(int group, const float (&weight_scales)[Config::kScalesPerGroup]) {
+    constexpr int kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
     for (int i = 0; has_sums_ && i < Config::kColumnGroup; ++i)
-      sums_[group * Config::kColumnGroup + i] += step_sums_[i] * (row_scale_ * weight_scale);
+      sums_[group * Config::kColumnGroup + i] +=
+          step_sums_[kSet][i] * (row_scale_[kSet] * weight_scales[i / kColumnsPerScale]);
   }
 
  private:
@@ -113,8 +150,8 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     return values;
   }();
 
-  float step_sums_[Config::kColumnGroup];
-  float row_scale_ = 0;
+  float step_sums_[Config::kNumStepSums][Config::kColumnGroup];
+  float row_scale_[Config::kNumStepSums] = {};
   bool has_sums_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
+#include "switchyard/matmul_epilogue.hpp"
 
 namespace switchyard {
 
@@ -26,8 +27,15 @@ struct MatmulSettings {
   uint32_t num_experts = 0;   // of the weights
   uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16
   uint32_t columns = 0;       // N, a multiple of 8
-  bf16* output = nullptr;     // [rows][N]
+  bf16* output = nullptr;     // [rows][N]; with an activation [rows][N / 2], of fp8 codes, too
   uint32_t* queue = nullptr;  // a word that is 0 before and after every launch
+  // What only some epilogues read.
+  const float* bias = nullptr;         // [num_experts][N], or null
+  const float* row_weights = nullptr;  // [rows], or null
+  ActivationNumbers activation;
+  GateLayout gate_layout = GateLayout::kStacked;
+  float* output_scales = nullptr;  // [ceil(N / 2 / 128)][output_scale_stride]
+  uint32_t output_scale_stride = 0;
 };
 
 }  // namespace switchyard

@@ -86,13 +86,29 @@ class MatmulProducer {
                                       target::TransferBarrier& full) {
     const CacheHint keep = tile.is_alone ? CacheHint::kStream : CacheHint::kKeep;
     const int column = static_cast<int>(tile.first_column);
-    if constexpr (Config::kSharesWeights) {
+    if constexpr (Config::kIsGated) {
+      load_gates_and_ups(tile, inner, panel, full, keep);
+    } else if constexpr (Config::kSharesWeights) {
       const int half = static_cast<int>(target::cluster_block_idx()) * Config::kWeightBoxRows;
       target::tensor_load_to_pair(panel + half * kPanelRowBytes, params_.weights, inner, column + half,
                                   tile.expert, full, keep);
     } else {
       target::tensor_load(panel, params_.weights, inner, column, tile.expert, full, keep);
     }
+  }
+
+  // Boxes of gates and boxes of their ups alternate. The tensor map has the gates of an expert in one of its
+  // rows and the ups in the next.
+  SWITCHYARD_DEVICE void load_gates_and_ups(const MatmulTile& tile, int inner, unsigned char* panel,
+                                            target::TransferBarrier& full, CacheHint keep) {
+    const MatmulSettings& settings = params_.settings;
+    const int map_rows =
+        settings.gate_layout == GateLayout::kStacked ? 2 : static_cast<int>(settings.columns);
+    SWITCHYARD_UNROLL
+    for (int box = 0; box < Config::kTileColumns / Config::kWeightBoxRows; ++box)
+      target::tensor_load(panel + box * Config::kWeightBoxRows * kPanelRowBytes, params_.weights, inner,
+                          static_cast<int>(tile.first_column) / 2 + box / 2 * Config::kWeightBoxRows,
+                          tile.expert * map_rows + box % 2, full, keep);
   }
 
   const MatmulParams& params_;

@@ -2,6 +2,8 @@
 // barriers by which planner, producer and consumers hand them to each other.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/gemm/tiled/config.hpp"
 #include "switchyard/detail/target/pipeline.hpp"
 
@@ -17,6 +19,8 @@ struct alignas(16) MatmulTile {
   bool is_alone;      // no other tile reads its weights
 };
 
+struct EmptyMember {};
+
 // The stages come first: they need the largest alignment.
 template <typename Config>
 struct MatmulShared {
@@ -29,6 +33,10 @@ struct MatmulShared {
   target::TransferBarrier full[Config::kNumStages], empty[Config::kNumStages];
   target::TransferBarrier tile_full, tile_empty;
   MatmulTile tile;
+  // Two tiles' largest magnitudes of the rows, as bits, where two consumers have half of an output's scale
+  // group each.
+  using RowAmax = uint32_t[2][2][kWarpgroupRows];
+  std::conditional_t<Config::kSplitsScaleGroup, RowAmax, EmptyMember> row_amax;
 
   SWITCHYARD_DEVICE void init_barriers() {
     constexpr uint32_t kNumConsumerThreads = Config::kNumConsumers * kWarpgroupThreads;

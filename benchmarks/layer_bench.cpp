@@ -1,0 +1,238 @@
+#include "layer_bench.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "reference/token_format.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
+#include "workload/buffers.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+constexpr int kGateUpShift = 0, kDownShift = 1000003;
+constexpr uint64_t kLeadMicroseconds = 50;
+
+// Scales of fp8, such that sums over `inner` codes are about 1: what lies where can be told without reading
+// it back.
+float scale_at(size_t i, size_t inner) {
+  return (0.5f + static_cast<float>(i % 61) / 64.0f) * 0.1f / std::sqrt(static_cast<float>(inner));
+}
+
+// The values of a column of a group's weights.
+std::vector<float> weights_of(const PeriodicNumbers& numbers, MatmulElement element, int shift, size_t group,
+                              size_t column, size_t columns, size_t inner) {
+  const size_t pairs = inner * static_cast<size_t>(bytes_of(element)) / 2, row = group * columns + column;
+  std::vector<float> values;
+  for (const bf16 number : numbers.at(shift, row * pairs, (row + 1) * pairs)) {
+    if (element == MatmulElement::kBF16) {
+      values.push_back(to_float(number));
+      continue;
+    }
+    const size_t num_steps = ceil_div(inner, size_t{kMatmulScaleGroup}),
+                 num_column_groups = ceil_div(columns, size_t{kMatmulScaleGroup});
+    const size_t scale_idx = (group * num_column_groups + column / kMatmulScaleGroup) * num_steps +
+                             values.size() / kMatmulScaleGroup;
+    for (const int bits : {0, 8})
+      values.push_back(to_float(e4m3{static_cast<uint8_t>(number.bits >> bits)}) *
+                       scale_at(scale_idx, inner));
+  }
+  return values;
+}
+
+}  // namespace
+
+double LayerBenchResult::part_us(const std::string& name) const {
+  for (const auto& [part, timing] : parts)
+    if (part == name) return timing.median_us;
+  return 0;
+}
+
+Result<std::unique_ptr<LayerBench>> LayerBench::create(World& world, const Workload& workload,
+                                                       const MoeLayerConfig& config) {
+  std::unique_ptr<LayerBench> bench(new LayerBench(world, workload, config));
+  bench->ranks_.resize(static_cast<size_t>(world.n_ranks()));
+  for (int rank = 0; rank < world.n_ranks(); ++rank) SWITCHYARD_RETURN_IF_ERROR(bench->fill_weights(rank));
+  return bench;
+}
+
+Status LayerBench::fill_weights(int r) {
+  const Rank& rank = world_.rank(r);
+  RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+  const size_t hidden = static_cast<size_t>(workload_.hidden),
+               width = static_cast<size_t>(workload_.expert_width);
+  const uint64_t seed = workload_.seed + static_cast<uint64_t>(r);
+  Result<PeriodicNumbers> numbers = element() == MatmulElement::kFP8
+                                        ? PeriodicNumbers::create_codes(rank, seed)
+                                        : PeriodicNumbers::create(rank, seed);
+  if (!numbers.ok()) return numbers.status();
+  buffers.numbers = std::move(numbers).value();
+  const auto fill = [&](Buffer<bf16>& weights, Buffer<float>& scales, size_t columns, size_t inner,
+                        int shift) {
+    const size_t pairs = inner * static_cast<size_t>(bytes_of(element())) / 2;
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(weights, rank, num_groups() * columns * pairs));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.numbers.fill(weights, shift));
+    if (element() == MatmulElement::kBF16) return Status();
+    std::vector<float> values(num_groups() * ceil_div(columns, size_t{kMatmulScaleGroup}) *
+                              ceil_div(inner, size_t{kMatmulScaleGroup}));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = scale_at(i, inner);
+    return upload_into(scales, rank, values);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(fill(buffers.gate_up, buffers.gate_up_scales, 2 * width, hidden, kGateUpShift));
+  return fill(buffers.down, buffers.down_scales, hidden, width, kDownShift);
+}
+
+Status LayerBench::upload(const reference::Step& step, const std::vector<std::vector<float>>& logits) {
+  for (int r = 0; r < world_.n_ranks(); ++r) {
+    RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+    const Rank& rank = world_.rank(r);
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[static_cast<size_t>(r)]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.logits, rank, logits[static_cast<size_t>(r)]));
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(buffers.output, rank, step.tokens[static_cast<size_t>(r)].size()));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
+  }
+  return Status();
+}
+
+MoeLayerStep LayerBench::step_of(int rank, int num_tokens) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return {.tokens = buffers.tokens.data(),
+          .num_tokens = num_tokens,
+          .logits = buffers.logits.data(),
+          .output = buffers.output.data()};
+}
+
+// All ranks begin a part before any of them begins the next.
+Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, bool marks_parts) {
+  if (!marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark("step"));
+  for (const MoePart part : kMoeParts) {
+    if (marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark(to_string(part)));
+    for (int rank = 0; rank < world_.n_ranks(); ++rank)
+      SWITCHYARD_RETURN_IF_ERROR(layer.run_part(part, rank, step_of(rank, num_tokens)));
+  }
+  return Status();
+}
+
+Result<std::vector<PhaseSamples>> LayerBench::replay(MoeLayer& layer, int num_tokens, bool marks_parts,
+                                                     int num_replays) {
+  Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
+    SWITCHYARD_RETURN_IF_ERROR(world_.mark("lead"));
+    SWITCHYARD_RETURN_IF_ERROR(
+        enqueue_lead(world_, world_.target() == Target::kHost ? 0 : kLeadMicroseconds));
+    return enqueue(layer, num_tokens, marks_parts);
+  });
+  if (!graph.ok()) return graph.status();
+  Graphs graphs;
+  graphs.push_back(std::move(graph).value());
+  SWITCHYARD_RETURN_IF_ERROR(graphs.front()->launch());  // warms up
+  SWITCHYARD_RETURN_IF_ERROR(layer.ep().synchronize());
+  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  if (!samples.ok()) return samples;
+  SWITCHYARD_RETURN_IF_ERROR(layer.ep().synchronize());
+  samples.value().erase(samples.value().begin());  // the lead
+  return samples;
+}
+
+Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
+  workload_.tokens_per_rank.assign(static_cast<size_t>(workload_.n_ranks), num_tokens);
+  reference::Step step = make_step(workload_, 0);
+  const std::vector<std::vector<float>> logits = make_logits(workload_, 0);
+  std::set<int32_t> experts_with_rows;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    reference::Routing routing =
+        reference::topk_softmax(logits[rank], num_tokens, workload_.n_experts, workload_.top_k);
+    experts_with_rows.insert(routing.topk_ids.begin(), routing.topk_ids.end());
+    step.topk_ids[rank] = std::move(routing.topk_ids);
+    step.topk_weights[rank] = std::move(routing.topk_weights);
+  }
+  SWITCHYARD_RETURN_IF_ERROR(upload(step, logits));
+  MoeLayerConfig config = config_;
+  config.ep.max_tokens_per_rank = num_tokens;
+  std::vector<ExpertWeights> weights;
+  for (const RankBuffers& buffers : ranks_)
+    weights.push_back({.gate_up = buffers.gate_up.data(),
+                       .down = buffers.down.data(),
+                       .gate_up_scales = buffers.gate_up_scales.data(),
+                       .down_scales = buffers.down_scales.data()});
+  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(world_, config, weights);
+  if (!created.ok()) return created.status();
+  MoeLayer& layer = *created.value();
+
+  LayerBenchResult result{.num_tokens = num_tokens};
+  result.protocol = layer.config().ep.protocol;
+  result.gate_up_tuning = to_string(layer.gate_up(0).tuning());
+  result.down_tuning = to_string(layer.down(0).tuning());
+  const size_t num_shared = num_groups() - num_local();
+  const double params = 3.0 * workload_.hidden * workload_.expert_width;
+  result.flops =
+      2 * params * num_tokens * workload_.n_ranks * (workload_.top_k + static_cast<double>(num_shared));
+  result.weight_bytes = static_cast<uint64_t>(params) * static_cast<uint64_t>(bytes_of(element())) *
+                        (experts_with_rows.size() + num_shared * ranks_.size());
+  const Result<std::vector<PhaseSamples>> whole =
+      replay(layer, num_tokens, /*marks_parts=*/false, num_replays);
+  if (!whole.ok()) return whole.status();
+  result.step = whole.value().front().summarize(result.weight_bytes);
+  const Result<std::vector<PhaseSamples>> parts =
+      replay(layer, num_tokens, /*marks_parts=*/true, num_replays);
+  if (!parts.ok()) return parts.status();
+  for (const PhaseSamples& part : parts.value()) result.parts.emplace_back(part.name, part.summarize(0));
+
+  for (const auto& [rank, token_idx] :
+       {std::pair<size_t, size_t>{0, 0}, {ranks_.size() - 1, static_cast<size_t>(num_tokens) - 1}}) {
+    const Result<double> off = distance(step, rank, token_idx);
+    if (!off.ok()) return off.status();
+    if (!(off.value() <= result.error)) result.error = off.value();  // NaN, too
+  }
+  result.verified = result.error <= (element() == MatmulElement::kFP8 ? 0.04 : 0.01);
+  return result;
+}
+
+reference::GatedMlp LayerBench::expert(size_t rank, size_t group) const {
+  const size_t hidden = static_cast<size_t>(workload_.hidden),
+               width = static_cast<size_t>(workload_.expert_width);
+  const PeriodicNumbers& numbers = ranks_[rank].numbers;
+  const MatmulElement kind = element();
+  return {.activation = config_.activation,
+          .gate_layout = config_.gate_layout,
+          .element = kind,
+          .hidden = hidden,
+          .width = width,
+          .gate_up =
+              [=, &numbers](size_t column) {
+                return weights_of(numbers, kind, kGateUpShift, group, column, 2 * width, hidden);
+              },
+          .down =
+              [=, &numbers](size_t column) {
+                return weights_of(numbers, kind, kDownShift, group, column, hidden, width);
+              }};
+}
+
+Result<double> LayerBench::distance(const reference::Step& step, size_t rank, size_t token_idx) const {
+  const size_t hidden = static_cast<size_t>(workload_.hidden), top_k = static_cast<size_t>(workload_.top_k);
+  const auto begin = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx * hidden);
+  const std::vector<bf16> token(begin, begin + static_cast<ptrdiff_t>(hidden));
+  const std::vector<float> seen = element() == MatmulElement::kFP8
+                                      ? reference::encode_token(TokenFormatKind::kFP8, token, 1).values
+                                      : reference::to_floats(token);
+  std::vector<double> expected(hidden, 0.0), values;
+  const auto add = [&](const std::vector<double>& output, double weight) {
+    for (size_t i = 0; i < hidden; ++i) expected[i] += weight * output[i];
+  };
+  const size_t num_shared = num_groups() - num_local();
+  for (size_t k = 0; k < top_k; ++k) {
+    const size_t id = static_cast<size_t>(step.topk_ids[rank][token_idx * top_k + k]);
+    add(expert(id / num_local(), num_shared + id % num_local()).output(seen),
+        static_cast<double>(step.topk_weights[rank][token_idx * top_k + k]));
+  }
+  if (num_shared > 0) add(expert(rank, 0).output(seen), 1);
+  const Result<std::vector<bf16>> output = world_.rank(static_cast<int>(rank))
+                                               .view(ranks_[rank].output.data() + token_idx * hidden, hidden)
+                                               .download();
+  if (!output.ok()) return output.status();
+  for (const bf16 value : output.value()) values.push_back(static_cast<double>(to_float(value)));
+  return reference::relative_distance(values, expected);
+}
+
+}  // namespace switchyard::tools

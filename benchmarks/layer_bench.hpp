@@ -1,0 +1,77 @@
+// Times whole layers by graph replay: a step, and in a second graph each of its parts between marks. A token
+// of the first and of the last rank is verified.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "periodic_numbers.hpp"
+#include "reference/gated_mlp.hpp"
+#include "replay.hpp"
+#include "switchyard/moe_layer.hpp"
+#include "workload/workload.hpp"
+
+namespace switchyard::tools {
+
+struct LayerBenchResult {
+  int num_tokens = 0;  // of each rank
+  Timing step{};
+  std::vector<std::pair<std::string, Timing>> parts;
+  Protocol protocol = Protocol::kAutomatic;
+  std::string gate_up_tuning, down_tuning;
+  double flops = 0;           // of the matmuls
+  uint64_t weight_bytes = 0;  // of experts that have rows
+  double error = 0;           // the largest relative distance of a verified token
+  bool verified = false;
+
+  double part_us(const std::string& name) const;
+  double matmul_us() const { return part_us("gate_up") + part_us("down"); }
+  double tflops() const { return flops / step.median_us * 1e-6; }
+  double weight_terabytes_per_second() const {
+    return static_cast<double>(weight_bytes) / step.median_us * 1e-6;
+  }
+};
+
+class LayerBench {
+ public:
+  // The weights of all ranks, filled once. `workload.tokens_per_rank` does not matter.
+  static Result<std::unique_ptr<LayerBench>> create(World& world, const Workload& workload,
+                                                    const MoeLayerConfig& config);
+
+  Result<LayerBenchResult> time(int num_tokens, int num_replays);
+
+ private:
+  struct RankBuffers {
+    PeriodicNumbers numbers;
+    Buffer<bf16> gate_up, down;  // in pairs of bytes
+    Buffer<float> gate_up_scales, down_scales;
+    Buffer<bf16> tokens, output;
+    Buffer<float> logits;
+  };
+
+  LayerBench(World& world, const Workload& workload, const MoeLayerConfig& config)
+      : world_(world), workload_(workload), config_(config) {}
+  MatmulElement element() const {
+    return config_.ep.dispatch_format == TokenFormatKind::kFP8 ? MatmulElement::kFP8 : MatmulElement::kBF16;
+  }
+  size_t num_local() const { return static_cast<size_t>(workload_.n_experts / workload_.n_ranks); }
+  size_t num_groups() const {
+    return num_local() + (config_.ep.shared_expert == SharedExpert::kFused ? 1 : 0);
+  }
+  Status fill_weights(int rank);
+  Status upload(const reference::Step& step, const std::vector<std::vector<float>>& logits);
+  MoeLayerStep step_of(int rank, int num_tokens) const;
+  Status enqueue(MoeLayer& layer, int num_tokens, bool marks_parts);
+  Result<std::vector<PhaseSamples>> replay(MoeLayer& layer, int num_tokens, bool marks_parts,
+                                           int num_replays);
+  reference::GatedMlp expert(size_t rank, size_t group) const;
+  // The relative distance of a token's output from what it should be.
+  Result<double> distance(const reference::Step& step, size_t rank, size_t token_idx) const;
+
+  World& world_;
+  Workload workload_;
+  MoeLayerConfig config_;
+  std::vector<RankBuffers> ranks_;
+};
+
+}  // namespace switchyard::tools

@@ -1,0 +1,99 @@
+// MoeLayer: a mixture-of-experts layer for all ranks of a world, from router to output. A step is one call on
+// every rank:
+//
+//   auto layer = MoeLayer::create(*world, config, weights_of_rank).value();
+//   for (int rank = 0; rank < world->n_ranks(); ++rank) layer->run(rank, step_of_rank[rank]);
+//   Status status = layer->ep().synchronize();
+//
+// A step has five parts: the router (unless ids and weights are given), dispatch, gate_up with the
+// activation, down, combine. They run one after the other on the rank's stream.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/grouped_matmul.hpp"
+
+namespace switchyard {
+
+struct MoeLayerConfig {
+  // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 with
+  // weights in fp8. combine_format is bf16, or fp8 in the slotted protocol. A fused shared expert is group 0.
+  ExpertParallelConfig ep;
+  int expert_width = 0;  // a multiple of 8; of 64 in fp8
+  Activation activation = Activation::kSiLU;
+  GateLayout gate_layout = GateLayout::kStacked;
+  // How many tokens a rank has on average, by which the matmuls' tunings are chosen; 0: max_tokens_per_rank.
+  int expected_tokens_per_rank = 0;
+  // The most blocks of a matmul's launch; 0: the device's multiprocessors shared by its ranks.
+  int num_matmul_blocks = 0;
+};
+
+// The weights of the groups of one rank: the shared expert's first where it is fused, then those of the local
+// experts. Each tensor is contiguous, in the rank's memory, and 16-byte aligned.
+struct ExpertWeights {
+  const void* gate_up = nullptr;  // [num_groups][2 * expert_width][hidden], gates as gate_layout says
+  const void* down = nullptr;     // [num_groups][hidden][expert_width]
+  // fp8: a float for each 128 x 128, [num_groups][ceil(columns / 128)][ceil(inner / 128)].
+  const float* gate_up_scales = nullptr;
+  const float* down_scales = nullptr;
+  const float* gate_up_bias = nullptr;  // [num_groups][2 * expert_width]; null: none
+  const float* down_bias = nullptr;     // [num_groups][hidden]; null: none
+};
+
+// One step of one rank. Pointers are into the rank's memory, 16-byte aligned.
+struct MoeLayerStep {
+  const bf16* tokens = nullptr;  // [num_tokens][hidden]
+  int num_tokens = 0;
+  // Either logits, [num_tokens][n_experts], of which the top_k largest count, with softmax weights over those
+  // chosen; or ids and weights, [num_tokens][top_k], as ExpertParallel takes them.
+  const float* logits = nullptr;
+  const int32_t* topk_ids = nullptr;
+  const float* topk_weights = nullptr;
+  bf16* output = nullptr;  // [num_tokens][hidden]
+};
+
+// The parts of a step, in their order.
+enum class MoePart { kRoute, kDispatch, kGateUp, kDown, kCombine };
+inline constexpr MoePart kMoeParts[] = {MoePart::kRoute, MoePart::kDispatch, MoePart::kGateUp, MoePart::kDown,
+                                        MoePart::kCombine};
+const char* to_string(MoePart part);
+
+// Ownership: the caller owns the World, which must outlive the layer, the weights, which must stay valid as
+//   long as it, and what a step points to. The layer owns its ExpertParallel and all rows in between.
+// Streams: run() enqueues on the rank's stream and returns; it allocates, waits and copies nothing, so it can
+//   be captured (World::capture). Every rank must run every step.
+// Threads: as with ExpertParallel, calls for different ranks may come from different threads.
+// Errors: a call that is wrong in itself names the argument, its value and its limit; nothing has then been
+//   enqueued. What kernels find is returned by ep().synchronize().
+// Lifetimes: what a step points to must stay valid until the step has ended on that rank, or as long as a
+//   graph that captured it is launched.
+class MoeLayer {
+ public:
+  // Allocates memory for the rows of every rank and loads the kernels. `weights`: one for each rank.
+  static Result<std::unique_ptr<MoeLayer>> create(World& world, const MoeLayerConfig& config,
+                                                  const std::vector<ExpertWeights>& weights);
+  ~MoeLayer();
+
+  // Enqueues all parts of a step on the rank's stream.
+  Status run(int rank, const MoeLayerStep& step);
+  // Enqueues one part. A caller that enqueues the parts itself, to time them or to let all ranks begin a part
+  // before any of them begins the next, calls it for every part, in their order, with the same step.
+  Status run_part(MoePart part, int rank, const MoeLayerStep& step);
+
+  const MoeLayerConfig& config() const;
+  // For synchronize(), reset(), traces and everything that dispatch has written.
+  ExpertParallel& ep();
+  const GroupedMatmul& gate_up(int rank) const;
+  const GroupedMatmul& down(int rank) const;
+
+ private:
+  struct Impl;
+
+  explicit MoeLayer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard

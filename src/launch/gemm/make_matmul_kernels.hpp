@@ -1,0 +1,61 @@
+// Makes the tiled matmul kernels of one epilogue. Each epilogue is compiled in a file of its own, side by
+// side.
+#pragma once
+
+#include <utility>
+
+#include "launch/kernel_tables.hpp"
+#include "switchyard/detail/gemm/tiled/kernel.hpp"
+
+namespace switchyard {
+
+template <typename Config>
+Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
+                     const MatmulSettings& settings) {
+  MatmulTensorShapes boxed = tensors;
+  boxed.rows.box_heads = Config::kBoxRows;
+  boxed.weights.box_heads = Config::kWeightBoxRows;
+  const Result<target::TensorMap> rows = target::make_tensor_map(boxed.rows),
+                                  weights = target::make_tensor_map(boxed.weights);
+  if (!rows.ok()) return rows.status();
+  if (!weights.ok()) return weights.status();
+  const LaunchShape shape{.num_blocks = num_blocks,
+                          .num_threads = Config::kNumThreads,
+                          .shared_bytes = sizeof(MatmulShared<Config>),
+                          .programmatic_dependent = true,
+                          .cluster_blocks = Config::kClusterBlocks};
+  return target::launch("tiled_matmul", tiled_matmul_kernel<Config>, shape, stream,
+                        MatmulParams{rows.value(), weights.value(), settings});
+}
+
+template <typename Config>
+Status load_matmul() {
+#if defined(__CUDACC__)
+  const target::ResidentKernel kernels[] = {{&tiled_matmul_kernel<Config>, sizeof(MatmulShared<Config>)}};
+  return target::max_resident_blocks(kernels, Config::kNumThreads).status();
+#else
+  return Status();
+#endif
+}
+
+template <MatmulTuning kTuning, MatmulEpilogue kEpilogue>
+constexpr MatmulKernel make_matmul_kernel() {
+  if constexpr (has_matmul_kernel(kEpilogue, kTuning)) {
+    using Config = MatmulConfig<kTuning, kEpilogue>;
+    static_assert(sizeof(MatmulShared<Config>) <= kMaxSharedBytes);
+    return {kTuning, &launch_matmul<Config>, &load_matmul<Config>, Config::kClusterBlocks};
+  } else {
+    return {kTuning, nullptr, nullptr, 1};
+  }
+}
+
+template <MatmulEpilogue kEpilogue, int... kIndices>
+constexpr MatmulKernels make_matmul_kernels(std::integer_sequence<int, kIndices...>) {
+  return {{make_matmul_kernel<kMatmulTunings[kIndices], kEpilogue>()...}};
+}
+template <MatmulEpilogue kEpilogue>
+constexpr MatmulKernels make_matmul_kernels() {
+  return make_matmul_kernels<kEpilogue>(std::make_integer_sequence<int, kNumMatmulTunings>{});
+}
+
+}  // namespace switchyard

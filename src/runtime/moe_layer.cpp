@@ -1,0 +1,299 @@
+#include "switchyard/moe_layer.hpp"
+
+#include <algorithm>
+
+#include "switchyard/detail/launch/kernel_table.hpp"
+
+namespace switchyard {
+namespace {
+
+MatmulElement element_of(const MoeLayerConfig& config) {
+  return config.ep.dispatch_format == TokenFormatKind::kFP8 ? MatmulElement::kFP8 : MatmulElement::kBF16;
+}
+
+Status check_config(const MoeLayerConfig& config) {
+  const TokenFormatKind format = config.ep.dispatch_format;
+  if (config.ep.own_format != nullptr ||
+      (format != TokenFormatKind::kBF16 && format != TokenFormatKind::kFP8))
+    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16 or fp8",
+                            config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
+  if (config.activation == Activation::kNone)
+    return invalid_argument("activation: none; gate and up must become one");
+  const int multiple = element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2 : 8;
+  if (config.expert_width < multiple || config.expert_width % multiple != 0)
+    return invalid_argument("expert_width: %d must be a positive multiple of %d", config.expert_width,
+                            multiple);
+  if (config.expected_tokens_per_rank < 0)
+    return invalid_argument("expected_tokens_per_rank: %d must not be negative",
+                            config.expected_tokens_per_rank);
+  if (config.num_matmul_blocks < 0)
+    return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
+  return Status();
+}
+
+Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights, int n_ranks) {
+  if (weights.size() != static_cast<size_t>(n_ranks))
+    return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), n_ranks);
+  const bool is_fp8 = element_of(config) == MatmulElement::kFP8;
+  for (size_t rank = 0; rank < weights.size(); ++rank) {
+    const ExpertWeights& of_rank = weights[rank];
+    const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
+                                                          {"down", of_rank.down},
+                                                          {"gate_up_scales", of_rank.gate_up_scales},
+                                                          {"down_scales", of_rank.down_scales}};
+    for (int i = 0; i < (is_fp8 ? 4 : 2); ++i)
+      if (needed[i].second == nullptr)
+        return invalid_argument("weights: %s of rank %zu must not be null", needed[i].first, rank);
+  }
+  return Status();
+}
+
+}  // namespace
+
+const char* to_string(MoePart part) {
+  switch (part) {
+    case MoePart::kRoute:
+      return "route";
+    case MoePart::kDispatch:
+      return "dispatch";
+    case MoePart::kGateUp:
+      return "gate_up";
+    case MoePart::kDown:
+      return "down";
+    case MoePart::kCombine:
+      return "combine";
+  }
+  return "(no part)";
+}
+
+struct MoeLayer::Impl {
+  // What a rank has besides the memory of ExpertParallel.
+  struct RankState {
+    ExpertWeights weights;
+    RowBuffers rows;
+    Buffer<uint32_t> row_offsets;
+    Buffer<int32_t> expert_ids;
+    Buffer<int32_t> routed_ids;  // of the router
+    Buffer<float> routed_weights;
+    Buffer<uint8_t> activated;       // [max_rows][expert_width], what down reads
+    Buffer<float> activated_scales;  // fp8
+    std::unique_ptr<GroupedMatmul> gate_up, down;
+  };
+
+  World& world;
+  MoeLayerConfig config;
+  std::unique_ptr<ExpertParallel> ep;
+  std::vector<RankState> ranks;
+
+  Status prepare(int rank, const ExpertWeights& weights);
+  Status make_matmuls(int rank);
+  Status check_step(int rank, const MoeLayerStep& step) const;
+  Status route(int rank, const MoeLayerStep& step);
+  Status dispatch(int rank, const MoeLayerStep& step);
+  Status gate_up(int rank);
+  Status down(int rank);
+  Status combine(int rank, const MoeLayerStep& step);
+  Status run_part(MoePart part, int rank, const MoeLayerStep& step);
+
+  bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
+  bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
+  const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
+    return has_router(step) ? ranks[static_cast<size_t>(rank)].routed_ids.data() : step.topk_ids;
+  }
+  const float* weights_of(int rank, const MoeLayerStep& step) const {
+    return has_router(step) ? ranks[static_cast<size_t>(rank)].routed_weights.data() : step.topk_weights;
+  }
+  RankState& of(int rank) { return ranks[static_cast<size_t>(rank)]; }
+};
+
+MoeLayer::MoeLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+MoeLayer::~MoeLayer() = default;
+
+const MoeLayerConfig& MoeLayer::config() const { return impl_->config; }
+ExpertParallel& MoeLayer::ep() { return *impl_->ep; }
+const GroupedMatmul& MoeLayer::gate_up(int rank) const { return *impl_->of(rank).gate_up; }
+const GroupedMatmul& MoeLayer::down(int rank) const { return *impl_->of(rank).down; }
+
+Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerConfig& config,
+                                                   const std::vector<ExpertWeights>& weights) {
+  SWITCHYARD_RETURN_IF_ERROR(check_config(config));
+  SWITCHYARD_RETURN_IF_ERROR(check_weights(config, weights, world.n_ranks()));
+  Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(world, config.ep);
+  if (!ep.ok()) return ep.status();
+  auto impl = std::unique_ptr<Impl>(new Impl{world, config, std::move(ep).value(), {}});
+  impl->config.ep = impl->ep->config();
+  if (impl->config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
+    return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
+                            to_string(config.ep.combine_format));
+  impl->ranks.resize(weights.size());
+  for (int rank = 0; rank < world.n_ranks(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(impl->prepare(rank, weights[static_cast<size_t>(rank)]));
+  return std::unique_ptr<MoeLayer>(new MoeLayer(std::move(impl)));
+}
+
+Status MoeLayer::Impl::prepare(int r, const ExpertWeights& weights) {
+  RankState& state = of(r);
+  state.weights = weights;
+  const Result<RowBuffers> rows = ep->row_buffers(r);
+  if (!rows.ok()) return rows.status();
+  state.rows = rows.value();
+  const Rank& rank = world.rank(r);
+  const auto allocate = [&](auto& buffer, uint64_t size) {
+    using Element = std::remove_pointer_t<decltype(buffer.data())>;
+    Result<Buffer<Element>> allocated = rank.allocate<Element>(size);
+    if (!allocated.ok()) return allocated.status();
+    buffer = std::move(allocated).value();
+    return Status();
+  };
+  const uint64_t num_groups = static_cast<uint64_t>(ep->num_groups()), max_rows = state.rows.max_rows,
+                 width = static_cast<uint64_t>(config.expert_width);
+  const uint64_t num_ids =
+      static_cast<uint64_t>(config.ep.max_tokens_per_rank) * static_cast<uint64_t>(config.ep.top_k);
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.row_offsets, num_groups + 1));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.expert_ids, num_groups));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.routed_ids, num_ids));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.routed_weights, num_ids));
+  const uint64_t element_bytes = static_cast<uint64_t>(bytes_of(element_of(config)));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.activated, max_rows * width * element_bytes));
+  if (is_fp8()) {
+    const TransposedScaleLayout layout{ceil_div(config.expert_width, kMatmulScaleGroup), state.rows.max_rows};
+    SWITCHYARD_RETURN_IF_ERROR(allocate(state.activated_scales, layout.bytes().value() / sizeof(float)));
+  }
+  return make_matmuls(r);
+}
+
+Status MoeLayer::Impl::make_matmuls(int r) {
+  RankState& state = of(r);
+  const int64_t num_tokens =
+      config.expected_tokens_per_rank > 0 ? config.expected_tokens_per_rank : config.ep.max_tokens_per_rank;
+  // Without an all-to-all every rank has the same tokens.
+  const int64_t num_sources = config.ep.routing == Routing::kAllToAll ? ep->n_ranks() : 1;
+  const int64_t expected_rows =
+      ceil_div<int64_t>(num_tokens * num_sources * config.ep.top_k, config.ep.n_experts);
+  GroupedMatmulShape shape{.num_groups = ep->num_groups(),
+                           .element = element_of(config),
+                           .inner = config.ep.hidden,
+                           .columns = 2 * config.expert_width,
+                           .activation = config.activation,
+                           .gate_layout = config.gate_layout,
+                           .output = is_fp8() ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
+                           .max_rows = state.rows.max_rows,
+                           .expected_rows_per_group = std::max<int64_t>(1, expected_rows)};
+  shape.num_blocks =
+      config.num_matmul_blocks > 0
+          ? config.num_matmul_blocks
+          : std::max(1, world.rank(r).device().num_multiprocessors() / world.num_ranks_on_device_of(r));
+  Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);
+  if (!gate_up.ok()) return gate_up.status();
+  shape.inner = config.expert_width;
+  shape.columns = config.ep.hidden;
+  shape.activation = Activation::kNone;
+  shape.output = MatmulOutput::kBF16;
+  Result<std::unique_ptr<GroupedMatmul>> down = GroupedMatmul::create(world.rank(r), shape);
+  if (!down.ok()) return down.status();
+  state.gate_up = std::move(gate_up).value();
+  state.down = std::move(down).value();
+  return Status();
+}
+
+Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
+  if (rank < 0 || rank >= static_cast<int>(ranks.size()))
+    return invalid_argument("rank: %d must be 0..%zu", rank, ranks.size() - 1);
+  if (step.num_tokens < 0 || step.num_tokens > config.ep.max_tokens_per_rank)
+    return invalid_argument("num_tokens: %d must be 0..%d", step.num_tokens, config.ep.max_tokens_per_rank);
+  if (step.num_tokens == 0) return Status();
+  if (step.tokens == nullptr) return invalid_argument("tokens: must not be null");
+  if (step.output == nullptr) return invalid_argument("output: must not be null");
+  if (has_router(step) == (step.topk_ids != nullptr || step.topk_weights != nullptr))
+    return invalid_argument("logits: a step has either logits or topk_ids and topk_weights");
+  if (!has_router(step) && (step.topk_ids == nullptr || step.topk_weights == nullptr))
+    return invalid_argument("%s: must not be null", step.topk_ids == nullptr ? "topk_ids" : "topk_weights");
+  return Status();
+}
+
+Status MoeLayer::Impl::route(int r, const MoeLayerStep& step) {
+  if (!has_router(step) || step.num_tokens == 0) return Status();
+  // A warp routes a token.
+  constexpr uint32_t kNumThreads = 128, kWarps = kNumThreads / kWarpSize;
+  const Rank& rank = world.rank(r);
+  const uint32_t num_blocks =
+      std::min(ceil_div(static_cast<uint32_t>(step.num_tokens), kWarps),
+               static_cast<uint32_t>(std::max(1, rank.device().num_multiprocessors())));
+  return rank.launch(rank.kernels().topk_softmax, {.num_blocks = num_blocks, .num_threads = kNumThreads},
+                     {step.num_tokens, config.ep.n_experts, config.ep.top_k, step.logits,
+                      of(r).routed_ids.data(), of(r).routed_weights.data()});
+}
+
+Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step) {
+  RankState& state = of(rank);
+  return ep->dispatch(rank, {step.tokens, ids_of(rank, step), step.num_tokens},
+                      {.rows = state.rows.encoded_rows,
+                       .src_info = state.rows.src_info,
+                       .max_rows = state.rows.max_rows,
+                       .row_offsets = state.row_offsets.data(),
+                       .expert_ids = state.expert_ids.data(),
+                       .scales = state.rows.scales});
+}
+
+Status MoeLayer::Impl::gate_up(int rank) {
+  RankState& state = of(rank);
+  return state.gate_up->run({.rows = state.rows.encoded_rows,
+                             .weights = state.weights.gate_up,
+                             .output = state.activated.data(),
+                             .row_offsets = state.row_offsets.data(),
+                             .row_scales = reinterpret_cast<const float*>(state.rows.scales),
+                             .weight_scales = state.weights.gate_up_scales,
+                             .bias = state.weights.gate_up_bias,
+                             .output_scales = is_fp8() ? state.activated_scales.data() : nullptr});
+}
+
+Status MoeLayer::Impl::down(int rank) {
+  RankState& state = of(rank);
+  return state.down->run({.rows = state.activated.data(),
+                          .weights = state.weights.down,
+                          .output = state.rows.expert_outputs,
+                          .row_offsets = state.row_offsets.data(),
+                          .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
+                          .weight_scales = state.weights.down_scales,
+                          .bias = state.weights.down_bias});
+}
+
+Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step) {
+  RankState& state = of(rank);
+  SWITCHYARD_RETURN_IF_ERROR(ep->combine(rank, {state.rows.expert_outputs, state.rows.src_info},
+                                         {ids_of(rank, step),
+                                          weights_of(rank, step),
+                                          step.num_tokens,
+                                          {CombineReduction::kWeighted, step.output}}));
+  if (config.ep.routing == Routing::kAllToAll) return Status();
+  return ep->all_reduce(rank, step.output, step.num_tokens);
+}
+
+Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step) {
+  switch (part) {
+    case MoePart::kRoute:
+      return route(rank, step);
+    case MoePart::kDispatch:
+      return dispatch(rank, step);
+    case MoePart::kGateUp:
+      return gate_up(rank);
+    case MoePart::kDown:
+      return down(rank);
+    case MoePart::kCombine:
+      return combine(rank, step);
+  }
+  return invalid_argument("part: %d is none of a step", static_cast<int>(part));
+}
+
+Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
+  return impl_->run_part(part, rank, step);
+}
+
+Status MoeLayer::run(int rank, const MoeLayerStep& step) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
+  for (const MoePart part : kMoeParts) SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step));
+  return Status();
+}
+
+}  // namespace switchyard

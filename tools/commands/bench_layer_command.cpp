@@ -1,0 +1,201 @@
+// `switchyard bench layer`: whole layers by graph replay, and their parts.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "benchmarks/layer_bench.hpp"
+#include "commands.hpp"
+#include "files/json_object.hpp"
+#include "files/output.hpp"
+#include "options.hpp"
+#include "report/progress.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+struct BenchOptions {
+  std::string target = "auto";
+  Workload workload;
+  std::vector<int> tokens;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  Protocol protocol = Protocol::kAutomatic;
+  int n_sms = 0;
+  int num_matmul_blocks = 0;
+  int num_replays = 0;
+  std::string json;
+};
+
+struct BenchReport {
+  Target target = Target::kHost;
+  std::string device;
+  std::vector<LayerBenchResult> results;
+
+  bool verified() const {
+    return std::all_of(results.begin(), results.end(),
+                       [](const LayerBenchResult& result) { return result.verified; });
+  }
+};
+
+Status finish_options(BenchOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
+  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
+  const bool is_host = options.target == "host";
+  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
+    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
+  };
+  Workload& workload = options.workload;
+  choose(workload.n_ranks, 2, 8);
+  choose(workload.hidden, 256, 7168);
+  choose(workload.expert_width, 128, 2048);
+  choose(workload.n_experts, 8, 256);
+  choose(workload.top_k, 2, 8);
+  choose(options.tokens, std::vector<int>{16}, std::vector<int>{16, 128, 1024});
+  choose(options.num_replays, 2, 20);
+  if (options.format != TokenFormatKind::kBF16 && options.format != TokenFormatKind::kFP8)
+    return invalid_argument("--format: %s; a layer's matmuls read bf16 or fp8", to_string(options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
+  const int multiple = options.format == TokenFormatKind::kFP8 ? 64 : 8;
+  if (workload.expert_width % multiple != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
+  if (workload.n_experts % workload.n_ranks != 0)
+    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts,
+                            workload.n_ranks);
+  if (workload.top_k > workload.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  return check_output_names({{"--json", options.json}});
+}
+
+Status measure(const BenchOptions& options, BenchReport& report) {
+  Progress progress(1 + static_cast<int>(options.tokens.size()));
+  progress.begin("preparing " + std::to_string(options.workload.n_experts) + " experts");
+  Result<std::unique_ptr<World>> world =
+      World::create({.target = target_choice(options.target), .n_ranks = options.workload.n_ranks});
+  if (!world.ok()) return world.status();
+  report.target = world.value()->target();
+  report.device = world.value()->rank(0).device().name();
+  MoeLayerConfig config{.expert_width = options.workload.expert_width,
+                        .num_matmul_blocks = options.num_matmul_blocks};
+  config.ep.n_experts = options.workload.n_experts;
+  config.ep.top_k = options.workload.top_k;
+  config.ep.hidden = options.workload.hidden;
+  config.ep.n_sms = options.n_sms;
+  config.ep.timeout_ns = default_timeout_ns(report.target);
+  config.ep.protocol = options.protocol;
+  config.ep.dispatch_format = options.format;
+  if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
+  Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
+  if (!bench.ok()) return bench.status();
+  for (const int num_tokens : options.tokens) {
+    progress.begin(std::to_string(num_tokens) + " tokens per rank");
+    Result<LayerBenchResult> result = bench.value()->time(num_tokens, options.num_replays);
+    if (!result.ok()) return result.status();
+    report.results.push_back(std::move(result).value());
+  }
+  return Status();
+}
+
+void print_table(const BenchOptions& options, const BenchReport& report) {
+  const Workload& workload = options.workload;
+  std::printf(
+      "layer on %s: %s, %s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d replays\n\n",
+      to_string(report.target), report.device.c_str(), to_string(options.format), workload.n_ranks,
+      workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
+      workload.expert_width, workload.top_k, options.num_replays);
+  std::printf(
+      "tokens   step us     route  dispatch   gate_up      down   combine   TFLOP/s   weights TB/s  error\n");
+  for (const LayerBenchResult& result : report.results) {
+    std::printf("%6d %9.1f", result.num_tokens, result.step.median_us);
+    for (const MoePart part : kMoeParts) std::printf(" %9.1f", result.part_us(to_string(part)));
+    std::printf(" %9.1f %14.2f %6.4f%s\n", result.tflops(), result.weight_terabytes_per_second(),
+                result.error, result.verified ? "" : "   NOT VERIFIED");
+    std::printf("       %s, gate_up %s, down %s\n", to_string(result.protocol), result.gate_up_tuning.c_str(),
+                result.down_tuning.c_str());
+  }
+}
+
+std::string to_json(const BenchOptions& options, const BenchReport& report) {
+  std::vector<JsonObject> results;
+  for (const LayerBenchResult& result : report.results) {
+    JsonObject parts, json;
+    for (const auto& [name, timing] : result.parts) parts.add(name, timing.median_us);
+    json.add("tokens", result.num_tokens)
+        .add("protocol", to_string(result.protocol))
+        .add("gate_up_tuning", result.gate_up_tuning)
+        .add("down_tuning", result.down_tuning)
+        .add("median_us", result.step.median_us)
+        .add("min_us", result.step.min_us)
+        .add("p95_us", result.step.p95_us)
+        .add("parts", std::move(parts))
+        .add("matmul_us", result.matmul_us())
+        .add("tflops", result.tflops())
+        .add("weight_bytes", result.weight_bytes)
+        .add("weight_terabytes_per_second", result.weight_terabytes_per_second())
+        .add("relative_error", result.error)
+        .add("verified", result.verified);
+    results.push_back(std::move(json));
+  }
+  const Workload& workload = options.workload;
+  JsonObject json;
+  json.add("verified", report.verified())
+      .add("target", to_string(report.target))
+      .add("device", report.device)
+      .add("format", to_string(options.format))
+      .add("ranks", workload.n_ranks)
+      .add("hidden", workload.hidden)
+      .add("experts", workload.n_experts)
+      .add("expert_width", workload.expert_width)
+      .add("top_k", workload.top_k)
+      .add("replays", options.num_replays)
+      .add("results", std::move(results));
+  return json.to_text();
+}
+
+Result<ExitCode> bench_and_report(BenchOptions& options) {
+  BenchReport report;
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
+  if (options.json != "-") print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
+  return report.verified() ? kVerified : kNotVerified;
+}
+
+}  // namespace
+
+void add_bench_layer_command(Command& bench) {
+  Command command = bench.add_command(
+      "layer",
+      "Whole layers, from router to output, and their parts, by graph replay, with a token verified");
+  auto options = std::make_shared<BenchOptions>();
+  Workload& workload = options->workload;
+  workload.n_ranks = workload.hidden = workload.top_k = workload.n_experts = workload.expert_width = 0;
+  add_target_option(command, options->target);
+  add_format_option(command, options->format);
+  add_protocol_option(command, options->protocol, "as the library chooses");
+  command.add_number("--ranks", workload.n_ranks, 1, 64, "Ranks [8; host 2]").hide_default();
+  command.add_list("--tokens", options->tokens, 1, 1 << 20,
+                   "Tokens per rank, a sweep [16,128,1024; host 16]");
+  command.add_number("--hidden", workload.hidden, 8, 1 << 20, "Elements of a token [7168; host 256]")
+      .hide_default();
+  command.add_number("--experts", workload.n_experts, 1, 1024, "Experts of all ranks [256; host 8]")
+      .hide_default();
+  command
+      .add_number("--expert-width", workload.expert_width, 8, 1 << 20, "Width of an expert [2048; host 128]")
+      .hide_default();
+  command.add_number("--top-k", workload.top_k, 1, 32, "Experts per token [8; host 2]").hide_default();
+  command.add_flag("--shared-expert", workload.has_shared_expert, "One expert more, for every token");
+  command.add_number("--n-sms", options->n_sms, 1, 65535, "Blocks of dispatch and combine per rank [chosen]")
+      .hide_default();
+  command
+      .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
+                  "Blocks of a matmul per rank [multiprocessors shared by the ranks]")
+      .hide_default();
+  command
+      .add_number("--replays", options->num_replays, 1, 100000,
+                  "Replays of each graph; their median counts [20; host 2]")
+      .hide_default();
+  command.add_seed("--seed", workload.seed, "All numbers follow from it");
+  add_json_option(command, options->json);
+  command.set_work([options] { return bench_and_report(*options); });
+}
+
+}  // namespace switchyard::tools
