@@ -7,8 +7,6 @@
 namespace switchyard::emulator {
 namespace {
 
-constexpr uint64_t kPutAlignment = sizeof(uint32_t);
-
 Thread& self() { return *static_cast<Thread*>(current_thread); }
 WeakMemory* weak_memory() { return self().block->executor.weak_memory; }
 
@@ -32,12 +30,12 @@ uint64_t LocalWire::offset_of(const char* word, const char* argument, int rank, 
       static_cast<int64_t>(reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(arena.base));
   const bool is_inside = offset >= 0 && static_cast<uint64_t>(offset) <= arena.bytes &&
                          bytes <= arena.bytes - static_cast<uint64_t>(offset);
-  if (!is_inside || reinterpret_cast<uintptr_t>(address) % alignment != 0 || bytes % alignment != 0)
+  if (!is_inside || reinterpret_cast<uintptr_t>(address) % alignment != 0)
     self().block->executor.fail_current(
         self(),
         invalid_argument(
             "%s, block %u, thread %u: %s at %s:%u: %s is %lld bytes behind the beginning of rank %d's "
-            "arena, for %llu bytes; it must lie in the arena's %llu bytes and both be multiples of %llu",
+            "arena, for %llu bytes; it must lie in the arena's %llu bytes and be a multiple of %llu",
             self().block->launch.name.c_str(), self().block_idx, self().thread_idx, word, file_of(where),
             where.line(), argument, static_cast<long long>(offset), rank,
             static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(arena.bytes),
@@ -47,8 +45,8 @@ uint64_t LocalWire::offset_of(const char* word, const char* argument, int rank, 
 
 void LocalWire::put(int rank, int peer, void* dst, const void* src, uint64_t bytes, Where where) {
   const WireArena& peer_arena = arena_of("wire_put", "peer", peer, where);
-  offset_of("wire_put", "src", rank, src, bytes, kPutAlignment, where);
-  const uint64_t offset = offset_of("wire_put", "dst", rank, dst, bytes, kPutAlignment, where);
+  offset_of("wire_put", "src", rank, src, bytes, /*alignment=*/1, where);
+  const uint64_t offset = offset_of("wire_put", "dst", rank, dst, bytes, /*alignment=*/1, where);
   if (weak_memory() != nullptr)
     return weak_memory()->wire_put(self(), rank, peer, peer_arena.base + offset, src, bytes, where);
   std::memcpy(peer_arena.base + offset, src, bytes);  // ThreadSanitizer sees it, even from the emulator

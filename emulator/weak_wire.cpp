@@ -114,8 +114,7 @@ void WeakMemory::wire_put(Thread& self, int rank, int peer, void* peer_dst, cons
   const uint64_t num_pieces = 1 + random_() % kMaxPieces;
   for (uint64_t at = 0, i = 1; at < bytes; ++i) {
     const uint64_t left = bytes - at;
-    const uint64_t size =
-        i == num_pieces ? left : sizeof(uint32_t) * (1 + random_() % (left / sizeof(uint32_t)));
+    const uint64_t size = i == num_pieces ? left : 1 + random_() % left;
     wire_->pieces.push_back({static_cast<std::byte*>(peer_dst) + at, static_cast<const std::byte*>(src) + at,
                              size, put.index, put.epoch, before, where});
     at += size;

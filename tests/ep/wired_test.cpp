@@ -53,6 +53,18 @@ TEST_P(WiredSteps, EveryFormat) {
   }
 }
 
+// Rows, and the scales of a row, whose bytes are multiples of nothing in particular.
+TEST_P(WiredSteps, HiddenSizesOfOddNumbersOfBytesInEveryFormat) {
+  for (const TokenFormatKind format : kTokenFormatKinds)
+    for (const int hidden : {96, 160}) {
+      if (!check_hidden(format, hidden).ok()) continue;
+      RunOptions run = in_groups_of(1);
+      run.format = format;
+      if (!HasFatalFailure())
+        check({.n_ranks = 2, .n_experts = 6, .top_k = 3, .hidden = hidden, .tokens_per_rank = {9, 4}}, run);
+    }
+}
+
 TEST_P(WiredSteps, SharedExpertAndCombineInFP8InEveryFormat) {
   for (const TokenFormatKind format : kTokenFormatKinds) {
     RunOptions run = in_groups_of(2);
@@ -106,6 +118,24 @@ TEST(WiredSimulation, RandomInterleavingsGiveTheSameResult) {
     for (int i = 0; i < (testing_support::kFewCases ? 1 : 3); ++i)
       harness.run_and_check(as_run(make_step(shape, seed * 10 + static_cast<uint64_t>(i)), run));
   }
+}
+
+TEST(WiredSimulation, OddNumbersOfBytesInEveryFormat) {
+  for (const TokenFormatKind format : kTokenFormatKinds)
+    for (uint64_t seed = 0; seed < 8 && !testing::Test::HasFatalFailure(); ++seed) {
+      const int hidden = seed % 2 == 0 ? 96 : 160;
+      if (!check_hidden(format, hidden).ok()) continue;
+      const Shape shape{
+          .n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = hidden, .tokens_per_rank = {3, 2}};
+      const RunOptions run{.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused,
+                           .protocol = seed < 4 ? Protocol::kSlotted : Protocol::kDirect,
+                           .n_sms = 2,
+                           .num_threads = 64,
+                           .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
+                           .format = format,
+                           .p2p_world_size = 1};
+      EpHarness(shape, run).run_and_check(as_run(make_step(shape, seed), run));
+    }
 }
 
 // More ranks than a kernel's parameters have addresses for.

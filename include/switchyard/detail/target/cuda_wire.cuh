@@ -14,15 +14,23 @@ SWITCHYARD_DEVICE T* address_at_peer(const Wire& wire, int peer, T* symmetric) {
   std::byte* peer_arena = wire.arena_of_rank[peer];
   return reinterpret_cast<T*>(peer_arena + (reinterpret_cast<std::byte*>(symmetric) - wire.arena));
 }
+template <typename Unit>
+SWITCHYARD_DEVICE void copy_units(void* dst, const void* src, uint64_t bytes, int lane_idx, int num_lanes) {
+  const uint32_t num_units = static_cast<uint32_t>(bytes / sizeof(Unit));
+  SWITCHYARD_ROLLED
+  for (uint32_t i = static_cast<uint32_t>(lane_idx); i < num_units; i += static_cast<uint32_t>(num_lanes))
+    static_cast<Unit*>(dst)[i] = static_cast<const Unit*>(src)[i];
+}
 SWITCHYARD_DEVICE void put_part(const Wire& wire, int peer, void* dst, const void* src, uint64_t bytes,
                                 int lane_idx, int num_lanes) {
-  auto* peer_dst = static_cast<uint32_t*>(address_at_peer(wire, peer, dst));
+  void* peer_dst = address_at_peer(wire, peer, dst);
   const uint64_t alignment = reinterpret_cast<uint64_t>(peer_dst) | reinterpret_cast<uint64_t>(src) | bytes;
-  if (alignment % sizeof(uint4) == 0) return copy_row(peer_dst, src, bytes, lane_idx, num_lanes);
-  const uint32_t num_words = static_cast<uint32_t>(bytes / sizeof(uint32_t));
-  SWITCHYARD_ROLLED
-  for (uint32_t i = static_cast<uint32_t>(lane_idx); i < num_words; i += static_cast<uint32_t>(num_lanes))
-    peer_dst[i] = static_cast<const uint32_t*>(src)[i];
+  if (alignment % sizeof(uint4) == 0)
+    copy_row(peer_dst, src, bytes, lane_idx, num_lanes);
+  else if (alignment % sizeof(uint32_t) == 0)
+    copy_units<uint32_t>(peer_dst, src, bytes, lane_idx, num_lanes);
+  else
+    copy_units<uint8_t>(peer_dst, src, bytes, lane_idx, num_lanes);
 }
 }  // namespace detail
 

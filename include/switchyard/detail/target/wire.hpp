@@ -1,15 +1,13 @@
 // The words of the wire: puts and signals to ranks that loads and stores do not reach. A symmetric address is
 // the address, in the caller's own arena, of what is meant in the peer's.
 //
-//   wire_put(wire, peer, dst, src, bytes)   Copies from the own arena to the peer's. It returns at once and
-//   the
-//       bytes arrive at any later time, in any order. `dst` is a symmetric address; addresses and size are
-//       multiples of 4, and multiples of 16 are fast. The source must stay as it is until the peer has
-//       answered. One thread calls it.
+//   wire_put(wire, peer, dst, src, bytes)   Copies from the own arena to the peer's. It returns at once, and
+//       the bytes arrive at any later time, in any order. `dst` is a symmetric address. Addresses and size
+//       may be any; multiples of 16 are fast. The source must stay as it is until the peer has answered. One
+//       thread calls it.
 //   wire_put_warp(..)   The same, called by all lanes of a warp with equal arguments. A put is that of the
-//   whole
-//       warp: what lanes have written to the source needs a sync_warp before it, and a settle by one lane
-//       needs a sync_warp behind it.
+//       whole warp: what lanes have written to the source needs a sync_warp before it, and a settle by one
+//       lane needs a sync_warp behind it.
 //   wire_settle(wire)   Every put of this rank that happened before this call, in this thread or in one that
 //       this thread has synchronised with, arrives before any signal that is sent to the same peer after this
 //       call, by whatever thread of this rank.
