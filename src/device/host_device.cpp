@@ -128,6 +128,7 @@ class HostDevice : public Device {
   std::string recent_events(StreamHandle stream) const override {
     return machine_.recent_events(static_cast<emulator::Stream*>(stream));
   }
+  void complete_wire() override { machine_.complete_wire(); }
   int num_multiprocessors() const override { return static_cast<int>(std::thread::hardware_concurrency()); }
 
   // Memory is mapped, not malloc'ed: receive buffers are large and mostly never touched.

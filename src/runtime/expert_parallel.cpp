@@ -243,8 +243,11 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
       device.name().c_str());
 }
 
-// Every buffer of every rank is ready before any rank may send: nothing can arrive in between.
+// Every buffer of every rank is ready before any rank may send: nothing can arrive in between, and what a
+// broken step has left in flight arrives first.
 Status ExpertParallel::Impl::clear_buffers() {
+  if (has_wire)
+    for (const int rank : local_ranks()) member(rank).device().complete_wire();
   if (has_wire && world.target() == Target::kHost) {
     std::vector<emulator::WireArena> arena_of_rank;
     for (int rank = 0; rank < n_ranks(); ++rank)

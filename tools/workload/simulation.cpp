@@ -80,7 +80,8 @@ Status SimulatedWorld::create() {
                 .dispatch_format = scenario_.format,
                 .input_scale = kInputScale,
                 .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
-                .combine_format = scenario_.combine_format});
+                .combine_format = scenario_.combine_format,
+                .p2p_world_size = scenario_.p2p_world_size});
   if (!ep.ok()) return ep.status();
   ep_ = std::move(ep).value();
   for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
@@ -344,141 +345,6 @@ std::vector<std::string> SimulatedWorld::events() const {
 }
 
 }  // namespace
-
-const char* to_string(SimulatedFault fault) {
-  switch (fault) {
-    case SimulatedFault::kNone:
-      return "none";
-    case SimulatedFault::kShortStall:
-      return "short-stall";
-    case SimulatedFault::kLongStall:
-      return "long-stall";
-    case SimulatedFault::kKill:
-      return "kill";
-    case SimulatedFault::kBadId:
-      return "bad-id";
-    case SimulatedFault::kOverflow:
-      return "overflow";
-  }
-  return "unknown";
-}
-
-std::vector<std::string> Scenario::phases() const {
-  if (mode == StepMode::kFused) return {"dispatch", "combine"};
-  return {"dispatch_async", "dispatch_wait", "combine_async", "combine_wait"};
-}
-
-std::string Scenario::describe() const {
-  std::string text = std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
-                     std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " +
-                     std::to_string(n_sms) + " blocks, " + switchyard::to_string(protocol) + ", " +
-                     switchyard::to_string(format) + ", combine in " + switchyard::to_string(combine_format) +
-                     ", " + (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
-  for (const std::vector<int>& tokens : tokens_of_step) {
-    for (size_t rank = 0; rank < tokens.size(); ++rank) {
-      text += rank > 0 ? "," : " ";
-      text += std::to_string(tokens[rank]);
-    }
-  }
-  if (fault == SimulatedFault::kNone) return text;
-  text += "; ";
-  text += to_string(fault);
-  text += " of rank " + std::to_string(fault_rank) + " in step " + std::to_string(fault_step);
-  return fault == SimulatedFault::kBadId || fault == SimulatedFault::kOverflow
-             ? text
-             : text + " at " + phases()[fault_phase];
-}
-
-namespace {
-
-// Whether the format aligns the rows of each expert. The memory for that is more than so few tokens overflow,
-// and less than fewer ranks need, which have more experts each.
-bool aligns_rows(TokenFormatKind format) { return info_of(format).row_alignment > 1; }
-
-// The first format that encodes, takes rows of this size and aligns none.
-TokenFormatKind unaligned_format(int hidden) {
-  for (const TokenFormatKind kind : kTokenFormatKinds)
-    if (info_of(kind).scale != ScaleType::kNone && !aligns_rows(kind) &&
-        hidden % info_of(kind).hidden_multiple() == 0)
-      return kind;
-  return TokenFormatKind::kBF16;
-}
-
-// The capacity is one row less than the worst case, which occurs in the fault's step and in no other. The
-// slotted protocol has memory for all rows.
-void draw_overflow(const ScenarioSpace& space, Scenario& scenario) {
-  if (space.protocol == Protocol::kSlotted || (space.format && aligns_rows(*space.format))) {
-    scenario.fault = SimulatedFault::kNone;
-    return;
-  }
-  scenario.protocol = Protocol::kDirect;
-  if (aligns_rows(scenario.format)) scenario.format = unaligned_format(scenario.hidden);
-  const double even_share = scenario.max_tokens * scenario.top_k;
-  scenario.capacity_factor = (scenario.n_ranks * even_share - 1.5) / even_share;
-  for (std::vector<int>& tokens : scenario.tokens_of_step)
-    tokens[0] = std::min(tokens[0], scenario.max_tokens - 1);
-  for (int& tokens : scenario.tokens_of_step[scenario.fault_step]) tokens = scenario.max_tokens;
-}
-
-// Formats are drawn from random numbers of their own, so that everything else that a seed draws is the same
-// in every format. Two thirds of the seeds have bf16, which is simulated fastest.
-void draw_formats(const ScenarioSpace& space, Scenario& scenario) {
-  std::mt19937_64 random(scenario.seed ^ 0xf0e4a7ull);
-  const uint64_t encoded = 1 + random() % (std::size(kTokenFormatKinds) - 1);
-  const uint64_t format = random() % 3 == 0 ? encoded : 0, combine_format = random() % 8;
-  scenario.format = space.format.value_or(kTokenFormatKinds[format]);
-  scenario.combine_format =
-      space.combine_format.value_or(combine_format == 0 ? CombineFormat::kFP8 : CombineFormat::kBF16);
-}
-
-}  // namespace
-
-Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
-  std::mt19937_64 random(seed ^ 0x5eedull);
-  const auto below = [&](uint64_t bound) { return static_cast<int>(random() % bound); };
-  Scenario scenario;
-  scenario.seed = seed;
-  draw_formats(space, scenario);
-  scenario.n_ranks = space.rank_counts[below(space.rank_counts.size())];
-  // A multiple of the number of ranks, and of one rank less: a world may continue without a dead rank.
-  scenario.n_experts = scenario.n_ranks * std::max(1, scenario.n_ranks - 1) * (1 + below(2));
-  scenario.top_k = 1 + below(4);
-  const int multiple = std::max(info_of(scenario.format).hidden_multiple(),
-                                info_of(kind_of(scenario.combine_format)).hidden_multiple());
-  const int size = below(3);
-  scenario.hidden = multiple * (1 + (multiple == kHiddenMultiple ? size : size / 2));
-  scenario.n_sms = 1 + below(3);
-  scenario.mode = below(2) == 0 ? StepMode::kSplit : StepMode::kFused;
-  scenario.protocol = space.protocol;
-  if (space.protocol == Protocol::kAutomatic)
-    scenario.protocol = below(2) == 0 ? Protocol::kSlotted : Protocol::kDirect;
-  const int num_steps = 2 + below(2);
-  for (int step = 0; step < num_steps; ++step) {
-    std::vector<int> tokens;
-    for (int rank = 0; rank < scenario.n_ranks; ++rank)
-      tokens.push_back(below(static_cast<uint64_t>(scenario.max_tokens) + 1));
-    scenario.tokens_of_step.push_back(tokens);
-  }
-  scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // at least one step follows
-  scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
-  if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
-  if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
-  if (scenario.fault == SimulatedFault::kNone) return scenario;
-  const int num_phases = static_cast<int>(scenario.phases().size());
-  scenario.fault_phase = below(static_cast<uint64_t>(num_phases));
-  // A rank that is late to its own last wait delays no other rank; nor does one whose stall begins after it
-  // has sent everything.
-  if (scenario.fault != SimulatedFault::kShortStall &&
-      scenario.phases()[scenario.fault_phase] == "combine_wait")
-    scenario.fault_phase -= 1;
-  scenario.go_on_with_fewer = scenario.fault == SimulatedFault::kKill && scenario.n_ranks > 1 &&
-                              below(2) == 0 && !aligns_rows(scenario.format);
-  if (scenario.fault == SimulatedFault::kBadId) {
-    int& tokens = scenario.tokens_of_step[scenario.fault_step][scenario.fault_rank];
-    tokens = std::max(1, tokens);
-  }
-  return scenario;
-}
 
 SimulationResult simulate(const Scenario& scenario) {
   SimulationResult result;

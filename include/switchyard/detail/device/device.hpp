@@ -30,6 +30,9 @@ class Device {
   // threads, a line each. Other devices return nothing.
   virtual uint64_t trace_hash() const { return 0; }
   virtual std::string recent_events(StreamHandle) const { return ""; }
+  // Delivers what kernels that have ended left in flight on a wire (target/wire.hpp), as after a step that
+  // broke. Devices whose wire is done when its words return do nothing.
+  virtual void complete_wire() {}
 
   // Returns zeroed memory, aligned to 256 bytes.
   virtual Result<void*> allocate(uint64_t bytes) = 0;
