@@ -41,7 +41,7 @@ struct DirectCombineAsync {
   SWITCHYARD_DEVICE void run() {
     if (!kHasWire<Fixed> && target::block_idx() != 0) return;
     // All loads are issued before any value is used, so they are in flight together.
-    const bool is_broken = is_poisoned(params.wait_context);
+    const bool is_broken = find_poison();
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     if (is_broken | is_skipped) return;  // a broken step left nothing to publish
@@ -56,6 +56,13 @@ struct DirectCombineAsync {
       publish<Fixed>(
           params, params.recv_counts, rank, [&](uint64_t* cells) { return cells + params.my_rank; },
           StepCell{step, location}.pack());
+  }
+
+  // Poison may come at any time. All threads of a block put rows, or none does; without a wire each thread
+  // has signals of its own.
+  SWITCHYARD_DEVICE bool find_poison() const {
+    if constexpr (kHasWire<Fixed>) return !sync_block_all(is_unpoisoned(params.wait_context));
+    return is_poisoned(params.wait_context);
   }
 };
 
