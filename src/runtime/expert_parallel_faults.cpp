@@ -30,8 +30,10 @@ Status ExpertParallel::Impl::check_fault(int rank) {
   RankState& state = this->state(rank);
   uint64_t poison = 0;
   const Rank& owner = member(rank);
-  SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&poison, state.memory.at<void>(layout.poison), sizeof(poison), owner.stream()));
+  if (const Status status =
+          owner.device().copy(&poison, state.memory.at<void>(layout.poison), sizeof(poison), owner.stream());
+      !status.ok())
+    return name_dead_peer(status);
   if (poison == 0) return take_skipped_step(rank);
   // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
   for (const int reporter : {rank, static_cast<int>(poison) - 1}) {

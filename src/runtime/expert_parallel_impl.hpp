@@ -126,7 +126,8 @@ struct ExpertParallel::Impl {
   // .. and enqueued; `next` is where the rank's step is then.
   template <typename Call>
   Status enqueue(int rank, LaunchFunction<Call> launch, const Call& call, Step next) const {
-    SWITCHYARD_RETURN_IF_ERROR(member(rank).launch(launch, launch_shape(), call));
+    if (const Status status = member(rank).launch(launch, launch_shape(), call); !status.ok())
+      return name_dead_peer(status);
     state(rank).num_tokens = call.step.num_tokens;
     state(rank).step = next;
     return Status();

@@ -30,21 +30,18 @@ std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int3
   return offsets;
 }
 
-// Ranks have told each other their counts: [source rank][cell].
+// Every rank has told this one how many rows it sent to each expert here: [local expert][source rank]. It
+// tells so again only when this rank has begun its next dispatch.
 std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32_t>& counters,
-                                     int first_group, const std::vector<std::vector<uint64_t>>& cells) {
+                                     int first_group, const std::vector<uint64_t>& cells) {
   const DirectCounters view(EPLocalSyncCounters<>(counters.data(), receiver.shape.n_experts));
   std::vector<uint32_t> offsets;
   for (int local = 0; local < receiver.n_local_experts; ++local) {
-    const int expert_idx = receiver.rank * receiver.n_local_experts + local;
     uint32_t row = static_cast<uint32_t>(*view.row_offset(first_group + local));
     for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
       offsets.push_back(row);
       if (!receiver.is_alone())
-        row +=
-            CountCell::unpack(
-                cells[static_cast<size_t>(src_rank)][static_cast<size_t>(expert_idx / CountCell::kExperts)])
-                .counts[expert_idx % CountCell::kExperts];
+        row += StepCell::unpack(cells[static_cast<size_t>(local * receiver.n_ranks + src_rank)]).value;
       else if (src_rank == receiver.rank)
         row = static_cast<uint32_t>(*view.row_offset(first_group + local + 1));
     }
@@ -67,15 +64,8 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   if (!impl_->is_direct()) return slotted_offsets(receiver, counters);
 
   const int first_group = num_groups() - n_local_experts();
-  const CountTableLayout table{receiver.shape.n_ranks, receiver.shape.n_experts + first_group};
-  std::vector<std::vector<uint64_t>> cells;
-  for (int src_rank = 0; !receiver.is_alone() && src_rank < n_ranks(); ++src_rank) {
-    // A rank signals all others, not itself, unless it puts its own row of the table to far ranks.
-    const int told_rank = src_rank != rank || impl_->has_wire ? rank : (rank + 1) % n_ranks();
-    auto* told = reinterpret_cast<uint64_t*>(impl_->arena_of(told_rank) + layout.count_table.offset);
-    cells.emplace_back(static_cast<size_t>(table.cells_per_rank()));
-    SWITCHYARD_RETURN_IF_ERROR(download(cells.back(), table.cell(told, src_rank, 0)));
-  }
+  std::vector<uint64_t> cells(layout.dispatch_counts.bytes / sizeof(uint64_t));
+  SWITCHYARD_RETURN_IF_ERROR(download(cells, impl_->arena_of(rank) + layout.dispatch_counts.offset));
   return direct_offsets(receiver, counters, first_group, cells);
 }
 

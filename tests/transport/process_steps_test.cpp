@@ -217,7 +217,7 @@ TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
     ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
   processes.send_signal(1, SIGSTOP);
   for (const size_t rank : {size_t{0}, size_t{2}})
-    EXPECT_NE(processes.report_of(rank).find("for rank 1"), std::string::npos);
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, "for rank 1", processes.report_of(rank));
   processes.send_signal(1, SIGKILL);
 }
 

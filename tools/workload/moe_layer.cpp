@@ -383,7 +383,8 @@ Status MoeLayer::run(int step_idx, StepMode mode, reference::Step& step) {
   phases_.clear();
   SWITCHYARD_RETURN_IF_ERROR(prepare(step_idx, step));
   Status status = enqueue_step(step, mode);
-  if (status.ok()) status = ep_->synchronize();
+  // Who is to blame for an error of a kernel behind a rank that has ended is known there.
+  if (const Status ended = ep_->synchronize(); !ended.ok()) status = ended;
   const Status timed = take_times();
   return status.ok() ? timed : status;
 }
