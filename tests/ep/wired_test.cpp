@@ -138,6 +138,29 @@ TEST(WiredSimulation, OddNumbersOfBytesInEveryFormat) {
     }
 }
 
+// What a broken step has put arrives before reset() clears the buffers, or the steps behind it show it.
+TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {4, 4}};
+  for (uint64_t seed = 0; seed < 60 && !testing::Test::HasFatalFailure(); ++seed) {
+    const RunOptions run{.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused,
+                         .protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
+                         .n_sms = 2,
+                         .num_threads = 32,
+                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
+                         .p2p_world_size = 1};
+    EpHarness harness(shape, run);
+    reference::Step broken = as_run(make_step(shape, seed), run);
+    broken.topk_ids[1].back() = 99;
+    ASSERT_TRUE(harness.enqueue_steps(broken, 2).ok());
+    ASSERT_EQ(harness.ep().synchronize().code(), StatusCode::kInvalidArgument) << "seed " << seed;
+    ASSERT_TRUE(harness.ep().reset().ok());
+    for (uint64_t step = 0; step < 2; ++step)
+      ASSERT_EQ(harness.run_and_compare(as_run(make_step(shape, seed * 10 + step), run)), "")
+          << "seed " << seed;
+  }
+}
+
 // More ranks than a kernel's parameters have addresses for.
 TEST(WiredWorld, NinetySixRanks) {
   for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
