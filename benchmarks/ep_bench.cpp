@@ -95,7 +95,8 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
        .dispatch_format = launch.format,
        .input_scale = kInputScale,
        .expert_input_scales = scales,
-       .combine_format = launch.combine_format});
+       .combine_format = launch.combine_format,
+       .p2p_world_size = launch.p2p_world_size});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
@@ -118,6 +119,7 @@ Status EpBench::add_set(int set_idx) {
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
   step.combine_format = ep_->config().combine_format;
+  if (set_idx == 0) traffic_ = reference::count_traffic(step, reference::traffic_options(*ep_));
   const SeenTokens seen(step);
   const int n_local = step.n_local_experts();
   std::vector<std::future<std::vector<bf16>>> outputs;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/traffic.hpp"
 #include "replay.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/expert_parallel.hpp"
@@ -45,6 +46,7 @@ struct EpLaunch {
   Protocol protocol = Protocol::kAutomatic;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
+  int p2p_world_size = 0;  // 0: one group
 };
 
 class EpBench {
@@ -63,6 +65,8 @@ class EpBench {
   Result<RepeatCheck> repeat(StepMode mode, int64_t num_replays,
                              const std::function<void(int64_t num_done)>& on_progress);
 
+  // What leaves the ranks in the step of the first set.
+  const reference::StepTraffic& traffic() const { return traffic_; }
   int num_sets() const { return static_cast<int>(sets_.size()); }
   const ExpertParallel& ep() const { return *ep_; }
 
@@ -114,6 +118,7 @@ class EpBench {
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<BufferSet> sets_;
   std::string first_difference_;
+  reference::StepTraffic traffic_;
 };
 
 struct CopyBandwidth {

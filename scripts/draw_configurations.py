@@ -58,6 +58,10 @@ def draw_run(formats, draw, target):
     elif draw.random() < 0.2:
         words += ["--capacity-factor", draw.choice([0.25, 1, 1.5, ranks])]
         allowed.add("over capacity")
+    groups = draw.choice([size for size in range(1, ranks + 1) if ranks % size == 0])
+    has_wire = not skips and draw.random() < 0.4
+    if has_wire:
+        words += ["--p2p-world-size", groups]
     if draw.random() < 0.3:
         words += ["--shared-expert"]
     if draw.random() < 0.3:
@@ -66,10 +70,10 @@ def draw_run(formats, draw, target):
         words += ["--n-sms", draw.choice([1, 2, 3, 7])]
     if draw.random() < 0.1:
         words += ["--trace", "/dev/null"]
-        if target == "cuda" and (token_format, combine_format) != ("bf16", "bf16"):
+        if target == "cuda" and ((token_format, combine_format) != ("bf16", "bf16") or has_wire):
             allowed.add("refused")
     if draw.random() < 0.05:  # one rule broken
-        flag, value = draw.choice([("--hidden", hidden + 4), ("--experts", 1025), ("--top-k", 33), ("--ranks", 65),
+        flag, value = draw.choice([("--hidden", hidden + 4), ("--experts", 1025), ("--top-k", 33), ("--ranks", 513),
                                    ("--expert-width", 12), ("--steps", 0)])
         words[words.index(flag) + 1] = value
         allowed = {"refused"}

@@ -54,6 +54,7 @@ Status finish_options(BenchOptions& options) {
     return invalid_argument("--hidden: %d must be a multiple of %d", options.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
+  SWITCHYARD_RETURN_IF_ERROR(check_groups_option(options.launch.p2p_world_size, options.n_ranks, false));
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
   return check_output_names({{"--json", options.json}, {"--svg", options.svg}});
@@ -83,6 +84,7 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
   EpBench& bench = *created.value();
   size.num_sets = bench.num_sets();
   size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
+  size.traffic.push_back({bench.ep().config().protocol, bench.traffic()});
   for (const StepMode mode : options.modes()) {
     progress.begin(label + to_string(mode));
     if (options.repeat_check > 0) {
@@ -134,6 +136,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
+  report.p2p_world_size = options.launch.p2p_world_size;
   report.format = options.launch.format;
   report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
@@ -192,6 +195,7 @@ void add_ep(Command& bench) {
       .add_number("--experts", options->n_experts, 1, kMaxExperts,
                   "Experts, a multiple of --ranks [256; host 32]")
       .hide_default();
+  add_groups_option(command, options->launch.p2p_world_size);
   add_format_option(command, options->launch.format);
   add_combine_format_option(command, options->launch.combine_format);
   command.add_list("--tokens", options->tokens, 1, kMaxTokensPerRank,

@@ -91,7 +91,7 @@ Status with_flags(const Status& status) {
        {std::pair("n_sms", "--n-sms"), std::pair("max_tokens_per_rank", "--tokens"),
         std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
-        std::pair("enable_trace", "--trace")}) {
+        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
     const auto is_letter = [&](size_t place) {
       return place < message.size() &&
              (std::isalnum(static_cast<unsigned char>(message[place])) != 0 || message[place] == '_');
@@ -105,6 +105,22 @@ Status with_flags(const Status& status) {
     }
   }
   return Status(status.code(), message);
+}
+
+void add_groups_option(Command& command, int& p2p_world_size) {
+  command.add_number("--p2p-world-size", p2p_world_size, 0, kMaxRanks,
+                     "Ranks of a group, which store into each other's memory; rows go over a wire\n"
+                     "between groups. It must divide --ranks; 0: one group");
+}
+
+Status check_groups_option(int p2p_world_size, int n_ranks, bool skips_all_to_all) {
+  if (p2p_world_size == 0) return Status();
+  if (n_ranks % p2p_world_size != 0)
+    return invalid_argument("--p2p-world-size: %d must divide --ranks (%d)", p2p_world_size, n_ranks);
+  if (skips_all_to_all && p2p_world_size != n_ranks)
+    return invalid_argument("--p2p-world-size: %d must be 0 or --ranks (%d) with --skip-a2a", p2p_world_size,
+                            n_ranks);
+  return Status();
 }
 
 Status check_hidden_option(int hidden, TokenFormatKind format) {

@@ -31,6 +31,11 @@ TargetChoice target_choice(const std::string& target);
 // --protocol; `automatic` says what that does here.
 void add_protocol_option(Command& command, Protocol& protocol, const std::string& automatic);
 
+// --p2p-world-size: the ranks of a group.
+void add_groups_option(Command& command, int& p2p_world_size);
+// Whether it suits --ranks and, where the all-to-all is skipped, --skip-a2a.
+Status check_groups_option(int p2p_world_size, int n_ranks, bool skips_all_to_all);
+
 // --format: what tokens are sent as.
 void add_format_option(Command& command, TokenFormatKind& format);
 // The same, or any: nothing.

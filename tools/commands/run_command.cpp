@@ -12,6 +12,7 @@
 #include "rank_processes.hpp"
 #include "report/progress.hpp"
 #include "report/trace_file.hpp"
+#include "report/traffic_report.hpp"
 #include "workload/host_memory.hpp"
 #include "workload/run_check.hpp"
 
@@ -30,6 +31,7 @@ struct RunOptions {
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
+  int p2p_world_size = 0;  // 0: one group
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
@@ -132,6 +134,8 @@ Status finish_options(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
   workload.is_replicated = options.skips_all_to_all;
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_groups_option(options.p2p_world_size, workload.n_ranks, options.skips_all_to_all));
   if (options.skips_all_to_all && workload.routing == RoutingKind::kFile)
     return invalid_argument("--skip-a2a: every rank has the same tokens; a --routing file says otherwise");
   if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
@@ -232,7 +236,8 @@ Status run_steps(const RunOptions& options, RunReport& report) {
        .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
        .combine_format = options.combine_format,
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
-       .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll},
+       .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
+       .p2p_world_size = options.p2p_world_size},
       options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
@@ -264,6 +269,9 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf("  transport process: %s\n", options.rank < 0 ? "a process for every rank, started here"
                                                               : "this is the process of one rank");
   std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
+  if (options.p2p_world_size != 0)
+    std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", options.p2p_world_size,
+                options.p2p_world_size == 1 ? "" : "s");
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
               workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
               workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
@@ -282,6 +290,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
   std::printf("\n  bytes moved      %.2f MB per step (%s)\n", static_cast<double>(report.bytes_moved) * 1e-6,
               options.skips_all_to_all ? "partial sums that ranks read of each other"
                                        : "dispatch messages and combined rows");
+  if (report.traffic) print_traffic(*report.traffic);
   std::printf("  largest error    %.3g over %d step%s\n", report.max_abs_error, options.steps,
               options.steps == 1 ? "" : "s");
   if (options.combine_format != CombineFormat::kBF16)
@@ -308,8 +317,9 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
   json.add("verified", report.verified)
       .add("max_abs_error", report.max_abs_error)
       .add("rows_per_rank", report.rows_per_rank)
-      .add("bytes_moved", report.bytes_moved)
-      .add("phases", std::move(phases))
+      .add("bytes_moved", report.bytes_moved);
+  if (report.traffic) json.add("traffic", traffic_json(*report.traffic));
+  json.add("phases", std::move(phases))
       .add("target", to_string(report.target))
       .add("device", report.device)
       .add("shape", std::move(shape))
@@ -318,6 +328,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("shared_expert", workload.has_shared_expert)
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("skip_a2a", options.skips_all_to_all)
+      .add("p2p_world_size", options.p2p_world_size)
       .add("mode", options.mode)
       .add("routing", options.routing)
       .add("padding", workload.padding)
@@ -418,6 +429,7 @@ void add_run_command(CommandLine& line) {
                      {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
                      "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
                      "reference, fast");
+  add_groups_option(command, options->p2p_world_size);
   command.add_name("--mode", options->mode, {"split", "fused"},
                    "Two kernels for dispatch and two for combine, or one each");
   command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");

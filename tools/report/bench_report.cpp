@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "files/json_object.hpp"
+#include "report/traffic_report.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 
 namespace switchyard::tools {
@@ -59,6 +60,11 @@ void print_times(const BenchReport& report) {
                        begins_mode ? to_string(time.mode) : "", time.phase, time, size.over_limit(time));
     }
   }
+  for (const SizeResult& size : report.sizes)
+    for (const ProtocolTraffic& of_protocol : size.traffic) {
+      std::printf("\n  %d tokens/rank, %s\n", size.tokens_per_rank, to_string(of_protocol.protocol));
+      print_traffic(of_protocol.traffic);
+    }
 }
 
 void print_repeats(const BenchReport& report) {
@@ -111,6 +117,13 @@ JsonObject size_json(const SizeResult& size) {
     json.add("scatter_limit_us", size.limits->scatter.median_us)
         .add("gather_limit_us", size.limits->gather.median_us)
         .add("limit_bytes", size.limits->scatter.bytes);
+  std::vector<JsonObject> traffic;
+  for (const ProtocolTraffic& of_protocol : size.traffic) {
+    JsonObject entry;
+    entry.add("protocol", to_string(of_protocol.protocol)).add("bytes", traffic_json(of_protocol.traffic));
+    traffic.push_back(std::move(entry));
+  }
+  json.add("traffic", std::move(traffic));
   if (!size.first_difference.empty()) json.add("first_difference", size.first_difference);
   return json;
 }
@@ -150,6 +163,9 @@ void print_table(const BenchReport& report) {
   std::printf("  shape     hidden %d, top-%d, %d experts, %s routing, identity experts\n", workload.hidden,
               workload.top_k, workload.n_experts, report.routing.c_str());
   std::printf("  formats   %s there, %s back\n", to_string(report.format), to_string(report.combine_format));
+  if (report.p2p_world_size != 0)
+    std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", report.p2p_world_size,
+                report.p2p_world_size == 1 ? "" : "s");
   if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
@@ -192,6 +208,7 @@ std::string to_json(const BenchReport& report) {
       .add("checked", kChecked)
       .add("ranks", workload.n_ranks)
       .add("n_sms", report.n_sms)
+      .add("p2p_world_size", report.p2p_world_size)
       .add("hidden", workload.hidden)
       .add("top_k", workload.top_k)
       .add("experts", workload.n_experts)

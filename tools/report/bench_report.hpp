@@ -10,12 +10,19 @@
 
 namespace switchyard::tools {
 
+// What leaves the ranks in a step of the protocol.
+struct ProtocolTraffic {
+  Protocol protocol;
+  reference::StepTraffic traffic;
+};
+
 struct SizeResult {
   int tokens_per_rank;
   std::string why_skipped;  // empty: it was measured
   int num_sets = 0;
   uint64_t exchange_bytes_per_rank = 0;
   std::optional<Limits> limits;
+  std::vector<ProtocolTraffic> traffic;
   std::vector<PhaseTime> times;
   std::vector<RepeatCheck> repeats;
   std::string first_difference;  // empty: every output was right
@@ -33,6 +40,7 @@ struct BenchReport {
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   int n_sms = 0;
+  int p2p_world_size = 0;
   int num_replays = 0;
   uint64_t lead_us = 0;
   CopyBandwidth copy{};

@@ -172,6 +172,8 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
     if (!as_bf16.empty()) add_combine_error(output, as_bf16[rank], report);
   }
   report.bytes_moved = bytes_moved(layer.ep(), step);
+  if (!step.skips_all_to_all)
+    report.traffic = reference::count_traffic(step, reference::traffic_options(layer.ep()));
   return Status();
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "moe_layer.hpp"
+#include "reference/traffic.hpp"
 
 namespace switchyard::tools {
 
@@ -21,9 +23,10 @@ struct RunReport {
   double relative_combine_error() const {
     return squared_output == 0 ? 0 : std::sqrt(squared_combine_error / squared_output);
   }
-  std::vector<int> ranks;               // those that were checked: of this process
-  std::vector<uint64_t> rows_per_rank;  // without those that only align a group
-  uint64_t bytes_moved = 0;             // between ranks, in one step
+  std::vector<int> ranks;                         // those that were checked: of this process
+  std::vector<uint64_t> rows_per_rank;            // without those that only align a group
+  uint64_t bytes_moved = 0;                       // between ranks, in one step
+  std::optional<reference::StepTraffic> traffic;  // of one step; nothing if the all-to-all is skipped
   std::vector<TimedPhase> phases;
   std::string device;
   Target target = Target::kHost;

@@ -1,0 +1,62 @@
+// The bytes that leave ranks, against a small step that was counted by hand.
+#include "reference/traffic.hpp"
+
+#include <gtest/gtest.h>
+
+namespace switchyard {
+namespace {
+
+using reference::count_traffic;
+using reference::StepTraffic;
+using Bytes = std::vector<uint64_t>;
+
+// Four ranks with two experts each, top-2.
+reference::Step make_small_step() {
+  reference::Step step{/*n_ranks=*/4, /*n_experts=*/8, /*top_k=*/2, /*hidden=*/16, {}, {}, {}};
+  step.topk_ids = {{0, 2,    // to rank 0, which it is, and to rank 1
+                    7, 7},   // to rank 3, the same expert twice
+                   {-1, 4},  // padding, and to rank 2
+                   {},
+                   {5, 1}};  // to rank 2 and to rank 0
+  return step;
+}
+
+TEST(Traffic, OfASmallStepIsAsCountedByHand) {
+  const StepTraffic slotted = count_traffic(make_small_step(), {.protocol = Protocol::kSlotted,
+                                                                .p2p_world_size = 2,
+                                                                .dispatch_message_bytes = 100,
+                                                                .combine_message_bytes = 10});
+  EXPECT_EQ(slotted.dispatch.to_other_ranks, (Bytes{200, 100, 0, 200}));  // a repeated id is sent once
+  EXPECT_EQ(slotted.dispatch.to_other_groups, (Bytes{100, 100, 0, 100}));
+  EXPECT_EQ(slotted.combine.to_other_ranks, (Bytes{10, 10, 20, 20}));
+  EXPECT_EQ(slotted.combine.to_other_groups, (Bytes{10, 0, 10, 20}));
+  EXPECT_EQ(slotted.dispatch.total_to_other_ranks(), 500u);
+  EXPECT_EQ(slotted.combine.total_to_other_groups(), 40u);
+}
+
+TEST(Traffic, TheDirectProtocolSendsRepeatedIdsEach) {
+  const StepTraffic direct = count_traffic(make_small_step(), {.protocol = Protocol::kDirect,
+                                                               .p2p_world_size = 2,
+                                                               .dispatch_message_bytes = 100,
+                                                               .combine_message_bytes = 10});
+  EXPECT_EQ(direct.dispatch.to_other_ranks, (Bytes{300, 100, 0, 200}));
+  EXPECT_EQ(direct.dispatch.to_other_groups, (Bytes{200, 100, 0, 100}));
+}
+
+TEST(Traffic, NothingLeavesTheOnlyGroupAndEverythingAGroupOfOne) {
+  for (const int group : {0, 4}) {
+    const StepTraffic traffic =
+        count_traffic(make_small_step(),
+                      {.p2p_world_size = group, .dispatch_message_bytes = 100, .combine_message_bytes = 10});
+    EXPECT_EQ(traffic.dispatch.total_to_other_ranks(), 500u);
+    EXPECT_EQ(traffic.dispatch.total_to_other_groups(), 0u);
+    EXPECT_EQ(traffic.combine.total_to_other_groups(), 0u);
+  }
+  const StepTraffic traffic = count_traffic(
+      make_small_step(), {.p2p_world_size = 1, .dispatch_message_bytes = 100, .combine_message_bytes = 10});
+  EXPECT_EQ(traffic.dispatch.to_other_groups, traffic.dispatch.to_other_ranks);
+  EXPECT_EQ(traffic.combine.to_other_groups, traffic.combine.to_other_ranks);
+}
+
+}  // namespace
+}  // namespace switchyard
