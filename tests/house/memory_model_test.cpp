@@ -162,8 +162,9 @@ TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
   const std::string document = text_of(root / "docs/memory-model.md");
   EXPECT_GE(tables_of(document).tags.size(), 25u);
   EXPECT_GE(tables_of(document).between_blocks.size(), 15u);
-  for (const std::string& fault :
-       faults_of(document, code, text_of(root / "tests/emulator/weak_protocol_test.cpp")))
+  for (const std::string& fault : faults_of(document, code,
+                                            text_of(root / "tests/emulator/weak_protocol_test.cpp") +
+                                                text_of(root / "tests/ep/wire_mutant_test.cpp")))
     ADD_FAILURE() << fault;
 }
 

@@ -8,6 +8,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Every process counts the bytes of all ranks from the routing.
+reference::PhaseTraffic phase_of(const Json& json) {
+  return {.to_other_ranks = json.at("bytes_to_other_ranks").get<std::vector<uint64_t>>(),
+          .to_other_groups = json.at("bytes_to_other_groups").get<std::vector<uint64_t>>()};
+}
+
 void merge(int rank, const Json& json, RunReport& report) {
   const auto at = static_cast<size_t>(rank);
   const auto rows = json.at("rows_per_rank").get<std::vector<uint64_t>>();
@@ -16,6 +22,9 @@ void merge(int rank, const Json& json, RunReport& report) {
   report.ranks.push_back(rank);
   report.max_abs_error = std::max(report.max_abs_error, json.at("max_abs_error").get<double>());
   report.bytes_moved = json.at("bytes_moved").get<uint64_t>();
+  if (json.contains("traffic"))
+    report.traffic = {phase_of(json.at("traffic").at("dispatch")),
+                      phase_of(json.at("traffic").at("combine"))};
   if (json.contains("combine_error")) {
     report.combine_error = std::max(report.combine_error, json.at("combine_error").get<double>());
     report.squared_combine_error += json.at("squared_combine_error").get<double>();

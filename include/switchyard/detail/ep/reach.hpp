@@ -38,8 +38,8 @@ SWITCHYARD_DEVICE void publish(const Step& step, const RankPointers<uint64_t>& c
 
 // Settles the puts of all threads of the block; a barrier must have come before. What any thread of the block
 // releases from then on tells others that they are settled.
-SWITCHYARD_DEVICE void settle_block(const Wire& wire) {
-  if (target::thread_idx() == 0) target::wire_settle(wire);
+SWITCHYARD_DEVICE void settle_block(const Wire& wire SWITCHYARD_WHERE) {
+  if (target::thread_idx() == 0) target::wire_settle(wire SWITCHYARD_PASS_WHERE);
   target::sync_block();
 }
 

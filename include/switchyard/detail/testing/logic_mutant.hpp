@@ -53,6 +53,10 @@ enum class LogicMutant {
   kLastScaleBandForgotten,   // dispatch_wait: rows behind the last whole band get no scales
   kStepCountedByFirstBlock,  // dispatch_wait: the first block to be done counts the step, not the last
 
+  // Of the direct protocol over a wire.
+  kFarScalesNotPut,     // dispatch_async: a far row comes without its scales
+  kKeptRowOverwritten,  // dispatch_async: rows are kept in the place of the first, which puts may still read
+
   kOneBuffer,  // all_reduce: every step shows its values where the one before did
 };
 

@@ -82,7 +82,6 @@ struct DirectDispatchAsync {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kFinish);
     const DirectCounters counters{params.ep_counters};
     target::sync_block();
-    if constexpr (kHasWire<Fixed>) settle_block(params.peers.wire);
     if (target::thread_idx() == 0)
       // acq_rel MM-09: collects the copies of all blocks before the last one signals; pairs with itself in
       // the other blocks

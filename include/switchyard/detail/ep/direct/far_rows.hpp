@@ -9,6 +9,7 @@
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/format/group_quantize.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -30,15 +31,15 @@ struct FarRows {
                              [[maybe_unused]] const std::byte* scales, int owner, uint32_t row_idx) const {
     const bool goes_far = owner >= 0 && is_far(owner);
     if (target::ballot(goes_far) == 0) return;
-    const uint64_t kept_idx =
-        static_cast<uint64_t>(token_idx) * (EncodesByExpert<Format> ? shape.top_k() : 1) + k;
+    const uint64_t kept_idx = mutate<Fixed, LogicMutant::kKeptRowOverwritten>(
+        static_cast<uint64_t>(token_idx) * (EncodesByExpert<Format> ? shape.top_k() : 1) + k, uint64_t{0});
     std::byte* kept_row = params.wire.kept_rows + kept_idx * row_bytes;
     target::copy_row(kept_row, row, row_bytes, target::lane_idx(), kWarpSize);
     if constexpr (EncodedRowFormat<Format>) {
       std::byte* kept_scales = params.wire.kept_scales + kept_idx * kept_scales_stride();
       copy_bytes(kept_scales, scales, scale_row_bytes(params.format), target::lane_idx(), kWarpSize);
       target::sync_warp();
-      if (goes_far)
+      if (goes_far && !is_mutant<Fixed>(LogicMutant::kFarScalesNotPut))
         target::wire_put(params.peers.wire, owner, scales_of_row(row_idx), kept_scales,
                          scale_row_bytes(params.format));
     }
@@ -77,8 +78,8 @@ struct FarRows {
     }
   }
 
-  // Puts what was collected, and settles it. Called by all threads of the last block; the other blocks have
-  // settled what they put.
+  // Puts what was collected, and settles it together with the rows that all blocks have put. Called by all
+  // threads of the last block.
   template <typename Counts>
   SWITCHYARD_DEVICE void put_sources(const DirectDispatchShared& shared, const Counts& counts) const {
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
