@@ -78,9 +78,6 @@ class PartList {
 void add_slotted(const ExpertParallelConfig& config, const EpShape& shape, bool has_wire,
                  ExchangeLayout& layout, PartList& parts) {
   const int tokens = config.max_tokens_per_rank;
-  parts.add(layout.dispatch_recv,
-            DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks, tokens, message_bytes(config)}
-                .bytes());
   parts.add(layout.combine_recv, CombineRecvLayout{tokens, config.top_k, combine_bytes(config)}.bytes());
   parts.add(layout.combine_counts, CombineCountLayout{shape.n_experts}.bytes());
   const int messages_per_token = has_wire && format_layout(config).encodes_by_expert ? config.top_k + 1 : 1;
@@ -144,6 +141,11 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
     parts.add(layout.reduce_cells, reduce.cell_bytes());
   }
   parts.add(layout.expert_scales, config.expert_input_scales.size() * sizeof(float));
+  // Last, so that a message behind the last slot lies in no buffer, and the emulator stops whoever writes it.
+  if (config.protocol == Protocol::kSlotted)
+    parts.add(layout.dispatch_recv, DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks,
+                                                       config.max_tokens_per_rank, message_bytes(config)}
+                                        .bytes());
   if (!parts.end().ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
                             config.max_tokens_per_rank, config.n_experts, message_bytes(config));
