@@ -75,9 +75,9 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
 }
 
 // A peer that ends may take this process's context on the GPU with it (under MPS). Its death is then known
-// within milliseconds, too.
+// soon, too.
 Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
-  constexpr int kMostPolls = 50;
+  constexpr int kMostPolls = 500;  // a process that is killed may take seconds to give back its GPU memory
   for (int i = 0; i < kMostPolls && is_one_of_many(); ++i) {
     for (const int dead : world.impl().transport().dead_ranks())
       if (std::find(members.begin(), members.end(), dead) != members.end())

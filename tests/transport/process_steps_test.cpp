@@ -36,9 +36,11 @@ bool is_on_gpu() {
   return target != nullptr && std::string(target) == "cuda";
 }
 
+TargetChoice target() { return is_on_gpu() ? TargetChoice::kCuda : TargetChoice::kHost; }
+
 std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
   JoinOptions options;
-  options.target = is_on_gpu() ? TargetChoice::kCuda : TargetChoice::kHost;
+  options.target = target();
   options.rank = rank;
   options.n_ranks = n_ranks;
   options.host.num_workers = 1;
@@ -68,7 +70,7 @@ class ProcessSteps : public ::testing::TestWithParam<Variant> {
  protected:
   static RunOptions options() {
     const auto [mode, protocol] = GetParam();
-    return {.mode = mode, .protocol = protocol, .timeout_ns = 20'000'000'000};
+    return {.target = target(), .mode = mode, .protocol = protocol, .timeout_ns = 20'000'000'000};
   }
 };
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
@@ -148,7 +150,8 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
   for (int run_idx = 0; run_idx < num_runs && !testing::Test::HasFailure(); ++run_idx) {
     std::mt19937 random(static_cast<unsigned>(run_idx));
     const Shape shape{.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 3, 12, 5}};
-    const RunOptions run{.mode = run_idx % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+    const RunOptions run{.target = target(),
+                         .mode = run_idx % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
                          .protocol = run_idx % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
                          .p2p_world_size = run_idx % 8 < 4 ? 0 : 1,
                          .timeout_ns = 30'000'000'000};
@@ -205,7 +208,8 @@ TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
   Processes processes;
   for (int rank = 0; rank < shape.n_ranks; ++rank)
     processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape, {.timeout_ns = 500'000'000});
+      EpHarness harness(join(rank, shape.n_ranks, address), shape,
+                        {.target = target(), .timeout_ns = 500'000'000});
       processes.shared().stage[rank] = 1;
       for (;;) {
         Status status = harness.enqueue_steps(make_step(shape, 1), 1);

@@ -36,6 +36,13 @@ SWITCHYARD_DEVICE void publish(const Step& step, const RankPointers<uint64_t>& c
   PeerSignal{step.signal_scope, cell_in(of_peer)}.publish(value SWITCHYARD_PASS_WHERE);
 }
 
+// Called by a whole warp: calls put(lane) with the whole warp for each lane that has something to put.
+template <typename Put>
+SWITCHYARD_DEVICE void for_each_far_lane(bool goes_far, Put put) {
+  for (uint32_t lanes = target::ballot(goes_far); lanes != 0; lanes &= lanes - 1)
+    put(target::lowest_set_bit(lanes));
+}
+
 // Settles the puts of all threads of the block; a barrier must have come before. What any thread of the block
 // releases from then on tells others that they are settled.
 SWITCHYARD_DEVICE void settle_block(const Wire& wire SWITCHYARD_WHERE) {

@@ -26,7 +26,7 @@ struct FarRows {
   }
 
   // Called by a whole warp with the row, and the scales, of a token for its choice k, or for all choices (k
-  // is 0 then). Each lane that has a far owner puts them to its row there; others have owner -1.
+  // is 0 then). They are put to the row of each lane that has a far owner; others have owner -1.
   SWITCHYARD_DEVICE void put(int token_idx, int k, const std::byte* row,
                              [[maybe_unused]] const std::byte* scales, int owner, uint32_t row_idx) const {
     const bool goes_far = owner >= 0 && is_far(owner);
@@ -39,15 +39,19 @@ struct FarRows {
       std::byte* kept_scales = params.wire.kept_scales + kept_idx * kept_scales_stride();
       copy_bytes(kept_scales, scales, scale_row_bytes(params.format), target::lane_idx(), kWarpSize);
       target::sync_warp();
-      if (goes_far && !is_mutant<Fixed>(LogicMutant::kFarScalesNotPut))
-        target::wire_put(params.peers.wire, owner, scales_of_row(row_idx), kept_scales,
-                         scale_row_bytes(params.format));
+      for_each_far_lane(goes_far && !is_mutant<Fixed>(LogicMutant::kFarScalesNotPut), [&](int lane) {
+        target::wire_put_warp(params.peers.wire, target::shuffle(owner, lane),
+                              scales_of_row(target::shuffle(row_idx, lane)), kept_scales,
+                              scale_row_bytes(params.format));
+      });
     }
     target::fence_proxy_async_shared();  // the stage was read by ordinary loads, and bulk copies overwrite it
     target::sync_warp();
-    if (goes_far)
-      target::wire_put(params.peers.wire, owner, params.recv_bufs.mine + uint64_t{row_idx} * row_bytes,
-                       kept_row, row_bytes);
+    for_each_far_lane(goes_far, [&](int lane) {
+      target::wire_put_warp(params.peers.wire, target::shuffle(owner, lane),
+                            params.recv_bufs.mine + uint64_t{target::shuffle(row_idx, lane)} * row_bytes,
+                            kept_row, row_bytes);
+    });
   }
 
   // Collects what store_source() stores for a near row.

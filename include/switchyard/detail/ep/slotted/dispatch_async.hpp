@@ -186,20 +186,25 @@ struct SlottedDispatchAsync {
   SWITCHYARD_DEVICE void copy_to_experts(int token_idx, int part, const std::byte* message) {
     const int k = target::lane_idx();
     const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
+    const auto slot_in = [&](std::byte* recv_buf, int expert, uint32_t slot) {
+      return recv_layout().message(recv_buf, shape.local_expert(expert), params.my_rank,
+                                   mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1));
+    };
+    uint32_t slot = 0;
+    bool goes_far = false;
     if (expert_idx >= 0 && is_first_mention(token_idx, k, expert_idx)) {
-      const uint32_t slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
-      const auto slot_in = [&](std::byte* recv_buf) {
-        return recv_layout().message(recv_buf, shape.local_expert(expert_idx), params.my_rank,
-                                     mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1));
-      };
-      const int owner = shape.owner_rank(expert_idx);
-      std::byte* recv_buf = peer_pointer<Fixed>(params, params.recv_bufs, owner);
-      if (!kHasWire<Fixed> || recv_buf != nullptr)
-        target::bulk_store(slot_in(recv_buf), message, message_layout.bytes());
-      else
-        target::wire_put(params.peers.wire, owner, slot_in(params.recv_bufs.mine), kept(token_idx, part),
-                         message_layout.bytes());
+      slot = target::atomic_add_relaxed_block(&shared.next_slot[expert_idx], 1u);
+      std::byte* recv_buf = peer_pointer<Fixed>(params, params.recv_bufs, shape.owner_rank(expert_idx));
+      goes_far = kHasWire<Fixed> && recv_buf == nullptr;
+      if (!goes_far) target::bulk_store(slot_in(recv_buf, expert_idx, slot), message, message_layout.bytes());
     }
+    if constexpr (kHasWire<Fixed>)
+      for_each_far_lane(goes_far, [&](int lane) {
+        const int expert = target::shuffle(expert_idx, lane);
+        target::wire_put_warp(params.peers.wire, shape.owner_rank(expert),
+                              slot_in(params.recv_bufs.mine, expert, target::shuffle(slot, lane)),
+                              kept(token_idx, part), message_layout.bytes());
+      });
     // The shared expert reads the message from here.
     if (!kHasWire<Fixed> && k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
       target::bulk_store(kept(token_idx, part), message, message_layout.bytes());
