@@ -138,6 +138,7 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
         static_cast<unsigned long long>(layout.row_capacity));
   if (std::none_of(next_members.begin(), next_members.end(), [&](int rank) { return world.is_local(rank); }))
     return invalid_argument("survivors has no rank of this process");
+  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());  // before the memory of ranks that leave is freed
   deaths.reset();
   // Other buffers have an entry for every expert of the model, whichever rank owns it.
   std::vector<std::unique_ptr<RankState>> states;

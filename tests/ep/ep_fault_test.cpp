@@ -393,7 +393,7 @@ TEST_P(EpFault, ResetRefusesSurvivorsThatMakeNoWorld) {
 TEST(WorldOptionsTest, RankLimitsAreChecked) {
   EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 0}).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 65}).status().code(),
+  EXPECT_EQ(World::create({.target = TargetChoice::kHost, .n_ranks = 513}).status().code(),
             StatusCode::kInvalidArgument);
 }
 

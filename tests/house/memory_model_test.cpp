@@ -110,6 +110,8 @@ const std::vector<UntaggedRelease> kReleasesOfSignals = {
     // The bodies of PeerSignal::publish() and DeviceSignal::add(): who calls them has the tag.
     {"include/switchyard/detail/sync/signal.hpp", "target::st_release(scope, cell, value"},
     {"include/switchyard/detail/sync/signal.hpp", "target::atomic_add_release_device(counter, value"},
+    // The body of publish(), by which kernels that may have a wire signal a peer.
+    {"include/switchyard/detail/ep/reach.hpp", "PeerSignal{step.signal_scope, cell_in(of_peer)}.publish("},
 };
 
 // The releases of a file that have no tag; those that may do without are taken out of `allowed`.

@@ -111,6 +111,23 @@ TEST_P(ProcessSteps, WithoutAllToAll) {
   check_in_processes({.n_ranks = 3, .n_experts = 9, .top_k = 4, .tokens_per_rank = {11, 11, 11}}, run, 3);
 }
 
+// Nothing keeps these ranks together but the all-reduce: one may be a step ahead of another.
+TEST_P(ProcessSteps, StepsWithoutAllToAllAtEachRanksOwnPace) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {2, 2, 2}};
+  RunOptions run = options();
+  run.routing = Routing::kSkipAllToAll;
+  const std::string address = unique_address();
+  Processes processes;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
+      std::vector<reference::Step> steps;
+      for (uint64_t i = 0; i < 40; ++i) steps.push_back(as_run(make_step(shape, i), run));
+      return harness.run_back_to_back(steps);
+    });
+  for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
+}
+
 TEST(ProcessWorlds, RanksThatDifferAreRefusedOnAllSidesWithTheFieldAndBothValues) {
   const std::string address = unique_address();
   Processes processes;

@@ -69,8 +69,8 @@ struct AllReduce {
     if (!shared.is_last_block) return;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads())
       // release MM-14: lets the rank read this rank's values; pairs with the acquire in its collect()
-      PeerSignal{params.signal_scope, params.cells.of_rank[rank] + params.my_rank}.publish(
-          StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
+      PeerSignal{params.signal_scope, params.layout.cell(params.cells.of_rank[rank], step, params.my_rank)}
+          .publish(StepCell{step, static_cast<uint32_t>(params.num_tokens)}.pack());
     if (target::thread_idx() == 0) target::st_relaxed_device(blocks_done, 0);
   }
 
@@ -78,7 +78,7 @@ struct AllReduce {
     const TraceSlice slice(params.wait_context.trace, Phase::kAllReduce, TraceName::kCollectRows);
     bool arrived = true;
     for (int rank = target::thread_idx(); rank < params.layout.n_ranks; rank += target::num_threads()) {
-      const AwaitedStep<StepCell> signal{params.wait_context, my_cells + rank};
+      const AwaitedStep<StepCell> signal{params.wait_context, params.layout.cell(my_cells, step, rank)};
       StepCell cell{};
       // acquire MM-14: the rank's values; pairs with the release in its publish_values()
       arrived &=

@@ -5,8 +5,9 @@
 
 namespace switchyard {
 
-// Values: bf16 [2][max_tokens][hidden]; steps alternate between the two. Cells: uint64 [n_ranks], a StepCell
-// each with the number of the rank's tokens, and behind them what a rank keeps for itself.
+// Values: bf16 [2][max_tokens][hidden]. Cells: uint64 [2][n_ranks], a StepCell each with the number of the
+// rank's tokens, and behind them what a rank keeps for itself. Steps alternate between the two of each: a
+// rank may have begun its next step before this one has looked at its cell, but not the step after that.
 struct AllReduceLayout {
   int n_ranks;
   int max_tokens;
@@ -19,11 +20,14 @@ struct AllReduceLayout {
     return base + static_cast<uint64_t>(step % 2) * max_tokens * hidden;
   }
   SWITCHYARD_HD constexpr uint64_t cell_bytes() const {
-    return static_cast<uint64_t>(n_ranks) * sizeof(uint64_t) + 2 * sizeof(int32_t);
+    return 2 * static_cast<uint64_t>(n_ranks) * sizeof(uint64_t) + 2 * sizeof(int32_t);
+  }
+  SWITCHYARD_HD uint64_t* cell(uint64_t* cells, uint32_t step, int rank) const {
+    return cells + step % 2 * static_cast<uint32_t>(n_ranks) + rank;
   }
   // The number of steps that have ended.
   SWITCHYARD_HD int32_t* num_steps(uint64_t* cells) const {
-    return reinterpret_cast<int32_t*>(cells + n_ranks);
+    return reinterpret_cast<int32_t*>(cells + 2 * n_ranks);
   }
   SWITCHYARD_HD int32_t* blocks_done(uint64_t* cells) const { return num_steps(cells) + 1; }
 };

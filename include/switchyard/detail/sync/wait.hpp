@@ -50,6 +50,7 @@ SWITCHYARD_DEVICE void poison(const WaitContext& context, int rank) {
   const uint64_t poisoner = 1 + static_cast<uint64_t>(context.my_rank);
   uint64_t* cell = target::ld(context.poison_of_rank + rank);
   if (cell != nullptr)
+    // acq_rel MM-27: the first rank to poison another stays its reason; pairs with itself
     target::atomic_cas_acq_rel_system(cell, uint64_t{0}, poisoner);
   else
     target::wire_signal(context.wire, rank, context.my_poison, poisoner);
@@ -60,7 +61,6 @@ SWITCHYARD_DEVICE void raise_fault(const WaitContext& context, FaultKind kind, c
                                    uint64_t seen, uint64_t elapsed_ns) {
   if constexpr (!kChecked) return;
   record_fault(*context.record, context.my_rank, kind, in_world(context, site), seen, elapsed_ns);
-  // acq_rel MM-27: the first rank to poison another stays its reason; pairs with itself
   SWITCHYARD_ROLLED  // unrolled, this rarely executed code would fill the instruction cache
       for (int rank = 0; rank < context.n_ranks; ++rank) poison(context, rank);
 }
