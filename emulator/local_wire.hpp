@@ -17,6 +17,7 @@ class LocalWire : public WireEngine {
  public:
   explicit LocalWire(std::vector<WireArena> arena_of_rank) : arena_of_rank_(std::move(arena_of_rank)) {}
 
+  int n_ranks() const { return static_cast<int>(arena_of_rank_.size()); }
   // What the kernels of this rank get; valid as long as this object.
   Wire of_rank(int rank) {
     return {.rank = rank, .engine = this, .arena = arena_of_rank_[static_cast<size_t>(rank)].base};

@@ -45,8 +45,9 @@ int main(int argc, char** argv) {
   keep_standard_streams();
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default. A process of one rank needs few: processes that share a GPU (under MPS) share its queues, too.
-  const bool has_one_rank = std::any_of(
-      argv, argv + argc, [](const char* argument) { return std::strcmp(argument, "--rank") == 0; });
+  const bool has_one_rank = std::any_of(argv, argv + argc, [](const char* argument) {
+    return std::strcmp(argument, "--rank") == 0 || std::strncmp(argument, "--rank=", 7) == 0;
+  });
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", has_one_rank ? "2" : "32", /*overwrite=*/0);
   CommandLine line("switchyard",
                    "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"

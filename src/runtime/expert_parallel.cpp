@@ -193,10 +193,6 @@ Status ExpertParallel::Impl::allocate() {
                             .protocol = config.protocol,
                             .arena = arenas->of_rank(rank),
                             .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(rank))};
-    if (layout.expert_scales.bytes == 0) continue;
-    SWITCHYARD_RETURN_IF_ERROR(world.rank(rank).device().copy(
-        ranks.back()->memory.at<void>(layout.expert_scales), config.expert_input_scales.data(),
-        layout.expert_scales.bytes, world.rank(rank).stream()));
   }
   return Status();
 }
@@ -248,22 +244,29 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
 Status ExpertParallel::Impl::clear_buffers() {
   if (has_wire)
     for (const int rank : local_ranks()) member(rank).device().complete_wire();
-  if (has_wire && world.target() == Target::kHost) {
+  if (has_wire && world.target() == Target::kHost && (wire == nullptr || wire->n_ranks() != n_ranks())) {
     std::vector<emulator::WireArena> arena_of_rank;
     for (int rank = 0; rank < n_ranks(); ++rank)
       arena_of_rank.push_back({arena_of(rank), layout.arena_bytes});
     wire = std::make_unique<emulator::LocalWire>(std::move(arena_of_rank));
   }
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), members, clear_local_buffers()));
+  watch_peers();
+  return Status();
+}
+
+Status ExpertParallel::Impl::clear_local_buffers() {
   for (const int rank : local_ranks()) {
     SWITCHYARD_RETURN_IF_ERROR(state(rank).memory.clear(member(rank)));
     SWITCHYARD_RETURN_IF_ERROR(prepare_calls(rank));
+    if (layout.expert_scales.bytes > 0)
+      SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(
+          state(rank).memory.at<void>(layout.expert_scales), config.expert_input_scales.data(),
+          layout.expert_scales.bytes, member(rank).stream()));
     state(rank).step = Step::kIdle;
     state(rank).failure = Status();
   }
-  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
-  SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(members));
-  watch_peers();
-  return Status();
+  return world.synchronize();
 }
 
 void ExpertParallel::Impl::watch_peers() {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/target/target.hpp"
@@ -75,16 +76,16 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
 }
 
 // A peer that ends may take this process's context on the GPU with it (under MPS). Its death is then known
-// soon, too.
+// soon, too: a process that is killed may take seconds to give back its GPU memory.
 Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
-  constexpr int kMostPolls = 500;  // a process that is killed may take seconds to give back its GPU memory
-  for (int i = 0; i < kMostPolls && is_one_of_many(); ++i) {
+  if (world.target() != Target::kCuda || !is_one_of_many()) return device_error;
+  constexpr int kMostPolls = 500;
+  for (int i = 0; i < kMostPolls; ++i) {
     for (const int dead : world.impl().transport().dead_ranks())
-      if (std::find(members.begin(), members.end(), dead) != members.end())
+      if (const auto member = std::find(members.begin(), members.end(), dead); member != members.end())
         return Status(StatusCode::kUnavailable,
-                      "rank " + std::to_string(dead) +
-                          " has ended, and the context of this process on its device "
-                          "is lost: " +
+                      "rank " + std::to_string(member - members.begin()) +
+                          " has ended; what this process has on its GPU may be lost with it: " +
                           device_error.message());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -111,9 +112,22 @@ Status ExpertParallel::reset() { return impl_->restart(impl_->members); }
 
 // Nobody clears a buffer while kernels of another rank may still write to it.
 Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
-  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
-  SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
+  deaths.reset();  // nobody writes to the records while they are cleared
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, world.synchronize()));
   return clear_buffers();
+}
+
+// A rank of another process that is left out must have ended: its kernels could still write to these buffers.
+Status ExpertParallel::Impl::check_have_ended(const std::vector<int>& next_members) const {
+  const std::vector<int> dead = world.impl().transport().dead_ranks();
+  const auto is_in = [](const std::vector<int>& list, int rank) {
+    return std::find(list.begin(), list.end(), rank) != list.end();
+  };
+  for (size_t rank = 0; rank < members.size(); ++rank)
+    if (!is_in(next_members, members[rank]) && !world.is_local(members[rank]) && !is_in(dead, members[rank]))
+      return failed_precondition(
+          "reset: rank %zu is not among the survivors, but its process has not ended; end it first", rank);
+  return Status();
 }
 
 Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
@@ -138,8 +152,8 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
         static_cast<unsigned long long>(layout.row_capacity));
   if (std::none_of(next_members.begin(), next_members.end(), [&](int rank) { return world.is_local(rank); }))
     return invalid_argument("survivors has no rank of this process");
+  SWITCHYARD_RETURN_IF_ERROR(check_have_ended(next_members));
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());  // before the memory of ranks that leave is freed
-  deaths.reset();
   // Other buffers have an entry for every expert of the model, whichever rank owns it.
   std::vector<std::unique_ptr<RankState>> states;
   for (const int survivor : survivors) states.push_back(std::move(ranks[static_cast<size_t>(survivor)]));

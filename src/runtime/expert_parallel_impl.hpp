@@ -70,6 +70,7 @@ struct ExpertParallel::Impl {
   Result<int> max_resident_blocks() const;
   Status allocate();
   Status clear_buffers();
+  Status clear_local_buffers();
   Status prepare_calls(int rank);
   struct PreparedStep;
   void prepare_dispatch(int rank, const PreparedStep& prepared);
@@ -140,6 +141,7 @@ struct ExpertParallel::Impl {
   Status name_dead_peer(const Status& device_error) const;
   Status reset(const std::vector<int>& survivors);
   Status restart(const std::vector<int>& next_members);
+  Status check_have_ended(const std::vector<int>& next_members) const;
 };
 
 }  // namespace switchyard

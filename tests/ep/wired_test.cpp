@@ -101,6 +101,23 @@ TEST_P(WiredSteps, StepsBackToBack) {
   EXPECT_EQ(EpHarness(shape, run).run_back_to_back(steps), "");
 }
 
+// A reset without loss of ranks leaves graphs as they are.
+TEST_P(WiredSteps, AGraphRunsAfterAReset) {
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {3, 5}};
+  for (const int group : {1, 2}) {
+    const RunOptions run = in_groups_of(group);
+    EpHarness harness(shape, run);
+    const reference::Step step = as_run(make_step(shape, 5), run);
+    const auto graph = must(harness.world().capture([&] { return harness.enqueue_steps(step, 1); }));
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(graph->launch().ok());
+      const Status ended = harness.ep().synchronize();
+      ASSERT_TRUE(ended.ok()) << ended.to_string();
+      ASSERT_TRUE(harness.ep().reset().ok());
+    }
+  }
+}
+
 // In the emulator's simulated mode, in weak memory: puts arrive late, in pieces and in any order.
 TEST(WiredSimulation, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 128, .tokens_per_rank = {4, 3, 0, 2}};

@@ -160,6 +160,18 @@ TEST(ProcessWorlds, ARankOfAnotherProcessIsRefusedByName) {
   EXPECT_EQ(processes.report_of(1), "dispatch_async: rank is 0; it lives in another process");
 }
 
+// A step without tokens: the ranks still wait for each other. `my_rank` is the rank's number after a reset.
+Status run_empty_step(EpHarness& harness, int rank, int my_rank) {
+  Rank& owner = harness.world().rank(rank);
+  const size_t num_groups = static_cast<size_t>(harness.ep().num_groups());
+  const Buffer<uint32_t> row_offsets = must(owner.allocate<uint32_t>(num_groups + 1));
+  const Buffer<int32_t> expert_ids = must(owner.allocate<int32_t>(num_groups));
+  SWITCHYARD_RETURN_IF_ERROR(harness.ep().dispatch(
+      my_rank, {}, {.row_offsets = row_offsets.data(), .expert_ids = expert_ids.data()}));
+  SWITCHYARD_RETURN_IF_ERROR(harness.ep().combine(my_rank, {}, {}));
+  return harness.ep().synchronize(my_rank);
+}
+
 // A rank is killed at a random moment of a random run: every survivor names it at once, and all survivors go
 // on together.
 TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
@@ -200,6 +212,8 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
         for (int other = 0; other < shape.n_ranks; ++other)
           if (other != victim) survivors.push_back(other);
         if (const Status reset = harness.ep().reset(survivors); !reset.ok()) return reset.to_string();
+        const int my_rank = rank - (rank > victim ? 1 : 0);
+        if (const Status step = run_empty_step(harness, rank, my_rank); !step.ok()) return step.to_string();
         return "went on as one of " + std::to_string(harness.ep().n_ranks());
       });
     for (int rank = 0; rank < shape.n_ranks; ++rank)

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -72,9 +73,25 @@ Status start(const std::vector<std::string>& arguments, RankProcess& process) {
   return Status();
 }
 
-// Reads what all processes write until they have closed both pipes.
+void reap(RankProcess& process) {
+  int status = 0;
+  while (waitpid(process.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  process.outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  process.outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  process.pid = -1;
+}
+
+// Reads what all processes write until they have closed both pipes. When one has failed, the others have some
+// time to say so, too, and are then ended: one that has stopped would never end.
 void collect_output(std::vector<RankProcess>& processes) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kGrace = std::chrono::seconds(15);
+  Clock::time_point end = Clock::time_point::max();
   for (;;) {
+    if (Clock::now() > end)
+      for (const RankProcess& process : processes)
+        if (process.pid > 0) kill(process.pid, SIGKILL);
     std::vector<pollfd> polled;
     std::vector<std::pair<RankProcess*, int>> owner;
     for (RankProcess& process : processes)
@@ -84,7 +101,8 @@ void collect_output(std::vector<RankProcess>& processes) {
           owner.emplace_back(&process, i);
         }
     if (polled.empty()) return;
-    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    constexpr int kPollMs = 500;
+    if (poll(polled.data(), polled.size(), kPollMs) < 0 && errno != EINTR) return;
     for (size_t i = 0; i < polled.size(); ++i) {
       if (polled[i].revents == 0) continue;
       auto [process, pipe] = owner[i];
@@ -96,17 +114,13 @@ void collect_output(std::vector<RankProcess>& processes) {
       } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
         close(process->pipes[pipe]);
         process->pipes[pipe] = -1;
+        if (process->pipes[0] >= 0 || process->pipes[1] >= 0) continue;
+        if (process->pid > 0) reap(*process);
+        const bool has_failed = process->outcome.signal != 0 || process->outcome.exit_code > 1;
+        if (has_failed && end == Clock::time_point::max()) end = Clock::now() + kGrace;
       }
     }
   }
-}
-
-void reap(RankProcess& process) {
-  int status = 0;
-  while (waitpid(process.pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  process.outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  process.outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 }  // namespace

@@ -98,6 +98,9 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
 Status check_transport(const RunOptions& options) {
   if ((options.rank >= 0) != !options.rendezvous.empty())
     return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
+  if (options.starts_processes() && !options.trace.empty())
+    return invalid_argument(
+        "--trace: each process has a trace of its own; start them by hand, with --rendezvous and --rank");
   if (options.rank >= options.workload.n_ranks)
     return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.workload.n_ranks);
   // The processes of the ranks look for a GPU themselves.
