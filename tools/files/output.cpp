@@ -78,7 +78,9 @@ Status write_output(const OutputName& name, std::string_view text) {
 
 void keep_standard_streams() {
   // Help and reports are written at once, so that flush_stdout() knows why it could not be done.
-  if (isatty(STDOUT_FILENO) == 0) (void)std::setvbuf(stdout, nullptr, _IOFBF, 1 << 16);
+  static char buffer[1 << 16];
+  if (fileno(stdout) == STDOUT_FILENO && isatty(STDOUT_FILENO) == 0)
+    (void)std::setvbuf(stdout, buffer, _IOFBF, sizeof(buffer));
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     // This takes the lowest free descriptor. Reading from stdout's, or writing to stdin's, is still an error.
     if (fcntl(stream, F_GETFD) < 0) (void)open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
