@@ -7,9 +7,10 @@ namespace {
 
 // As record_fault() of the kernels does: the first fault of a rank is kept.
 void record_death(FaultRecord& record, int waiting_rank, int dead_rank) {
-  const std::atomic_ref state(record.state);
   uint32_t expected = FaultRecord::kClear;
-  if (!state.compare_exchange_strong(expected, FaultRecord::kClaimed)) return;
+  if (!__atomic_compare_exchange_n(&record.state, &expected, uint32_t{FaultRecord::kClaimed}, false,
+                                   __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return;
   record.kind = FaultKind::kPeerEnded;
   record.phase = Phase::kNone;
   record.waiting_rank = waiting_rank;
@@ -17,7 +18,7 @@ void record_death(FaultRecord& record, int waiting_rank, int dead_rank) {
   record.expert = -1;
   record.expected = record.seen = record.elapsed_ns = 0;
   // release MM-07: publishes the record; pairs with the host's acquire in ExpertParallel's fault check
-  state.store(FaultRecord::kWritten, std::memory_order_release);
+  __atomic_store_n(&record.state, uint32_t{FaultRecord::kWritten}, __ATOMIC_RELEASE);
 }
 
 }  // namespace

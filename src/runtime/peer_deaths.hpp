@@ -2,7 +2,6 @@
 // it are told at once, long before their deadline.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 

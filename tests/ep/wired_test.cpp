@@ -173,6 +173,7 @@ TEST(WiredSimulation, OddNumbersOfBytesInEveryFormat) {
 // What a broken step has put arrives before reset() clears the buffers, or the steps behind it show it.
 TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
+  if (testing_support::kFewCases) GTEST_SKIP() << "weak memory finds races itself";
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {4, 4}};
   for (uint64_t seed = 0; seed < 60 && !testing::Test::HasFatalFailure(); ++seed) {
     const RunOptions run{.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused,
