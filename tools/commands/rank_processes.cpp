@@ -21,7 +21,7 @@ namespace {
 
 // A name that nobody else has, in no file system.
 Result<std::string> random_address() {
-  std::array<unsigned char, 16> bytes;
+  std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
     return unavailable("--transport process: no random numbers: %s", std::strerror(errno));
   std::string address = "unix:@switchyard-";
