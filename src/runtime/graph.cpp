@@ -1,6 +1,6 @@
 #include "switchyard/graph.hpp"
 
-#include "world_impl.hpp"
+#include "runtime/world_impl.hpp"
 
 namespace switchyard {
 

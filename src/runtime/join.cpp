@@ -1,8 +1,8 @@
 // World::join(): checks the options, makes the device, and meets the processes of the other ranks.
 #include <algorithm>
 
+#include "runtime/world_impl.hpp"
 #include "transport/process_transport.hpp"
-#include "world_impl.hpp"
 
 namespace switchyard {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "runtime/world_impl.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "transport/local_transport.hpp"
-#include "world_impl.hpp"
 
 namespace switchyard {
 

@@ -1,5 +1,5 @@
 // What is launched for which shape: the choice is a pure function, pinned here by a table for an H200.
-#include "runtime/attention_choice.hpp"
+#include "runtime/attention/attention_choice.hpp"
 
 #include <gtest/gtest.h>
 

@@ -200,7 +200,7 @@ const Files kFiles = {"include/switchyard/status.hpp",
                       "include/switchyard/detail/target/target.hpp",
                       "include/switchyard/detail/ep/shape.hpp",
                       "include/switchyard/detail/gemm/silu_mul.hpp",
-                      "src/runtime/ep_config.hpp",
+                      "src/runtime/ep/ep_config.hpp",
                       "tools/workload/workload.hpp"};
 
 TEST(Layers, TheCheckAcceptsWhatTheRuleAllows) {
@@ -239,8 +239,8 @@ TEST(Layers, TheCheckFindsEachKindOfFaultInItsLine) {
             ":3: of schedule includes switchyard/detail/target/target.hpp, but runs without a target");
   EXPECT_EQ(first_fault(detail + "ep/params.hpp", "#  include <switchyard/detail/gemm/silu_mul.hpp>  // why"),
             ":3: of layer 4 includes switchyard/detail/gemm/silu_mul.hpp of layer 4");
-  EXPECT_EQ(first_fault("src/device/device.cpp", "#include \"runtime/ep_config.hpp\""),
-            ":3: of layer 4 includes runtime/ep_config.hpp of layer 6");
+  EXPECT_EQ(first_fault("src/device/device.cpp", "#include \"runtime/ep/ep_config.hpp\""),
+            ":3: of layer 4 includes runtime/ep/ep_config.hpp of layer 6");
   EXPECT_EQ(first_fault("reference/reference.cpp", "#include \"workload/workload.hpp\""),
             ":3: of layer 7 includes workload/workload.hpp of layer 9");
   EXPECT_EQ(first_fault(detail + "ep/params.hpp", "#include \"switchyard/other.hpp\""),

@@ -11,12 +11,12 @@
 #include "local_wire.hpp"
 #include "peer_deaths.hpp"
 #include "peer_tables.hpp"
+#include "runtime/world_impl.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/row_readiness.hpp"
-#include "world_impl.hpp"
 
 namespace switchyard {
 

@@ -15,7 +15,8 @@ struct PeerTables {
   Wire wire;
 
   // Copies the tables to `memory`, which it allocates at the first call: graphs keep the address. Later calls
-  // have no more ranks. `arenas` are those of all ranks; ranks that are not `is_near` are reached over the wire.
+  // have no more ranks. `arenas` are those of all ranks; ranks that are not `is_near` are reached over the
+  // wire.
   static Result<PeerTables> upload(const Rank& owner, int rank, const std::vector<std::byte*>& arenas,
                                    const std::vector<bool>& is_near, uint64_t poison_offset,
                                    DeviceMemory& memory);
