@@ -155,9 +155,14 @@ class RowChecker {
 
 }  // namespace
 
+size_t Step::next_group(size_t first_row, size_t num_rows) const {
+  size_t next = first_row + std::max<size_t>(num_rows, min_group_rows);
+  while (next % row_alignment != 0 || next % info_of(format).row_alignment != 0) ++next;
+  return next;
+}
+
 std::string check_dispatch(const Step& step, int rank, const DispatchResult& result) {
   const auto expected = dispatched_rows(step, rank);
-  const size_t alignment = info_of(step.format).row_alignment;
   RowChecker rows(step, result);
   size_t next_row = 0;
   for (int group = 0; group < step.num_groups(); ++group) {
@@ -192,7 +197,10 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
       if (seen[i] != expected[group][i])
         return where + "has a row from " + text(seen[i]) + " where " + text(expected[group][i]) +
                " is expected";
-    next_row = (next_row + expected[group].size() + alignment - 1) / alignment * alignment;
+    if (!result.row_counts.empty() && result.row_counts[group] != expected[group].size())
+      return where + "row_counts is " + std::to_string(result.row_counts[group]) + ", expected " +
+             std::to_string(expected[group].size());
+    next_row = step.next_group(next_row, expected[group].size());
   }
   if (result.row_offsets[step.num_groups()] != next_row)
     return "rank " + std::to_string(rank) + ": the last row_offsets is " +

@@ -28,6 +28,10 @@ struct Step {
   // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
   // group 0 of the rank's rows, and its result is added last, with weight 1.
   bool has_shared_expert = false;
+  // How a rank's rows are laid out: every group begins at a multiple of the alignment and takes up at least
+  // min_group_rows rows.
+  uint32_t row_alignment = 1;
+  uint32_t min_group_rows = 0;
   CombineFormat combine_format = CombineFormat::kBF16;
   bool is_shared_output_encoded = false;  // the shared expert's result is encoded and decoded, too
   // Every rank has all tokens (the same on each) and works on those of its own experts; the shared expert's
@@ -38,6 +42,8 @@ struct Step {
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
   int n_local_experts() const { return n_experts / n_ranks; }
   int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
+  // The row at which the next group begins, behind one that begins at first_row and has so many rows.
+  size_t next_group(size_t first_row, size_t num_rows) const;
   // Whether the rank's experts work on choice k of the source rank's token.
   bool reaches(int src_rank, int expert, int rank) const {
     return expert >= 0 && expert / n_local_experts() == rank && (!skips_all_to_all || src_rank == rank);
@@ -81,6 +87,7 @@ struct DispatchResult {
   std::vector<uint8_t> scales;              // the whole tensor
   uint64_t max_rows = 0;                    // the rows that the tensors hold
   std::vector<uint32_t> scale_row_offsets;  // [num_groups] of tiled scales; empty: not asked for
+  std::vector<uint32_t> row_counts;         // [num_groups]; empty: not asked for
 };
 
 // Returns an empty string if the result is right, else the first difference. The rows of one (expert, source

@@ -62,6 +62,10 @@ def draw_run(formats, draw, target):
     has_wire = not skips and draw.random() < 0.4
     if has_wire:
         words += ["--p2p-world-size", groups]
+    if "--capacity-factor" not in words and draw.random() < 0.3:
+        words += ["--layout", "masked"]
+    if draw.random() < 0.3:
+        words += ["--alignment", draw.choice([1, 2, 3, 8, 64, 100, 128, 256])]
     if draw.random() < 0.3:
         words += ["--shared-expert"]
     if draw.random() < 0.3:

@@ -45,6 +45,12 @@ enum class Protocol { kAutomatic, kSlotted, kDirect };
 
 const char* to_string(Protocol protocol);
 
+// Where the rows of a rank's groups lie. Ragged: one group behind the other. Masked: every group has memory
+// for max_rows_per_expert rows, so that group g begins at row g x that many, whatever has arrived.
+enum class RowLayout { kRagged, kMasked };
+
+const char* to_string(RowLayout layout);
+
 // A shared expert, which every token goes to on its own rank: fused, its rows are group 0 of dispatch's.
 enum class SharedExpert { kNone, kFused };
 
@@ -69,6 +75,12 @@ struct ExpertParallelConfig {
   // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
   // ranks, with an error that says so; the next one may come.
   double capacity_factor = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  // 1..256: groups begin at multiples of it, and of what the format asks for.
+  int row_alignment = 1;
+  // Masked: the rows of each group. 0: enough for every token of every rank once. It is rounded up to the
+  // alignment. A step in which a group has more is treated like one that exceeds the capacity.
+  int max_rows_per_expert = 0;
   // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
@@ -108,9 +120,10 @@ struct DispatchInput {
   int num_tokens = 0;
 };
 
-// Rows are ragged: those of group g begin at row_offsets[g], in order of source rank. They end at
-// row_offsets[g + 1], or up to a format's row alignment before it: rows that fill it up are not written.
-// Groups are the local experts; where a shared expert is fused, it is group 0 and they come behind it.
+// The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
+// Behind them, up to row_offsets[g + 1], come rows that only fill up the group: for its alignment, or,
+// masked, to its capacity. They are not written. Groups are the local experts; where a shared expert is
+// fused, it is group 0 and they come behind it.
 struct DispatchOutput {
   void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
@@ -120,6 +133,7 @@ struct DispatchOutput {
   void* scales = nullptr;           // of formats that have them, for max_rows rows
   // Tiled scales: [num_groups()], the scale row of each group's first row; null: not wanted.
   uint32_t* scale_row_offsets = nullptr;
+  uint32_t* row_counts = nullptr;  // [num_groups()]; null: not wanted
 };
 
 struct CombineInput {
@@ -210,7 +224,8 @@ class ExpertParallel {
   // rank's may come rows that only fill up the expert's. Waits for the rank's stream.
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
-  // config().protocol is never automatic: it has been chosen, for this reason.
+  // config().protocol is never automatic: it has been chosen, for this reason. Masked,
+  // config().max_rows_per_expert is what there is room for.
   const std::string& protocol_reason() const;
   const ExpertParallelConfig& config() const;
   int n_ranks() const;

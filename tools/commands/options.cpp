@@ -91,6 +91,7 @@ Status with_flags(const Status& status) {
        {std::pair("n_sms", "--n-sms"), std::pair("max_tokens_per_rank", "--tokens"),
         std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
+        std::pair("row_layout", "--layout"), std::pair("row_alignment", "--alignment"),
         std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
     const auto is_letter = [&](size_t place) {
       return place < message.size() &&

@@ -28,6 +28,8 @@ struct RunOptions {
   int n_sms = 0;
   Protocol protocol = Protocol::kAutomatic;
   double capacity_factor = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
@@ -146,6 +148,8 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
   if (options.skips_all_to_all && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
+  if (options.row_layout == RowLayout::kMasked && options.capacity_factor != 0)
+    return invalid_argument("--capacity-factor: with --layout masked every expert has room; it must be 0");
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) {
@@ -172,6 +176,14 @@ Status finish_options(RunOptions& options) {
       return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
   }
   return check_transport(options);
+}
+
+// Masked: room for every token of every rank, and, where a routing file repeats ids, for every id of it. 0
+// leaves the choice to the library.
+int masked_capacity(const RunOptions& options) {
+  const Workload& workload = options.workload;
+  if (options.row_layout != RowLayout::kMasked || options.skips_all_to_all || has_router(workload)) return 0;
+  return workload.n_ranks * workload.max_tokens_per_rank() * workload.top_k;
 }
 
 // The events kept of each block, and of the host's phases: the first ones.
@@ -234,6 +246,9 @@ Status run_steps(const RunOptions& options, RunReport& report) {
                                               : options.deadline_ms * 1'000'000,
        .protocol = options.protocol,
        .capacity_factor = options.capacity_factor,
+       .row_layout = options.row_layout,
+       .row_alignment = options.row_alignment,
+       .max_rows_per_expert = masked_capacity(options),
        .dispatch_format = options.format,
        .input_scale = kInputScale,
        .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
@@ -275,6 +290,9 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (options.p2p_world_size != 0)
     std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", options.p2p_world_size,
                 options.p2p_world_size == 1 ? "" : "s");
+  if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
+    std::printf("  rows      %s, groups aligned to %d\n", to_string(options.row_layout),
+                options.row_alignment);
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
               workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
               workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
@@ -300,7 +318,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf("  combine in fp8   costs %.3g at most, %.3g %% rms, against bf16\n", report.combine_error,
                 100 * report.relative_combine_error());
   if (report.verified)
-    std::printf("  verified         row_offsets, expert_ids, src_info, rows%s and output\n",
+    std::printf("  verified         row_offsets, row_counts, expert_ids, src_info, rows%s and output\n",
                 options.format == TokenFormatKind::kBF16 ? "" : ", scales");
   else
     std::printf("  NOT VERIFIED     %s\n", report.first_difference.c_str());
@@ -332,6 +350,8 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("skip_a2a", options.skips_all_to_all)
       .add("p2p_world_size", options.p2p_world_size)
+      .add("layout", to_string(options.row_layout))
+      .add("alignment", options.row_alignment)
       .add("mode", options.mode)
       .add("routing", options.routing)
       .add("padding", workload.padding)
@@ -439,6 +459,11 @@ void add_run_command(CommandLine& line) {
   add_protocol_option(command, options->protocol, "chooses by shape and says why");
   command.add_fraction("--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
                        "Room for rows, as a multiple of a rank's even share; 0 chooses");
+  command.add_choice("--layout", options->row_layout,
+                     {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}},
+                     "Rows of experts one behind the other, or with memory for all of each: ragged, masked");
+  command.add_number("--alignment", options->row_alignment, 1, 256,
+                     "The rows of every expert begin at a multiple of it");
   command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");

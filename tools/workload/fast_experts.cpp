@@ -139,23 +139,25 @@ Status FastExperts::make_matmuls(Rank& rank, GroupedMatmulShape shape, RankState
   return Status();
 }
 
-Status FastExperts::gate_up(int rank, const void* rows, const void* row_scales, const uint32_t* row_offsets) {
+Status FastExperts::gate_up(int rank, const void* rows, const void* row_scales, const Groups& groups) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   return state.gate_up->run({.rows = rows,
                              .weights = state.gate_up_weights.elements.data(),
                              .output = state.activated.data(),
-                             .row_offsets = row_offsets,
+                             .row_offsets = groups.row_offsets,
+                             .row_counts = groups.row_counts,
                              .row_scales = static_cast<const float*>(row_scales),
                              .weight_scales = state.gate_up_weights.scales.data(),
                              .output_scales = state.activated_scales.data()});
 }
 
-Status FastExperts::down(int rank, const uint32_t* row_offsets, bf16* output) {
+Status FastExperts::down(int rank, const Groups& groups, bf16* output) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   return state.down->run({.rows = state.activated.data(),
                           .weights = state.down_weights.elements.data(),
                           .output = output,
-                          .row_offsets = row_offsets,
+                          .row_offsets = groups.row_offsets,
+                          .row_counts = groups.row_counts,
                           .row_scales = state.activated_scales.data(),
                           .weight_scales = state.down_weights.scales.data()});
 }

@@ -24,8 +24,13 @@ class FastExperts {
                                                      MatmulElement element, uint32_t max_rows);
 
   // rows: [max_rows][hidden], with scales as dispatch in fp8 writes them.
-  Status gate_up(int rank, const void* rows, const void* row_scales, const uint32_t* row_offsets);
-  Status down(int rank, const uint32_t* row_offsets, bf16* output);
+  // Where the rows of each group begin, and how many there are.
+  struct Groups {
+    const uint32_t* row_offsets;
+    const uint32_t* row_counts;
+  };
+  Status gate_up(int rank, const void* rows, const void* row_scales, const Groups& groups);
+  Status down(int rank, const Groups& groups, bf16* output);
 
  private:
   struct Weights {

@@ -82,6 +82,7 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.stamps, rank, kMaxPhases + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
     if (format.placement == ScalePlacement::kTiled)
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
@@ -153,7 +154,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
     uint64_t num_rows = 0;
     for (const auto& rows : reference::dispatched_rows(step, rank))
-      num_rows = align_up<uint64_t>(num_rows + rows.size(), info_of(step.format).row_alignment);
+      num_rows = step.next_group(num_rows, rows.size());
     SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
     // Overwrites the outputs: memory that a step fails to write must not look right. Rows that it should not
     // write are left alone, since most of their memory is never accessed.
@@ -161,6 +162,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.rows.fill_bytes(0xff, num_filled * info_of(step.format).row_bytes(workload_.hidden)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff, 2 * num_filled));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.routed_ids.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
@@ -243,7 +245,8 @@ Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
                           buffers.row_offsets.data(),
                           buffers.expert_ids.data(),
                           buffers.scales.data(),
-                          buffers.scale_row_offsets.data()};
+                          buffers.scale_row_offsets.data(),
+                          buffers.row_counts.data()};
   };
   if (mode == StepMode::kFused)
     return enqueue("dispatch", [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
@@ -305,9 +308,15 @@ Status MoeLayer::enqueue_experts() {
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
     RankBuffers& buffers = ranks_[rank];
-    const GroupedMatmulParams params{
-        num_groups, inner, columns, rows, weights, buffers.row_offsets.data(), buffers.expert_ids.data(),
-        output};
+    const GroupedMatmulParams params{num_groups,
+                                     inner,
+                                     columns,
+                                     rows,
+                                     weights,
+                                     buffers.row_offsets.data(),
+                                     buffers.row_counts.data(),
+                                     buffers.expert_ids.data(),
+                                     output};
     return world_.rank(rank).kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
   };
   SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
@@ -334,10 +343,11 @@ Status MoeLayer::enqueue_fast_experts() {
   SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
     const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
     return fast_experts_->gate_up(rank, expert_input(rank), buffers.scales.data(),
-                                  buffers.row_offsets.data());
+                                  {buffers.row_offsets.data(), buffers.row_counts.data()});
   }));
   SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
-    return fast_experts_->down(rank, ranks_[static_cast<size_t>(rank)].row_offsets.data(),
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    return fast_experts_->down(rank, {buffers.row_offsets.data(), buffers.row_counts.data()},
                                expert_output(rank));
   }));
   return encodes_outputs() ? encode_outputs() : Status();
@@ -394,6 +404,8 @@ void MoeLayer::describe(reference::Step& step) const {
   step.format = config.dispatch_format;
   step.input_scale = config.input_scale;
   step.expert_input_scales = config.expert_input_scales;
+  step.row_alignment = static_cast<uint32_t>(config.row_alignment);
+  step.min_group_rows = static_cast<uint32_t>(config.max_rows_per_expert);
   step.combine_format = config.combine_format;
   step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = encodes_outputs();
@@ -430,6 +442,7 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
     SWITCHYARD_RETURN_IF_ERROR(take(buffers.topk_weights.download(), results.routing.topk_weights));
   }
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_offsets.download(), results.dispatch.row_offsets));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_counts.download(), results.dispatch.row_counts));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.expert_ids.download(), results.dispatch.expert_ids));
   const uint64_t num_rows =
       std::min<uint64_t>(results.dispatch.row_offsets.back(), buffers.src_info.size() / 2);

@@ -74,7 +74,7 @@ class MoeLayer {
     Buffer<int32_t> topk_ids, expert_ids, src_info;
     Buffer<int32_t> routed_ids;  // of the router; topk_ids has padding
     Buffer<uint64_t> stamps;     // [phase + 1]: when the rank began the first phase, and ended each
-    Buffer<uint32_t> row_offsets, scale_row_offsets;
+    Buffer<uint32_t> row_offsets, row_counts, scale_row_offsets;
     Buffer<float> group_input_scales;
     Buffer<uint8_t> rows, scales;    // of ExpertParallel, as they were dispatched
     Buffer<uint8_t> expert_outputs;  // of ExpertParallel, as combine takes them

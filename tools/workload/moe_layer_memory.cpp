@@ -28,8 +28,11 @@ double MoeLayer::host_bytes() const {
   const double tokens = num_tokens(workload_);
   // Even if every rank has the same tokens, each row belongs to one rank.
   const double copies_per_token = workload_.top_k + (workload_.has_shared_expert ? 1 : 0);
-  const double num_rows = tokens / (workload_.is_replicated ? n_ranks : 1) * copies_per_token +
-                          n_ranks * num_groups * (format.row_alignment - 1);
+  const ExpertParallelConfig& config = ep_->config();
+  const double num_padded = std::lcm(format.row_alignment, static_cast<uint32_t>(config.row_alignment)) -
+                            1.0 + config.max_rows_per_expert;
+  const double num_rows =
+      tokens / (workload_.is_replicated ? n_ranks : 1) * copies_per_token + n_ranks * num_groups * num_padded;
   // Results are verified rank by rank; one rank may have all rows.
   const double largest_share =
       std::min(1.0, workload_.routing == RoutingKind::kUniform ? 1.5 / n_ranks : 1.0) * num_rows;

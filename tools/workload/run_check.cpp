@@ -80,8 +80,9 @@ uint64_t num_expert_rows(const reference::DispatchResult& dispatch) {
 std::string compare_sources(const reference::Step& step, int rank, const std::vector<int32_t>& src_rank) {
   std::vector<int32_t> expected;
   for (const auto& expert_rows : reference::dispatched_rows(step, rank)) {
+    const size_t next_group = step.next_group(expected.size(), expert_rows.size());
     for (const reference::RowOrigin& origin : expert_rows) expected.push_back(origin.src_rank);
-    expected.resize(align_up<size_t>(expected.size(), info_of(step.format).row_alignment), -1);
+    expected.resize(next_group, -1);
   }
   for (size_t row = 0; row < expected.size(); ++row)
     if (row >= src_rank.size() || src_rank[row] != expected[row])

@@ -32,13 +32,13 @@ std::vector<std::string> Scenario::phases() const {
 }
 
 std::string Scenario::describe() const {
-  std::string text = std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
-                     std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " +
-                     std::to_string(n_sms) + " blocks, " +
-                     (p2p_world_size == 0 ? "no wire" : "groups of " + std::to_string(p2p_world_size)) +
-                     ", " + switchyard::to_string(protocol) + ", " + switchyard::to_string(format) +
-                     ", combine in " + switchyard::to_string(combine_format) + ", " +
-                     (mode == StepMode::kFused ? "fused" : "split") + ", tokens";
+  std::string text =
+      std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
+      std::to_string(top_k) + ", hidden " + std::to_string(hidden) + ", " + std::to_string(n_sms) +
+      " blocks, " + (p2p_world_size == 0 ? "no wire" : "groups of " + std::to_string(p2p_world_size)) + ", " +
+      switchyard::to_string(protocol) + ", " + switchyard::to_string(format) + ", combine in " +
+      switchyard::to_string(combine_format) + ", " + (mode == StepMode::kFused ? "fused" : "split") + ", " +
+      switchyard::to_string(row_layout) + " rows aligned to " + std::to_string(row_alignment) + ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
     for (size_t rank = 0; rank < tokens.size(); ++rank) {
       text += rank > 0 ? "," : " ";
@@ -107,6 +107,16 @@ void draw_groups(Scenario& scenario) {
   if (is_near == 0 && !sizes.empty()) scenario.p2p_world_size = sizes[drawn % sizes.size()];
 }
 
+// Half of the seeds have rows one behind the other, as they come. Fewer ranks would need more memory for rows
+// that only fill up their groups, and a step that is over capacity needs memory without such rows.
+void draw_row_layout(Scenario& scenario) {
+  std::mt19937_64 random(scenario.seed ^ 0x6c61796full);
+  const uint64_t is_plain = random() % 2, is_masked = random() % 2, alignment = random() % 8;
+  if (is_plain == 0 || scenario.go_on_with_fewer || scenario.fault == SimulatedFault::kOverflow) return;
+  scenario.row_layout = is_masked == 1 ? RowLayout::kMasked : RowLayout::kRagged;
+  scenario.row_alignment = 1 + static_cast<int>(alignment);
+}
+
 }  // namespace
 
 Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
@@ -140,7 +150,10 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
   if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
-  if (scenario.fault == SimulatedFault::kNone) return scenario;
+  if (scenario.fault == SimulatedFault::kNone) {
+    draw_row_layout(scenario);
+    return scenario;
+  }
   const int num_phases = static_cast<int>(scenario.phases().size());
   scenario.fault_phase = below(static_cast<uint64_t>(num_phases));
   // A rank that is late to its own last wait delays no other rank; nor does one whose stall begins after it
@@ -154,6 +167,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
     int& tokens = scenario.tokens_of_step[scenario.fault_step][scenario.fault_rank];
     tokens = std::max(1, tokens);
   }
+  draw_row_layout(scenario);
   return scenario;
 }
 

@@ -35,6 +35,13 @@ struct Scenario {
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   double capacity_factor = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
+
+  // Masked: every id may be the same.
+  int max_rows_per_expert() const {
+    return row_layout == RowLayout::kMasked ? n_ranks * max_tokens * top_k : 0;
+  }
   std::vector<std::vector<int>> tokens_of_step;  // [step][rank]
   SimulatedFault fault = SimulatedFault::kNone;
   int fault_step = 0;

@@ -32,7 +32,7 @@ class SimulatedWorld {
     Buffer<uint8_t> rows, scales, expert_outputs;  // in their formats
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights, group_input_scales;
-    Buffer<uint32_t> row_offsets;
+    Buffer<uint32_t> row_offsets, row_counts;
 
     uint32_t max_rows() const { return static_cast<uint32_t>(src_info.size() / 2); }
   };
@@ -77,6 +77,9 @@ Status SimulatedWorld::create() {
                 .timeout_ns = kDeadlineNs,
                 .protocol = scenario_.protocol,
                 .capacity_factor = scenario_.capacity_factor,
+                .row_layout = scenario_.row_layout,
+                .row_alignment = scenario_.row_alignment,
+                .max_rows_per_expert = scenario_.max_rows_per_expert(),
                 .dispatch_format = scenario_.format,
                 .input_scale = kInputScale,
                 .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
@@ -104,6 +107,7 @@ Status SimulatedWorld::allocate() {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_local));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_local + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, member(rank), num_local));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), num_local));
   }
   return Status();
@@ -135,6 +139,8 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
   step.format = scenario_.format;
   step.input_scale = kInputScale;
   step.expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts);
+  step.row_alignment = static_cast<uint32_t>(scenario_.row_alignment);
+  step.min_group_rows = static_cast<uint32_t>(scenario_.max_rows_per_expert());
   step.combine_format = scenario_.combine_format;
   for (int rank = 0; rank < n_ranks; ++rank) {
     const size_t num_tokens = static_cast<size_t>(scenario_.tokens_of_step[step_idx][rank]);
@@ -168,6 +174,7 @@ Status SimulatedWorld::upload(const reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(0));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xee));
@@ -204,8 +211,13 @@ Status SimulatedWorld::launch_experts(int rank) {
 Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
-  const DispatchOutput rows{buffers.rows.data(),        buffers.src_info.data(),   buffers.max_rows(),
-                            buffers.row_offsets.data(), buffers.expert_ids.data(), buffers.scales.data()};
+  const DispatchOutput rows{.rows = buffers.rows.data(),
+                            .src_info = buffers.src_info.data(),
+                            .max_rows = buffers.max_rows(),
+                            .row_offsets = buffers.row_offsets.data(),
+                            .expert_ids = buffers.expert_ids.data(),
+                            .scales = buffers.scales.data(),
+                            .row_counts = buffers.row_counts.data()};
   const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
   const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
   if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
@@ -259,6 +271,7 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
     const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
     reference::DispatchResult result;
     result.row_offsets = downloaded(buffers.row_offsets, buffers.row_offsets.size());
+    result.row_counts = downloaded(buffers.row_counts, buffers.row_counts.size());
     result.expert_ids = downloaded(buffers.expert_ids, buffers.expert_ids.size());
     const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.max_rows());
     result.src_info = downloaded(buffers.src_info, 2 * num_rows);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace switchyard {
 
@@ -13,6 +14,16 @@ const char* to_string(Protocol protocol) {
       return "slotted";
     case Protocol::kDirect:
       return "direct";
+  }
+  return "unknown";
+}
+
+const char* to_string(RowLayout layout) {
+  switch (layout) {
+    case RowLayout::kRagged:
+      return "ragged";
+    case RowLayout::kMasked:
+      return "masked";
   }
   return "unknown";
 }
@@ -39,6 +50,34 @@ Status check_input_scales(const ExpertParallelConfig& config) {
   for (size_t i = 0; i < scales.size(); ++i)
     if (!is_input_scale(scales[i]))
       return invalid_argument("expert_input_scales[%zu] is %g; it must be 2^-100..2^100", i, scales[i]);
+  return Status();
+}
+
+Status check_row_layout(const ExpertParallelConfig& config) {
+  constexpr int kMaxRowAlignment = 256;
+  SWITCHYARD_RETURN_IF_ERROR(check_range("row_alignment", config.row_alignment, 1, kMaxRowAlignment));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_range("max_rows_per_expert", config.max_rows_per_expert, 0, kMaxRowsPerExpert));
+  if (config.row_layout != RowLayout::kMasked) {
+    if (config.max_rows_per_expert == 0) return Status();
+    return invalid_argument("max_rows_per_expert is %d; it must be 0 where row_layout is ragged",
+                            config.max_rows_per_expert);
+  }
+  if (config.capacity_factor != 0)
+    return invalid_argument(
+        "capacity_factor is %g; it must be 0 where row_layout is masked: "
+        "max_rows_per_expert says how many rows there is room for",
+        config.capacity_factor);
+  if (config.routing == Routing::kSkipAllToAll && config.max_rows_per_expert != 0)
+    return invalid_argument(
+        "max_rows_per_expert is %d; it must be 0 where the all-to-all is skipped: there is always room",
+        config.max_rows_per_expert);
+  if (config.shared_expert == SharedExpert::kFused && config.max_rows_per_expert != 0 &&
+      config.max_rows_per_expert < config.max_tokens_per_rank)
+    return invalid_argument(
+        "max_rows_per_expert is %d; it must be at least max_tokens_per_rank (%d) where a shared expert is "
+        "fused",
+        config.max_rows_per_expert, config.max_tokens_per_rank);
   return Status();
 }
 
@@ -123,6 +162,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (reducing_ranks != n_ranks)
     return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
                             config.allreduce_world_size, n_ranks);
+  SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
@@ -158,17 +198,33 @@ uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
   return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
          static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
 }
-// Counts the shared expert's rows, and at most as many as pad each group to the format's alignment.
+uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
+  return static_cast<uint64_t>(config.n_experts / n_ranks) +
+         (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+}
+// Counts the shared expert's rows, and at most as many as pad each group to its alignment.
 uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
   const bool has_shared = config.shared_expert == SharedExpert::kFused;
-  const uint64_t num_groups = static_cast<uint64_t>(config.n_experts / n_ranks) + (has_shared ? 1 : 0);
   return (has_shared ? static_cast<uint64_t>(config.max_tokens_per_rank) : 0) +
-         num_groups * (format_layout(config).row_alignment - 1);
+         num_groups(config, n_ranks) * (group_layout(config, n_ranks).alignment - 1);
 }
 
 }  // namespace
 
+GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks) {
+  const uint32_t alignment =
+      std::lcm(format_layout(config).row_alignment, static_cast<uint32_t>(config.row_alignment));
+  if (config.row_layout == RowLayout::kRagged) return {.alignment = alignment};
+  int capacity = config.max_rows_per_expert;
+  if (capacity == 0) capacity = num_exchanging_ranks(config, n_ranks) * config.max_tokens_per_rank;
+  // Without all-to-all a rank cannot tell the others that a step is skipped: repeated ids must fit, too.
+  if (config.routing == Routing::kSkipAllToAll) capacity = config.max_tokens_per_rank * config.top_k;
+  return {.alignment = alignment, .capacity = align_up(static_cast<uint32_t>(capacity), alignment)};
+}
+
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
+  if (config.row_layout == RowLayout::kMasked)
+    return num_groups(config, n_ranks) * group_layout(config, n_ranks).capacity;
   return worst_case_copies(config, n_ranks) + other_rows(config, n_ranks);
 }
 
@@ -177,6 +233,7 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // the worst case may always take so much memory
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
+  if (config.row_layout == RowLayout::kMasked) return worst_case_rows(config, n_ranks);
   // Without all-to-all a rank cannot tell the others that a step is skipped: its rows must always fit.
   if (config.routing == Routing::kSkipAllToAll) return copies + others;
   if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;

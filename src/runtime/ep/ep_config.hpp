@@ -1,6 +1,7 @@
 // What follows from an ExpertParallelConfig before anything is allocated.
 #pragma once
 
+#include "switchyard/detail/ep/group_layout.hpp"
 #include "switchyard/detail/ep/shape.hpp"
 #include "switchyard/detail/launch/own_format.hpp"
 #include "switchyard/expert_parallel.hpp"
@@ -12,6 +13,9 @@ Status validate(const ExpertParallelConfig& config, int n_ranks);
 // The layout of what tokens are sent as: one of the library's formats, or the caller's own.
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);
+
+// How the rows of a rank's groups lie; the configuration must be valid.
+GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks);
 
 // If the all-to-all is skipped, each rank is a world of its own; the caller fills in first_expert.
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);

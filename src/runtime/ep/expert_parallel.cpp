@@ -40,6 +40,8 @@ Status ExpertParallel::Impl::choose() {
   ProtocolChoice choice = choose_protocol(config, n_ranks());
   config.protocol = choice.protocol;
   protocol_reason = std::move(choice.reason);
+  if (config.row_layout == RowLayout::kMasked)
+    config.max_rows_per_expert = static_cast<int>(group_layout(config, n_ranks()).capacity);
   SWITCHYARD_RETURN_IF_ERROR(choose_wire());
   SWITCHYARD_RETURN_IF_ERROR(look_up_kernels());
   return choose_launch();

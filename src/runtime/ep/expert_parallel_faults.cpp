@@ -143,13 +143,14 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
     next_members.push_back(members[static_cast<size_t>(survivors[i])]);
   }
   SWITCHYARD_RETURN_IF_ERROR(validate(config, static_cast<int>(next_members.size())));
-  // A rank with more experts has more rows that only pad them to the format's alignment.
+  // A rank with more experts has more rows that only pad them.
   const uint64_t num_rows_needed = row_capacity(config, static_cast<int>(next_members.size()));
-  if (format_layout(config).row_alignment > 1 && num_rows_needed > layout.row_capacity)
+  const bool pads_groups = group_layout(config, n_ranks()).taken_by(1) > 1;
+  if (pads_groups && num_rows_needed > layout.row_capacity)
     return failed_precondition(
-        "reset: %zu ranks need room for %llu rows each in %s; there is room for %llu; create anew",
-        next_members.size(), static_cast<unsigned long long>(num_rows_needed), format_layout(config).name,
-        static_cast<unsigned long long>(layout.row_capacity));
+        "reset: %zu ranks need room for %llu rows each (%s, %s); there is room for %llu; create anew",
+        next_members.size(), static_cast<unsigned long long>(num_rows_needed), to_string(config.row_layout),
+        format_layout(config).name, static_cast<unsigned long long>(layout.row_capacity));
   if (std::none_of(next_members.begin(), next_members.end(), [&](int rank) { return world.is_local(rank); }))
     return invalid_argument("survivors has no rank of this process");
   SWITCHYARD_RETURN_IF_ERROR(check_have_ended(next_members));

@@ -133,6 +133,8 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
   }
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_offsets", output.row_offsets));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output.expert_ids));
+  if (output.row_counts != nullptr)
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_counts", output.row_counts));
   if (output.scale_row_offsets == nullptr) return Status();
   if (!format_layout(config).has_tiled_scales)
     return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
@@ -198,6 +200,7 @@ void ExpertParallel::Impl::fill_in(const DispatchInput& input, DispatchCall& cal
 void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& call) const {
   if (!is_direct()) call.step.max_rows = output.max_rows;
   call.step.row_offsets = output.row_offsets;
+  call.step.row_counts = output.row_counts;
   call.step.expert_ids = output.expert_ids;
   call.step.src_info = output.src_info;
   call.tensors.rows = static_cast<std::byte*>(output.rows);

@@ -69,6 +69,7 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
   DispatchStep& step = call.step;
   prepared.fill_in(step, signal_scope());
   step.max_rows = static_cast<uint32_t>(layout.row_capacity);
+  step.group_layout = group_layout(config, n_ranks());
   step.recv_bufs = prepared.pointers_to<std::byte>(is_direct() ? layout.row_memory : layout.dispatch_recv);
   step.recv_counts = prepared.pointers_to<uint64_t>(layout.dispatch_counts);
   std::get<SlottedDispatchPart>(call.parts).send_buf = own.memory.at<std::byte>(layout.send);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "switchyard/bf16.hpp"
+#include "switchyard/detail/ep/group_layout.hpp"
 #include "switchyard/detail/ep/layout.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
@@ -34,8 +35,10 @@ struct DispatchStep {
   const void* input_tokens;  // [num_tokens][hidden] of the format's input type
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
   SharedExpertTokens shared_expert;
+  GroupLayout group_layout;
 
   uint32_t* row_offsets;  // [num_groups + 1]: the shared expert where there is one, then the local ones
+  uint32_t* row_counts;   // [num_groups]: rows that have been written; null: nobody asks
   int32_t* expert_ids;    // [num_groups]: 0, 1, ..
   int32_t* src_info;      // [rows][2]: source token, k
   uint32_t max_rows;      // rows the output tensors hold

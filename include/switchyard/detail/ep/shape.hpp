@@ -15,6 +15,7 @@ inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxTopK = 32;
 inline constexpr int kMaxHidden = 16384;
 inline constexpr int kMaxTokensPerRank = 65535;
+inline constexpr int kMaxRowsPerExpert = kMaxRanks * kMaxTokensPerRank;
 inline constexpr int kHiddenMultiple = 8;
 
 struct EpShape {

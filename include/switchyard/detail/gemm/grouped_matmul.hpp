@@ -73,7 +73,8 @@ SWITCHYARD_KERNEL void grouped_matmul_kernel(GroupedMatmulParams params) {
   int64_t tiles_before = 0;  // the tiles of earlier groups, so that all groups share the threads evenly
   for (int group_idx = 0; group_idx < params.num_groups; ++group_idx) {
     const int64_t group_begin = params.row_offsets[group_idx];
-    const int64_t num_rows = params.row_offsets[group_idx + 1] - group_begin;
+    const int64_t num_rows = params.row_counts != nullptr ? params.row_counts[group_idx]
+                                                          : params.row_offsets[group_idx + 1] - group_begin;
     const int64_t num_tiles = ceil_div<int64_t>(num_rows, kTileRows) * num_column_tiles;
     const bf16* weights =
         params.weights + static_cast<int64_t>(params.expert_ids[group_idx]) * params.inner * params.columns;

@@ -15,6 +15,7 @@ struct GroupedMatmulParams {
   const bf16* rows;             // [rows][K]
   const bf16* weights;          // [experts][K][N]
   const uint32_t* row_offsets;  // [num_groups + 1]
+  const uint32_t* row_counts;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids;    // [num_groups]
   bf16* output;                 // [rows][N]
 };

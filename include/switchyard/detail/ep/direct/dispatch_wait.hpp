@@ -29,6 +29,7 @@ struct DirectDispatchWait {
       if (target::block_idx() == 0) publish_offsets();
       if (!collect_rows(step)) return;  // a fault: the host resets everything
       admit_successor();
+      if (target::block_idx() == 0) publish_counts();
       store_scales();
       count_step(step);
     } else {
@@ -38,6 +39,7 @@ struct DirectDispatchWait {
       publish_offsets();
       if (!collect_rows(step)) return;
       admit_successor();
+      publish_counts();
       // All blocks of this rank have signalled, so none needs the old number any more.
       if (target::thread_idx() == 0)
         target::st(counters.num_steps(),
@@ -88,6 +90,25 @@ struct DirectDispatchWait {
       if constexpr (ExpertTokenFormat<Format>)
         params.format.publish_expert(group_idx, target::ld(counters.row_offset(group_idx)));
     }
+  }
+
+  // Every rank has told how many rows it sent to each expert here. In a step that is skipped none moved.
+  SWITCHYARD_DEVICE void publish_counts() const {
+    if (params.row_counts == nullptr) return;
+    const bool is_skipped = target::ld(counters.is_skipped()) != 0;
+    const int first_group = params.shared_expert.num_groups;
+    for (int group_idx = target::thread_idx(); group_idx < first_group + shape.n_local_experts();
+         group_idx += target::num_threads()) {
+      uint32_t num_rows = 0;
+      if (group_idx < first_group) num_rows = static_cast<uint32_t>(params.shared_expert.num_tokens);
+      for (int rank = 0; group_idx >= first_group && rank < shape.n_ranks(); ++rank)
+        num_rows += rows_from(group_idx - first_group, rank);
+      target::st(&params.row_counts[group_idx], is_skipped ? 0 : num_rows);
+    }
+  }
+  SWITCHYARD_DEVICE uint32_t rows_from(int local_expert, int src_rank) const {
+    const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};
+    return StepCell::unpack(target::ld(ready.cell(params.recv_counts.mine, local_expert, src_rank))).value;
   }
 
   // Waits until the rows of every rank for every expert here have arrived. Only the waits check for poison:

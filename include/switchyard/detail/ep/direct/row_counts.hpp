@@ -36,10 +36,13 @@ struct RowCounts {
     }
     SWITCHYARD_ROLLED
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
-      shared.shared_rows[rank] = rank == params.my_rank
-                                     ? align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
-                                                params.format.row_alignment())
-                                     : 0;
+      shared.shared_rows[rank] =
+          rank == params.my_rank ? shared_expert_rows(static_cast<uint32_t>(params.shared_expert.num_tokens))
+                                 : shared_expert_rows(0);
+  }
+
+  SWITCHYARD_DEVICE uint32_t shared_expert_rows(uint32_t num_tokens) const {
+    return params.shared_expert.num_groups == 0 ? 0 : params.group_layout.taken_by(num_tokens);
   }
 
   // Counts this rank's rows per expert; first_id is the first of this block's tokens. Returns whether no
@@ -136,7 +139,7 @@ struct RowCounts {
   SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) const {
     if (count == 0) return;
     if (expert_idx == shape.n_experts()) {
-      shared.shared_rows[src_rank] = align_up(count, uint32_t{params.format.row_alignment()});
+      shared.shared_rows[src_rank] = shared_expert_rows(count);
       return;
     }
     target::atomic_add_relaxed_block(&shared.first_row[expert_idx], count);
@@ -157,11 +160,10 @@ struct RowCounts {
   }
   // Lays an owner's experts end to end behind its shared expert. By a warp; returns the owner's rows.
   SWITCHYARD_DEVICE uint32_t assign_experts_of(int owner) const {
-    const uint32_t alignment = params.format.row_alignment();
     const int first_expert = owner * shape.n_local_experts();
     const ScanRun run(shape.n_local_experts(), target::lane_idx(), kWarpSize);
     const auto rows_of = [&](int expert_idx) {
-      return align_up(shared.first_row[expert_idx] + num_rows(expert_idx), alignment);
+      return params.group_layout.taken_by(shared.first_row[expert_idx] + num_rows(expert_idx));
     };
     uint32_t num_owned = 0;
     SWITCHYARD_ROLLED

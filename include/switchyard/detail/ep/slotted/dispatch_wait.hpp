@@ -85,7 +85,7 @@ struct SlottedDispatchWait {
       uint32_t num_rows = 0;
       for (int rank = 0; rank < shape.n_ranks(); ++rank)
         num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
-      shared.expert_begin[expert_idx] = align_up(num_rows, params.format.row_alignment());
+      shared.expert_begin[expert_idx] = params.group_layout.taken_by(num_rows);
     }
     target::sync_block();
     const int last_warp = target::num_warps() - 1;
@@ -111,8 +111,10 @@ struct SlottedDispatchWait {
     const int n_local_experts = shape.n_local_experts();
     warp_exclusive_scan(shared.expert_begin, n_local_experts);
     target::sync_warp();
-    const uint32_t shared_rows = align_up(static_cast<uint32_t>(params.shared_expert.num_tokens),
-                                          uint32_t{params.format.row_alignment()});
+    const uint32_t shared_rows =
+        params.shared_expert.num_groups == 0
+            ? 0
+            : params.group_layout.taken_by(static_cast<uint32_t>(params.shared_expert.num_tokens));
     for (int expert_idx = target::lane_idx(); expert_idx <= n_local_experts; expert_idx += kWarpSize)
       shared.expert_begin[expert_idx] += shared_rows;
   }
@@ -120,6 +122,11 @@ struct SlottedDispatchWait {
   // Returns the first row of a local expert's group, or of the shared expert's (expert_idx -1).
   SWITCHYARD_DEVICE uint32_t group_begin(int expert_idx) const {
     return expert_idx < 0 ? 0 : shared.expert_begin[expert_idx];
+  }
+
+  SWITCHYARD_DEVICE uint32_t rows_of_group(int expert_idx) const {
+    if (expert_idx < 0) return static_cast<uint32_t>(params.shared_expert.num_tokens);
+    return shared.row_end[(expert_idx + 1) * shape.n_ranks() - 1] - shared.expert_begin[expert_idx];
   }
 
   // Block 0 writes row offsets for the grouped matmul, and each rank's rows for combine_async.
@@ -131,6 +138,8 @@ struct SlottedDispatchWait {
       target::st(&params.row_offsets[group_idx], group_begin(group_idx - first_group));
       if (group_idx == num_groups) continue;
       target::st(&params.expert_ids[group_idx], group_idx);
+      if (params.row_counts != nullptr)
+        target::st(&params.row_counts[group_idx], rows_of_group(group_idx - first_group));
       if constexpr (ExpertTokenFormat<Format>)
         params.format.publish_expert(group_idx, group_begin(group_idx - first_group));
     }
