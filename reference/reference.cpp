@@ -107,6 +107,35 @@ class RowChecker {
                                                   : check_encoded(row, origin, expert_idx);
   }
 
+  // Of a row that only fills up its group.
+  std::string check_unwritten(size_t row) {
+    const std::string where = "unwritten row " + std::to_string(row) + ": ";
+    if (!result_.src_ranks.empty() && result_.src_ranks[row] != -1)
+      return where + "src_ranks is " + std::to_string(result_.src_ranks[row]);
+    if (result_.unwritten == UnwrittenRows::kLeft) return "";
+    if (result_.src_info[2 * row] != -1 || result_.src_info[2 * row + 1] != -1)
+      return where + "src_info is not marked";
+    if (result_.unwritten == UnwrittenRows::kMarked) return "";
+    const size_t hidden = static_cast<size_t>(step_.hidden);
+    if (step_.format == TokenFormatKind::kBF16) {
+      for (size_t i = 0; i < hidden; ++i)
+        if (result_.rows[row * hidden + i].bits != 0)
+          return where + "column " + std::to_string(i) + " is not 0";
+      return "";
+    }
+    const TokenFormatInfo info = info_of(step_.format);
+    const size_t row_bytes = info.row_bytes(step_.hidden);
+    for (size_t i = 0; i < row_bytes; ++i)
+      if (result_.encoded_rows[row * row_bytes + i] != 0)
+        return where + "byte " + std::to_string(i) + " is not 0";
+    for (size_t i = 0; i < static_cast<size_t>(info.num_scales(step_.hidden)); ++i) {
+      const uint64_t offset = scale_offset(step_.format, row, i, step_.hidden, result_.max_rows);
+      for (size_t byte = 0; byte < static_cast<size_t>(info.scale_bytes); ++byte)
+        if (result_.scales[offset + byte] != 0) return where + "scale " + std::to_string(i) + " is not 0";
+    }
+    return "";
+  }
+
  private:
   std::string differs(size_t row, const RowOrigin& origin) const {
     return "row " + std::to_string(row) + " from " + text(origin) + " differs in ";
@@ -188,6 +217,9 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
                                                      result.src_info[2 * row + 1]};
       if (origin.src_token < 0 || origin.src_token >= step.num_tokens(origin.src_rank))
         return where + "row " + std::to_string(row) + " claims to come from " + text(origin);
+      if (!result.src_ranks.empty() && result.src_ranks[row] != origin.src_rank)
+        return where + "row " + std::to_string(row) + ": src_ranks is " +
+               std::to_string(result.src_ranks[row]) + ", expected " + std::to_string(origin.src_rank);
       seen.push_back(origin);
       if (const std::string difference = rows.check(row, origin, expert_idx); !difference.empty())
         return where + difference;
@@ -200,7 +232,11 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
     if (!result.row_counts.empty() && result.row_counts[group] != expected[group].size())
       return where + "row_counts is " + std::to_string(result.row_counts[group]) + ", expected " +
              std::to_string(expected[group].size());
-    next_row = step.next_group(next_row, expected[group].size());
+    const size_t next_group = step.next_group(next_row, expected[group].size());
+    for (size_t row = next_row + expected[group].size(); row < next_group; ++row)
+      if (const std::string difference = rows.check_unwritten(row); !difference.empty())
+        return where + difference;
+    next_row = next_group;
   }
   if (result.row_offsets[step.num_groups()] != next_row)
     return "rank " + std::to_string(rank) + ": the last row_offsets is " +

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "switchyard/bf16.hpp"
+#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard::reference {
@@ -79,15 +80,17 @@ std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank);
 
 // The output of dispatch on a rank.
 struct DispatchResult {
-  std::vector<uint32_t> row_offsets;        // [num_groups + 1]
-  std::vector<int32_t> expert_ids;          // [num_groups]
-  std::vector<int32_t> src_info;            // [rows][2]
-  std::vector<bf16> rows;                   // [rows][hidden]; of bf16 only
-  std::vector<uint8_t> encoded_rows;        // [rows][bytes], of the other formats
-  std::vector<uint8_t> scales;              // the whole tensor
-  uint64_t max_rows = 0;                    // the rows that the tensors hold
-  std::vector<uint32_t> scale_row_offsets;  // [num_groups] of tiled scales; empty: not asked for
-  std::vector<uint32_t> row_counts;         // [num_groups]; empty: not asked for
+  std::vector<uint32_t> row_offsets;               // [num_groups + 1]
+  std::vector<int32_t> expert_ids;                 // [num_groups]
+  std::vector<int32_t> src_info;                   // [rows][2]
+  std::vector<bf16> rows;                          // [rows][hidden]; of bf16 only
+  std::vector<uint8_t> encoded_rows;               // [rows][bytes], of the other formats
+  std::vector<uint8_t> scales;                     // the whole tensor
+  uint64_t max_rows = 0;                           // the rows that the tensors hold
+  std::vector<uint32_t> scale_row_offsets;         // [num_groups] of tiled scales; empty: not asked for
+  std::vector<uint32_t> row_counts;                // [num_groups]; empty: not asked for
+  std::vector<int32_t> src_ranks;                  // [rows]; empty: not asked for
+  UnwrittenRows unwritten = UnwrittenRows::kLeft;  // what was asked for
 };
 
 // Returns an empty string if the result is right, else the first difference. The rows of one (expert, source

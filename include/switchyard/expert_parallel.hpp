@@ -7,9 +7,10 @@
 // Ownership. An ExpertParallel owns the memory through which ranks exchange rows, and the row_buffers(). The
 //   caller owns the World, which must outlive it, and everything that an input or output points to.
 // Streams. Every call of a step enqueues one kernel on the rank's own stream (Rank::stream()) and returns: it
-//   runs behind what is on that stream and before what comes behind it. Nothing else is ordered; in
-//   particular, ranks wait for each other only inside the kernels. Calls may be captured (World::capture).
-//   On a GPU all ranks must get to run at once: docs/architecture.md says in which order to enqueue.
+//   runs behind what is on that stream and before what comes behind it. A dispatch that is asked for
+//   src_ranks or for unwritten rows enqueues a second one. Nothing else is ordered; in particular, ranks wait
+//   for each other only inside the kernels. Calls may be captured (World::capture). On a GPU all ranks must
+//   get to run at once: docs/architecture.md says in which order to enqueue.
 // Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
 //   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
 //   must not overlap with any other for the same rank.
@@ -122,8 +123,8 @@ struct DispatchInput {
 
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
 // Behind them, up to row_offsets[g + 1], come rows that only fill up the group: for its alignment, or,
-// masked, to its capacity. They are not written. Groups are the local experts; where a shared expert is
-// fused, it is group 0 and they come behind it.
+// masked, to its capacity. They are not written unless `unwritten` asks for it. Groups are the local experts;
+// where a shared expert is fused, it is group 0 and they come behind it.
 struct DispatchOutput {
   void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
@@ -134,6 +135,9 @@ struct DispatchOutput {
   // Tiled scales: [num_groups()], the scale row of each group's first row; null: not wanted.
   uint32_t* scale_row_offsets = nullptr;
   uint32_t* row_counts = nullptr;  // [num_groups()]; null: not wanted
+  // [max_rows]: the rank that each row came from; behind a group's rows -1. Null: not wanted.
+  int32_t* src_ranks = nullptr;
+  UnwrittenRows unwritten = UnwrittenRows::kLeft;
 };
 
 struct CombineInput {

@@ -27,6 +27,10 @@ struct CombineDestination {
   const OwnEpilogue* epilogue_kernels = nullptr;
 };
 
+// What becomes of rows that only fill up their group, behind those that have been written. Marked: their
+// src_info, and src_ranks if that is wanted, are -1. Zeroed: the same, and rows and scales are 0.
+enum class UnwrittenRows { kLeft, kMarked, kZeroed };
+
 // The shared expert, where one is fused in: tokens [first_token, first_token + num_tokens) of this rank are
 // rows [0, num_tokens) of its own output, group 0.
 struct SharedExpertTokens {

@@ -4,6 +4,7 @@
 
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
+#include "switchyard/detail/ep/annotate_rows.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
 #include "switchyard/detail/launch/make_ep_kernels.hpp"
@@ -13,7 +14,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-inline constexpr char kTopkSoftmax[] = "topk_softmax", kGroupedMatmul[] = "grouped_matmul";
+inline constexpr char kAnnotateRows[] = "annotate_rows", kTopkSoftmax[] = "topk_softmax";
+inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
 template <const char* kName, typename Params, void (*kKernel)(Params)>
@@ -24,11 +26,9 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
 // The others are loaded when max_resident_blocks looks at them.
 inline Status load_plain_kernels() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {{&topk_softmax_kernel, 0},
-                                            {&grouped_matmul_kernel, 0},
-                                            {&stall_kernel, 0},
-                                            {&time_stamp_kernel, 0},
-                                            {&check_output_kernel, 0}};
+  const target::ResidentKernel kernels[] = {{&annotate_rows_kernel, 0},  {&topk_softmax_kernel, 0},
+                                            {&grouped_matmul_kernel, 0}, {&stall_kernel, 0},
+                                            {&time_stamp_kernel, 0},     {&check_output_kernel, 0}};
   SWITCHYARD_RETURN_IF_ERROR(load_silu_mul_kernels());
   SWITCHYARD_RETURN_IF_ERROR(load_recode_rows_kernels());
   return target::max_resident_blocks(kernels, kWarpSize).status();
@@ -43,6 +43,7 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .load = &load_plain_kernels,
       .slotted = slotted,
       .direct = direct,
+      .annotate_rows = &launch_plain<kAnnotateRows, AnnotateRowsParams, annotate_rows_kernel>,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

@@ -73,6 +73,9 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
   const int max_tokens = shape.max_tokens_per_rank != 0
                              ? shape.max_tokens_per_rank
                              : *std::max_element(shape.tokens_per_rank.begin(), shape.tokens_per_rank.end());
+  const bool sets_capacity =
+      options.row_layout == RowLayout::kMasked && options.routing == Routing::kAllToAll;
+  const int max_rows_per_expert = sets_capacity ? shape.n_ranks * max_tokens * shape.top_k : 0;
   ep_ = must(ExpertParallel::create(
       *world_, {.n_experts = shape.n_experts,
                 .top_k = shape.top_k,
@@ -84,6 +87,9 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .dependent_launch = options.dependent_launch,
                 .protocol = options.protocol,
                 .capacity_factor = options.capacity_factor,
+                .row_layout = options.row_layout,
+                .row_alignment = options.row_alignment,
+                .max_rows_per_expert = max_rows_per_expert,
                 .dispatch_format = options.format,
                 .input_scale = kInputScale,
                 .expert_input_scales = expert_input_scales(options.format, shape.n_experts),
@@ -119,6 +125,8 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
         .expert_ids = must(owner.allocate<int32_t>(num_groups)),
         .topk_weights = must(owner.allocate<float>(tokens * top_k)),
         .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
+        .row_counts = must(owner.allocate<uint32_t>(num_groups)),
+        .src_ranks = must(owner.allocate<int32_t>(options.unwritten == UnwrittenRows::kLeft ? 0 : max_rows)),
         .scale_row_offsets = format.placement == ScalePlacement::kTiled
                                  ? must(owner.allocate<uint32_t>(num_groups))
                                  : owner.view<uint32_t>(nullptr, 0),
@@ -139,6 +147,8 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.row_counts.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.src_ranks.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.scale_row_offsets.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.expert_ids.fill_bytes(0xee).ok());
   }
@@ -156,7 +166,10 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           buffers.row_offsets.data(),
           buffers.expert_ids.data(),
           buffers.scales.data(),
-          buffers.scale_row_offsets.data()};
+          buffers.scale_row_offsets.data(),
+          buffers.row_counts.data(),
+          buffers.src_ranks.size() > 0 ? buffers.src_ranks.data() : nullptr,
+          options_.unwritten};
 }
 
 Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
@@ -311,9 +324,12 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
   RankBuffers& buffers = ranks_[rank];
   reference::DispatchResult result;
   result.row_offsets = must(buffers.row_offsets.download());
+  result.row_counts = must(buffers.row_counts.download());
   result.expert_ids = must(buffers.expert_ids.download());
+  result.unwritten = options_.unwritten;
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
+  if (buffers.src_ranks.size() > 0) result.src_ranks = must(buffers.src_ranks.download(num_rows));
   if (options_.format == TokenFormatKind::kBF16) {
     result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
   } else {
@@ -329,7 +345,10 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
 void EpHarness::run_and_check(const reference::Step& step) { ASSERT_EQ(run_and_compare(step), ""); }
 
 // Checks what dispatch left and lets the experts work on it: every row by its own rule.
-std::string EpHarness::compare_dispatch(const reference::Step& step) {
+std::string EpHarness::compare_dispatch(const reference::Step& step_as_sent) {
+  reference::Step step = step_as_sent;
+  step.row_alignment = static_cast<uint32_t>(options_.row_alignment);
+  step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
   for (const int rank : world_->local_ranks()) {
     const reference::DispatchResult result = download_dispatch(rank);
     if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())

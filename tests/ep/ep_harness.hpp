@@ -44,6 +44,9 @@ struct RunOptions {
   HostDeviceOptions host = {};
   bool experts_in_place = false;  // of steps back to back: rows are taken for the expert outputs
   double capacity_factor = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
+  UnwrittenRows unwritten = UnwrittenRows::kLeft;
   // Others than the first of each: only run_and_compare() and run_back_to_back().
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
@@ -104,7 +107,8 @@ class EpHarness {
     Buffer<uint8_t> encoded_outputs;       // where experts hand over fp8; expert_rows is then empty
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
-    Buffer<uint32_t> row_offsets;
+    Buffer<uint32_t> row_offsets, row_counts;
+    Buffer<int32_t> src_ranks;           // where unwritten rows are marked or zeroed, else empty
     Buffer<uint32_t> scale_row_offsets;  // of tiled scales, else empty
     Buffer<float> group_input_scales;
   };

@@ -101,6 +101,14 @@ std::string run_steps(uint64_t seed, Protocol protocol, const KernelTable& kerne
   return run_two_steps(seed, shape, options_of(seed, protocol, kernels));
 }
 
+// The same with masked rows.
+std::string run_masked(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.row_layout = RowLayout::kMasked;
+  options.unwritten = UnwrittenRows::kMarked;
+  return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
+}
+
 // The same where scales lie in between those of other rows, with a shared expert.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
@@ -248,6 +256,10 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
     SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
     SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
+    SWITCHYARD_MUTANT(MaskedGroupsPacked, run_masked),
+    SWITCHYARD_DIRECT_MUTANT(MaskedGroupsPacked, run_masked),
+    SWITCHYARD_MUTANT(RowCountOfOneRank, run_masked),
+    SWITCHYARD_DIRECT_MUTANT(RowCountOfOneRank, run_masked),
     SWITCHYARD_MUTANT(OneBuffer, run_all_reduces),
 };
 #undef SWITCHYARD_MUTANT
@@ -290,7 +302,7 @@ constexpr KernelTable kNoMutantInterleaved = make_interleaved_table<NoMutantShap
 
 TEST(LogicMutantChecks, PassWithATestsOwnKernelsThatAreNoMutant) {
   for (uint64_t seed = 0; seed < 40; ++seed)
-    for (const Check check : {run_steps, run_behind_a_broken_step})
+    for (const Check check : {run_steps, run_masked, run_behind_a_broken_step})
       for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
         ASSERT_EQ(check(seed, protocol, kNoMutantKernels), "")
             << "seed " << seed << ", " << to_string(protocol);

@@ -145,6 +145,7 @@ class GroupedMatmul : public LayerTest {
                                        device_rows.data(),
                                        device_weights.data(),
                                        row_offsets.data(),
+                                       nullptr,
                                        expert_ids.data(),
                                        output.data()};
       ASSERT_TRUE(kernels().grouped_matmul(shape, rank().stream(), params).ok());

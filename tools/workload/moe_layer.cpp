@@ -162,7 +162,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.rows.fill_bytes(0xff, num_filled * info_of(step.format).row_bytes(workload_.hidden)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xff, 2 * num_filled));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0xff));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0));  // a dispatch that breaks has no rows
     SWITCHYARD_RETURN_IF_ERROR(buffers.routed_ids.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));

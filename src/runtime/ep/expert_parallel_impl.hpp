@@ -119,6 +119,7 @@ struct ExpertParallel::Impl {
   DispatchCall make_dispatch_call(int rank, int num_tokens) const;
   void fill_in(const DispatchInput& input, DispatchCall& call) const;
   void fill_in(const DispatchOutput& output, DispatchCall& call) const;
+  AnnotateRowsParams make_annotation(int rank, const DispatchOutput& output) const;
   CombineCall make_combine_call(int rank) const;
   void fill_in(int rank, const CombineInput& input, CombineCall& call) const;
   void fill_in(const CombineOutput& output, CombineCall& call) const;
@@ -133,6 +134,9 @@ struct ExpertParallel::Impl {
     state(rank).step = next;
     return Status();
   }
+
+  // Behind a dispatch: what `output` asks for besides the rows.
+  Status annotate_rows(int rank, const DispatchOutput& output) const;
 
   // When a step has failed.
   std::optional<FaultRecord> fault(int rank) const;

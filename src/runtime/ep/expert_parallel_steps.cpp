@@ -135,6 +135,11 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "expert_ids", output.expert_ids));
   if (output.row_counts != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_counts", output.row_counts));
+  if (output.src_ranks != nullptr)
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "src_ranks", output.src_ranks));
+  if (output.unwritten == UnwrittenRows::kZeroed && config.own_format != nullptr)
+    return invalid_argument("%s: unwritten rows cannot be zeroed in %s, a format of the caller's own", call,
+                            format_layout(config).name);
   if (output.scale_row_offsets == nullptr) return Status();
   if (!format_layout(config).has_tiled_scales)
     return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
@@ -209,6 +214,44 @@ void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& c
   call.tensors.scale_row_offsets = output.scale_row_offsets;
 }
 
+AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const DispatchOutput& output) const {
+  const DispatchStep& step = state(rank).dispatch_call.step;
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const SharedExpertTokens shared = shared_expert_tokens(rank, state(rank).num_tokens);
+  AnnotateRowsParams params{.my_rank = rank,
+                            .n_ranks = step.shape.n_ranks,
+                            .num_groups = num_groups(),
+                            .num_shared_groups = shared.num_groups,
+                            .num_shared_rows = static_cast<uint32_t>(shared.num_tokens),
+                            .row_offsets = output.row_offsets,
+                            .step_cells = is_direct() ? step.recv_counts.mine : nullptr,
+                            .ep_counters = step.ep_counters,
+                            .src_ranks = output.src_ranks,
+                            .unwritten = output.unwritten,
+                            .src_info = output.src_info,
+                            .rows = static_cast<std::byte*>(output.rows),
+                            .row_bytes = format_layout(config).row_bytes,
+                            .scales = static_cast<std::byte*>(output.scales),
+                            .scale_placement = format.placement,
+                            .num_scales = format.num_scales(config.hidden),
+                            .max_rows = is_direct() ? step.max_rows : output.max_rows};
+  if (!is_direct()) return params;
+  const RowBuffers own = state(rank).memory.row_buffers();
+  params.src_info = own.src_info;
+  params.rows = own.encoded_rows;
+  params.scales = own.scales;
+  return params;
+}
+
+Status ExpertParallel::Impl::annotate_rows(int rank, const DispatchOutput& output) const {
+  if (output.src_ranks == nullptr && output.unwritten == UnwrittenRows::kLeft) return Status();
+  LaunchShape shape = launch_shape();
+  shape.programmatic_dependent = false;
+  const Rank& here = member(rank);
+  const Status status = here.launch(here.kernels().annotate_rows, shape, make_annotation(rank, output));
+  return status.ok() ? status : name_dead_peer(status);
+}
+
 CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
   const RankState& own = state(rank);
   CombineCall call = own.combine_call;
@@ -251,7 +294,9 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch_wait", output));
   DispatchCall call = impl_->make_dispatch_call(rank, impl_->state(rank).num_tokens);
   impl_->fill_in(output, call);
-  return impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(
+      impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched));
+  return impl_->annotate_rows(rank, output);
 }
 
 Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
@@ -261,7 +306,9 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(input, call);
   impl_->fill_in(output, call);
-  return impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched);
+  SWITCHYARD_RETURN_IF_ERROR(
+      impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched));
+  return impl_->annotate_rows(rank, output);
 }
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input) {

@@ -5,6 +5,7 @@
 
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
+#include "switchyard/detail/ep/annotate_rows_params.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
@@ -79,6 +80,7 @@ struct KernelTable {
   EpKernels slotted;
   EpKernels direct;
   ProtocolKernels wired = {};  // for worlds in which some ranks are reached over a wire; may have none
+  LaunchFunction<AnnotateRowsParams> annotate_rows;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulInput, SiluMulDestination> silu_mul;

@@ -57,6 +57,10 @@ enum class LogicMutant {
   kFarScalesNotPut,     // dispatch_async: a far row comes without its scales
   kKeptRowOverwritten,  // dispatch_async: rows are kept in the place of the first, which puts may still read
 
+  // Of the layout of rows, in both protocols.
+  kMaskedGroupsPacked,  // dispatch: masked groups lie one behind the other
+  kRowCountOfOneRank,   // dispatch_wait: counts the rows of rank 0 only
+
   kOneBuffer,  // all_reduce: every step shows its values where the one before did
 };
 

@@ -101,7 +101,8 @@ struct DirectDispatchWait {
          group_idx += target::num_threads()) {
       uint32_t num_rows = 0;
       if (group_idx < first_group) num_rows = static_cast<uint32_t>(params.shared_expert.num_tokens);
-      for (int rank = 0; group_idx >= first_group && rank < shape.n_ranks(); ++rank)
+      const int rank_end = mutate<Fixed, LogicMutant::kRowCountOfOneRank>(shape.n_ranks(), 1);
+      for (int rank = 0; group_idx >= first_group && rank < rank_end; ++rank)
         num_rows += rows_from(group_idx - first_group, rank);
       target::st(&params.row_counts[group_idx], is_skipped ? 0 : num_rows);
     }

@@ -163,7 +163,9 @@ struct RowCounts {
     const int first_expert = owner * shape.n_local_experts();
     const ScanRun run(shape.n_local_experts(), target::lane_idx(), kWarpSize);
     const auto rows_of = [&](int expert_idx) {
-      return params.group_layout.taken_by(shared.first_row[expert_idx] + num_rows(expert_idx));
+      const uint32_t num_arriving = shared.first_row[expert_idx] + num_rows(expert_idx);
+      return mutate<Fixed, LogicMutant::kMaskedGroupsPacked>(params.group_layout.taken_by(num_arriving),
+                                                             num_arriving);
     };
     uint32_t num_owned = 0;
     SWITCHYARD_ROLLED

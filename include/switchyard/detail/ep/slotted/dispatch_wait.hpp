@@ -85,7 +85,8 @@ struct SlottedDispatchWait {
       uint32_t num_rows = 0;
       for (int rank = 0; rank < shape.n_ranks(); ++rank)
         num_rows += shared.first_row[expert_idx * shape.n_ranks() + rank];
-      shared.expert_begin[expert_idx] = params.group_layout.taken_by(num_rows);
+      shared.expert_begin[expert_idx] =
+          mutate<Fixed, LogicMutant::kMaskedGroupsPacked>(params.group_layout.taken_by(num_rows), num_rows);
     }
     target::sync_block();
     const int last_warp = target::num_warps() - 1;
@@ -126,7 +127,8 @@ struct SlottedDispatchWait {
 
   SWITCHYARD_DEVICE uint32_t rows_of_group(int expert_idx) const {
     if (expert_idx < 0) return static_cast<uint32_t>(params.shared_expert.num_tokens);
-    return shared.row_end[(expert_idx + 1) * shape.n_ranks() - 1] - shared.expert_begin[expert_idx];
+    const int last_rank = mutate<Fixed, LogicMutant::kRowCountOfOneRank>(shape.n_ranks() - 1, 0);
+    return shared.row_end[expert_idx * shape.n_ranks() + last_rank] - shared.expert_begin[expert_idx];
   }
 
   // Block 0 writes row offsets for the grouped matmul, and each rank's rows for combine_async.
