@@ -79,24 +79,27 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
   const std::vector<float> scales = expert_input_scales(launch.format, workload.n_experts);
   const size_t num_scales = std::max<size_t>(std::set<float>(scales.begin(), scales.end()).size(), 1);
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(bench->host_bytes(num_sets, static_cast<int>(num_scales))));
-  auto ep = ExpertParallel::create(
-      world,
-      {.n_experts = workload.n_experts,
-       .top_k = workload.top_k,
-       .hidden = workload.hidden,
-       .max_tokens_per_rank = bench->num_tokens(),
-       .n_sms = launch.n_sms,
-       .num_threads = launch.num_threads,
-       .timeout_ns = default_timeout_ns(world.target()),
-       .dependent_launch = launch.dependent,
-       .protocol = launch.protocol,
-       // With skewed routing, one rank may get nearly all tokens.
-       .capacity_factor = workload.routing == RoutingKind::kZipf ? static_cast<double>(workload.n_ranks) : 0,
-       .dispatch_format = launch.format,
-       .input_scale = kInputScale,
-       .expert_input_scales = scales,
-       .combine_format = launch.combine_format,
-       .p2p_world_size = launch.p2p_world_size});
+  auto ep = ExpertParallel::create(world, {.n_experts = workload.n_experts,
+                                           .top_k = workload.top_k,
+                                           .hidden = workload.hidden,
+                                           .max_tokens_per_rank = bench->num_tokens(),
+                                           .n_sms = launch.n_sms,
+                                           .num_threads = launch.num_threads,
+                                           .timeout_ns = default_timeout_ns(world.target()),
+                                           .dependent_launch = launch.dependent,
+                                           .protocol = launch.protocol,
+                                           // With skewed routing, one rank may get nearly all tokens.
+                                           .capacity_factor = workload.routing == RoutingKind::kZipf &&
+                                                                      launch.row_layout == RowLayout::kRagged
+                                                                  ? static_cast<double>(workload.n_ranks)
+                                                                  : 0,
+                                           .row_layout = launch.row_layout,
+                                           .row_alignment = launch.row_alignment,
+                                           .dispatch_format = launch.format,
+                                           .input_scale = kInputScale,
+                                           .expert_input_scales = scales,
+                                           .combine_format = launch.combine_format,
+                                           .p2p_world_size = launch.p2p_world_size});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));
@@ -119,6 +122,8 @@ Status EpBench::add_set(int set_idx) {
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
   step.combine_format = ep_->config().combine_format;
+  step.row_alignment = static_cast<uint32_t>(ep_->config().row_alignment);
+  step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
   if (set_idx == 0) traffic_ = reference::count_traffic(step, reference::traffic_options(*ep_));
   const SeenTokens seen(step);
   const int n_local = step.n_local_experts();
@@ -131,7 +136,6 @@ Status EpBench::add_set(int set_idx) {
   for (const auto& ids : step.topk_ids)
     for (const int32_t id : ids) ++rows_of_expert[static_cast<size_t>(id)];
 
-  const uint32_t alignment = info_of(step.format).row_alignment;
   BufferSet& set = sets_.emplace_back(static_cast<size_t>(step.n_ranks));
   for (int r = 0; r < step.n_ranks; ++r) {
     const Rank& rank = world_.rank(r);
@@ -139,8 +143,8 @@ Status EpBench::add_set(int set_idx) {
     buffers.expected_output = outputs[static_cast<size_t>(r)].get();
     buffers.expected_offsets.push_back(0);
     for (int expert = r * n_local; expert < (r + 1) * n_local; ++expert)
-      buffers.expected_offsets.push_back(
-          align_up(buffers.expected_offsets.back() + rows_of_expert[static_cast<size_t>(expert)], alignment));
+      buffers.expected_offsets.push_back(static_cast<uint32_t>(
+          step.next_group(buffers.expected_offsets.back(), rows_of_expert[static_cast<size_t>(expert)])));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));

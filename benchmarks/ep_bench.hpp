@@ -47,6 +47,8 @@ struct EpLaunch {
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   int p2p_world_size = 0;  // 0: one group
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
 };
 
 class EpBench {

@@ -137,6 +137,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
   report.p2p_world_size = options.launch.p2p_world_size;
+  report.row_layout = options.launch.row_layout;
+  report.row_alignment = options.launch.row_alignment;
   report.format = options.launch.format;
   report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
@@ -195,6 +197,7 @@ void add_ep(Command& bench) {
       .add_number("--experts", options->n_experts, 1, kMaxExperts,
                   "Experts, a multiple of --ranks [256; host 32]")
       .hide_default();
+  add_layout_options(command, options->launch.row_layout, options->launch.row_alignment);
   add_groups_option(command, options->launch.p2p_world_size);
   add_format_option(command, options->launch.format);
   add_combine_format_option(command, options->launch.combine_format);

@@ -108,6 +108,12 @@ Status with_flags(const Status& status) {
   return Status(status.code(), message);
 }
 
+void add_layout_options(Command& command, RowLayout& layout, int& alignment) {
+  command.add_choice("--layout", layout, {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}},
+                     "Rows of experts one behind the other, or with memory for all of each: ragged, masked");
+  command.add_number("--alignment", alignment, 1, 256, "The rows of every expert begin at a multiple of it");
+}
+
 void add_groups_option(Command& command, int& p2p_world_size) {
   command.add_number("--p2p-world-size", p2p_world_size, 0, kMaxRanks,
                      "Ranks of a group, which store into each other's memory; rows go over a wire\n"

@@ -31,6 +31,8 @@ TargetChoice target_choice(const std::string& target);
 // --protocol; `automatic` says what that does here.
 void add_protocol_option(Command& command, Protocol& protocol, const std::string& automatic);
 
+// --layout and --alignment: where the rows of experts lie.
+void add_layout_options(Command& command, RowLayout& layout, int& alignment);
 // --p2p-world-size: the ranks of a group.
 void add_groups_option(Command& command, int& p2p_world_size);
 // Whether it suits --ranks and, where the all-to-all is skipped, --skip-a2a.

@@ -291,8 +291,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", options.p2p_world_size,
                 options.p2p_world_size == 1 ? "" : "s");
   if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
-    std::printf("  rows      %s, groups aligned to %d\n", to_string(options.row_layout),
-                options.row_alignment);
+    std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
               workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
               workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
@@ -459,11 +458,7 @@ void add_run_command(CommandLine& line) {
   add_protocol_option(command, options->protocol, "chooses by shape and says why");
   command.add_fraction("--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
                        "Room for rows, as a multiple of a rank's even share; 0 chooses");
-  command.add_choice("--layout", options->row_layout,
-                     {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}},
-                     "Rows of experts one behind the other, or with memory for all of each: ragged, masked");
-  command.add_number("--alignment", options->row_alignment, 1, 256,
-                     "The rows of every expert begin at a multiple of it");
+  add_layout_options(command, options->row_layout, options->row_alignment);
   command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");

@@ -163,6 +163,8 @@ void print_table(const BenchReport& report) {
   std::printf("  shape     hidden %d, top-%d, %d experts, %s routing, identity experts\n", workload.hidden,
               workload.top_k, workload.n_experts, report.routing.c_str());
   std::printf("  formats   %s there, %s back\n", to_string(report.format), to_string(report.combine_format));
+  if (report.row_layout != RowLayout::kRagged || report.row_alignment != 1)
+    std::printf("  rows      %s, aligned to %d\n", to_string(report.row_layout), report.row_alignment);
   if (report.p2p_world_size != 0)
     std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", report.p2p_world_size,
                 report.p2p_world_size == 1 ? "" : "s");
@@ -209,6 +211,8 @@ std::string to_json(const BenchReport& report) {
       .add("ranks", workload.n_ranks)
       .add("n_sms", report.n_sms)
       .add("p2p_world_size", report.p2p_world_size)
+      .add("layout", to_string(report.row_layout))
+      .add("alignment", report.row_alignment)
       .add("hidden", workload.hidden)
       .add("top_k", workload.top_k)
       .add("experts", workload.n_experts)

@@ -41,6 +41,8 @@ struct BenchReport {
   CombineFormat combine_format = CombineFormat::kBF16;
   int n_sms = 0;
   int p2p_world_size = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
   int num_replays = 0;
   uint64_t lead_us = 0;
   CopyBandwidth copy{};
