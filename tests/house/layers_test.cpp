@@ -1,5 +1,6 @@
-// The architecture as a test: a room includes itself and rooms of lower layers only, assembly stays in
-// target/, and no header of Torch, MPI or SHMEM is needed to build the library.
+// The architecture as a test: a room includes itself and rooms of lower layers only, its CMake target links
+// those of lower layers only, assembly stays in target/, and no header of Torch, MPI or SHMEM is needed to
+// build the library.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -192,6 +194,65 @@ TEST(Layers, FilesIncludeLowerLayersOnly) {
     EXPECT_TRUE(rooms_seen.contains(room)) << room << " is empty";
   for (const auto& [header, room] : kRoomOfPublicHeader)
     EXPECT_TRUE(files.contains("include/switchyard/" + header)) << header << " is not there";
+}
+
+// The room that a CMake target is made of; empty: none.
+std::string room_of_target(const std::string& target) {
+  static const std::map<std::string, std::string> kOthers = {
+      {"switchyard", "runtime"}, {"switchyard_limits", "benchmarks"}, {"switchyard_tool", "commands"}};
+  if (const auto other = kOthers.find(target); other != kOthers.end()) return other->second;
+  const std::string prefix = "switchyard_";
+  const std::string room = target.starts_with(prefix) ? target.substr(prefix.size()) : "";
+  return kLayerOfRoom.contains(room) ? room : "";
+}
+
+// Every link of a CMakeLists.txt that does not point down, as "room links room", and the rooms that it makes
+// targets of.
+std::vector<std::string> faults_of_links(const std::string& cmake, std::set<std::string>& rooms_seen) {
+  std::vector<std::string> faults;
+  const std::string code = std::regex_replace(cmake, std::regex("#[^\n]*"), "");
+  const std::regex command("(switchyard_layer|target_link_libraries)\\(([^)]*)\\)");
+  for (std::sregex_iterator found(code.begin(), code.end(), command), end; found != end; ++found) {
+    std::istringstream words(std::regex_replace((*found)[2].str(), std::regex("\\$<[A-Z_]*:|>"), ""));
+    std::string target, word;
+    words >> target;
+    const std::string room =
+        room_of_target(((*found)[1] == "switchyard_layer" ? "switchyard_" : "") + target);
+    if (room.empty()) continue;
+    rooms_seen.insert(room);
+    while (words >> word)
+      if (const std::string linked = room_of_target(word); !linked.empty() && linked != room)
+        if (kLayerOfRoom.at(linked) >= kLayerOfRoom.at(room)) faults.push_back(room + " links " + linked);
+  }
+  return faults;
+}
+
+TEST(Layers, TargetsLinkLowerLayersOnly) {
+  std::set<std::string> rooms_seen;
+  for (const char* folder : {"emulator", "src", "reference", "benchmarks", "tools", "tests"}) {
+    std::ostringstream text;
+    text << std::ifstream(std::filesystem::path(SWITCHYARD_SOURCE_DIR) / folder / "CMakeLists.txt").rdbuf();
+    for (const std::string& fault : faults_of_links(text.str(), rooms_seen))
+      ADD_FAILURE() << folder << "/CMakeLists.txt: " << fault;
+  }
+  for (const auto& [room, layer] : kLayerOfRoom)
+    EXPECT_TRUE(rooms_seen.contains(room)) << room << " has no CMake target";
+}
+
+TEST(Layers, TheCheckFindsLinksThatDoNotPointDown) {
+  std::set<std::string> rooms;
+  EXPECT_EQ(
+      faults_of_links("switchyard_layer(sync SOURCES sync/fault.cpp\n  LINKS switchyard_target)\n"
+                      "target_link_libraries(switchyard_reference PUBLIC switchyard  # switchyard_files\n"
+                      "  PRIVATE switchyard_options Threads::Threads)\n",
+                      rooms),
+      std::vector<std::string>());
+  EXPECT_EQ(rooms, (std::set<std::string>{"sync", "reference"}));
+  EXPECT_EQ(faults_of_links("switchyard_layer(target LINKS switchyard_base switchyard_emulator)\n"
+                            "target_link_libraries(switchyard_files PRIVATE $<LINK_ONLY:switchyard_report>)\n"
+                            "switchyard_layer(ep LINKS switchyard_gemm)\n",
+                            rooms),
+            (std::vector<std::string>{"target links emulator", "files links report", "ep links gemm"}));
 }
 
 const Files kFiles = {"include/switchyard/status.hpp",          "include/switchyard/other.hpp",
