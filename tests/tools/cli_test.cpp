@@ -443,6 +443,14 @@ TEST_F(Cli, DoctorSaysWhatRunsHere) {
         << json.out;
 }
 
+TEST_F(Cli, DoctorShowsTheNumbersThatKernelsAreTunedBy) {
+  const std::string json = run("doctor --json -").out;
+  for (const char* key : {"expert_parallel_kernels", "expert_parallel_sizes", "expert_parallel_limits",
+                          "attention_kernels", "attention_limits", "matmul_kernels"})
+    EXPECT_NE(json.find("\"" + std::string(key) + "\": "), std::string::npos) << key;
+  EXPECT_NE(run("doctor").out.find("16 stages of tokens"), std::string::npos);
+}
+
 TEST_F(Cli, JsonGoesToAFileOrAloneToStdoutWithEveryCommand) {
   const std::string path = folder / "report.json";
   for (const std::string& command :

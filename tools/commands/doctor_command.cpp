@@ -53,8 +53,8 @@ std::vector<ProtocolExample> protocol_examples() {
 
 void print_tunings() {
   std::printf("\nExpert-parallel kernels\n");
-  std::printf("  host     %s\n  cuda     %s\n", to_string(kHostEpTuning).c_str(),
-              to_string(kCudaEpTuning).c_str());
+  std::printf("  host     %s\n  cuda     %s\n  both     %s\n", to_string(kHostEpTuning).c_str(),
+              to_string(kCudaEpTuning).c_str(), to_string(kEpKernelSizes).c_str());
   std::printf("\nAttention kernels, by head dimension and kind\n");
   for (const AttentionTuning& tuning : kAttentionTunings) std::printf("  %s\n", to_string(tuning).c_str());
   std::printf("\nMatmul kernels, rows x columns x inner elements of a stage x stages\n ");
@@ -131,6 +131,29 @@ std::vector<JsonObject> ep_tunings_json() {
   return tunings;
 }
 
+JsonObject ep_sizes_json() {
+  const EpKernelSizes& sizes = kEpKernelSizes;
+  return std::move(JsonObject()
+                       .add("max_token_stages", sizes.max_token_stages)
+                       .add("max_row_numbers", sizes.max_row_numbers)
+                       .add("prefetched_ids", sizes.prefetched_ids)
+                       .add("max_scale_bands", sizes.max_scale_bands)
+                       .add("message_stages", sizes.message_stages)
+                       .add("first_rows_in_flight", sizes.first_rows_in_flight)
+                       .add("next_rows_in_flight", sizes.next_rows_in_flight)
+                       .add("fp8_rows_in_flight", sizes.fp8_rows_in_flight)
+                       .add("max_warps_per_row", sizes.max_warps_per_row));
+}
+
+JsonObject ep_limits_json() {
+  const EpLimits& limits = kEpLimits;
+  return std::move(JsonObject()
+                       .add("max_direct_ranks", limits.max_direct_ranks)
+                       .add("max_slotted_tokens", limits.max_slotted_tokens)
+                       .add("small_rows_bytes", limits.small_rows_bytes)
+                       .add("capacity_factor", limits.capacity_factor));
+}
+
 std::vector<JsonObject> attention_tunings_json() {
   std::vector<JsonObject> tunings;
   for (const AttentionTuning& tuning : kAttentionTunings)
@@ -177,7 +200,8 @@ std::vector<JsonObject> matmul_tunings_json() {
                                     .add("sharing", tuning.sharing == MatmulSharing::kWeights ? "weights"
                                                     : tuning.sharing == MatmulSharing::kRows  ? "rows"
                                                                                               : "none")
-                                    .add("element", to_string(tuning.element))));
+                                    .add("element", to_string(tuning.element))
+                                    .add("step_sums", tuning.num_step_sums)));
   return tunings;
 }
 
@@ -222,6 +246,8 @@ std::string to_json(const CudaReport& cuda) {
       .add("automatic_protocol", std::move(protocols))
       .add("formats", formats_json())
       .add("expert_parallel_kernels", ep_tunings_json())
+      .add("expert_parallel_sizes", ep_sizes_json())
+      .add("expert_parallel_limits", ep_limits_json())
       .add("attention_kernels", attention_tunings_json())
       .add("attention_limits", attention_limits_json())
       .add("matmul_kernels", matmul_tunings_json())

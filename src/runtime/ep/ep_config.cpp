@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "switchyard/detail/ep/tuning.hpp"
+
 namespace switchyard {
 
 const char* to_string(Protocol protocol) {
@@ -229,15 +231,14 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
 }
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
-  constexpr double kChosenFactor = 2;
-  constexpr uint64_t kSmallBytes = uint64_t{256} << 20;  // the worst case may always take so much memory
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
   if (config.row_layout == RowLayout::kMasked) return worst_case_rows(config, n_ranks);
   // Without all-to-all a rank cannot tell the others that a step is skipped: its rows must always fit.
   if (config.routing == Routing::kSkipAllToAll) return copies + others;
-  if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kSmallBytes) return copies + others;
-  const double factor = config.capacity_factor == 0 ? kChosenFactor : config.capacity_factor;
+  if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kEpLimits.small_rows_bytes)
+    return copies + others;
+  const double factor = config.capacity_factor == 0 ? kEpLimits.capacity_factor : config.capacity_factor;
   const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k;
   return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + others;
 }
@@ -247,12 +248,10 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
   if (config.own_format != nullptr && config.own_format->direct == nullptr)
     return {Protocol::kSlotted,
             "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
-  // If so many ranks must have exchanged counts before the first of so few rows moves, the slotted protocol,
-  // which sends at once, is faster; measured in docs/performance.md.
-  constexpr int kMostRanks = 32, kFewTokens = 4;
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
-  if (num_exchanging > kMostRanks && config.max_tokens_per_rank <= kFewTokens)
+  if (num_exchanging > kEpLimits.max_direct_ranks &&
+      config.max_tokens_per_rank <= kEpLimits.max_slotted_tokens)
     return {Protocol::kSlotted, "at most " + std::to_string(config.max_tokens_per_rank) +
                                     " tokens of each of " + std::to_string(num_exchanging) +
                                     " ranks are sent before their counts are known"};

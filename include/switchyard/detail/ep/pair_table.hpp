@@ -5,6 +5,7 @@
 
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -73,7 +74,7 @@ struct PairTable {
 // work(item_idx, worker_idx, num_workers), where worker_idx numbers the threads that share the row.
 template <typename Work>
 SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
-  constexpr uint32_t kMaxWarpsPerRow = 8;
+  constexpr uint32_t kMaxWarpsPerRow = kEpKernelSizes.max_warps_per_row;
   const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
   // Neighbouring warp numbers lie in different blocks, so that few rows spread over all multiprocessors.
   const uint32_t warp =

@@ -5,6 +5,7 @@
 
 #include "switchyard/detail/ep/combine_rows.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -44,9 +45,8 @@ class RowSum<BF16CombineRows> {
 
  private:
   SWITCHYARD_DEVICE static void add_all(float (&sums)[kColumnsPerThread], const TokenRows& rows, int column) {
-    constexpr int kFirst = 8, kNext = 4;
+    constexpr int kFirst = kEpKernelSizes.first_rows_in_flight, kNext = kEpKernelSizes.next_rows_in_flight;
     int first = 0;
-    // The first batch is larger because the accumulators are not live yet.
     if (kFirst <= rows.num_sources) {
       add_rows<kFirst>(sums, rows.sources, column);
       first = kFirst;
@@ -74,7 +74,7 @@ class RowSum<FP8CombineRows> {
   // What a warp adds at a time: sixteen columns per lane, of up to kRows rows. While its copies are in
   // flight, other warps add.
   struct alignas(kRowSumAlignment) Stage {
-    static constexpr int kRows = 8;
+    static constexpr int kRows = kEpKernelSizes.fp8_rows_in_flight;
     static constexpr int kColumns = kWarpSize * Rows::kColumns;
     static constexpr int kGroups = kColumns / Rows::kGroupSize;
     static_assert(kRows * kGroups <= kWarpSize);

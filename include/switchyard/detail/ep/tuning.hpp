@@ -1,7 +1,9 @@
-// How expert-parallel kernels are launched where the caller leaves it open: a few numbers that can be
-// printed.
+// The numbers of the expert-parallel kernels: how a launch is cut into blocks and threads, the limits by
+// which protocol and capacity are chosen where the caller leaves them open, and the sizes that are compiled
+// into the kernels. Plain structs that can be compared and printed.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace switchyard {
@@ -25,6 +27,44 @@ inline std::string to_string(const EpTuning& tuning) {
               : "") +
          (tuning.num_blocks > 0 ? ", " + std::to_string(tuning.num_blocks) + " blocks of each rank"
                                 : ", a block per multiprocessor, shared by the ranks on it");
+}
+
+// The limits by which protocol and capacity are chosen (runtime/ep/ep_config.cpp).
+struct EpLimits {
+  // If more ranks than this must have exchanged counts before the first of so few rows moves, the slotted
+  // protocol, which sends at once, is faster (docs/performance.md, "Many ranks").
+  int max_direct_ranks = 32;
+  int max_slotted_tokens = 4;  // of each rank
+  // Rows of the worst case may always take so much memory; where they would take more, the capacity is
+  // capacity_factor times an even share.
+  uint64_t small_rows_bytes = uint64_t{256} << 20;
+  double capacity_factor = 2;
+
+  friend constexpr bool operator==(const EpLimits&, const EpLimits&) = default;
+};
+inline constexpr EpLimits kEpLimits;
+
+// The sizes that are compiled into the kernels, for both targets.
+struct EpKernelSizes {
+  int max_token_stages = 16;     // direct dispatch: of a block, if so many fit
+  int max_row_numbers = 1024;    // direct dispatch: rows whose numbers a block keeps in shared memory
+  int prefetched_ids = 8;        // direct dispatch: ids that each lane of the ranker loads ahead
+  int max_scale_bands = 4;       // direct dispatch_wait: of a block, in flight at once
+  int message_stages = 2;        // slotted dispatch: of a block
+  int first_rows_in_flight = 8;  // combine, bf16: the first batch is larger because the accumulators are
+  int next_rows_in_flight = 4;   // not live yet
+  int fp8_rows_in_flight = 8;    // combine, fp8: rows of a warp's stage
+  int max_warps_per_row = 8;     // warps that share a row if there are few rows
+
+  friend constexpr bool operator==(const EpKernelSizes&, const EpKernelSizes&) = default;
+};
+inline constexpr EpKernelSizes kEpKernelSizes;
+
+inline std::string to_string(const EpKernelSizes& sizes) {
+  return "up to " + std::to_string(sizes.max_token_stages) + " stages of tokens and " +
+         std::to_string(sizes.max_scale_bands) + " bands of scales; combine loads " +
+         std::to_string(sizes.first_rows_in_flight) + ", then " + std::to_string(sizes.next_rows_in_flight) +
+         " rows at a time (fp8: " + std::to_string(sizes.fp8_rows_in_flight) + ")";
 }
 
 }  // namespace switchyard

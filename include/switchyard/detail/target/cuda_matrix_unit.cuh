@@ -17,13 +17,14 @@
   SWITCHYARD_OPERANDS_32                                                                  \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48" \
   ", %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SWITCHYARD_OPERANDS_128                                                              \
-  SWITCHYARD_OPERANDS_64                                                                     \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80"    \
-  ", %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97"    \
-  ", %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112" \
-  ", %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126"     \
-  ", %127"
+#define SWITCHYARD_OPERANDS_96                                                       \
+  SWITCHYARD_OPERANDS_64                                                             \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SWITCHYARD_OPERANDS_128                                                                  \
+  SWITCHYARD_OPERANDS_96                                                                         \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // The sums d[first] .. as operands that are read and written.
 #define SWITCHYARD_SUMS_8(first)                                                                  \
   "+f"(d[first]), "+f"(d[first + 1]), "+f"(d[first + 2]), "+f"(d[first + 3]), "+f"(d[first + 4]), \
@@ -32,6 +33,7 @@
 #define SWITCHYARD_SUMS_32(first) SWITCHYARD_SUMS_16(first), SWITCHYARD_SUMS_16(first + 16)
 #define SWITCHYARD_SUMS_40(first) SWITCHYARD_SUMS_32(first), SWITCHYARD_SUMS_8(first + 32)
 #define SWITCHYARD_SUMS_64(first) SWITCHYARD_SUMS_32(first), SWITCHYARD_SUMS_32(first + 32)
+#define SWITCHYARD_SUMS_96(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_32(first + 64)
 #define SWITCHYARD_SUMS_128(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_64(first + 64)
 
 // Both operands in shared memory: a_at, b_at and p_at are the numbers of the three operands behind the sums.
@@ -85,32 +87,7 @@ struct MatrixUnit<128> {
 
 template <>
 struct MatrixUnit<192> {
-  SWITCHYARD_DEVICE static void multiply_fp8(float (&d)[96], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %98, 0; "
-        "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-        "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
-        "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-        "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1; }"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
-          "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
-          "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
-          "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),
-          "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
-          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-          "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),
-          "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
-          "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]),
-          "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),
-          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-        : "l"(a), "l"(b), "r"(accumulate));
-  }
+  SWITCHYARD_MULTIPLY(multiply_fp8, "m64n192k32.f32.e4m3.e4m3", "", 96, 96, 97, 98)
 };
 
 template <>
@@ -125,12 +102,14 @@ struct MatrixUnit<256> {
 #undef SWITCHYARD_OPERANDS_32
 #undef SWITCHYARD_OPERANDS_40
 #undef SWITCHYARD_OPERANDS_64
+#undef SWITCHYARD_OPERANDS_96
 #undef SWITCHYARD_OPERANDS_128
 #undef SWITCHYARD_SUMS_8
 #undef SWITCHYARD_SUMS_16
 #undef SWITCHYARD_SUMS_32
 #undef SWITCHYARD_SUMS_40
 #undef SWITCHYARD_SUMS_64
+#undef SWITCHYARD_SUMS_96
 #undef SWITCHYARD_SUMS_128
 #undef SWITCHYARD_MULTIPLY
 #undef SWITCHYARD_MULTIPLY_TRANSPOSED

@@ -2,15 +2,13 @@
 // each token's rows from their owners and sums them up in one pass.
 #pragma once
 
-#include <type_traits>
-
 #include "switchyard/detail/ep/begin_kernel.hpp"
 #include "switchyard/detail/ep/direct/pushed_rows.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
-#include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/ep/row_sum.hpp"
+#include "switchyard/detail/ep/token_outputs.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
@@ -102,15 +100,7 @@ struct DirectCombineWait {
     if (is_skipped) return;
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
     admit_successor();
-    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kReduce);
-    RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&shared + 1));
-    for_each_row(static_cast<uint32_t>(params.num_tokens),
-                 [&](uint32_t token_idx, int worker_idx, int num_workers) {
-                   if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
-                     store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
-                   else
-                     reduce(row_sum, static_cast<int>(token_idx), worker_idx, num_workers);
-                 });
+    make_token_outputs<Epilogue, Rows>(*this, reinterpret_cast<std::byte*>(&shared + 1));
   }
 
   // Waits until every rank's expert output is complete.

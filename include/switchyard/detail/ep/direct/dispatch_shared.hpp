@@ -3,12 +3,13 @@
 
 #include "switchyard/detail/ep/direct/stages.hpp"
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
-  static constexpr int kMaxNumbers = 1024;
+  static constexpr int kMaxNumbers = kEpKernelSizes.max_row_numbers;
 
   uint32_t num_before[kMaxExperts + 1];     // rows that blocks before this one send to each expert
   uint32_t num_from_here[kMaxExperts + 1];  // of this block and later ones; then the shared expert's

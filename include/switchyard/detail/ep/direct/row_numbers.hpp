@@ -5,6 +5,7 @@
 #include "switchyard/detail/ep/direct/dispatch_shared.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -25,12 +26,12 @@ struct RowNumbers {
 
   // The ids of the block that the ranker prefetches at once.
   struct RankedIds {
-    static constexpr int kWarpfuls = 8;
-    int experts[kWarpfuls];
+    static constexpr int kPerLane = kEpKernelSizes.prefetched_ids;
+    int experts[kPerLane];
   };
   SWITCHYARD_DEVICE RankedIds load_ranked(int first_id) const {
     RankedIds ids;
-    for (int i = 0; i < RankedIds::kWarpfuls; ++i) {
+    for (int i = 0; i < RankedIds::kPerLane; ++i) {
       const int id_idx = first_id + i * kWarpSize + target::lane_idx();
       ids.experts[i] = id_idx < id_end() ? expert_of(id_idx) : -1;
     }
@@ -47,12 +48,12 @@ struct RowNumbers {
       shared.next_row[expert_idx] = shared.num_before[expert_idx];
     target::sync_warp();
     for (int first = first_id(); first < id_end();) {
-      uint32_t same[RankedIds::kWarpfuls];
-      for (int i = 0; i < RankedIds::kWarpfuls; ++i)
+      uint32_t same[RankedIds::kPerLane];
+      for (int i = 0; i < RankedIds::kPerLane; ++i)
         same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
-      const int next = first + RankedIds::kWarpfuls * kWarpSize;
+      const int next = first + RankedIds::kPerLane * kWarpSize;
       const RankedIds next_ids = load_ranked(next);
-      for (int i = 0; i < RankedIds::kWarpfuls && first + i * kWarpSize < id_end(); ++i)
+      for (int i = 0; i < RankedIds::kPerLane && first + i * kWarpSize < id_end(); ++i)
         rank_warpful(first + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
       first = next;
       ids = next_ids;

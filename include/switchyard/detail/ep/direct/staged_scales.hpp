@@ -5,6 +5,7 @@
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/token_format_concepts.hpp"
 
@@ -83,7 +84,7 @@ struct ScaleBand {
 
 // How bands share a block's shared memory: as many bands as fit are in flight while one is stored.
 struct alignas(128) ScaleBands {
-  static constexpr uint32_t kMaxBands = 4;
+  static constexpr uint32_t kMaxBands = kEpKernelSizes.max_scale_bands;
 
   target::TransferBarrier filled[kMaxBands];
   // Behind it: the bands.

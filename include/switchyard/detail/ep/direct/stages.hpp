@@ -7,12 +7,13 @@
 #include <cstdint>
 
 #include "switchyard/detail/base/checked.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/token_format_concepts.hpp"
 
 namespace switchyard {
 
 struct DirectStages {
-  static constexpr int kMaxStages = 16;
+  static constexpr int kMaxStages = kEpKernelSizes.max_token_stages;
 
   // These lie one after the other, each a multiple of 128.
   uint32_t token_bytes;

@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
-#include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/row_sum.hpp"
+#include "switchyard/detail/ep/token_outputs.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -29,15 +29,7 @@ struct SlottedCombineWait {
     if (!collect_rows()) return;  // a fault: the host resets all counters
     admit_successor();
     if (target::warp_idx() == 0) reset_cells();
-    const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kReduce);
-    RowSum<Rows> row_sum(reinterpret_cast<std::byte*>(&sources + 1));
-    for_each_row(static_cast<uint32_t>(params.num_tokens),
-                 [&](uint32_t token_idx, int worker_idx, int num_workers) {
-                   if constexpr (std::is_same_v<Epilogue, StoreUnreduced>)
-                     store_unreduced(static_cast<int>(token_idx), worker_idx, num_workers);
-                   else
-                     reduce(row_sum, static_cast<int>(token_idx), worker_idx, num_workers);
-                 });
+    make_token_outputs<Epilogue, Rows>(*this, reinterpret_cast<std::byte*>(&sources + 1));
   }
 
   // Waits until every expert has sent its rows.

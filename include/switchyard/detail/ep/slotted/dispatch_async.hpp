@@ -6,6 +6,7 @@
 
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 #include "switchyard/token_format_concepts.hpp"
@@ -18,7 +19,7 @@ struct alignas(128) SlottedDispatchAsyncShared {
   uint32_t next_slot[kMaxExperts];       // sender: the next slot of its reserved range
   // Behind it: kNumStages messages, each aligned to 128 bytes.
 
-  static constexpr int kNumStages = 2;
+  static constexpr int kNumStages = kEpKernelSizes.message_stages;
   SWITCHYARD_HD static constexpr uint64_t stage_bytes(uint32_t msg_bytes) {
     return align_up<uint64_t>(msg_bytes, 128);
   }
@@ -116,19 +117,19 @@ struct SlottedDispatchAsync {
     target::sync_block();
     int stage_idx = 0;
     for (int token_idx = sender_idx; token_idx < params.num_tokens; token_idx += num_senders)
-      for (int part = 0; part < num_messages_of_token(); ++part) {
-        if (!has_message(token_idx, part)) continue;
+      for (int message_idx = 0; message_idx < num_messages_of_token(); ++message_idx) {
+        if (!has_message(token_idx, message_idx)) continue;
         std::byte* message = shared.stage(stage_idx, message_layout.bytes());
         // The copies out of this stage, two messages ago, have read it; the other stage's may be in flight.
         if (target::warp_idx() == 0)
           target::bulk_wait_read<mutate<Fixed, LogicMutant::kStageNotWaitedFor>(kNumStages - 1,
                                                                                 kNumStages)>();
         target::sync_block();
-        write_message(token_idx, part, message);
+        write_message(token_idx, message_idx, message);
         target::fence_proxy_async();  // the copies read what ordinary stores wrote
         target::sync_block();
-        if constexpr (kHasWire<Fixed>) keep_for_wire(token_idx, part, message);
-        if (target::warp_idx() == 0) copy_to_experts(token_idx, part, message);
+        if constexpr (kHasWire<Fixed>) keep_for_wire(token_idx, message_idx, message);
+        if (target::warp_idx() == 0) copy_to_experts(token_idx, message_idx, message);
         stage_idx ^= 1;
       }
     if (target::warp_idx() == 0) target::bulk_wait<0>();
@@ -147,32 +148,35 @@ struct SlottedDispatchAsync {
   SWITCHYARD_DEVICE int num_messages_of_token() const {
     return EncodesByExpert<Format> ? shape.top_k() + 1 : 1;
   }
-  SWITCHYARD_DEVICE bool has_message(int token_idx, int part) const {
+  SWITCHYARD_DEVICE bool has_message(int token_idx, int message_idx) const {
     if (!EncodesByExpert<Format>) return true;
-    if (part == shape.top_k()) return is_for_shared_expert(token_idx);
-    const int expert_idx = expert_of(token_idx, part);
-    return expert_idx >= 0 && is_first_mention(token_idx, part, expert_idx);
+    if (message_idx == shape.top_k()) return is_for_shared_expert(token_idx);
+    const int expert_idx = expert_of(token_idx, message_idx);
+    return expert_idx >= 0 && is_first_mention(token_idx, message_idx, expert_idx);
   }
-  SWITCHYARD_DEVICE bool is_for(int part, int k) const { return !EncodesByExpert<Format> || part == k; }
+  SWITCHYARD_DEVICE bool is_for(int message_idx, int k) const {
+    return !EncodesByExpert<Format> || message_idx == k;
+  }
   SWITCHYARD_DEVICE bool is_for_shared_expert(int token_idx) const {
     return params.send_buf != nullptr && params.shared_expert.row_of(token_idx) >= 0;
   }
 
-  SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int part, std::byte* message) const {
+  SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int message_idx, std::byte* message) const {
     const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
                         static_cast<int64_t>(token_idx) * shape.hidden();
     if constexpr (EncodesByExpert<Format>)
-      params.format.encode(
-          token, message,
-          part == shape.top_k() ? kSharedExpert : shape.id_of_expert(expert_of(token_idx, part)),
-          target::thread_idx(), target::num_threads());
+      params.format.encode(token, message,
+                           message_idx == shape.top_k()
+                               ? kSharedExpert
+                               : shape.id_of_expert(expert_of(token_idx, message_idx)),
+                           target::thread_idx(), target::num_threads());
     else
       params.format.encode(token, message, target::thread_idx(), target::num_threads());
   }
 
   // Encodes the token, and stores its index and its expert ids behind it.
-  SWITCHYARD_DEVICE void write_message(int token_idx, int part, std::byte* message) {
-    encode(token_idx, part, message);
+  SWITCHYARD_DEVICE void write_message(int token_idx, int message_idx, std::byte* message) {
+    encode(token_idx, message_idx, message);
     if (target::thread_idx() == 0)
       target::st(reinterpret_cast<int32_t*>(message + message_layout.src_token_offset()), token_idx);
     for (int k = target::thread_idx(); k < shape.top_k(); k += target::num_threads()) {
@@ -183,9 +187,9 @@ struct SlottedDispatchAsync {
   }
 
   // Lane k of one warp takes a slot of the token's choice k and starts the copy into it.
-  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, int part, const std::byte* message) {
+  SWITCHYARD_DEVICE void copy_to_experts(int token_idx, int message_idx, const std::byte* message) {
     const int k = target::lane_idx();
-    const int expert_idx = k < shape.top_k() && is_for(part, k) ? expert_of(token_idx, k) : -1;
+    const int expert_idx = k < shape.top_k() && is_for(message_idx, k) ? expert_of(token_idx, k) : -1;
     const auto slot_in = [&](std::byte* recv_buf, int expert, uint32_t slot) {
       return recv_layout().message(recv_buf, shape.local_expert(expert), params.my_rank,
                                    mutate<Fixed, LogicMutant::kSlotOffByOne>(slot, slot + 1));
@@ -203,22 +207,22 @@ struct SlottedDispatchAsync {
         const int expert = target::shuffle(expert_idx, lane);
         target::wire_put_warp(params.peers.wire, shape.owner_rank(expert),
                               slot_in(params.recv_bufs.mine, expert, target::shuffle(slot, lane)),
-                              kept(token_idx, part), message_layout.bytes());
+                              kept(token_idx, message_idx), message_layout.bytes());
       });
     // The shared expert reads the message from here.
-    if (!kHasWire<Fixed> && k == 0 && is_for_shared_expert(token_idx) && is_for(part, shape.top_k()))
-      target::bulk_store(kept(token_idx, part), message, message_layout.bytes());
+    if (!kHasWire<Fixed> && k == 0 && is_for_shared_expert(token_idx) && is_for(message_idx, shape.top_k()))
+      target::bulk_store(kept(token_idx, message_idx), message, message_layout.bytes());
     target::bulk_commit();
   }
 
   // Where the message stays until the peer, or the shared expert, has it.
-  SWITCHYARD_DEVICE std::byte* kept(int token_idx, int part) const {
+  SWITCHYARD_DEVICE std::byte* kept(int token_idx, int message_idx) const {
     return slotted_send_layout<Fixed, Format>(shape, message_layout.bytes())
-        .message(params.send_buf, token_idx, part);
+        .message(params.send_buf, token_idx, message_idx);
   }
   // A network cannot read shared memory.
-  SWITCHYARD_DEVICE void keep_for_wire(int token_idx, int part, const std::byte* message) const {
-    target::copy_row(kept(token_idx, part), message, message_layout.bytes(), target::thread_idx(),
+  SWITCHYARD_DEVICE void keep_for_wire(int token_idx, int message_idx, const std::byte* message) const {
+    target::copy_row(kept(token_idx, message_idx), message, message_layout.bytes(), target::thread_idx(),
                      target::num_threads());
     target::sync_block();
   }
