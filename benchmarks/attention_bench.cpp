@@ -37,7 +37,7 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
                                                                const std::vector<AttentionBenchCase>& cases,
                                                                uint64_t seed) {
   std::unique_ptr<AttentionBench> bench(new AttentionBench(world));
-  size_t num_query_elements = 0, num_key_elements = 0, num_places = 0;
+  size_t num_query_elements = 0, num_key_elements = 0, num_outputs = 0;
   for (const AttentionBenchCase& bench_case : cases) {
     const AttentionCase& attention_case = bench_case.attention_case;
     const size_t num_queries = static_cast<size_t>(attention_case.total_queries());
@@ -46,7 +46,7 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
     num_key_elements =
         std::max(num_key_elements, static_cast<size_t>(attention_case.total_keys()) *
                                        row_elements(attention_case.num_kv_heads, attention_case));
-    num_places = std::max(num_places, num_queries * static_cast<size_t>(attention_case.num_heads));
+    num_outputs = std::max(num_outputs, num_queries * static_cast<size_t>(attention_case.num_heads));
   }
   const auto take = [&](auto& buffer, auto allocated) {
     if (allocated.ok()) buffer = std::move(allocated).value();
@@ -57,7 +57,7 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
   SWITCHYARD_RETURN_IF_ERROR(take(bench->output_, rank.allocate<bf16>(num_query_elements)));
   SWITCHYARD_RETURN_IF_ERROR(take(bench->keys_, rank.allocate<bf16>(num_key_elements)));
   SWITCHYARD_RETURN_IF_ERROR(take(bench->values_, rank.allocate<bf16>(num_key_elements)));
-  SWITCHYARD_RETURN_IF_ERROR(take(bench->lse_, rank.allocate<float>(num_places)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->lse_, rank.allocate<float>(num_outputs)));
   SWITCHYARD_RETURN_IF_ERROR(bench->fill(seed));
   return bench;
 }
@@ -101,7 +101,7 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
   });
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
-  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  Result<std::vector<SpanSamples>> samples = time_replays(graphs, num_replays);
   if (!samples.ok()) return samples.status();
   for (double& microseconds : samples.value().front().microseconds) microseconds /= num_launches;
   AttentionBenchResult result{.bench_case = bench_case,
@@ -109,8 +109,8 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
                               .timing = samples.value().front().summarize(0),
                               .flops = attention_case.flops(),
                               .kv_bytes = attention_case.key_value_bytes()};
-  const int num_places = attention_case.query_lens.back() * attention_case.num_heads;
-  result.stride = num_places / kRowsLookedAt | 1;  // odd, so that it visits all heads
+  const int num_outputs = attention_case.query_lens.back() * attention_case.num_heads;
+  result.stride = num_outputs / kRowsLookedAt | 1;  // odd, so that it visits all heads
   Result<AttentionDifference> difference = compare(attention_case, result.stride);
   if (!difference.ok()) return difference.status();
   result.difference = difference.value();
@@ -139,10 +139,11 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   const Result<std::vector<bf16>> output =
       rank_.view(output_.data() + first_query, num_queries * query_row).download();
   if (!output.ok()) return output.status();
-  const size_t num_places = num_queries * static_cast<size_t>(attention_case.num_heads);
+  const size_t num_outputs = num_queries * static_cast<size_t>(attention_case.num_heads);
   const Result<std::vector<float>> lse =
       rank_
-          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads), num_places)
+          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads),
+                num_outputs)
           .download();
   if (!lse.ok()) return lse.status();
   return reference::compare_attention(batch, output.value(), lse.value(), stride);

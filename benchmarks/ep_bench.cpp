@@ -281,10 +281,10 @@ Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::ve
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   for (BufferSet& set : sets_) SWITCHYARD_RETURN_IF_ERROR(poison(set));
 
-  Result<std::vector<PhaseSamples>> phases = time_replays(graphs, num_replays);
+  Result<std::vector<SpanSamples>> phases = time_replays(graphs, num_replays);
   if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  for (const PhaseSamples& phase : phases.value())
+  for (const SpanSamples& phase : phases.value())
     times.push_back({phase.summarize(bytes_of(phase.name)), ep_->config().protocol, mode, phase.name});
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);

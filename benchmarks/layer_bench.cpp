@@ -115,8 +115,8 @@ Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, bool marks_parts) {
   return Status();
 }
 
-Result<std::vector<PhaseSamples>> LayerBench::replay(MoeLayer& layer, int num_tokens, bool marks_parts,
-                                                     int num_replays) {
+Result<std::vector<SpanSamples>> LayerBench::replay(MoeLayer& layer, int num_tokens, bool marks_parts,
+                                                    int num_replays) {
   Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("lead"));
     SWITCHYARD_RETURN_IF_ERROR(
@@ -128,7 +128,7 @@ Result<std::vector<PhaseSamples>> LayerBench::replay(MoeLayer& layer, int num_to
   graphs.push_back(std::move(graph).value());
   SWITCHYARD_RETURN_IF_ERROR(graphs.front()->launch());  // warms up
   SWITCHYARD_RETURN_IF_ERROR(layer.ep().synchronize());
-  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  Result<std::vector<SpanSamples>> samples = time_replays(graphs, num_replays);
   if (!samples.ok()) return samples;
   SWITCHYARD_RETURN_IF_ERROR(layer.ep().synchronize());
   samples.value().erase(samples.value().begin());  // the lead
@@ -170,14 +170,13 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
       2 * params * num_tokens * workload_.n_ranks * (workload_.top_k + static_cast<double>(num_shared));
   result.weight_bytes = static_cast<uint64_t>(params) * static_cast<uint64_t>(bytes_of(element())) *
                         (experts_with_rows.size() + num_shared * ranks_.size());
-  const Result<std::vector<PhaseSamples>> whole =
+  const Result<std::vector<SpanSamples>> whole =
       replay(layer, num_tokens, /*marks_parts=*/false, num_replays);
   if (!whole.ok()) return whole.status();
   result.step = whole.value().front().summarize(result.weight_bytes);
-  const Result<std::vector<PhaseSamples>> parts =
-      replay(layer, num_tokens, /*marks_parts=*/true, num_replays);
+  const Result<std::vector<SpanSamples>> parts = replay(layer, num_tokens, /*marks_parts=*/true, num_replays);
   if (!parts.ok()) return parts.status();
-  for (const PhaseSamples& part : parts.value()) result.parts.emplace_back(part.name, part.summarize(0));
+  for (const SpanSamples& part : parts.value()) result.parts.emplace_back(part.name, part.summarize(0));
 
   for (const auto& [rank, token_idx] :
        {std::pair<size_t, size_t>{0, 0}, {ranks_.size() - 1, static_cast<size_t>(num_tokens) - 1}}) {

@@ -62,8 +62,7 @@ class LayerBench {
   Status upload(const reference::Step& step, const std::vector<std::vector<float>>& logits);
   MoeLayerStep step_of(int rank, int num_tokens) const;
   Status enqueue(MoeLayer& layer, int num_tokens, bool marks_parts);
-  Result<std::vector<PhaseSamples>> replay(MoeLayer& layer, int num_tokens, bool marks_parts,
-                                           int num_replays);
+  Result<std::vector<SpanSamples>> replay(MoeLayer& layer, int num_tokens, bool marks_parts, int num_replays);
   reference::GatedMlp expert(size_t rank, size_t group) const;
   // The relative distance of a token's output from what it should be.
   Result<double> distance(const reference::Step& step, size_t rank, size_t token_idx) const;

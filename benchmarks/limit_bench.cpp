@@ -16,7 +16,7 @@ struct DeviceBuffers {
   LaunchShape scatter_shape, gather_shape;
   uint32_t num_tokens;
   Buffer<bf16> tokens, rows, output;
-  Buffer<uint32_t> places;
+  Buffer<uint32_t> row_indices;
   Buffer<float> weights;
 };
 using BufferSet = std::vector<DeviceBuffers>;
@@ -54,15 +54,15 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
     buffers.gather_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 1024u};
     buffers.num_tokens = static_cast<uint32_t>(num_ranks * workload.tokens_per_rank.front());
     const size_t num_values = size_t{buffers.num_tokens} * static_cast<size_t>(workload.hidden);
-    std::vector<uint32_t> places(size_t{buffers.num_tokens} * static_cast<size_t>(workload.top_k));
-    std::iota(places.begin(), places.end(), 0u);
-    std::shuffle(places.begin(), places.end(), random);
-    const std::vector<float> weights(places.size(), 1.0f / static_cast<float>(workload.top_k));
+    std::vector<uint32_t> row_indices(size_t{buffers.num_tokens} * static_cast<size_t>(workload.top_k));
+    std::iota(row_indices.begin(), row_indices.end(), 0u);
+    std::shuffle(row_indices.begin(), row_indices.end(), random);
+    const std::vector<float> weights(row_indices.size(), 1.0f / static_cast<float>(workload.top_k));
     SWITCHYARD_RETURN_IF_ERROR(take(rank.upload(plain_values(num_values)), buffers.tokens));
     SWITCHYARD_RETURN_IF_ERROR(
-        take(rank.allocate<bf16>(places.size() * static_cast<size_t>(workload.hidden)), buffers.rows));
+        take(rank.allocate<bf16>(row_indices.size() * static_cast<size_t>(workload.hidden)), buffers.rows));
     SWITCHYARD_RETURN_IF_ERROR(take(rank.allocate<bf16>(num_values), buffers.output));
-    SWITCHYARD_RETURN_IF_ERROR(take(rank.upload(places), buffers.places));
+    SWITCHYARD_RETURN_IF_ERROR(take(rank.upload(row_indices), buffers.row_indices));
     SWITCHYARD_RETURN_IF_ERROR(take(rank.upload(weights), buffers.weights));
   }
   return set;
@@ -75,14 +75,14 @@ Status enqueue(World& world, const Workload& workload, uint64_t lead_us, const B
   for (const DeviceBuffers& buffers : set) {
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.rank->launch(kernels.scatter, buffers.scatter_shape,
-                             {buffers.tokens.data(), buffers.rows.data(), buffers.places.data(),
+                             {buffers.tokens.data(), buffers.rows.data(), buffers.row_indices.data(),
                               buffers.num_tokens, workload.top_k, workload.hidden}));
   }
   SWITCHYARD_RETURN_IF_ERROR(world.mark("gather"));
   for (const DeviceBuffers& buffers : set) {
     SWITCHYARD_RETURN_IF_ERROR(
         buffers.rank->launch(kernels.gather, buffers.gather_shape,
-                             {buffers.rows.data(), buffers.output.data(), buffers.places.data(),
+                             {buffers.rows.data(), buffers.output.data(), buffers.row_indices.data(),
                               buffers.weights.data(), buffers.num_tokens, workload.top_k, workload.hidden}));
   }
   return Status();
@@ -115,7 +115,7 @@ Result<Limits> measure_limits(World& world, const Workload& workload, const EpLa
     SWITCHYARD_RETURN_IF_ERROR(graphs.back()->launch());  // warms up
   }
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());
-  Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  Result<std::vector<SpanSamples>> samples = time_replays(graphs, num_replays);
   if (!samples.ok()) return samples.status();
   return Limits{samples.value()[0].summarize(bytes_moved), samples.value()[1].summarize(bytes_moved)};
 }

@@ -41,10 +41,10 @@ struct Scatter {
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     uint32_t row = static_cast<uint32_t>(warp_idx * target::num_blocks() + target::block_idx());
     if (row < params.num_rows) load(row, 0);
-    uint32_t place = row_address(row);
+    uint32_t row_idx = row_address(row);
     for (uint32_t turn = 0; row < params.num_rows; ++turn, row += num_warps) {
       const int stage_idx = static_cast<int>(turn % 2);
-      const uint32_t next_place = row_address(row + num_warps);
+      const uint32_t next_row_idx = row_address(row + num_warps);
       if (row + num_warps < params.num_rows) {
         // The stores out of the other stage, one turn ago, have read it.
         target::bulk_wait_read<0>();
@@ -52,17 +52,17 @@ struct Scatter {
         load(row + num_warps, 1 - stage_idx);
       }
       target::wait_until([&] { return shared.loaded[warp_idx][stage_idx].done(turn / 2 % 2); }, kNoDeadline);
-      store(place, stage_idx);
-      place = next_place;
+      store(row_idx, stage_idx);
+      row_idx = next_row_idx;
     }
     target::bulk_wait<0>();
   }
 
   // Lane k knows where copy k of the row goes.
   SWITCHYARD_DEVICE uint32_t row_address(uint32_t row) const {
-    if (row >= params.num_rows || target::lane_idx() >= params.num_places) return 0;
-    return target::ld(&params.places[uint64_t{row} * static_cast<uint32_t>(params.num_places) +
-                                     static_cast<uint32_t>(target::lane_idx())]);
+    if (row >= params.num_rows || target::lane_idx() >= params.top_k) return 0;
+    return target::ld(&params.row_indices[uint64_t{row} * static_cast<uint32_t>(params.top_k) +
+                                          static_cast<uint32_t>(target::lane_idx())]);
   }
 
   SWITCHYARD_DEVICE void load(uint32_t row, int stage_idx) {
@@ -73,9 +73,9 @@ struct Scatter {
                       params.rows + uint64_t{row} * static_cast<uint32_t>(params.hidden), row_bytes, loaded);
   }
 
-  SWITCHYARD_DEVICE void store(uint32_t place, int stage_idx) {
-    if (target::lane_idx() < params.num_places)
-      target::bulk_store(params.output + uint64_t{place} * static_cast<uint32_t>(params.hidden),
+  SWITCHYARD_DEVICE void store(uint32_t row_idx, int stage_idx) {
+    if (target::lane_idx() < params.top_k)
+      target::bulk_store(params.output + uint64_t{row_idx} * static_cast<uint32_t>(params.hidden),
                          shared.stage(warp_idx, stage_idx, row_bytes), row_bytes);
     target::bulk_commit();
   }
@@ -105,28 +105,28 @@ struct Gather {
 
   SWITCHYARD_DEVICE void sum_row(uint32_t row, uint32_t part, uint32_t num_parts) {
     // Lane k knows row k of the sum, and its weight.
-    const int k = target::lane_idx() < params.num_places ? target::lane_idx() : 0;
-    const uint64_t term = uint64_t{row} * static_cast<uint32_t>(params.num_places) + static_cast<uint32_t>(k);
-    const uint32_t place = target::ld(&params.places[term]);
+    const int k = target::lane_idx() < params.top_k ? target::lane_idx() : 0;
+    const uint64_t term = uint64_t{row} * static_cast<uint32_t>(params.top_k) + static_cast<uint32_t>(k);
+    const uint32_t row_idx = target::ld(&params.row_indices[term]);
     const float weight = target::ld(&params.weights[term]);
     for (uint32_t first_chunk = part * kWarpSize; first_chunk < chunks_per_row;
          first_chunk += num_parts * kWarpSize)
-      sum_chunk(row, first_chunk + static_cast<uint32_t>(target::lane_idx()), place, weight);
+      sum_chunk(row, first_chunk + static_cast<uint32_t>(target::lane_idx()), row_idx, weight);
   }
 
   // Called by a whole warp, each lane with a chunk of its own; lanes past the end load the last chunk and
   // store nothing.
-  SWITCHYARD_DEVICE void sum_chunk(uint32_t row, uint32_t chunk, uint32_t place, float weight) {
+  SWITCHYARD_DEVICE void sum_chunk(uint32_t row, uint32_t chunk, uint32_t row_idx, float weight) {
     const uint32_t chunk_read = chunk < chunks_per_row ? chunk : chunks_per_row - 1;
     const bf16* column = params.rows + chunk_read * kColumnsPerThread;
     float sums[kColumnsPerThread] = {};
     int k = 0;
-    for (; k + 8 <= params.num_places; k += 8) add_rows<8>(sums, column, k, place, weight);
-    if (k + 4 <= params.num_places) {
-      add_rows<4>(sums, column, k, place, weight);
+    for (; k + 8 <= params.top_k; k += 8) add_rows<8>(sums, column, k, row_idx, weight);
+    if (k + 4 <= params.top_k) {
+      add_rows<4>(sums, column, k, row_idx, weight);
       k += 4;
     }
-    for (; k < params.num_places; ++k) add_rows<1>(sums, column, k, place, weight);
+    for (; k < params.top_k; ++k) add_rows<1>(sums, column, k, row_idx, weight);
     if (chunk < chunks_per_row)
       StoreWeighted{params.output, params.hidden}(static_cast<int>(row),
                                                   static_cast<int>(chunk) * kColumnsPerThread, sums);
@@ -135,10 +135,10 @@ struct Gather {
   // All loads are in flight before the first is used.
   template <int kNumRows>
   SWITCHYARD_DEVICE void add_rows(float (&sums)[kColumnsPerThread], const bf16* column, int first_k,
-                                  uint32_t place, float weight) {
+                                  uint32_t row_idx, float weight) {
     Vec16 loaded[kNumRows];
     for (int i = 0; i < kNumRows; ++i)
-      loaded[i] = target::ld_16(column + uint64_t{target::shuffle(place, first_k + i)} *
+      loaded[i] = target::ld_16(column + uint64_t{target::shuffle(row_idx, first_k + i)} *
                                              static_cast<uint32_t>(params.hidden));
     for (int i = 0; i < kNumRows; ++i) accumulate(sums, loaded[i], target::shuffle(weight, first_k + i));
   }

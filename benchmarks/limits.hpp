@@ -9,24 +9,24 @@
 
 namespace switchyard::benchmarks {
 
-// Each row is read once and written to `num_places` rows of the output.
+// Each row is read once and written to `top_k` rows of the output.
 struct ScatterParams {
-  const bf16* rows;        // [num_rows][hidden]
-  bf16* output;            // [num_rows * num_places][hidden]
-  const uint32_t* places;  // [num_rows][num_places]: rows of the output, each named once
-  uint32_t num_rows;       // at least 1
-  int32_t num_places;      // at most kMaxTopK
-  int32_t hidden;          // a multiple of kHiddenMultiple
+  const bf16* rows;             // [num_rows][hidden]
+  bf16* output;                 // [num_rows * top_k][hidden]
+  const uint32_t* row_indices;  // [num_rows][top_k]: rows of the output, each named once
+  uint32_t num_rows;            // at least 1
+  int32_t top_k;                // at most kMaxTopK
+  int32_t hidden;               // a multiple of kHiddenMultiple
 };
 
-// Each output row is the weighted sum of `num_places` rows: in fp32, in order, rounded once.
+// Each output row is the weighted sum of `top_k` rows: in fp32, in order, rounded once.
 struct GatherParams {
-  const bf16* rows;        // [num_rows * num_places][hidden]
-  bf16* output;            // [num_rows][hidden]
-  const uint32_t* places;  // [num_rows][num_places]
-  const float* weights;    // [num_rows][num_places]
+  const bf16* rows;             // [num_rows * top_k][hidden]
+  bf16* output;                 // [num_rows][hidden]
+  const uint32_t* row_indices;  // [num_rows][top_k]
+  const float* weights;         // [num_rows][top_k]
   uint32_t num_rows;
-  int32_t num_places;
+  int32_t top_k;
   int32_t hidden;
 };
 

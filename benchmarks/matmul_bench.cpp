@@ -131,7 +131,7 @@ Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, i
   });
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
-  const Result<std::vector<PhaseSamples>> samples = time_replays(graphs, num_replays);
+  const Result<std::vector<SpanSamples>> samples = time_replays(graphs, num_replays);
   if (!samples.ok()) return samples.status();
   MatmulBenchResult result{.bench_case = bench_case,
                            .tuning = matmul.value()->tuning(),

@@ -41,9 +41,9 @@ Result<PeriodicNumbers> PeriodicNumbers::repeat(const Rank& rank, std::vector<bf
 
 Status PeriodicNumbers::fill(const Buffer<bf16>& tensor, int shift) const {
   for (size_t done = 0; done < tensor.size();) {
-    const size_t place = (done + static_cast<size_t>(shift)) % kPeriod;
-    const size_t count = std::min(kPeriod - place, tensor.size() - done);
-    SWITCHYARD_RETURN_IF_ERROR(rank_->device().copy(tensor.data() + done, on_device_.data() + place,
+    const size_t position = (done + static_cast<size_t>(shift)) % kPeriod;
+    const size_t count = std::min(kPeriod - position, tensor.size() - done);
+    SWITCHYARD_RETURN_IF_ERROR(rank_->device().copy(tensor.data() + done, on_device_.data() + position,
                                                     count * sizeof(bf16), rank_->stream()));
     done += count;
   }

@@ -13,7 +13,7 @@ constexpr int kMaxSets = 64;
 
 }  // namespace
 
-Timing PhaseSamples::summarize(uint64_t bytes) const {
+Timing SpanSamples::summarize(uint64_t bytes) const {
   std::vector<double> sorted = microseconds;
   std::sort(sorted.begin(), sorted.end());
   const size_t last = sorted.size() - 1;
@@ -34,18 +34,18 @@ Status enqueue_lead(World& world, uint64_t microseconds) {
   return Status();
 }
 
-Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays) {
-  std::vector<PhaseSamples> samples;
+Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays) {
+  std::vector<SpanSamples> samples;
   for (size_t i = 0; i < std::max<size_t>(static_cast<size_t>(num_replays), graphs.size()); ++i) {
     Graph& graph = *graphs[i % graphs.size()];
     SWITCHYARD_RETURN_IF_ERROR(graph.launch());
     SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
-    Result<std::vector<GraphPhase>> phases = graph.elapsed();
-    if (!phases.ok()) return phases.status();
-    samples.resize(phases.value().size());
-    for (size_t phase_idx = 0; phase_idx < samples.size(); ++phase_idx) {
-      samples[phase_idx].name = phases.value()[phase_idx].name;
-      samples[phase_idx].microseconds.push_back(phases.value()[phase_idx].microseconds);
+    Result<std::vector<GraphSpan>> spans = graph.elapsed();
+    if (!spans.ok()) return spans.status();
+    samples.resize(spans.value().size());
+    for (size_t span_idx = 0; span_idx < samples.size(); ++span_idx) {
+      samples[span_idx].name = spans.value()[span_idx].name;
+      samples[span_idx].microseconds.push_back(spans.value()[span_idx].microseconds);
     }
   }
   return samples;

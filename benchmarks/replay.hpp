@@ -22,8 +22,8 @@ struct Timing {
   double bytes_per_second() const { return static_cast<double>(bytes) / (median_us * 1e-6); }
 };
 
-// One phase, of every replay.
-struct PhaseSamples {
+// The times of one span of a graph, of every replay.
+struct SpanSamples {
   std::string name;
   std::vector<double> microseconds;
 
@@ -40,6 +40,6 @@ Status enqueue_lead(World& world, uint64_t microseconds);
 
 // Launches the graphs round-robin, each at least once, waits for each, and returns the times between their
 // marks.
-Result<std::vector<PhaseSamples>> time_replays(const Graphs& graphs, int num_replays);
+Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays);
 
 }  // namespace switchyard::tools

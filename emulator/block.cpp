@@ -83,11 +83,11 @@ void Block::give_back_fibers() {
     if (thread.fiber != nullptr) FiberPool::of_process().give_back(*thread.fiber);
 }
 
-void Block::wake(WaitList& waiters, Turn turn) {
+void Block::wake(WaitList& waiters, RunOrder order) {
   Thread* thread = std::exchange(waiters.first, nullptr);
   while (thread != nullptr) {
     Thread* next = thread->next_waiter;
-    executor.make_ready(*thread, turn);
+    executor.make_ready(*thread, order);
     thread = next;
   }
 }
@@ -98,7 +98,7 @@ void Block::complete(Barrier& barrier) {
   barrier.num_arrived = 0;
   ++barrier.generation;
   barrier.knowledge[barrier.generation % 2].clear();
-  wake(barrier.waiters, Turn::kLast);
+  wake(barrier.waiters, RunOrder::kLast);
 }
 
 void Block::arrive_and_wait(Thread& self, Barrier& barrier, uint32_t num_expected, bool wait,
@@ -143,7 +143,7 @@ void Block::complete(Warp& warp) {
   warp.num_arrived = 0;
   ++warp.generation;
   warp.values[warp.generation % 2].fill(0);
-  wake(warp.waiters, Turn::kNext);
+  wake(warp.waiters, RunOrder::kNext);
 }
 
 const uint64_t* Block::warp_collect(Thread& self, uint64_t value, const char* word, Where where) {

@@ -33,7 +33,7 @@ struct Launch {
 };
 
 // Where a thread that can go on is queued: behind all other ready threads, or in front of them.
-enum class Turn : uint8_t { kLast, kNext };
+enum class RunOrder : uint8_t { kLast, kNext };
 
 enum class ThreadPhase : uint8_t { kReady, kBlocked, kSpinning, kFinished };
 
@@ -126,7 +126,7 @@ struct Block {
                        Where where);
   void complete(Barrier& barrier);
   void complete(Warp& warp);
-  void wake(WaitList& waiters, Turn turn);
+  void wake(WaitList& waiters, RunOrder order);
   void give_back_fibers();
 };
 

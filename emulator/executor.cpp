@@ -22,7 +22,7 @@ constexpr uint64_t kMaxResidentThreads = 65536;
 constexpr uint32_t kStepsPerRound = 65536;
 constexpr uint64_t kVirtualNsPerStep = 10;
 // Fast mode: how often in a row a thread may run before others that were ready earlier.
-constexpr uint32_t kMaxTurnsAhead = 4096;
+constexpr uint32_t kMaxRunAhead = 4096;
 
 const char* base_name(const char* path) {
   const char* slash = std::strrchr(path, '/');
@@ -205,12 +205,12 @@ void Executor::suspend_current(Thread& self, ThreadPhase phase, const char* word
 
 // The threads of a warp, which exchange values all the time, run while their stacks are in the cache; but not
 // forever, since they may be polling a value that another thread has to write.
-void Executor::make_ready(Thread& thread, Turn turn) {
+void Executor::make_ready(Thread& thread, RunOrder order) {
   thread.phase = ThreadPhase::kReady;
-  if (turn == Turn::kNext && !simulated_ && num_turns_ahead_++ < kMaxTurnsAhead) {
+  if (order == RunOrder::kNext && !simulated_ && num_run_ahead_++ < kMaxRunAhead) {
     ready_.push_front(&thread);
   } else {
-    num_turns_ahead_ = 0;
+    num_run_ahead_ = 0;
     ready_.push(&thread);
   }
 }
@@ -243,24 +243,24 @@ void Executor::resolve_stuck() {
 
 std::string Executor::describe_waits() const {
   // (launch, block, location) -> threads that wait there
-  std::map<std::pair<std::pair<uint64_t, uint32_t>, std::string>, std::vector<uint32_t>> places;
+  std::map<std::pair<std::pair<uint64_t, uint32_t>, std::string>, std::vector<uint32_t>> locations;
   std::map<uint64_t, std::string> names;
   for (const auto& [key, block] : blocks_) {
     names[block->launch.sequence] = block->launch.name;
     for (const Thread& thread : block->threads) {
       if (thread.phase == ThreadPhase::kFinished) continue;
       const char* word = thread.phase == ThreadPhase::kSpinning ? "wait_until" : thread.word;
-      const std::string place = std::string(word) + " at " + base_name(thread.where.file_name()) + ":" +
-                                std::to_string(thread.where.line());
-      places[{{block->launch.sequence, thread.block_idx}, place}].push_back(thread.thread_idx);
+      const std::string location = std::string(word) + " at " + base_name(thread.where.file_name()) + ":" +
+                                   std::to_string(thread.where.line());
+      locations[{{block->launch.sequence, thread.block_idx}, location}].push_back(thread.thread_idx);
     }
   }
   std::string text;
-  for (const auto& [key, thread_indices] : places) {
-    const auto& [launch_and_block, place] = key;
+  for (const auto& [key, thread_indices] : locations) {
+    const auto& [launch_and_block, location] = key;
     text += "  " + names[launch_and_block.first] + " block " + std::to_string(launch_and_block.second) +
             ": " + std::to_string(thread_indices.size()) + " thread(s) from " +
-            std::to_string(thread_indices.front()) + " in " + place + "\n";
+            std::to_string(thread_indices.front()) + " in " + location + "\n";
   }
   if (!pending_.empty()) text += "  " + std::to_string(pending_.size()) + " block(s) wait for room\n";
   return text;

@@ -88,7 +88,7 @@ class Executor {
   void abandon_all();
 
   void suspend_current(Thread& self, ThreadPhase phase, const char* word, Where where);
-  void make_ready(Thread& thread, Turn turn);
+  void make_ready(Thread& thread, RunOrder order);
   // Abandons the running thread, and stops the machine with this status.
   [[noreturn]] void fail_current(Thread& self, Status status);
   void fail(Status status) { host_.fail(std::move(status)); }
@@ -137,7 +137,7 @@ class Executor {
   std::unique_ptr<Block> finished_block_;  // kept until the switch that ended it is over
   uint64_t num_resident_threads_ = 0;
   ReadyQueue ready_;
-  uint32_t num_turns_ahead_ = 0;
+  uint32_t num_run_ahead_ = 0;
   std::vector<Thread*> spinning_;
   uint64_t progress_epoch_ = 1;
   uint64_t virtual_now_ns_ = 0;

@@ -35,11 +35,11 @@ WeakMemory::Actor& WeakMemory::bulk_actor_of(Actor& actor) {
 
 WeakMemory::Actor& WeakMemory::load_actor_of(const Thread& self, const uint64_t* barrier) {
   StreamState& state = state_of(self.block->launch.stream);
-  const auto place = static_cast<uint32_t>(barrier - reinterpret_cast<const uint64_t*>(self.shared));
-  const auto [slot, is_new] =
-      state.actors.try_emplace({self.block_idx, StreamState::kFirstBarrier + place}, kNoActor);
-  if (is_new) slot->second = add_actor(state.index, self.block_idx).index;
-  return *actors_[slot->second];
+  const auto barrier_idx = static_cast<uint32_t>(barrier - reinterpret_cast<const uint64_t*>(self.shared));
+  const auto [entry, is_new] =
+      state.actors.try_emplace({self.block_idx, StreamState::kFirstBarrier + barrier_idx}, kNoActor);
+  if (is_new) entry->second = add_actor(state.index, self.block_idx).index;
+  return *actors_[entry->second];
 }
 
 // Checks a bulk copy when it starts; only its reads and writes may come later. Called while the copy owns
@@ -59,12 +59,12 @@ void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
   for (uint64_t at = 0; at < copy.bytes; at += kLineBytes) {
     LineBytes bytes;
     if (copy.src != nullptr) {
-      const Place place = locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
-      const uint64_t as_of = choose(view, place);
-      bytes = place.line.compose(place.memory, as_of);
+      const Location location = locate(self, line_of(copy, copy.src, WordKind::kLoad, at));
+      const uint64_t as_of = choose(view, location);
+      bytes = location.line.compose(location.memory, as_of);
       // A write over the source of a pending store shows in what the store then writes.
       if (copy.barrier != nullptr)
-        note_read(copy.actor, copy.epoch, place, as_of, /*is_checked=*/true, copy.where);
+        note_read(copy.actor, copy.epoch, location, as_of, /*is_checked=*/true, copy.where);
     }
     const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
     append(copy.actor, copy.epoch, access, locate(self, access), bytes.at(0), nullptr);
@@ -149,9 +149,10 @@ void WeakMemory::fence_proxy(Thread& self, FencedMemory memory, Where where) {
 }
 
 void WeakMemory::matrix_load(Thread& self, const WeakAccess& access, void* value) {
-  const Place place = locate(self, access);
-  LineBytes bytes = place.line.compose(place.memory, choose(bulk_view_of(self, access.address), place));
-  std::memcpy(value, bytes.at(place.offset), access.bytes);
+  const Location location = locate(self, access);
+  LineBytes bytes =
+      location.line.compose(location.memory, choose(bulk_view_of(self, access.address), location));
+  std::memcpy(value, bytes.at(location.offset), access.bytes);
 }
 
 }  // namespace switchyard::emulator

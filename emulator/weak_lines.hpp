@@ -160,7 +160,7 @@ struct WeakMemory::Line {
 struct WeakMemory::Lines : std::unordered_map<uintptr_t, Line> {};
 
 // Where an access goes.
-struct WeakMemory::Place {
+struct WeakMemory::Location {
   Line& line;
   uint32_t offset;
   uint16_t mask;

@@ -61,10 +61,10 @@ void WeakMemory::start_block(Block& block) {
   StreamState& state = state_of(block.launch.stream);
   const uint32_t block_idx = block.threads.front().block_idx;
   for (uint32_t warp_idx = 0; warp_idx < block.warps.size(); ++warp_idx) {
-    const auto [slot, is_new] = state.actors.try_emplace({block_idx, warp_idx}, kNoActor);
-    if (is_new) slot->second = add_actor(state.index, block_idx).index;
-    block.warps[warp_idx].actor = slot->second;
-    Actor& actor = *actors_[slot->second];
+    const auto [entry, is_new] = state.actors.try_emplace({block_idx, warp_idx}, kNoActor);
+    if (is_new) entry->second = add_actor(state.index, block_idx).index;
+    block.warps[warp_idx].actor = entry->second;
+    Actor& actor = *actors_[entry->second];
     actor.knowledge.clear();
     actor.knowledge.join(block.launch.knowledge);
     actor.begin_epoch();
@@ -198,26 +198,26 @@ void WeakMemory::check_range(Thread& self, const WeakAccess& access) {
                 access.where.function_name(), file_of(access.where), access.where.line(), access.address));
 }
 
-WeakMemory::Place WeakMemory::locate(Thread& self, const WeakAccess& access) {
+WeakMemory::Location WeakMemory::locate(Thread& self, const WeakAccess& access) {
   check_range(self, access);
-  return place_of(access, is_shared(self, access.address) ? self.block->shared_generation : generation_);
+  return location_of(access, is_shared(self, access.address) ? self.block->shared_generation : generation_);
 }
 
-WeakMemory::Place WeakMemory::place_of(const WeakAccess& access, uint64_t generation) {
+WeakMemory::Location WeakMemory::location_of(const WeakAccess& access, uint64_t generation) {
   is_touched_ = true;
   const uintptr_t address = reinterpret_cast<uintptr_t>(access.address);
-  Place place{.line = (*lines_)[address / kLineBytes],
-              .offset = static_cast<uint32_t>(address % kLineBytes),
-              .mask = static_cast<uint16_t>(((1u << access.bytes) - 1) << address % kLineBytes)};
-  std::memcpy(place.memory.at(place.offset), access.address, access.bytes);
+  Location location{.line = (*lines_)[address / kLineBytes],
+                    .offset = static_cast<uint32_t>(address % kLineBytes),
+                    .mask = static_cast<uint16_t>(((1u << access.bytes) - 1) << address % kLineBytes)};
+  std::memcpy(location.memory.at(location.offset), access.address, access.bytes);
   // A line that the host, or a plain store of a kernel, has written since has no history.
-  Line& line = place.line;
+  Line& line = location.line;
   if (line.generation != generation ||
-      !line.compose(place.memory, kNewest).equals(place.memory, line.known_mask & place.mask)) {
+      !line.compose(location.memory, kNewest).equals(location.memory, line.known_mask & location.mask)) {
     line.clear();
     line.generation = generation;
   }
-  return place;
+  return location;
 }
 
 WeakMemory::View WeakMemory::view_of(Thread& self) {
@@ -227,27 +227,27 @@ WeakMemory::View WeakMemory::view_of(Thread& self) {
 
 // The oldest write that an access may read: the newest one that comes before the access, or that a read that
 // comes before the access has returned.
-uint64_t WeakMemory::floor_of(const View& view, const Place& place) const {
+uint64_t WeakMemory::floor_of(const View& view, const Location& location) const {
   uint64_t floor = 0;
-  for (size_t i = place.line.writes.size(); i-- > 0;) {
-    const Write& write = place.line.writes[i];
-    if ((write.mask & place.mask) == 0 || !view.knows(write.actor, write.epoch)) continue;
+  for (size_t i = location.line.writes.size(); i-- > 0;) {
+    const Write& write = location.line.writes[i];
+    if ((write.mask & location.mask) == 0 || !view.knows(write.actor, write.epoch)) continue;
     floor = write.sequence;
     break;
   }
-  for (const Read& read : place.line.reads)
-    if ((read.mask & place.mask) != 0 && read.sequence > floor && view.knows(read.actor, read.epoch))
+  for (const Read& read : location.line.reads)
+    if ((read.mask & location.mask) != 0 && read.sequence > floor && view.knows(read.actor, read.epoch))
       floor = read.sequence;
   return floor;
 }
 
 // The write as of which a load reads: the newest, or with probability 1/2 any that it may.
-uint64_t WeakMemory::choose(const View& view, const Place& place) {
-  const std::vector<Write>& writes = place.line.writes;
+uint64_t WeakMemory::choose(const View& view, const Location& location) {
+  const std::vector<Write>& writes = location.line.writes;
   if (writes.empty()) return kNewest;
-  const uint64_t floor = floor_of(view, place);
+  const uint64_t floor = floor_of(view, location);
   uint32_t num_newer = 0;
-  for (const Write& write : writes) num_newer += write.sequence > floor && (write.mask & place.mask) != 0;
+  for (const Write& write : writes) num_newer += write.sequence > floor && (write.mask & location.mask) != 0;
   if (num_newer == 0) return kNewest;
   const uint64_t drawn = random_();
   const uint64_t chosen = (drawn & 1u) != 0 ? num_newer : (drawn >> 1) % (num_newer + 1);
@@ -255,7 +255,7 @@ uint64_t WeakMemory::choose(const View& view, const Place& place) {
   if (chosen == 0) return floor;
   uint64_t num_left = chosen;
   for (const Write& write : writes)
-    if (write.sequence > floor && (write.mask & place.mask) != 0 && --num_left == 0) return write.sequence;
+    if (write.sequence > floor && (write.mask & location.mask) != 0 && --num_left == 0) return write.sequence;
   return kNewest;
 }
 
@@ -273,9 +273,9 @@ bool WeakMemory::are_mutual(const Actor& writer, Scope writer_scope, const Actor
 }
 
 // Joins what the write carries to the actor's clock, and records the read.
-void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of,
+void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Location& location, uint64_t as_of,
                          bool is_checked) {
-  const Write* write = place.line.newest(place.mask, as_of);
+  const Write* write = location.line.newest(location.mask, as_of);
   if (write != nullptr && write->published != nullptr) {
     join(actor.knowledge.seen, write->published->seen);
     if (access.is_atomic && acquires(access.order))
@@ -285,19 +285,19 @@ void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Place& pl
           join(actor.knowledge.over, release.over);
         }
   }
-  note_read(actor.index, actor.epoch, place, as_of, is_checked, access.where);
+  note_read(actor.index, actor.epoch, location, as_of, is_checked, access.where);
 }
 
-void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Place& place, uint64_t as_of,
+void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Location& location, uint64_t as_of,
                            bool is_checked, Where where) {
-  const Write* write = place.line.newest(place.mask, as_of);
+  const Write* write = location.line.newest(location.mask, as_of);
   const uint64_t sequence = write == nullptr ? 0 : write->sequence;
   Read* read = nullptr;
-  for (Read& earlier : place.line.reads)
-    if (earlier.actor == actor && earlier.mask == place.mask) read = &earlier;
+  for (Read& earlier : location.line.reads)
+    if (earlier.actor == actor && earlier.mask == location.mask) read = &earlier;
   if (read == nullptr)
-    read = &place.line.reads.emplace_back(
-        Read{.actor = actor, .mask = place.mask, .sequence = sequence, .epoch = epoch, .where = where});
+    read = &location.line.reads.emplace_back(
+        Read{.actor = actor, .mask = location.mask, .sequence = sequence, .epoch = epoch, .where = where});
   if (sequence > read->sequence) {
     read->sequence = sequence;
     read->epoch = epoch;
@@ -311,20 +311,20 @@ void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Place& place, u
 // earlier load may return it, an earlier store may land on top of it. The simulation cannot continue with
 // such a value.
 void WeakMemory::check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
-                                      const Place& place) {
+                                      const Location& location) {
   if (mutant_ && !mutant_->stops_at_overtaking) return;
   const char* what = nullptr;
   uint32_t overtaken = 0;
   Where where;
-  for (const Read& read : place.line.reads) {
-    if ((read.mask & place.mask) == 0 || read.checked_epoch == 0 ||
+  for (const Read& read : location.line.reads) {
+    if ((read.mask & location.mask) == 0 || read.checked_epoch == 0 ||
         view.is_over(read.actor, read.checked_epoch) || !view.has_heard_of(read.actor, read.checked_epoch))
       continue;
     what = "load", overtaken = read.actor, where = read.where;
   }
-  const Write* newest = place.line.newest(place.mask, kNewest);
+  const Write* newest = location.line.newest(location.mask, kNewest);
   if (newest != nullptr && !view.is_over(newest->actor, newest->epoch) &&
-      view.has_heard_of(newest->actor, newest->epoch) && floor_of(view, place) < newest->sequence)
+      view.has_heard_of(newest->actor, newest->epoch) && floor_of(view, location) < newest->sequence)
     what = "store", overtaken = newest->actor, where = newest->where;
   if (what == nullptr) return;
   const Actor& other = *actors_[overtaken];
@@ -352,11 +352,11 @@ std::shared_ptr<const WeakMemory::Published> WeakMemory::publish(Actor& actor, c
   return published;
 }
 
-void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Place& place,
+void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Location& location,
                         const void* value, std::shared_ptr<const Published> published) {
-  Line& line = place.line;
-  line.base.overlay(place.memory, place.mask & ~line.known_mask);
-  line.known_mask |= place.mask;
+  Line& line = location.line;
+  line.base.overlay(location.memory, location.mask & ~line.known_mask);
+  line.known_mask |= location.mask;
   if (line.writes.size() == kMaxWritesPerLine) {
     line.base.overlay(line.writes.front().bytes, line.writes.front().mask);
     line.writes.erase(line.writes.begin());
@@ -364,10 +364,10 @@ void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access
   Write write{.sequence = next_sequence_++,
               .actor = actor,
               .epoch = epoch,
-              .mask = place.mask,
+              .mask = location.mask,
               .published = std::move(published),
               .where = access.where};
-  std::memcpy(write.bytes.at(place.offset), value, access.bytes);
+  std::memcpy(write.bytes.at(location.offset), value, access.bytes);
   std::memcpy(const_cast<void*>(access.address), value, access.bytes);
   line.writes.push_back(std::move(write));
 }
@@ -375,21 +375,21 @@ void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access
 void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
   mutate(access);
   Actor& actor = actor_of(self);
-  const Place place = locate(self, access);
+  const Location location = locate(self, access);
   // A wait's predicate reads the newest value: waiting longer would show nothing new, and the wait must end.
   const bool is_polling = !self.preemptible;
-  const uint64_t as_of = is_polling ? kNewest : choose(view_of(self), place);
-  LineBytes bytes = place.line.compose(place.memory, as_of);
-  std::memcpy(value, bytes.at(place.offset), access.bytes);
-  observe(actor, access, place, as_of, !is_polling);
+  const uint64_t as_of = is_polling ? kNewest : choose(view_of(self), location);
+  LineBytes bytes = location.line.compose(location.memory, as_of);
+  std::memcpy(value, bytes.at(location.offset), access.bytes);
+  observe(actor, access, location, as_of, !is_polling);
 }
 
 void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
   mutate(access);
   Actor& actor = actor_of(self);
-  const Place place = locate(self, access);
-  check_not_overtaking(view_of(self), self, access, place);
-  append(actor.index, actor.epoch, access, place, value, publish(actor, access, nullptr));
+  const Location location = locate(self, access);
+  check_not_overtaking(view_of(self), self, access, location);
+  append(actor.index, actor.epoch, access, location, value, publish(actor, access, nullptr));
   if (access.is_atomic) actor.begin_epoch();
 }
 
@@ -397,15 +397,15 @@ void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFuncti
                         const void* operands) {
   mutate(access);
   Actor& actor = actor_of(self);
-  const Place place = locate(self, access);
+  const Location location = locate(self, access);
   std::memcpy(old, access.address, access.bytes);
   alignas(16) std::byte value[kLineBytes];
   std::memcpy(value, old, access.bytes);
   const bool is_modified = modify(value, operands);
-  observe(actor, access, place, kNewest, /*is_checked=*/false);
+  observe(actor, access, location, kNewest, /*is_checked=*/false);
   if (!is_modified) return;
-  append(actor.index, actor.epoch, access, place, value,
-         publish(actor, access, place.line.newest(place.mask, kNewest)));
+  append(actor.index, actor.epoch, access, location, value,
+         publish(actor, access, location.line.newest(location.mask, kNewest)));
   if (access.is_atomic) actor.begin_epoch();
 }
 

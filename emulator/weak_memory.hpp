@@ -89,7 +89,7 @@ class WeakMemory {
   struct Write;
   struct Read;
   struct Published;
-  struct Place;
+  struct Location;
   struct View;
   struct WireTraffic;
   struct Transfer {
@@ -105,8 +105,8 @@ class WeakMemory {
   Actor& add_actor(uint32_t stream_idx, uint32_t block_idx);
   bool is_mutant(WordKind kind, Where where);
   void mutate(WeakAccess& access);
-  Place locate(Thread& self, const WeakAccess& access);
-  Place place_of(const WeakAccess& access, uint64_t generation);
+  Location locate(Thread& self, const WeakAccess& access);
+  Location location_of(const WeakAccess& access, uint64_t generation);
   View view_of(Thread& self);
   View bulk_view_of(Thread& self, const void* address);
   void check_bulk_copy(Thread& self, const BulkCopy& copy);
@@ -119,15 +119,17 @@ class WeakMemory {
   void forget_traffic_history();
   void drop_traffic(uintptr_t begin, uintptr_t end);
   void check_range(Thread& self, const WeakAccess& access);
-  uint64_t floor_of(const View& view, const Place& place) const;
-  uint64_t choose(const View& view, const Place& place);
-  void observe(Actor& actor, const WeakAccess& access, const Place& place, uint64_t as_of, bool is_checked);
-  void note_read(uint32_t actor, uint32_t epoch, const Place& place, uint64_t as_of, bool is_checked,
+  uint64_t floor_of(const View& view, const Location& location) const;
+  uint64_t choose(const View& view, const Location& location);
+  void observe(Actor& actor, const WeakAccess& access, const Location& location, uint64_t as_of,
+               bool is_checked);
+  void note_read(uint32_t actor, uint32_t epoch, const Location& location, uint64_t as_of, bool is_checked,
                  Where where);
-  void check_not_overtaking(const View& view, Thread& self, const WeakAccess& access, const Place& place);
+  void check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
+                            const Location& location);
   std::shared_ptr<const Published> publish(Actor& actor, const WeakAccess& access, const Write* continued);
-  void append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Place& place, const void* value,
-              std::shared_ptr<const Published> published);
+  void append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Location& location,
+              const void* value, std::shared_ptr<const Published> published);
   bool are_mutual(const Actor& writer, Scope writer_scope, const Actor& reader, Scope reader_scope) const;
   void forget_all();
 

@@ -104,8 +104,8 @@ void WeakMemory::wire_put(Thread& self, int rank, int peer, void* peer_dst, cons
   for_each_line(peer_dst, bytes, WordKind::kStore, where, [&](const WeakAccess& access, uint64_t) {
     check_not_overtaking(view_of(self), self, access, locate(self, access));
   });
-  const auto [slot, is_new] = wire_->routes.try_emplace({rank, peer, warp.index});
-  WireTraffic::Route& route = slot->second;
+  const auto [entry, is_new] = wire_->routes.try_emplace({rank, peer, warp.index});
+  WireTraffic::Route& route = entry->second;
   if (is_new) route.actor = add_actor(warp.stream_idx, warp.block_idx).index;
   Actor& put = *actors_[route.actor];
   put.begin_epoch();
@@ -167,16 +167,16 @@ void WeakMemory::deliver_piece(size_t index) {
   const View view{*piece.before, *piece.before, *piece.before, *piece.before};
   const auto read_source = [&](uint64_t at, uint32_t num_bytes, std::byte* value) {
     const auto read_line = [&](const WeakAccess& load, uint64_t offset) {
-      const Place place = place_of(load, generation_);
-      LineBytes bytes = place.line.compose(place.memory, choose(view, place));
-      std::memcpy(value + offset, bytes.at(place.offset), load.bytes);
+      const Location location = location_of(load, generation_);
+      LineBytes bytes = location.line.compose(location.memory, choose(view, location));
+      std::memcpy(value + offset, bytes.at(location.offset), load.bytes);
     };
     for_each_line(piece.src + at, num_bytes, WordKind::kLoad, piece.where, read_line);
   };
   const auto write_line = [&](const WeakAccess& store, uint64_t at) {
     std::byte value[kLineBytes] = {};
     read_source(at, store.bytes, value);
-    append(piece.actor, piece.epoch, store, place_of(store, generation_), value, nullptr);
+    append(piece.actor, piece.epoch, store, location_of(store, generation_), value, nullptr);
   };
   for_each_line(piece.dst, piece.bytes, WordKind::kStore, piece.where, write_line);
 }
@@ -191,7 +191,7 @@ void WeakMemory::deliver_signal(size_t index) {
   published->releases.push_back(
       {wire_->signal_actor, Scope::kSystem, std::move(signal.settled), std::move(signal.over)});
   const WeakAccess access = line_access(signal.cell, sizeof(signal.value), WordKind::kStore, signal.where);
-  append(wire_->signal_actor, /*epoch=*/1, access, place_of(access, generation_), &signal.value,
+  append(wire_->signal_actor, /*epoch=*/1, access, location_of(access, generation_), &signal.value,
          std::move(published));
 }
 
@@ -239,8 +239,8 @@ void WeakMemory::forget_traffic_history() {
 // The memory is freed while what is in flight to or from it may still arrive, as after a step that failed.
 void WeakMemory::drop_traffic(uintptr_t begin, uintptr_t end) {
   const auto is_inside = [&](const void* address) {
-    const auto place = reinterpret_cast<uintptr_t>(address);
-    return place >= begin && place < end;
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    return at >= begin && at < end;
   };
   std::erase_if(wire_->pieces,
                 [&](const auto& piece) { return is_inside(piece.dst) || is_inside(piece.src); });

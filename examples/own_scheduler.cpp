@@ -13,11 +13,11 @@ struct ChunkScheduler : TileSchedulerBase<MHASchedule::DEFAULT, Environment> {
   static constexpr bool may_advance = true;
 
   SWITCHYARD_NO_EXEC_CHECK
-  SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const auto& summary) const {
+  SWITCHYARD_HD MHATileState initial_state(uint32_t* mailboxes, const auto& summary) const {
     const uint32_t num_places = summary.max_idx(this->shape().num_heads), num_blocks = this->shape().num_ctas;
     const uint32_t chunk = (num_places + num_blocks - 1) / num_blocks;
     const uint32_t begin = this->environment_.block_idx() * chunk;
-    return this->state_at(begin, begin + chunk < num_places ? begin + chunk : num_places, slots, summary);
+    return this->state_at(begin, begin + chunk < num_places ? begin + chunk : num_places, mailboxes, summary);
   }
   template <bool producer, MHASchedulerSynchronization sync = MHASchedulerSynchronization::DEFAULT>
   SWITCHYARD_HD OptionalReg<SeqInfo> advance(const auto& summary, MHATileState& state, uint32_t) const {

@@ -59,18 +59,18 @@ AttentionDifference compare_attention(const AttentionBatch& batch, const std::ve
       for (int head = 0; head < batch.num_heads; ++head) {
         if (sequence == batch.sequence_of_nans || turn++ % stride != 0) continue;
         const AttentionRow expected = attend(batch, sequence, query, head);
-        const size_t place =
+        const size_t position =
             (batch.query_offsets[static_cast<size_t>(sequence)] + static_cast<size_t>(query)) *
                 static_cast<size_t>(batch.num_heads) +
             static_cast<size_t>(head);
         double errors = 0, values = 0;
         for (size_t i = 0; i < dim; ++i) {
-          const double error = to_float(output[place * dim + i]) - expected.output[i];
+          const double error = to_float(output[position * dim + i]) - expected.output[i];
           errors += error * error;
           values += expected.output[i] * expected.output[i];
           if (!(std::abs(error) <= difference.max_abs_error)) difference.max_abs_error = std::abs(error);
         }
-        const double seen_lse = lse.empty() ? expected.lse : static_cast<double>(lse[place]);
+        const double seen_lse = lse.empty() ? expected.lse : static_cast<double>(lse[position]);
         const double lse_error = seen_lse == expected.lse ? 0 : std::abs(seen_lse - expected.lse);
         if (!(lse_error <= difference.max_lse_error)) difference.max_lse_error = lse_error;
         squared_errors += errors;

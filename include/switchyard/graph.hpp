@@ -15,7 +15,7 @@ namespace switchyard {
 class RecordedLaunches;
 
 // The time between two marks of a graph.
-struct GraphPhase {
+struct GraphSpan {
   std::string name;  // as given to World::mark()
   double microseconds;
 };
@@ -41,16 +41,16 @@ class Graph {
   Status launch();
   // Blocks until the last launch has ended.
   Status synchronize();
-  // Returns the phases that World::mark() began, in order, with their times in the last launch. The launch
+  // Returns the spans that World::mark() began, in order, with their times in the last launch. The launch
   // must have ended; otherwise, and before the first launch, this is kFailedPrecondition.
-  Result<std::vector<GraphPhase>> elapsed() const;
+  Result<std::vector<GraphSpan>> elapsed() const;
 
  private:
   friend class World;
-  Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> phases);
+  Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> spans);
 
   std::unique_ptr<RecordedLaunches> recorded_;
-  std::vector<std::string> phases_;
+  std::vector<std::string> spans_;
   bool launched_ = false;
 };
 

@@ -5,14 +5,14 @@
 // environment, a template argument, so the same type runs in a kernel, in a test and on the host. The threads
 // of a block that ask go through the block's tiles together:
 //
-//   MHATileState state = scheduler.initial_state(slots, summary);
+//   MHATileState state = scheduler.initial_state(mailboxes, summary);
 //   for (uint32_t pipeline_idx = 0; state.is_valid(); pipeline_idx ^= 1) {
 //     if (scheduler.get_current_work_info(summary, state).is_valid_tile)
 //       attend(scheduler.unsafe_seq_info(summary, state));
 //     scheduler.template advance<kIsProducer, kSync>(summary, state, pipeline_idx);
 //   }
 //
-// Only the first tile can be one that is not there: a block begins at its own place without asking anybody.
+// Only a block's first place can hold no tile: the block begins there without asking anybody.
 // In the attention kernel one warp of each block asks, as the producer, with MHASchedulerSynchronization
 // PRODUCER. All blocks together must be given every tile exactly once.
 #pragma once
@@ -41,28 +41,28 @@ concept TileEnvironment = std::is_trivially_copyable_v<Environment> &&
   { environment.block_idx() } -> std::convertible_to<uint32_t>;
   // True in the one thread of the producer that takes indices from a queue.
   { environment.is_producer_leader() } -> std::convertible_to<bool>;
-  // Indivisible among all blocks: adds one to *word, or makes 0 of `value`; returns what it was.
+  // Atomic among all blocks: adds one to *word, or sets it to 0 if it is `value`; returns the old value.
   { environment.increment_wrapping(word, value) } -> std::convertible_to<uint32_t>;
-  // Broadcast: one thread writes a slot of shared memory, others read it after a barrier.
+  // Broadcast: one thread writes a mailbox of shared memory, others read it after a barrier.
   {environment.publish(word, value)};
   { environment.receive(word) } -> std::convertible_to<uint32_t>;
   // Barriers over the threads of the producer, and over all of the block.
   {environment.sync_producer()};
   {environment.sync_all()};
 };
-// A schedule for the persistent kernel. What it is passed as to a kernel is what it is.
+// A scheduler for the persistent kernel. It is copied into the kernel's parameters.
 template <typename Scheduler, typename Lengths = RowOffsets>
 concept MHATileScheduler = std::is_trivially_copyable_v<Scheduler> &&
     std::same_as<typename Scheduler::device_type, Scheduler> &&
     requires(const Scheduler scheduler, const MHATileSummary<Lengths> summary, MHATileState state,
-             uint32_t* slots, uint32_t number, const MHATileShape shape) {
+             uint32_t* mailboxes, uint32_t number, const MHATileShape shape) {
   // False: a block has one tile, and advance() always ends it.
   requires std::same_as<decltype(Scheduler::may_advance), const bool>;
   requires std::same_as<decltype(Scheduler::mha_schedule), const MHASchedule>;
   // The tile the block stands on; not valid past the end of its sequence or of the order.
   { scheduler.get_current_work_info(summary, state) } -> std::same_as<WorkInfo>;
   // Goes on to the block's next tile that is there, and returns its sequence; nothing if there is none, from
-  // then on always. `pipeline_idx` is the slot of shared memory through which the tile is told: not the one
+  // then on always. `pipeline_idx` is the mailbox through which the producer passes the tile on: not the one
   // of the call before.
   {
     scheduler.template advance<true, MHASchedulerSynchronization::NONE>(summary, state, number)
@@ -71,8 +71,8 @@ concept MHATileScheduler = std::is_trivially_copyable_v<Scheduler> &&
   // The grid to launch, for batch_size sequences of at most max_num_prompt_tiles tiles. Where the scheduler's
   // numbers are known at compile time, Scheduler::grid_dim(number, number) is enough.
   { Scheduler::grid_dim(number, number, shape) } -> std::same_as<GridDim>;
-  // The block's first tile. `slots` are at least two words of shared memory.
-  { scheduler.initial_state(slots, summary) } -> std::same_as<MHATileState>;
+  // The block's first tile. `mailboxes` are at least two words of shared memory.
+  { scheduler.initial_state(mailboxes, summary) } -> std::same_as<MHATileState>;
   // The sequence of the tile the block stands on, which must lie before the end of the order.
   { scheduler.unsafe_seq_info(summary, state) } -> std::same_as<SeqInfo>;
   { Scheduler::get_type_name() } -> std::convertible_to<const char*>;
@@ -103,8 +103,9 @@ class TileSchedulerBase {
   }
   SWITCHYARD_NO_EXEC_CHECK
   template <ValidLength Lengths>
-  SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const MHATileSummary<Lengths>& summary) const {
-    return state_at(environment_.block_idx(), summary.max_idx(shape().num_heads), slots, summary);
+  SWITCHYARD_HD MHATileState initial_state(uint32_t* mailboxes,
+                                           const MHATileSummary<Lengths>& summary) const {
+    return state_at(environment_.block_idx(), summary.max_idx(shape().num_heads), mailboxes, summary);
   }
   // Of blocks that go on from tile to tile: a block that would have no place to begin at is left out.
   SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
@@ -137,9 +138,9 @@ class TileSchedulerBase {
   }
   // A block's walk from place `idx` on, up to `end_idx`.
   template <ValidLength Lengths>
-  SWITCHYARD_HD MHATileState state_at(uint32_t idx, uint32_t end_idx, uint32_t* slots,
+  SWITCHYARD_HD MHATileState state_at(uint32_t idx, uint32_t end_idx, uint32_t* mailboxes,
                                       const MHATileSummary<Lengths>& summary) const {
-    MHATileState state{idx, end_idx, slots};
+    MHATileState state{idx, end_idx, mailboxes};
     move_to(summary, state, state.idx);
     return state;
   }

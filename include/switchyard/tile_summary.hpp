@@ -66,12 +66,12 @@ struct MHATileSummary {
   // on: places only grow, so the next one is near.
   SWITCHYARD_HD uint32_t find_position(uint32_t idx, uint32_t num_heads, uint32_t first_position) const {
     const uint32_t column = idx / num_heads;  // tile_offsets[p] <= column < tile_offsets[p + 1]
-    uint32_t low = first_position, step = 1;
-    while (low + step < batch_size && plan.tile_offsets[low + step] <= column) {
-      low += step;
-      step *= 2;
+    uint32_t low = first_position, stride = 1;
+    while (low + stride < batch_size && plan.tile_offsets[low + stride] <= column) {
+      low += stride;
+      stride *= 2;
     }
-    for (uint32_t high = low + step < batch_size ? low + step : batch_size; high - low > 1;) {
+    for (uint32_t high = low + stride < batch_size ? low + stride : batch_size; high - low > 1;) {
       const uint32_t middle = low + (high - low) / 2;
       (plan.tile_offsets[middle] <= column ? low : high) = middle;
     }

@@ -99,7 +99,7 @@ SWITCHYARD_HD SWITCHYARD_FORCE_INLINE void with_order(MHASchedule order, const V
 
 // Which threads agree on a tile inside advance().
 enum class MHASchedulerSynchronization {
-  NONE,      // nobody: one thread is the producer
+  NONE,      // none: one thread is the producer
   PRODUCER,  // the threads of the producer
   ALL,       // all threads of the block
   DEFAULT = PRODUCER,

@@ -82,8 +82,8 @@ concept EncodesByExpert = ExpertTokenFormat<Format> && !TokenFormat<Format>;
 // beside it.
 template <typename Format>
 concept EncodedRowFormat = DispatchFormat<Format> && requires(const Format format) {
-  // Whether the scales of neighbouring rows lie side by side in their tensor. Who receives the rows then
-  // fetches the scales, and brings them there with store_scales().
+  // Whether the tensor of scales interleaves neighbouring rows. The rank that receives the rows then fetches
+  // their scales, and store_scales() writes them there.
   { Format::kInterleavesRows } -> std::convertible_to<bool>;
   // Bytes of a row of the output, a multiple of 16.
   { format.row_bytes() } -> std::convertible_to<uint32_t>;

@@ -261,9 +261,9 @@ class World {
   // error, so does capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it
   // needs a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
-  // Ends the current phase of the graph and begins the one called `phase`, on all local ranks at once. It is
+  // Ends the current span of the graph and begins the one called `span`, on all local ranks at once. It is
   // called inside capture() only; Graph::elapsed() returns the times.
-  Status mark(const std::string& phase);
+  Status mark(const std::string& span);
 
   // For the library's own use (src/runtime/world_impl.hpp).
   struct Impl;

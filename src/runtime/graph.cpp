@@ -18,23 +18,23 @@ Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enq
   } scope{impl_->capture};
   impl_->capture = &capture;
   SWITCHYARD_RETURN_IF_ERROR(enqueue());
-  if (!capture.phases.empty())
-    SWITCHYARD_RETURN_IF_ERROR(capture.recording->mark());  // where the last phase ends
+  if (!capture.spans.empty())
+    SWITCHYARD_RETURN_IF_ERROR(capture.recording->mark());  // where the last span ends
   Result<std::unique_ptr<RecordedLaunches>> recorded = capture.recording->finish();
   if (!recorded.ok()) return recorded.status();
-  return std::unique_ptr<Graph>(new Graph(std::move(recorded).value(), std::move(capture.phases)));
+  return std::unique_ptr<Graph>(new Graph(std::move(recorded).value(), std::move(capture.spans)));
 }
 
-Status World::mark(const std::string& phase) {
+Status World::mark(const std::string& span) {
   if (impl_->capture == nullptr)
-    return failed_precondition("mark(\"%s\") outside of a capture", phase.c_str());
+    return failed_precondition("mark(\"%s\") outside of a capture", span.c_str());
   SWITCHYARD_RETURN_IF_ERROR(impl_->capture->recording->mark());
-  impl_->capture->phases.push_back(phase);
+  impl_->capture->spans.push_back(span);
   return Status();
 }
 
-Graph::Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> phases)
-    : recorded_(std::move(recorded)), phases_(std::move(phases)) {}
+Graph::Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> spans)
+    : recorded_(std::move(recorded)), spans_(std::move(spans)) {}
 Graph::~Graph() = default;
 
 Status Graph::launch() {
@@ -44,14 +44,14 @@ Status Graph::launch() {
 
 Status Graph::synchronize() { return recorded_->synchronize(); }
 
-Result<std::vector<GraphPhase>> Graph::elapsed() const {
+Result<std::vector<GraphSpan>> Graph::elapsed() const {
   if (!launched_) return failed_precondition("elapsed: the graph was never launched");
   Result<std::vector<double>> microseconds = recorded_->microseconds_between_marks();
   if (!microseconds.ok()) return microseconds.status();
-  std::vector<GraphPhase> phases;
+  std::vector<GraphSpan> spans;
   for (size_t i = 0; i < microseconds.value().size(); ++i)
-    phases.push_back({phases_[i], microseconds.value()[i]});
-  return phases;
+    spans.push_back({spans_[i], microseconds.value()[i]});
+  return spans;
 }
 
 }  // namespace switchyard

@@ -14,7 +14,7 @@ namespace switchyard {
 struct World::Impl {
   struct Capture {
     Recording* recording;
-    std::vector<std::string> phases;
+    std::vector<std::string> spans;
   };
 
   std::vector<std::unique_ptr<Device>> devices;

@@ -38,8 +38,9 @@ class BackwardScheduler : public TileSchedulerBase<MHASchedule::DEFAULT, Environ
   }
   SWITCHYARD_NO_EXEC_CHECK
   template <ValidLength Lengths>
-  SWITCHYARD_HD MHATileState initial_state(uint32_t* slots, const MHATileSummary<Lengths>& summary) const {
-    return {this->environment_.block_idx(), summary.max_idx(this->shape().num_heads), slots};
+  SWITCHYARD_HD MHATileState initial_state(uint32_t* mailboxes,
+                                           const MHATileSummary<Lengths>& summary) const {
+    return {this->environment_.block_idx(), summary.max_idx(this->shape().num_heads), mailboxes};
   }
   template <bool producer, MHASchedulerSynchronization sync = MHASchedulerSynchronization::DEFAULT,
             ValidLength Lengths>
@@ -134,9 +135,9 @@ TEST(OwnScheduler, WalksBackwards) {
                                .batch_size = 1,
                                .max_num_prompt_tiles = 3,
                                .max_seq_len = 5};
-  uint32_t slots[2] = {};
+  uint32_t mailboxes[2] = {};
   using Schedulers = OnlyScheduler<BackwardScheduler<OneThread>, OneThread>;
-  TileWalk<Schedulers> walk(params, slots);
+  TileWalk<Schedulers> walk(params, mailboxes);
   std::vector<uint32_t> offsets;
   for (walk.find_next(); walk.is_valid(); walk.find_next()) offsets.push_back(walk.seq_info().prompt_offset);
   EXPECT_EQ(offsets, (std::vector<uint32_t>{4, 2, 0}));

@@ -13,7 +13,7 @@ using testing_support::must;
 
 struct LimitShape {
   uint32_t num_rows;
-  int num_places;
+  int top_k;
   int hidden;
 };
 
@@ -33,10 +33,10 @@ class Limits : public testing::TestWithParam<TargetChoice> {
     return result;
   }
   std::vector<uint32_t> shuffled_places(const LimitShape& shape) {
-    std::vector<uint32_t> places(shape.num_rows * static_cast<size_t>(shape.num_places));
-    std::iota(places.begin(), places.end(), 0u);
-    std::shuffle(places.begin(), places.end(), random);
-    return places;
+    std::vector<uint32_t> row_indices(shape.num_rows * static_cast<size_t>(shape.top_k));
+    std::iota(row_indices.begin(), row_indices.end(), 0u);
+    std::shuffle(row_indices.begin(), row_indices.end(), random);
+    return row_indices;
   }
 
   std::unique_ptr<World> world;
@@ -54,45 +54,45 @@ TEST_P(Limits, ScatterWritesEveryRowToAllItsPlaces) {
   for (const LimitShape& shape : kShapes) {
     const size_t hidden = static_cast<size_t>(shape.hidden);
     const std::vector<bf16> rows = values(shape.num_rows * hidden);
-    const std::vector<uint32_t> places = shuffled_places(shape);
+    const std::vector<uint32_t> row_indices = shuffled_places(shape);
     const auto rows_there = must(rank().upload(rows));
-    const auto places_there = must(rank().upload(places));
-    const auto output = must(rank().allocate<bf16>(places.size() * hidden));
-    const Status launched = kernels().scatter(kLaunch, rank().stream(),
-                                              {rows_there.data(), output.data(), places_there.data(),
-                                               shape.num_rows, shape.num_places, shape.hidden});
+    const auto places_there = must(rank().upload(row_indices));
+    const auto output = must(rank().allocate<bf16>(row_indices.size() * hidden));
+    const Status launched = kernels().scatter(
+        kLaunch, rank().stream(),
+        {rows_there.data(), output.data(), places_there.data(), shape.num_rows, shape.top_k, shape.hidden});
     ASSERT_TRUE(launched.ok()) << launched.to_string();
     const std::vector<bf16> seen = must(output.download());
-    for (size_t i = 0; i < places.size(); ++i)
-      ASSERT_TRUE(std::equal(
-          seen.begin() + static_cast<ptrdiff_t>(places[i] * hidden),
-          seen.begin() + static_cast<ptrdiff_t>((places[i] + 1) * hidden),
-          rows.begin() + static_cast<ptrdiff_t>(i / static_cast<size_t>(shape.num_places) * hidden)))
+    for (size_t i = 0; i < row_indices.size(); ++i)
+      ASSERT_TRUE(
+          std::equal(seen.begin() + static_cast<ptrdiff_t>(row_indices[i] * hidden),
+                     seen.begin() + static_cast<ptrdiff_t>((row_indices[i] + 1) * hidden),
+                     rows.begin() + static_cast<ptrdiff_t>(i / static_cast<size_t>(shape.top_k) * hidden)))
           << "hidden " << hidden << ", copy " << i;
   }
 }
 
 TEST_P(Limits, GatherSumsTheRowsOfEveryOutput) {
   for (const LimitShape& shape : kShapes) {
-    const size_t hidden = static_cast<size_t>(shape.hidden), top_k = static_cast<size_t>(shape.num_places);
+    const size_t hidden = static_cast<size_t>(shape.hidden), top_k = static_cast<size_t>(shape.top_k);
     const std::vector<bf16> rows = values(shape.num_rows * top_k * hidden);
-    const std::vector<uint32_t> places = shuffled_places(shape);
-    std::vector<float> weights(places.size());
+    const std::vector<uint32_t> row_indices = shuffled_places(shape);
+    std::vector<float> weights(row_indices.size());
     for (float& weight : weights) weight = static_cast<float>(random() % 4) / 4;
     const auto rows_there = must(rank().upload(rows));
-    const auto places_there = must(rank().upload(places));
+    const auto places_there = must(rank().upload(row_indices));
     const auto weights_there = must(rank().upload(weights));
     const auto output = must(rank().allocate<bf16>(shape.num_rows * hidden));
     const Status launched =
         kernels().gather(kLaunch, rank().stream(),
                          {rows_there.data(), output.data(), places_there.data(), weights_there.data(),
-                          shape.num_rows, shape.num_places, shape.hidden});
+                          shape.num_rows, shape.top_k, shape.hidden});
     ASSERT_TRUE(launched.ok()) << launched.to_string();
     const std::vector<bf16> seen = must(output.download());
     for (size_t i = 0; i < seen.size(); ++i) {
       float sum = 0;
       for (size_t term = i / hidden * top_k; term < (i / hidden + 1) * top_k; ++term)
-        sum += weights[term] * to_float(rows[places[term] * hidden + i % hidden]);
+        sum += weights[term] * to_float(rows[row_indices[term] * hidden + i % hidden]);
       ASSERT_EQ(seen[i], to_bf16(sum)) << "hidden " << hidden << ", value " << i;
     }
   }

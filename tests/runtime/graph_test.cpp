@@ -6,11 +6,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::Shape;
-using testing_support::StepMode;
-using testing_support::StepRunner;
+using namespace testing_support;
 
 const Shape kShape{.n_ranks = 3, .n_experts = 6, .top_k = 3, .hidden = 64, .tokens_per_rank = {5, 5, 5}};
 constexpr StepMode kModes[] = {StepMode::kSplit, StepMode::kFused};
@@ -109,11 +105,11 @@ TEST_P(GraphReplay, MarksGiveTheTimesOfPhases) {
   for (int replay = 0; replay < 2; ++replay) {
     ASSERT_TRUE(graph->launch().ok());
     ASSERT_TRUE(graph->synchronize().ok());
-    const std::vector<GraphPhase> phases = must(graph->elapsed());
-    ASSERT_EQ(phases.size(), 2u);
-    EXPECT_EQ(phases[0].name, "first");
-    EXPECT_EQ(phases[1].name, "second");
-    for (const GraphPhase& phase : phases) EXPECT_GT(phase.microseconds, 0) << phase.name;
+    const std::vector<GraphSpan> spans = must(graph->elapsed());
+    ASSERT_EQ(spans.size(), 2u);
+    EXPECT_EQ(spans[0].name, "first");
+    EXPECT_EQ(spans[1].name, "second");
+    for (const GraphSpan& span : spans) EXPECT_GT(span.microseconds, 0) << span.name;
   }
   ASSERT_TRUE(runner.ep->synchronize().ok());
   runner.check(step);

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, ScheduleKernel, testing_support::modes_of_target
                          testing_support::mode_name);
 
 constexpr int kNumThreads = 4 * kWarpSize;
-constexpr uint32_t kNumSlots = 2;
+constexpr uint32_t kNumMailboxes = 2;
 
 // Producers first, then consumers. Each thread that takes part says so for each tile.
 template <Sync kSync>
@@ -48,8 +48,8 @@ struct QueueParams {
 };
 
 struct QueueShared {
-  target::TransferBarrier full[kNumSlots], empty[kNumSlots];
-  uint32_t slots[kNumSlots];
+  target::TransferBarrier full[kNumMailboxes], empty[kNumMailboxes];
+  uint32_t mailboxes[kNumMailboxes];
 };
 
 template <typename Params>
@@ -65,25 +65,25 @@ SWITCHYARD_DEVICE void attend(const Params& params, const MHATileState& state) {
 }
 
 SWITCHYARD_DEVICE void wait_for_phase(target::TransferBarrier& barrier, uint32_t round) {
-  target::wait_until([&] { return barrier.done(round / kNumSlots % 2); }, kNoDeadline);
+  target::wait_until([&] { return barrier.done(round / kNumMailboxes % 2); }, kNoDeadline);
 }
 
 template <bool kIsProducer, Sync kSync, typename Params>
 SWITCHYARD_DEVICE void go_through_tiles(const Params& params, QueueShared& shared) {
-  MHATileState state = params.scheduler.initial_state(shared.slots, params.summary);
+  MHATileState state = params.scheduler.initial_state(shared.mailboxes, params.summary);
   for (uint32_t round = 0; state.is_valid(); ++round) {
     attend(params, state);
-    const uint32_t slot = round % kNumSlots;
+    const uint32_t mailbox = round % kNumMailboxes;
     if constexpr (kSync != Sync::ALL) {
-      if (!kIsProducer) wait_for_phase(shared.full[slot], round);
-      if (kIsProducer && round >= kNumSlots) wait_for_phase(shared.empty[slot], round - kNumSlots);
+      if (!kIsProducer) wait_for_phase(shared.full[mailbox], round);
+      if (kIsProducer && round >= kNumMailboxes) wait_for_phase(shared.empty[mailbox], round - kNumMailboxes);
     }
-    params.scheduler.template advance<kIsProducer, kSync>(params.summary, state, slot);
+    params.scheduler.template advance<kIsProducer, kSync>(params.summary, state, mailbox);
     if constexpr (kSync == Sync::ALL) continue;
     if (!kIsProducer)
-      shared.empty[slot].arrive();  // read; pairs with the producer's wait for its next use
+      shared.empty[mailbox].arrive();  // read; pairs with the producer's wait for its next use
     else if (target::thread_idx() == 0)
-      shared.full[slot].arrive();  // release: publishes the index; pairs with the consumers' wait
+      shared.full[mailbox].arrive();  // release: publishes the index; pairs with the consumers' wait
   }
 }
 
@@ -91,9 +91,9 @@ template <MHASchedule kSchedule, Sync kSync>
 SWITCHYARD_KERNEL void run_queue(QueueParams<kSchedule, kSync> params) {
   QueueShared& shared = target::shared_storage<QueueShared>();
   if (target::thread_idx() == 0)
-    for (uint32_t slot = 0; slot < kNumSlots; ++slot) {
-      shared.full[slot].init(1);
-      shared.empty[slot].init(static_cast<uint32_t>(kNumThreads - kFirstConsumer<kSync>));
+    for (uint32_t mailbox = 0; mailbox < kNumMailboxes; ++mailbox) {
+      shared.full[mailbox].init(1);
+      shared.empty[mailbox].init(static_cast<uint32_t>(kNumThreads - kFirstConsumer<kSync>));
     }
   target::sync_block();
   if (target::thread_idx() < kNumProducers<kSync>)

@@ -72,7 +72,7 @@ Status attend(const AttentionOptions& options, Report& report) {
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
   progress.begin("timing");
-  const Result<std::vector<PhaseSamples>> samples =
+  const Result<std::vector<SpanSamples>> samples =
       time_replays(graphs, report.target == Target::kHost ? 1 : 10);
   if (!samples.ok()) return samples.status();
   report.microseconds = samples.value().front().summarize(0).median_us;

@@ -93,16 +93,16 @@ Status with_flags(const Status& status) {
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
         std::pair("row_layout", "--layout"), std::pair("row_alignment", "--alignment"),
         std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
-    const auto is_letter = [&](size_t place) {
-      return place < message.size() &&
-             (std::isalnum(static_cast<unsigned char>(message[place])) != 0 || message[place] == '_');
+    const auto is_letter = [&](size_t position) {
+      return position < message.size() &&
+             (std::isalnum(static_cast<unsigned char>(message[position])) != 0 || message[position] == '_');
     };
-    for (size_t place = message.find(field); place != std::string::npos;) {
-      const size_t end = place + std::string_view(field).size();
+    for (size_t position = message.find(field); position != std::string::npos;) {
+      const size_t end = position + std::string_view(field).size();
       const bool is_word =
-          !(place > 0 && (is_letter(place - 1) || message[place - 1] == '-')) && !is_letter(end);
-      if (is_word) message.replace(place, end - place, flag);
-      place = message.find(field, place + std::string_view(is_word ? flag : field).size());
+          !(position > 0 && (is_letter(position - 1) || message[position - 1] == '-')) && !is_letter(end);
+      if (is_word) message.replace(position, end - position, flag);
+      position = message.find(field, position + std::string_view(is_word ? flag : field).size());
     }
   }
   return Status(status.code(), message);

@@ -164,7 +164,7 @@ Status finish_options(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
-    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait for ever");
+    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait forever");
   // Output paths are checked before anything runs.
   SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}, {"--trace", options.trace}}));
   if (options.dump == "-")

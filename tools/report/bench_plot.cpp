@@ -69,7 +69,7 @@ struct Axis {
   double first, last;  // of the page
   bool logarithmic;
 
-  double place(double value) const {
+  double pixel_of(double value) const {
     const auto scaled = [&](double v) { return logarithmic ? std::log2(v) : v; };
     return first + (scaled(value) - scaled(low)) / (scaled(high) - scaled(low)) * (last - first);
   }
@@ -102,15 +102,15 @@ std::vector<double> log_ticks(const Axis& axis) {
 void draw_frame(Svg& svg, const Axis& x, const Axis& y, const std::vector<int>& sizes,
                 const std::vector<double>& ticks, const std::string& title) {
   for (const double tick : ticks) {
-    svg.line(x.first, y.place(tick), x.last, y.place(tick), "#dddddd", 1);
-    svg.label(x.first - 10, y.place(tick) + 5, "end", short_number(tick));
+    svg.line(x.first, y.pixel_of(tick), x.last, y.pixel_of(tick), "#dddddd", 1);
+    svg.label(x.first - 10, y.pixel_of(tick) + 5, "end", short_number(tick));
   }
   double last_label = -1e9;
   const bool has_labels = y.first == kSecondBottom;
   for (const int size : sizes) {
-    svg.line(x.place(size), y.first, x.place(size), y.last, "#eeeeee", 1);
-    if (!has_labels || x.place(size) - last_label < 34) continue;
-    last_label = x.place(size);
+    svg.line(x.pixel_of(size), y.first, x.pixel_of(size), y.last, "#eeeeee", 1);
+    if (!has_labels || x.pixel_of(size) - last_label < 34) continue;
+    last_label = x.pixel_of(size);
     svg.label(last_label, y.first + 22, "middle", std::to_string(size));
   }
   svg.line(x.first, y.first, x.last, y.first, "#666666", 1);
@@ -134,11 +134,11 @@ void draw_series(Svg& svg, const Axis& x, const Axis& y, const std::vector<Serie
   for (const Series& series : all) {
     svg.add("<polyline fill=\"none\" stroke-linejoin=\"round\" %s points=\"", stroke_of(series).c_str());
     for (const auto& [tokens, time] : series.points)
-      svg.add("%.1f,%.1f ", x.place(tokens), y.place(value(*time)));
+      svg.add("%.1f,%.1f ", x.pixel_of(tokens), y.pixel_of(value(*time)));
     svg.add("\"/>\n");
     for (const auto& [tokens, time] : series.points)
-      svg.add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", x.place(tokens),
-              y.place(value(*time)), series.is_whole_step() ? 4.5 : 3.5, series.color);
+      svg.add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", x.pixel_of(tokens),
+              y.pixel_of(value(*time)), series.is_whole_step() ? 4.5 : 3.5, series.color);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace switchyard::tools {
 namespace {
 
-// What is told of a wait beside its time.
+// What a trace says of a wait besides its time.
 struct WaitFacts {
   int late_rank;
   int last_expert;

@@ -38,12 +38,13 @@ class CombineSplits {
     float max = kMinusInfinity;
     for (uint32_t split = lane; split < params_.num_splits; split += kWarpSize)
       max = larger(max, lse_of(split, output_idx));
-    for (int step = kWarpSize / 2; step > 0; step /= 2) max = larger(max, target::shuffle_xor(max, step));
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
+      max = larger(max, target::shuffle_xor(max, distance));
     if (max == kMinusInfinity) max = 0;
     float sum = 0;
     for (uint32_t split = lane; split < params_.num_splits; split += kWarpSize)
       sum += expf(lse_of(split, output_idx) - max);
-    for (int step = kWarpSize / 2; step > 0; step /= 2) sum += target::shuffle_xor(sum, step);
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += target::shuffle_xor(sum, distance);
     if (lane == 0 && params_.lse != nullptr)
       target::st(&params_.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
     const float factor = sum == 0 ? 0.0f : target::divide(1.0f, sum);

@@ -38,7 +38,7 @@ class AttentionConsumer {
       if constexpr (Config::kOverlapsBlocks)
         attend();
       else
-        attend_in_steps();
+        attend_in_sequence();
       if constexpr (kStartsEarly) {
         is_last = !find_next_tile();
         start_scores();
@@ -132,7 +132,7 @@ class AttentionConsumer {
 
   // Attends in sequence: the other consumers of the multiprocessor work meanwhile. The last block's values
   // are not released yet.
-  SWITCHYARD_DEVICE void attend_in_steps() {
+  SWITCHYARD_DEVICE void attend_in_sequence() {
     math_.begin();
     const int first_block = tile(&AttentionTile::first_block);
     const BlocksSeen seen = blocks_seen(tile_idx_);

@@ -51,8 +51,8 @@ struct CombineSplitsParams {
   const float* partial_lse;     // [split][output]
   bf16* output;                 // [output][head_dim]
   float* lse;                   // [output], or null
-  const uint32_t*
-      row_offsets;  // [batch_size + 1]: rows outside of them are nobody's; null: all are somebody's
+  const uint32_t* row_offsets;  // [batch_size + 1]: rows outside of them belong to no sequence; null: all
+                                // rows belong to one
   uint32_t batch_size;
   uint32_t num_heads;
   uint32_t num_splits;

@@ -23,8 +23,8 @@ class AttentionPlanner {
     do {
       // acquire MM-17: the producer asks for a tile, whose description nobody needs any more; pairs with the
       // release in its ask_planner()
-      wait_together(shared_.plan_empty, plan_.parity() ^ 1);
-      plan_.advance();
+      wait_together(shared_.next_tile_empty, next_tile_.parity() ^ 1);
+      next_tile_.advance();
       scheduler.find_next();
       const AttentionTile tile =  // without tokens: the end
           scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
@@ -35,17 +35,17 @@ class AttentionPlanner {
 
  private:
   SWITCHYARD_DEVICE void publish(const AttentionTile& tile) {
-    AttentionTile* plan = &shared_.tiles[tiles_.stage()];
+    AttentionTile* next_tile = &shared_.tiles[tiles_.stage()];
     BlocksSeen* blocks_seen = shared_.blocks_seen[tiles_.stage()];
-    target::st(plan, tile);
+    target::st(next_tile, tile);
     SWITCHYARD_ROLLED
     for (int consumer_idx = 0; consumer_idx < Config::kNumConsumers; ++consumer_idx) {
       // The tile is read again for each consumer: registers are scarce.
-      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(plan), settings_, consumer_idx);
+      const BlocksSeen seen = find_blocks_seen<Config>(target::ld(next_tile), settings_, consumer_idx);
       target::st(&blocks_seen[consumer_idx], seen);
     }
-    // release MM-16: publishes the plan; pairs with the producer's wait for plan_full
-    shared_.plan_full.arrive();
+    // release MM-16: publishes the next tile; pairs with the producer's wait for next_tile_full
+    shared_.next_tile_full.arrive();
   }
 
   SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
@@ -71,7 +71,7 @@ class AttentionPlanner {
 
   const AttentionSettings& settings_;
   AttentionShared<Config>& shared_;
-  StageCursor<1> plan_;
+  StageCursor<1> next_tile_;
   StageCursor<kNumTiles> tiles_;
 };
 

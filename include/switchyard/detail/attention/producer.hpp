@@ -38,7 +38,7 @@ class AttentionProducer {
     target::sync_warp();
     // release MM-17: the tile at work is published, so that all consumers have stored the one whose memory
     // the next one takes; pairs with the planner's wait before it asks for a tile and writes there
-    if (target::lane_idx() == 0) shared_.plan_empty.arrive();
+    if (target::lane_idx() == 0) shared_.next_tile_empty.arrive();
   }
 
   // Takes the planner's next tile and loads its queries. Returns false if there are no more tiles, after it
@@ -48,8 +48,8 @@ class AttentionProducer {
     // acquire MM-19: the consumers have read the queries of this stage; pairs with their release()
     wait_together(shared_.queries_empty[stage], queries_.parity() ^ 1);
     // acquire MM-16: the next tile; pairs with the release in the planner's publish()
-    wait_together(shared_.plan_full, plan_.parity());
-    plan_.advance();
+    wait_together(shared_.next_tile_full, next_tile_.parity());
+    next_tile_.advance();
     tile_ = &shared_.tiles[tiles_.stage()];
     tiles_.advance();
     queries_.advance();
@@ -142,7 +142,7 @@ class AttentionProducer {
   const AttentionSettings& settings_;
   AttentionShared<Config>& shared_;
   AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
-  StageCursor<1> plan_;
+  StageCursor<1> next_tile_;
   StageCursor<kNumTiles> tiles_;
   StageCursor<Config::kNumQueryStages> queries_;
   StageCursor<Config::kNumKeyStages> keys_, values_;

@@ -26,13 +26,13 @@ struct AttentionShared {
   target::TransferBarrier values_full[Config::kNumKeyStages], values_empty[Config::kNumKeyStages];
   AttentionTile tiles[kNumTiles];
   BlocksSeen blocks_seen[kNumTiles][Config::kNumConsumers];
-  target::TransferBarrier plan_full, plan_empty;  // of the tile after the last one published
+  target::TransferBarrier next_tile_full, next_tile_empty;  // of the tile after the last one published
   uint32_t scheduler_slots[2];
 
   SWITCHYARD_DEVICE void init_barriers() {
     constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;
-    plan_full.init(1);
-    plan_empty.init(1);
+    next_tile_full.init(1);
+    next_tile_empty.init(1);
     for (int stage = 0; stage < Config::kNumQueryStages; ++stage) {
       queries_full[stage].init(1);
       queries_empty[stage].init(kNumConsumerWarps);

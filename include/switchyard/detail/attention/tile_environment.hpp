@@ -25,8 +25,8 @@ struct BlockEnvironment {
     return target::atomic_inc_wrap_relaxed_device(word, last);
   }
   // These accesses are ordered by the barriers below, or by those of the kernel's pipeline.
-  SWITCHYARD_DEVICE void publish(uint32_t* slot, uint32_t value) const { target::st(slot, value); }
-  SWITCHYARD_DEVICE uint32_t receive(const uint32_t* slot) const { return target::ld(slot); }
+  SWITCHYARD_DEVICE void publish(uint32_t* mailbox, uint32_t value) const { target::st(mailbox, value); }
+  SWITCHYARD_DEVICE uint32_t receive(const uint32_t* mailbox) const { return target::ld(mailbox); }
   SWITCHYARD_DEVICE void sync_producer() const {
     if constexpr (kProducer.num_producer_threads <= kWarpSize)
       target::sync_warp();

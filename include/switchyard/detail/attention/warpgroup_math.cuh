@@ -201,9 +201,9 @@ class WarpgroupMath {
     target::matrix_fence();
     const uint64_t value_operand = target::matrix_operand(values, kGroupBytes, kKeys * kPanelRowBytes);
     SWITCHYARD_UNROLL
-    for (int step = 0; step < kNumKeys / 16; ++step)
+    for (int inner_idx = 0; inner_idx < kNumKeys / 16; ++inner_idx)
       target::MatrixUnit<Config::kHeadDim>::multiply_transposed(
-          outputs_, weights_ + step * 4, value_operand + step * (2 * kGroupBytes / 16));
+          outputs_, weights_ + inner_idx * 4, value_operand + inner_idx * (2 * kGroupBytes / 16));
     target::matrix_commit();
   }
   template <int kWidth>
@@ -213,11 +213,11 @@ class WarpgroupMath {
     const uint64_t key_operand = target::matrix_operand(keys, kGroupBytes, 0);
     auto& scores = reinterpret_cast<float(&)[kWidth / 2]>(scores_);
     SWITCHYARD_UNROLL
-    for (int step = 0; step < Config::kHeadDim / 16; ++step) {
-      const int panel = step / 4, in_panel = step % 4 * 2;  // 16 columns are two units of 16 bytes
+    for (int inner_idx = 0; inner_idx < Config::kHeadDim / 16; ++inner_idx) {
+      const int panel = inner_idx / 4, in_panel = inner_idx % 4 * 2;  // 16 columns are two units of 16 bytes
       target::MatrixUnit<kWidth>::multiply(
           scores, query_operand + panel * (Config::kTileRows * kPanelRowBytes / 16) + in_panel,
-          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, step != 0);
+          key_operand + panel * (kKeys * kPanelRowBytes / 16) + in_panel, inner_idx != 0);
     }
     target::matrix_commit();
   }

@@ -49,8 +49,8 @@ struct AllReduce {
       work(chunk);
   }
   SWITCHYARD_DEVICE bf16* shown(int rank, int64_t chunk) const {
-    const uint32_t turn = mutate<Fixed, LogicMutant::kOneBuffer>(step, 0);
-    return params.layout.values(params.exchanged.of_rank[rank], turn) + chunk * kColumnsPerThread;
+    const uint32_t buffer_step = mutate<Fixed, LogicMutant::kOneBuffer>(step, 0);
+    return params.layout.values(params.exchanged.of_rank[rank], buffer_step) + chunk * kColumnsPerThread;
   }
 
   // Stores this rank's values where its peers read them; the last block signals them.

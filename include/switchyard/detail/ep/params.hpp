@@ -25,7 +25,7 @@ struct Peers {
   Wire wire;
 };
 
-// What a dispatch needs whatever the protocol and the token format. dispatch_async reads the first group,
+// What a dispatch needs whatever the protocol and the token format. dispatch_async reads the first fields,
 // dispatch_wait writes the second, and dispatch does both.
 struct DispatchStep {
   EpShape shape;
@@ -87,7 +87,7 @@ struct DispatchParams : DispatchStep, Part {
   Format format;  // holds the output tensors
 };
 
-// What a combine needs whatever the protocol and the epilogue. combine_async reads the first group,
+// What a combine needs whatever the protocol and the epilogue. combine_async reads the first fields,
 // combine_wait the second, and combine both.
 struct CombineStep {
   EpShape shape;

@@ -15,7 +15,7 @@ struct BlockwiseFP8Quantizer {
   using Element = ElementOf;
   using Scale = float;
   static constexpr int kGroupSize = 128;
-  static constexpr float kMinAmax = 1e-4f;  // so that a group of zeros has a scale
+  static constexpr float kMinAmax = 1e-4f;  // so that a scale group of zeros has a scale
 
   struct GroupScale {
     float stored;

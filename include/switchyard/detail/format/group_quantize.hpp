@@ -14,12 +14,12 @@
 
 namespace switchyard {
 
-// A group whose elements are all finite has a finite amax. Otherwise the group is NaN as a whole.
+// A scale group whose elements are all finite has a finite amax. Otherwise the scale group is NaN as a whole.
 SWITCHYARD_HD constexpr bool is_finite(float amax) { return std::bit_cast<uint32_t>(amax) < 0x7f800000u; }
 inline constexpr float kQuietNan = std::bit_cast<float>(0x7fc00000u);
 
-// An encoded token: the codes of all elements, then the scales of all groups; both start at a multiple of 16
-// bytes.
+// An encoded token: the codes of all elements, then the scales of all scale groups; both start at a multiple
+// of 16 bytes.
 template <typename Quantizer>
 struct GroupedMessageLayout {
   using Scale = typename Quantizer::Scale;
@@ -149,7 +149,7 @@ SWITCHYARD_DEVICE void quantize_e2m1(const LaneElements& elements, float factor,
     const uint32_t odd = target::permute_bytes(target::permute_bytes(pairs[0], pairs[1], 0x7373),
                                                target::permute_bytes(pairs[2], pairs[3], 0x7373), 0x5410);
     const uint32_t signs = (even & 0x80808080u) >> 4 | (odd & 0x80808080u);
-    words[half] = factor == factor ? codes | signs : 0x77777777u;  // if not: a group that is NaN
+    words[half] = factor == factor ? codes | signs : 0x77777777u;  // if not: a scale group that is NaN
   }
 }
 

@@ -19,8 +19,8 @@ enum class RowPacking {
   kTight,   // rows end to end; only the scales are padded, and the format must know a row's expert
 };
 
-// What a tensor scale is: element = code * group scale * tensor scale. It must be positive, and between
-// 2^-100 and 2^100, so that no product on the way leaves the normal floats.
+// What a tensor scale is: element = code * its scale group's scale * tensor scale. It must be positive, and
+// between 2^-100 and 2^100, so that no product on the way leaves the normal floats.
 struct OneInputScale {
   static constexpr bool kIsPerExpert = false;
 
@@ -54,7 +54,7 @@ struct NVFP4Quantizer {
   static constexpr int kGroupSize = 16;
 
   float tensor_scale;
-  float scale_factor;  // 1 / (6 * tensor_scale): amax times this is the group's scale
+  float scale_factor;  // 1 / (6 * tensor_scale): amax times this is the scale group's scale
 
   SWITCHYARD_DEVICE explicit NVFP4Quantizer(float tensor_scale_in)
       : tensor_scale(tensor_scale_in), scale_factor(target::divide(1.0f, Element::max() * tensor_scale_in)) {}
@@ -66,7 +66,7 @@ struct NVFP4Quantizer {
   SWITCHYARD_DEVICE GroupScale scale_of(float amax) const {
     if (!is_finite(amax)) return {e4m3{static_cast<uint8_t>(e4m3::kNanCode)}, kQuietNan};
     const e4m3 scale{static_cast<uint8_t>(target::to_e4m3x2(amax * scale_factor, 0.0f))};
-    // A group too small for any scale is all zeros.
+    // A scale group too small for any scale is all zeros.
     return {scale, scale.bits == 0 ? 0.0f : target::divide(1.0f, to_float(scale) * tensor_scale)};
   }
 };
@@ -151,11 +151,11 @@ struct NVBlockScaledTokenFormat {
   using Quantizer = typename Scheme::Quantizer;
   static_assert(sizeof(typename Quantizer::Scale) == 1);
 
-  int32_t hidden;  // a multiple of the scheme's group
+  int32_t hidden;  // a multiple of the scheme's scale group
   Scheme scheme;
   uint8_t* output_rows;         // [rows][hidden codes, packed]
   uint8_t* output_scales;       // TiledScaleLayout, of num_scale_rows() rows
-  uint32_t* scale_row_offsets;  // [group]: the scale row of its first row; null: nobody asks
+  uint32_t* scale_row_offsets;  // [group]: the scale row of its first row; null: not wanted
 
   static NVBlockScaledTokenFormat make(int hidden, const FormatTensors& tensors) {
     return {hidden, Scheme::make(tensors), reinterpret_cast<uint8_t*>(tensors.rows),

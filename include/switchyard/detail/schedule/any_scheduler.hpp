@@ -62,10 +62,10 @@ inline GridDim grid_of(TileSchedulerKind kind, uint32_t batch_size, uint32_t max
 template <typename Schedulers>
 class TileWalk {
  public:
-  SWITCHYARD_HD SWITCHYARD_FORCE_INLINE TileWalk(const TileOrderParams& params, uint32_t* slots)
+  SWITCHYARD_HD SWITCHYARD_FORCE_INLINE TileWalk(const TileOrderParams& params, uint32_t* mailboxes)
       : params_(params) {
     Schedulers::visit(params_, [&](const auto& scheduler, const auto& summary) {
-      state_ = scheduler.initial_state(slots, summary);
+      state_ = scheduler.initial_state(mailboxes, summary);
       if (state_.is_valid()) seq_info_ = scheduler.unsafe_seq_info(summary, state_);
     });
   }

@@ -16,8 +16,8 @@ struct OneThread {
     *word = old >= last ? 0 : old + 1;
     return old;
   }
-  void publish(uint32_t* slot, uint32_t value) const { *slot = value; }
-  uint32_t receive(const uint32_t* slot) const { return *slot; }
+  void publish(uint32_t* mailbox, uint32_t value) const { *mailbox = value; }
+  uint32_t receive(const uint32_t* mailbox) const { return *mailbox; }
   void sync_producer() const {}
   void sync_all() const {}
 };

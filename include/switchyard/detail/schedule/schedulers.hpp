@@ -111,11 +111,11 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
   SWITCHYARD_HD OptionalReg<SeqInfo> advance(const MHATileSummary<Lengths>& summary, MHATileState& state,
                                              uint32_t pipeline_idx) const {
     if (!state.is_valid()) return {};  // all threads know it: none waits or asks the queue again
-    uint32_t* slot = state.sidx_ptr + pipeline_idx;
+    uint32_t* mailbox = state.sidx_ptr + pipeline_idx;
     if constexpr (producer) {
       if (sync == MHASchedulerSynchronization::NONE || this->environment_.is_producer_leader()) {
         take(summary, state);
-        this->environment_.publish(slot, state.idx);
+        this->environment_.publish(mailbox, state.idx);
       }
     }
     if constexpr (sync == MHASchedulerSynchronization::ALL)
@@ -123,7 +123,7 @@ class QueuedTileScheduler : public TileSchedulerBase<kSchedule, Environment, kSh
     else if constexpr (producer && sync == MHASchedulerSynchronization::PRODUCER)
       this->environment_.sync_producer();
     if constexpr (!producer || sync != MHASchedulerSynchronization::NONE)
-      this->move_to(summary, state, this->environment_.receive(slot));
+      this->move_to(summary, state, this->environment_.receive(mailbox));
     return this->valid_seq_info(summary, state);
   }
   static constexpr const char* get_type_name() {

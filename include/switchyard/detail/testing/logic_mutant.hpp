@@ -35,7 +35,7 @@ enum class LogicMutant {
   kAssignedWithoutRanksBefore,   // dispatch_async: every rank's rows of an expert begin where the expert's do
   kAssignedWithoutBlocksBefore,  // dispatch_async: every block's rows begin where the rank's do
   kCountsNotAwaited,             // dispatch_async: takes the counts as it finds them
-  kCapacityOffByOne,             // dispatch_async: a step may have one row more than there is room for
+  kCapacityOffByOne,             // dispatch_async: a step may have one row more than the capacity
   kCapacityOfOwnRankOnly,        // dispatch_async: looks at no other rank's room
   kDirectStageNotWaitedFor,      // dispatch_async: as kStageNotWaitedFor
   kLoadsNotDrained,              // dispatch_async: leaves while tokens are on their way into its stages
@@ -48,14 +48,15 @@ enum class LogicMutant {
   kCombineWaitIgnoresPoison,     // combine_wait: starts although an earlier step broke
 
   // Of its scales, where their tensor interleaves rows.
-  kScaleSourceOffByOne,      // dispatch_async: a row is told the scales behind its own
-  kSharedScalesNotTold,      // dispatch_async: the shared expert's rows are told of none
+  kScaleSourceOffByOne,      // dispatch_async: a row points to the scales behind its own
+  kSharedScalesNotTold,      // dispatch_async: the shared expert's rows point to none
   kLastScaleBandForgotten,   // dispatch_wait: rows behind the last whole band get no scales
   kStepCountedByFirstBlock,  // dispatch_wait: the first block to be done counts the step, not the last
 
   // Of the direct protocol over a wire.
   kFarScalesNotPut,     // dispatch_async: a far row comes without its scales
-  kKeptRowOverwritten,  // dispatch_async: rows are kept in the place of the first, which puts may still read
+  kKeptRowOverwritten,  // dispatch_async: all rows are kept at the address of the first, which puts may still
+                        // read
 
   // Of the layout of rows, in both protocols.
   kMaskedGroupsPacked,  // dispatch: masked groups lie one behind the other

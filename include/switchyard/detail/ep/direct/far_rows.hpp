@@ -57,10 +57,10 @@ struct FarRows {
   // Collects what store_source() stores for a near row.
   SWITCHYARD_DEVICE void collect_source(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
                                         uint64_t src_info) const {
-    const uint32_t place = first_of(shared, expert_idx) + (row_idx - shared.my_first_row[expert_idx]);
-    target::st(params.wire.kept_sources + place, src_info);
+    const uint32_t kept_idx = first_of(shared, expert_idx) + (row_idx - shared.my_first_row[expert_idx]);
+    target::st(params.wire.kept_sources + kept_idx, src_info);
     if constexpr (InterleavedTokenFormat<Format>)
-      target::st(params.wire.kept_scale_sources + place,
+      target::st(params.wire.kept_scale_sources + kept_idx,
                  ScaleSource{static_cast<uint32_t>(params.my_rank), ScaleSource::kArrived}.pack());
   }
 
@@ -75,10 +75,10 @@ struct FarRows {
     const ScanRun run(shape.n_experts(), target::lane_idx(), kWarpSize);
     uint32_t sum = 0;
     for (int expert_idx = run.begin; expert_idx < run.end; ++expert_idx) sum += counts.num_rows(expert_idx);
-    uint32_t place = warp_inclusive_sum(sum) - sum;
+    uint32_t kept_idx = warp_inclusive_sum(sum) - sum;
     for (int expert_idx = run.begin; expert_idx < run.end; ++expert_idx) {
-      shared.next_row[expert_idx] = place;
-      place += counts.num_rows(expert_idx);
+      shared.next_row[expert_idx] = kept_idx;
+      kept_idx += counts.num_rows(expert_idx);
     }
   }
 
@@ -91,15 +91,15 @@ struct FarRows {
       const int owner = shape.owner_rank(expert_idx);
       const uint32_t num_rows = counts.num_rows(expert_idx);
       if (num_rows == 0 || !is_far(owner)) continue;
-      const uint32_t first_row = shared.my_first_row[expert_idx], place = first_of(shared, expert_idx);
+      const uint32_t first_row = shared.my_first_row[expert_idx], kept_idx = first_of(shared, expert_idx);
       target::wire_put(params.peers.wire, owner,
                        reinterpret_cast<uint64_t*>(params.src_infos.mine) + first_row,
-                       params.wire.kept_sources + place, uint64_t{num_rows} * sizeof(uint64_t));
+                       params.wire.kept_sources + kept_idx, uint64_t{num_rows} * sizeof(uint64_t));
       if constexpr (InterleavedTokenFormat<Format>)
         target::wire_put(
             params.peers.wire, owner,
             reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.scale_sources_offset) + first_row,
-            params.wire.kept_scale_sources + place, uint64_t{num_rows} * sizeof(uint32_t));
+            params.wire.kept_scale_sources + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
     }
     target::sync_block();
     settle_block(params.peers.wire);

@@ -14,7 +14,7 @@ struct GroupRows {
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   uint32_t capacity = 0;                  // without offsets: group g begins at row g * capacity
   uint32_t num_groups = 0;
-  uint32_t max_rows = 0;  // that the tensors hold: what lies beyond is not looked at
+  uint32_t max_rows = 0;  // that the tensors hold; rows beyond are not read
 };
 
 struct MatmulSettings {
