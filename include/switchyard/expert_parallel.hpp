@@ -16,8 +16,8 @@
 //   must not overlap with any other for the same rank.
 // Errors. A call that is wrong in itself returns an error that names argument, value and limit; nothing has
 //   been enqueued then, and the right call may follow. What only a kernel can find (a bad id, a peer that
-//   does not come, too little room) is returned by synchronize(); no wait inside a kernel lasts longer than
-//   timeout_ns.
+//   does not arrive, more rows than the output holds) is returned by synchronize(); no wait inside a kernel
+//   lasts longer than timeout_ns.
 // Lifetimes. What an input or output points to must stay valid until the step has ended on that rank, or as
 //   long as a graph that captured it is launched. Row buffers are valid until the ExpertParallel is destroyed
 //   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks.
@@ -40,8 +40,8 @@ struct OwnEpilogue;
 struct OwnFormat;
 struct RowReadiness;
 
-// How rows travel. Slotted: messages go to receive slots and from there to rows; any buffers will do. Direct
-// exchanges counts first and stores every row where it belongs, in row_buffers().
+// How rows travel. Slotted: messages go to receive slots, and the receiver copies them to rows in any memory.
+// Direct: ranks exchange counts first, and then store every row at its final address in row_buffers().
 enum class Protocol { kAutomatic, kSlotted, kDirect };
 
 const char* to_string(Protocol protocol);
@@ -52,18 +52,19 @@ enum class RowLayout { kRagged, kMasked };
 
 const char* to_string(RowLayout layout);
 
-// A shared expert, which every token goes to on its own rank: fused, its rows are group 0 of dispatch's.
+// Whether there is a shared expert, to which every token goes on its own rank. If it is fused, its rows are
+// group 0 of what dispatch writes.
 enum class SharedExpert { kNone, kFused };
 
-// Whether tokens go to the ranks of their experts, or every rank has all tokens and works on those that its
-// own experts want; what combine then leaves are partial sums, for all_reduce().
+// Whether tokens go to the ranks of their experts, or every rank has all tokens and works on those that go to
+// its own experts. In the latter case combine writes partial sums, which all_reduce() adds up.
 enum class Routing { kAllToAll, kSkipAllToAll };
 
 struct ExpertParallelConfig {
   int n_experts = 0;  // of the model; a multiple of the number of ranks
   int top_k = 0;
   int hidden = 0;               // a multiple of 8
-  int max_tokens_per_rank = 0;  // what every rank promises
+  int max_tokens_per_rank = 0;  // no rank dispatches more in a step
   int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
   int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
   uint64_t timeout_ns = 5'000'000'000;
@@ -74,7 +75,7 @@ struct ExpertParallelConfig {
   Protocol protocol = Protocol::kAutomatic;
   // Rows of row_buffers(), as a multiple of a rank's even share (max_tokens_per_rank x top_k). 0: enough for
   // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
-  // ranks, with an error that says so; the next one may come.
+  // ranks, with an error that says so; the next step may follow.
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   // 1..256: groups begin at multiples of it, and of what the format asks for.
@@ -82,19 +83,19 @@ struct ExpertParallelConfig {
   // Masked: the rows of each group. 0: enough for every token of every rank once. It is rounded up to the
   // alignment. A step in which a group has more is treated like one that exceeds the capacity.
   int max_rows_per_expert = 0;
-  // What tokens are sent as; the rows of dispatch are encoded so (docs/formats.md).
+  // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
   // NVFP4 by expert: [n_experts], the tensor scale of what goes to each; input_scale is the shared expert's.
   std::vector<float> expert_input_scales = {};
-  // What expert rows are sent back as. fp8, slotted: rows of bf16 are encoded on their way; direct: experts
-  // hand them over encoded (RowBuffers::encoded_outputs).
+  // The format in which expert rows are sent back. With fp8, the slotted protocol encodes rows of bf16; in
+  // the direct protocol the experts write encoded rows (RowBuffers::encoded_outputs).
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
   // Ranks [0, P), [P, 2P), .. store into each other's memory; between these groups rows go by puts and
-  // signals over the transport's wire. It must divide the number of ranks. 0: whoever can be reached by
-  // stores is.
+  // signals over the transport's wire. It must divide the number of ranks. 0: stores are used wherever
+  // they reach.
   int p2p_world_size = 0;
   // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
   // the same. Only where the all-to-all is skipped.
@@ -107,7 +108,7 @@ struct ExpertParallelConfig {
   const OwnEpilogue* own_epilogue = nullptr;
 };
 
-// Slotted or direct, and why: what automatic comes to, from what all ranks share.
+// The protocol that kAutomatic stands for, and why. Only what all ranks share decides.
 struct ProtocolChoice {
   Protocol protocol;
   std::string reason;
@@ -124,7 +125,7 @@ struct DispatchInput {
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
 // Behind them, up to row_offsets[g + 1], come rows that only fill up the group: for its alignment, or,
 // masked, to its capacity. They are not written unless `unwritten` asks for it. Groups are the local experts;
-// where a shared expert is fused, it is group 0 and they come behind it.
+// a fused shared expert is group 0, in front of them.
 struct DispatchOutput {
   void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
@@ -171,7 +172,7 @@ class ExpertParallel {
  public:
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
   static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
-  // The same with what each rank believes the configuration to be: ranks that differ are refused, with the
+  // The same with the configuration that each rank was given: ranks that differ are refused, with the
   // rank and the field named.
   static Result<std::unique_ptr<ExpertParallel>> create(
       World& world, const std::vector<ExpertParallelConfig>& config_of_rank);
@@ -188,13 +189,13 @@ class ExpertParallel {
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over all ranks, in
-  // fp32 in the order of ranks, rounded once. Every rank calls it, with as many tokens as it dispatched; a
-  // rank that has other than this one is a fault, which names it.
+  // fp32 in the order of ranks, rounded once. Every rank calls it, with as many tokens as it dispatched. A
+  // rank with another number of tokens is a fault that names it.
   Status all_reduce(int rank, bf16* values, int num_tokens);
 
-  // Waits for the rank's stream. A fault found by this rank or one that told it to give up is an error here,
-  // and every further call fails until reset(). A step that was skipped because it is over capacity is an
-  // error here, once, and may be followed by the next.
+  // Waits for the rank's stream. It returns the fault that this rank found, or that another rank found first;
+  // every further call then fails until reset(). It also returns, once, that a step was skipped because it
+  // was over capacity; the next step may follow.
   Status synchronize(int rank);
   // The same for all ranks; the first error.
   Status synchronize();
@@ -204,28 +205,29 @@ class ExpertParallel {
   // 1, .. and own all experts, n_experts / survivors each; n_experts must be a multiple of their number.
   // Graphs and row buffers of before are no longer valid.
   Status reset(const std::vector<int>& survivors);
-  // From now on kernels write down when their roles and waits began and ended, as many as fit; once, for the
-  // life of this object. A graph keeps the tracing mode it was captured with.
+  // From now on kernels record when their roles and waits began and ended, up to so many events per block.
+  // Tracing stays on as long as the object lives. A graph keeps the tracing mode it was captured with.
   Status enable_trace(uint32_t events_per_block);
-  // Waits for all ranks, be the step broken or not, and returns what each wrote since the last call. After a
-  // reset() with fewer ranks the trace of those that are gone is gone too.
+  // Waits for all ranks, whether the step is broken or not, and returns what each has recorded since the last
+  // call. After a reset() with fewer ranks the traces of the ranks that left are lost.
   Result<std::vector<RankTrace>> take_trace();
   // What the rank itself found wrong in the step that failed.
   std::optional<FaultRecord> fault(int rank) const;
 
-  // The direct protocol takes rows and expert output only here; a call may leave them null then. The slotted
-  // one takes any memory, and allocates these when they are asked for.
+  // Returns the memory for a rank's rows that this object owns. The direct protocol has rows and expert
+  // outputs there only, so its calls may leave those pointers null. The slotted protocol takes any memory,
+  // and allocates these buffers at the first call.
   Result<RowBuffers> row_buffers(int rank);
 
   // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
   // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
-  // multiprocessor each. Such a kernel must not let a dependent launch in before its last wait. Not for
-  // formats whose scales lie in a tensor that interleaves rows: dispatch_wait places those.
+  // multiprocessor each. Such a kernel must not admit a dependent launch before its last wait. Formats whose
+  // scale tensor interleaves rows are refused, since dispatch_wait stores their scales.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
 
   // [n_local_experts()][n_ranks()]: the row at which those of each source rank begin, among the rows of the
-  // rank's last dispatch, as its kernels left it. They end where the next rank's begin; behind the last
-  // rank's may come rows that only fill up the expert's. Waits for the rank's stream.
+  // rank's last dispatch. They end where the next rank's begin; padding rows of the expert may follow the
+  // last rank's. The call waits for the rank's stream.
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason. Masked,
@@ -234,18 +236,18 @@ class ExpertParallel {
   const ExpertParallelConfig& config() const;
   int n_ranks() const;
   int n_local_experts() const;
-  // Of a rank's rows: the local experts, and the shared one where it is fused.
+  // The groups of a rank's rows: the local experts, and the shared one if it is fused.
   int num_groups() const;
-  // Tokens of a rank that are its shared expert's rows: all of them, or its share of them.
+  // Returns which tokens of a rank its shared expert works on: all of them, or the rank's share of them.
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   int n_sms() const;
-  // Rows a rank can receive at the very most: every token of every rank, top_k times, its own once more for
-  // the shared expert, and what aligns them.
+  // Returns how many rows a rank can receive at most: every token of every rank, top_k times, its own tokens
+  // once more for the shared expert, and the padding that aligns them.
   uint64_t max_recv_rows() const;
-  // Bytes of a dispatched message, with its header where the protocol has one, and of a combined row.
+  // The bytes of a dispatched message, with its header if the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;
   uint32_t combine_message_bytes() const;
-  // Exchange memory per rank.
+  // The bytes of each rank's exchange memory.
   uint64_t bytes_per_rank() const;
 
  private:
