@@ -9,11 +9,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::Shape;
-using testing_support::StepMode;
-using testing_support::StepRunner;
+using namespace testing_support;
 
 class Lifetime : public testing::TestWithParam<TargetChoice> {
  protected:

@@ -12,18 +12,16 @@
 namespace switchyard {
 namespace {
 
-using testing_support::as_run;
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
-class WeakMemoryProtocol : public testing_support::WeakMemoryTest {};
+class WeakMemoryProtocol : public WeakMemoryTest {};
 
 constexpr uint64_t kNumSeeds = 200;
 constexpr uint64_t kOverwrittenWord = uint64_t{kOverwritten} << 32 | kOverwritten;
+
+std::vector<reference::Step> two_steps(const Shape& shape, const RunOptions& run, uint64_t seed) {
+  return {as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)};
+}
 
 // What a seed runs: 2 or 3 ranks, split or fused, step by step or back to back.
 template <Protocol kProtocol, bool kExpertsInPlace>
@@ -36,18 +34,10 @@ std::string run_protocol(uint64_t seed, const std::optional<OrderMutant>& mutant
               .top_k = 2,
               .hidden = seed % 4 == 1 ? 256 : 16,
               .tokens_per_rank = two_ranks ? std::vector{3, 2} : std::vector{2, 3, 1}};
-  EpHarness harness(shape,
-                    {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-                     .protocol = kProtocol,
-                     .n_sms = 2,
-                     .num_threads = seed % 5 == 4 ? 64 : 32,
-                     .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-                     .experts_in_place = kExpertsInPlace});
-  const std::vector<reference::Step> steps = {make_step(shape, seed * 2), make_step(shape, seed * 2 + 1)};
-  if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
-  for (const reference::Step& step : steps)
-    if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
-  return "";
+  RunOptions run = weak_run(seed, kProtocol, &hooks);
+  if (seed % 5 == 4) run.num_threads = 64;
+  run.experts_in_place = kExpertsInPlace;
+  return EpHarness(shape, run).run_steps(two_steps(shape, run, seed), seed / 2 % 2 == 0);
 }
 
 constexpr auto run_slotted = run_protocol<Protocol::kSlotted, false>;
@@ -73,15 +63,10 @@ std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant)
                                           TokenFormatKind::kNVFP4ByExpert};
   const TokenFormatKind format = kFormats[seed / 2 % 3];
   const Shape shape{.hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {3, 2}};
-  const RunOptions run{
-      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-      .protocol = Protocol::kDirect,
-      .n_sms = 2,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-      .format = format};
-  return EpHarness(shape, run)
-      .run_back_to_back(
-          {as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)});
+  RunOptions run = weak_run(seed, Protocol::kDirect, &hooks);
+  run.num_threads = 64;
+  run.format = format;
+  return EpHarness(shape, run).run_back_to_back(two_steps(shape, run, seed));
 }
 
 TEST_F(WeakMemoryProtocol, DirectWithEncodedTokensIsRightForEverySeed) {
@@ -95,12 +80,10 @@ std::string run_many_scales(uint64_t seed, const std::optional<OrderMutant>& mut
   const TokenFormatKind format = seed / 2 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
   const Shape shape{
       .n_experts = 24, .hidden = info_of(format).hidden_multiple(), .tokens_per_rank = {12, 12}};
-  const RunOptions run{
-      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-      .protocol = Protocol::kDirect,
-      .n_sms = 1,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-      .format = format};
+  RunOptions run = weak_run(seed, Protocol::kDirect, &hooks);
+  run.n_sms = 1;
+  run.num_threads = 64;
+  run.format = format;
   return EpHarness(shape, run).run_back_to_back({as_run(make_step(shape, seed), run)});
 }
 
@@ -113,16 +96,9 @@ TEST_F(WeakMemoryProtocol, DirectWithManyScalesIsRightForEverySeed) {
 std::string run_fp8_combine(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
   const Shape shape{.top_k = 3, .hidden = 128, .tokens_per_rank = {3, 4}};
-  const RunOptions run{
-      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-      .protocol = seed / 2 % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
-      .n_sms = 2,
-      .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-      .combine_format = CombineFormat::kFP8};
-  return EpHarness(shape, run)
-      .run_back_to_back(
-          {as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)});
+  RunOptions run = weak_run(seed, seed / 2 % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect, &hooks);
+  run.combine_format = CombineFormat::kFP8;
+  return EpHarness(shape, run).run_back_to_back(two_steps(shape, run, seed));
 }
 
 TEST_F(WeakMemoryProtocol, CombineOfFp8IsRightForEverySeed) {
@@ -133,9 +109,7 @@ TEST_F(WeakMemoryProtocol, CombineOfFp8IsRightForEverySeed) {
 // Attention over a sequence that ends within a block of keys, whose other keys, a neighbour's, are NaN.
 std::string run_attention(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
-  const auto world = must(World::create(
-      {.target = TargetChoice::kHost,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks}}));
+  const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
   const auto harness = must(reference::AttentionHarness::create(world->rank(0), {.query_lens = {17, 17},
                                                                                  .key_lens = {40, 60},
                                                                                  .num_heads = 1,
@@ -160,13 +134,9 @@ std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& muta
                     .n_experts = 2 * n_ranks,
                     .hidden = 256,  // every block has some of it
                     .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), 2)};
-  const RunOptions run{
-      .mode = StepMode::kFused,
-      .protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
-      .n_sms = 2,
-      .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-      .routing = Routing::kSkipAllToAll};
+  RunOptions run = weak_run(seed, seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect, &hooks);
+  run.mode = StepMode::kFused;
+  run.routing = Routing::kSkipAllToAll;
   std::vector<reference::Step> steps;
   for (uint64_t i = 0; i < 3; ++i) steps.push_back(as_run(make_step(shape, seed * 3 + i), run));
   return EpHarness(shape, run).run_back_to_back(steps);
@@ -197,7 +167,7 @@ void read_fault(FaultParams params) {
                        target::ld(&record.elapsed_ns) != 13;
 }
 std::string run_fault_record(uint64_t seed, const std::optional<OrderMutant>& mutant) {
-  emulator::Machine machine(testing_support::weak_options(seed, mutant));
+  emulator::Machine machine(weak_options(seed, mutant));
   FaultRecord record{};
   uint64_t poison = 0;
   uint64_t* const poison_of_rank[] = {&poison};
@@ -224,9 +194,7 @@ TEST_F(WeakMemoryProtocol, AFaultRecordIsWhole) {
 // An output that is right, checked three times in a row: it must be found right, and counted.
 std::string run_check_output(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
-  const auto world = must(World::create(
-      {.target = TargetChoice::kHost,
-       .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks}}));
+  const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
   Rank& rank = world->rank(0);
   const std::vector<uint64_t> output(512, kOverwrittenWord);
   auto memory = must(rank.upload(output));

@@ -7,10 +7,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::RunOptions;
-using testing_support::Shape;
+using namespace testing_support;
 
 class EpFault : public testing::TestWithParam<std::tuple<TargetChoice, Protocol>> {
  protected:

@@ -183,12 +183,9 @@ TEST(EpFormats, StepsMayFollowEachOther) {
 TEST(EpFormats, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {3, 4}};
   for (uint64_t seed = 0; seed < 4 * kEncodedFormats.size() && !testing::Test::HasFatalFailure(); ++seed) {
-    const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-                         .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
-                         .n_sms = 2,
-                         .num_threads = 64,
-                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                         .format = kEncodedFormats[seed / 4]};
+    RunOptions run = testing_support::weak_run(seed, seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect);
+    run.num_threads = 64;
+    run.format = kEncodedFormats[seed / 4];
     EpHarness harness(shape, run);
     for (int i = 0; i < 2; ++i)
       harness.run_and_check(testing_support::as_run(testing_support::make_step(shape, seed * 10 + i), run));

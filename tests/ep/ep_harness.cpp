@@ -233,6 +233,13 @@ Status EpHarness::run_dispatch(const reference::Step& step) {
   return ep_->synchronize();
 }
 
+std::string EpHarness::run_steps(const std::vector<reference::Step>& steps, bool back_to_back) {
+  if (back_to_back) return run_back_to_back(steps);
+  for (const reference::Step& step : steps)
+    if (const std::string difference = run_and_compare(step); !difference.empty()) return difference;
+  return "";
+}
+
 Status EpHarness::dispatch_some(const reference::Step& step, const std::vector<int>& ranks) {
   upload(step);
   for (const int rank : ranks)

@@ -56,6 +56,19 @@ struct RunOptions {
   uint64_t timeout_ns = 120'000'000'000;  // sanitizers make the emulator slow
 };
 
+// The emulator in weak memory, interleaved by the seed.
+inline HostDeviceOptions weak_memory(uint64_t seed, const TestHooks* hooks = nullptr) {
+  return {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = hooks};
+}
+// What a seed runs there: split kernels if it is even, fused ones if it is odd.
+inline RunOptions weak_run(uint64_t seed, Protocol protocol, const TestHooks* hooks = nullptr) {
+  return {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
+          .protocol = protocol,
+          .n_sms = 2,
+          .num_threads = 32,
+          .host = weak_memory(seed, hooks)};
+}
+
 // Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.
 reference::Step as_run(reference::Step step, const RunOptions& options);
 
@@ -75,6 +88,8 @@ class EpHarness {
   // Puts all steps on the streams before it waits for any, with experts that return what they get, and
   // compares the outputs: nothing but the kernels keeps a step from the next.
   std::string run_back_to_back(const std::vector<reference::Step>& steps);
+  // The steps back to back, or one after the other; what is wrong, or nothing.
+  std::string run_steps(const std::vector<reference::Step>& steps, bool back_to_back);
   // Only launches dispatch of every rank in `ranks`; for tests of faults and misuse.
   Status dispatch_some(const reference::Step& step, const std::vector<int>& ranks);
 

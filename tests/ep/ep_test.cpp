@@ -8,11 +8,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
 class Ep : public testing_support::StepTest {};
 

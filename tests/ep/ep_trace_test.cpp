@@ -7,12 +7,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
 class EpTrace : public testing::TestWithParam<TargetChoice> {
  protected:

@@ -9,18 +9,11 @@
 namespace switchyard {
 namespace {
 
-using testing_support::as_run;
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
-class EpVariant : public testing_support::StepTest {};
+class EpVariant : public StepTest {};
 
-INSTANTIATE_TEST_SUITE_P(Targets, EpVariant, testing_support::step_variants(),
-                         testing_support::step_variant_name);
+INSTANTIATE_TEST_SUITE_P(Targets, EpVariant, step_variants(), step_variant_name);
 
 TEST_P(EpVariant, ASharedExpertHasGroupZero) {
   RunOptions run = options();
@@ -103,16 +96,13 @@ TEST_P(EpVariant, EverythingAtOnce) {
 TEST(EpVariants, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 128, .tokens_per_rank = {4, 4}};
   for (uint64_t seed = 0; seed < 32 && !testing::Test::HasFatalFailure(); ++seed) {
-    const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-                         .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
-                         .n_sms = 2,
-                         .num_threads = 64,
-                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                         .combine_format = seed % 16 < 8 ? CombineFormat::kBF16 : CombineFormat::kFP8,
-                         .shared_expert = seed % 8 < 4 ? SharedExpert::kFused : SharedExpert::kNone,
-                         .routing = seed < 16 ? Routing::kAllToAll : Routing::kSkipAllToAll};
+    RunOptions run = weak_run(seed, seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect);
+    run.num_threads = 64;
+    run.combine_format = seed % 16 < 8 ? CombineFormat::kBF16 : CombineFormat::kFP8;
+    run.shared_expert = seed % 8 < 4 ? SharedExpert::kFused : SharedExpert::kNone;
+    run.routing = seed < 16 ? Routing::kAllToAll : Routing::kSkipAllToAll;
     EpHarness harness(shape, run);
-    for (int i = 0; i < (testing_support::kFewCases ? 1 : 3); ++i)
+    for (int i = 0; i < (kFewCases ? 1 : 3); ++i)
       harness.run_and_check(as_run(make_step(shape, seed * 10 + i), run));
   }
 }

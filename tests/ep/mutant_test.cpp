@@ -13,13 +13,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::as_run;
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
 template <LogicMutant kOne>
 struct MutantShape {
@@ -55,11 +49,9 @@ const TestHooks* hooks_of(const KernelTable& kernels) {
 }
 
 RunOptions options_of(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
-  return {.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-          .protocol = protocol,
-          .n_sms = seed % 8 == 3 ? 1 : 2,  // one block has tokens enough to use its stages again
-          .num_threads = 32,
-          .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = hooks_of(kernels)}};
+  RunOptions options = weak_run(seed, protocol, hooks_of(kernels));
+  if (seed % 8 == 3) options.n_sms = 1;  // one block has tokens enough to use its stages again
+  return options;
 }
 
 // Padding now and then; repeats come by themselves.

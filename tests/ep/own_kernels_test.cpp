@@ -351,6 +351,11 @@ TEST_P(OwnKernels, RandomInterleavingsInWeakMemoryGiveTheSameResult) {
 }
 #endif
 
+// The target that this file is not compiled for, and what an error says if a world is on the other one.
+constexpr Target kOtherTarget = kThisTarget == Target::kHost ? Target::kCuda : Target::kHost;
+const std::string kTargets =
+    std::string(to_string(kOtherTarget)) + "; the world is on " + to_string(kThisTarget);
+
 class OwnKernelsMisuse : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -380,11 +385,9 @@ TEST_F(OwnKernelsMisuse, OfFormatsIsNamed) {
   EXPECT_EQ(message_of_create(), "hidden is 40; format int8 needs a multiple of 32");
   config_.hidden = OwnStep::kHidden;
   OwnFormat broken = *own_format<Int8TokenFormat>();
-  broken.target = kThisTarget == Target::kHost ? Target::kCuda : Target::kHost;
+  broken.target = kOtherTarget;
   config_.own_format = &broken;
-  EXPECT_EQ(message_of_create(), kThisTarget == Target::kHost
-                                     ? "own_format is compiled for cuda; the world is on host"
-                                     : "own_format is compiled for host; the world is on cuda");
+  EXPECT_EQ(message_of_create(), "own_format is compiled for " + kTargets);
   broken = {};
   EXPECT_EQ(message_of_create(), "own_format has no kernels; own_format<Format>() makes one that has");
   ExpertParallelConfig other = config_;
@@ -400,11 +403,9 @@ TEST_F(OwnKernelsMisuse, OfEpiloguesIsNamed) {
             "own_epilogue must be null where the all-to-all is skipped: combine leaves partial sums there");
   config_.routing = Routing::kAllToAll;
   OwnEpilogue elsewhere = *own_epilogue<AddResidual>();
-  elsewhere.target = kThisTarget == Target::kHost ? Target::kCuda : Target::kHost;
+  elsewhere.target = kOtherTarget;
   config_.own_epilogue = &elsewhere;
-  EXPECT_EQ(message_of_create(), kThisTarget == Target::kHost
-                                     ? "own_epilogue is compiled for cuda; the world is on host"
-                                     : "own_epilogue is compiled for host; the world is on cuda");
+  EXPECT_EQ(message_of_create(), "own_epilogue is compiled for " + kTargets);
   const OtherEpilogue other;
   const AddResidual epilogue{};
   const auto message_of_combine = [&](const CombineDestination& destination) {

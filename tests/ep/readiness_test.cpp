@@ -39,7 +39,7 @@ TEST(RowReadiness, AnExpertMayStartWhenItsRowsAreThere) {
     EpHarness harness(shape, {.protocol = Protocol::kDirect,
                               .n_sms = 2,
                               .num_threads = 32,
-                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true}});
+                              .host = testing_support::weak_memory(seed)});
     const auto launch_experts = [&](int rank) {
       const RowBuffers rows = must(harness.ep().row_buffers(rank));
       return target::launch("early_experts", early_experts_kernel, {.num_blocks = 2},

@@ -12,14 +12,9 @@
 namespace switchyard {
 namespace {
 
-using testing_support::as_run;
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
-class WireProtocol : public testing_support::WeakMemoryTest {};
+class WireProtocol : public WeakMemoryTest {};
 
 // What a seed runs: 2 or 4 ranks in groups, split or fused, step by step or back to back.
 std::string run_steps(uint64_t seed, Protocol protocol, TokenFormatKind format, const TestHooks& hooks) {
@@ -29,21 +24,12 @@ std::string run_steps(uint64_t seed, Protocol protocol, TokenFormatKind format, 
                     .top_k = 2,
                     .hidden = format == TokenFormatKind::kFP8 ? 128 : 16,
                     .tokens_per_rank = two_ranks ? std::vector{4, 3} : std::vector{2, 3, 1, 3}};
-  const RunOptions run{
-      .mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-      .protocol = protocol,
-      .n_sms = 2,
-      .num_threads = 32,
-      .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true, .hooks = &hooks},
-      .format = format,
-      .p2p_world_size = two_ranks || seed % 2 == 0 ? 1 : 2};
-  EpHarness harness(shape, run);
-  const std::vector<reference::Step> steps = {as_run(make_step(shape, seed * 2), run),
-                                              as_run(make_step(shape, seed * 2 + 1), run)};
-  if (seed / 2 % 2 == 0) return harness.run_back_to_back(steps);
-  for (const reference::Step& step : steps)
-    if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
-  return "";
+  RunOptions run = weak_run(seed, protocol, &hooks);
+  run.format = format;
+  run.p2p_world_size = two_ranks || seed % 2 == 0 ? 1 : 2;
+  return EpHarness(shape, run)
+      .run_steps({as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)},
+                 seed / 2 % 2 == 0);
 }
 
 template <LogicMutant kOne>

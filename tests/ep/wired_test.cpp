@@ -9,15 +9,9 @@
 namespace switchyard {
 namespace {
 
-using testing_support::as_run;
-using testing_support::EpHarness;
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::RunOptions;
-using testing_support::Shape;
-using testing_support::StepMode;
+using namespace testing_support;
 
-class WiredSteps : public testing_support::StepTest {
+class WiredSteps : public StepTest {
  protected:
   static RunOptions in_groups_of(int p2p_world_size) {
     RunOptions run = options();
@@ -26,8 +20,7 @@ class WiredSteps : public testing_support::StepTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, WiredSteps, testing_support::step_variants(),
-                         testing_support::step_variant_name);
+INSTANTIATE_TEST_SUITE_P(Targets, WiredSteps, step_variants(), step_variant_name);
 
 TEST_P(WiredSteps, GroupsOfEverySize) {
   for (const int group : {1, 2, 4})
@@ -137,17 +130,14 @@ TEST_P(WiredSteps, AGraphRunsAfterAReset) {
 TEST(WiredSimulation, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 128, .tokens_per_rank = {4, 3, 0, 2}};
   for (uint64_t seed = 0; seed < 48 && !testing::Test::HasFatalFailure(); ++seed) {
-    const RunOptions run{.mode = seed % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
-                         .protocol = seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
-                         .n_sms = 2,
-                         .num_threads = 64,
-                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                         .format = seed % 24 < 12 ? TokenFormatKind::kBF16 : TokenFormatKind::kMXFP8,
-                         .combine_format = seed % 16 < 8 ? CombineFormat::kBF16 : CombineFormat::kFP8,
-                         .shared_expert = seed % 8 < 4 ? SharedExpert::kFused : SharedExpert::kNone,
-                         .p2p_world_size = seed % 3 == 0 ? 2 : 1};
+    RunOptions run = weak_run(seed, seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect);
+    run.num_threads = 64;
+    run.format = seed % 24 < 12 ? TokenFormatKind::kBF16 : TokenFormatKind::kMXFP8;
+    run.combine_format = seed % 16 < 8 ? CombineFormat::kBF16 : CombineFormat::kFP8;
+    run.shared_expert = seed % 8 < 4 ? SharedExpert::kFused : SharedExpert::kNone;
+    run.p2p_world_size = seed % 3 == 0 ? 2 : 1;
     EpHarness harness(shape, run);
-    for (int i = 0; i < (testing_support::kFewCases ? 1 : 3); ++i)
+    for (int i = 0; i < (kFewCases ? 1 : 3); ++i)
       harness.run_and_check(as_run(make_step(shape, seed * 10 + static_cast<uint64_t>(i)), run));
   }
 }
@@ -159,13 +149,11 @@ TEST(WiredSimulation, OddNumbersOfBytesInEveryFormat) {
       if (!check_hidden(format, hidden).ok()) continue;
       const Shape shape{
           .n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = hidden, .tokens_per_rank = {3, 2}};
-      const RunOptions run{.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused,
-                           .protocol = seed < 4 ? Protocol::kSlotted : Protocol::kDirect,
-                           .n_sms = 2,
-                           .num_threads = 64,
-                           .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                           .format = format,
-                           .p2p_world_size = 1};
+      RunOptions run = weak_run(seed, seed < 4 ? Protocol::kSlotted : Protocol::kDirect);
+      run.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused;
+      run.num_threads = 64;
+      run.format = format;
+      run.p2p_world_size = 1;
       EpHarness(shape, run).run_and_check(as_run(make_step(shape, seed), run));
     }
 }
@@ -173,15 +161,12 @@ TEST(WiredSimulation, OddNumbersOfBytesInEveryFormat) {
 // What a broken step has put arrives before reset() clears the buffers, or the steps behind it show it.
 TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
-  if (testing_support::kFewCases) GTEST_SKIP() << "weak memory finds races itself";
+  if (kFewCases) GTEST_SKIP() << "weak memory finds races itself";
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {4, 4}};
   for (uint64_t seed = 0; seed < 60 && !testing::Test::HasFatalFailure(); ++seed) {
-    const RunOptions run{.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused,
-                         .protocol = seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect,
-                         .n_sms = 2,
-                         .num_threads = 32,
-                         .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = true},
-                         .p2p_world_size = 1};
+    RunOptions run = weak_run(seed, seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect);
+    run.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused;
+    run.p2p_world_size = 1;
     EpHarness harness(shape, run);
     reference::Step broken = as_run(make_step(shape, seed), run);
     broken.topk_ids[1].back() = 99;

@@ -8,11 +8,7 @@
 namespace switchyard {
 namespace {
 
-using testing_support::make_step;
-using testing_support::must;
-using testing_support::Shape;
-using testing_support::StepMode;
-using testing_support::StepRunner;
+using namespace testing_support;
 
 using Variant = std::tuple<TargetChoice, Protocol, StepMode, int /*n_ranks*/, bool /*dependent_launch*/>;
 
