@@ -21,6 +21,7 @@ ragged, decode  the same
 matmul          switchyard bench matmul --json FILE
 matmul-fp8      switchyard bench matmul --element fp8 --json FILE
 accuracy        switchyard bench formats --json FILE
+host            scripts/bench_host.py build/switchyard --json FILE
 
 The first line of a region says on which machine, at which commit and when its numbers were measured. The machine is that
 of the JSON; the commit is that of the working tree and the date that of the newest FILE unless they are given.
@@ -278,6 +279,17 @@ def accuracy_table(reports):
     return markdown(header, rows.values())
 
 
+# scripts/bench_host.py
+
+
+def host_table(reports):
+    if len(reports) != 1:
+        raise Problem("host is made from one run")
+    rows = [[f"`{entry['command']}`", f"{entry['seconds']:.1f}", f"{entry['processor_seconds']:.1f}"]
+            for entry in reports[0]["commands"]]
+    return markdown(["command", "seconds", "processor seconds"], rows)
+
+
 TABLES = {
     "ep": ep_table,
     "shapes": shapes_table,
@@ -291,6 +303,7 @@ TABLES = {
     "matmul": lambda reports: matmul_table(reports, "bf16"),
     "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
     "accuracy": accuracy_table,
+    "host": host_table,
 }
 
 

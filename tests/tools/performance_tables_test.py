@@ -138,6 +138,14 @@ class TablesOfStoredRuns(unittest.TestCase):
 | nvfp4 | 4.50 | 9.50 | 31.00 | 17.60 | 9.08 | 39.99 | 17.60 | 4.87 | 32.75 | 17.61 |""")
 
 
+    def test_commands_on_the_host_have_a_row_each(self):
+        self.assertEqual(tables.host_table([stored("host")]), """\
+| command | seconds | processor seconds |
+|---|---|---|
+| `switchyard run --target host` | 3.4 | 5.9 |
+| `switchyard simulate` | 4.1 | 4.0 |""")
+
+
 class Regions(unittest.TestCase):
     PAGE = "# Title\n<!-- table: ep -->\nold\n<!-- end -->\nbetween\n<!-- table: decode -->\nkept\n<!-- end -->\nafter\n"
 
@@ -170,6 +178,11 @@ class Regions(unittest.TestCase):
     def test_the_json_of_another_command_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "the JSON has no 'formats'"):
             tables.make_region("accuracy", [stored("ep")], "abc1234", "today")
+
+    def test_performance_has_no_table_that_no_script_makes(self):
+        page = (FOLDER.parent.parent / "docs" / "performance.md").read_text()
+        by_hand = tables.re.sub(r"<!-- table: .*? -->.*?<!-- end -->", "", page, flags=tables.re.DOTALL)
+        self.assertEqual([line for line in by_hand.splitlines() if line.startswith("|")], [])
 
     def test_every_region_of_the_docs_is_of_a_table_that_can_be_made(self):
         num_regions = 0
@@ -232,7 +245,8 @@ class Command(unittest.TestCase):
             unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
                    "checks": f"{ep},{unchecked}", "attention": attention, "ragged": attention, "decode": attention,
-                   "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy}
+                   "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy,
+                   "host": str(FOLDER / "performance_tables" / "host.json")}
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
