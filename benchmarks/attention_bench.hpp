@@ -25,6 +25,7 @@ struct AttentionBenchResult {
   reference::AttentionDifference difference;  // of a few rows of the last sequence:
   int stride = 1;                             // every so many of its rows and heads
 
+  bool is_verified() const { return difference.first_bad.empty(); }
   double tflops() const { return flops / timing.median_us * 1e-6; }
   double kv_terabytes_per_second() const { return static_cast<double>(kv_bytes) / timing.median_us * 1e-6; }
 };

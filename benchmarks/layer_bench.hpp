@@ -21,9 +21,10 @@ struct LayerBenchResult {
   std::string gate_up_tuning, down_tuning;
   double flops = 0;           // of the matmuls
   uint64_t weight_bytes = 0;  // of experts that have rows
-  double error = 0;           // the largest relative distance of a verified token
-  bool verified = false;
+  double error = 0;           // the largest relative distance of a checked token
+  double error_limit = 0;     // that rounding explains
 
+  bool is_verified() const { return error <= error_limit; }  // false of a NaN, too
   double part_us(const std::string& name) const;
   double matmul_us() const { return part_us("gate_up") + part_us("down"); }
   double tflops() const { return flops / step.median_us * 1e-6; }

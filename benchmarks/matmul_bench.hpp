@@ -66,6 +66,7 @@ struct MatmulBenchResult {
   Timing timing{};
   reference::MatmulDifference difference;  // of a few outputs of every expert
 
+  bool is_verified() const { return difference.first_bad.empty(); }
   double tflops() const { return bench_case.flops() / timing.median_us * 1e-6; }
   double terabytes_per_second() const { return timing.bytes_per_second() * 1e-12; }
 };

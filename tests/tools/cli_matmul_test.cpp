@@ -100,6 +100,10 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});
   expect_refused("bench layer --target host --ranks 3 --experts 8", {"--experts", "--ranks"});
+  expect_refused("bench layer --target host --ranks 65", {"--ranks", "65", "1", "64"});
+  expect_refused("bench layer --target host --hidden 16392", {"--hidden", "16392", "16384"});
+  expect_refused("bench layer --target host --top-k 33", {"--top-k", "33", "32"});
+  expect_refused("bench layer --target host --tokens 65536", {"--tokens", "65536", "65535"});
   expect_refused("bench matmul --target host --rows 0", {"--rows"});
   expect_refused("bench matmul --target host --tunings best", {"--tunings", "chosen, all"});
 }

@@ -79,7 +79,7 @@ std::string to_json(const BenchReport& report) {
         .add("splits", result.choice.num_splits)
         .add("relative_error", result.difference.relative_error)
         .add("error_of_every", result.stride)
-        .add("verified", result.difference.first_bad.empty());
+        .add("verified", result.is_verified());
     results.push_back(std::move(json));
   }
   JsonObject json = json_head(report);

@@ -1,56 +1,37 @@
 // `switchyard bench layer`: whole layers by graph replay, and their parts.
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "benchmarks/layer_bench.hpp"
 #include "commands.hpp"
-#include "files/json_object.hpp"
 #include "files/output.hpp"
-#include "options.hpp"
-#include "report/progress.hpp"
+#include "replay_bench.hpp"
 
 namespace switchyard::tools {
 namespace {
 
-struct BenchOptions {
-  std::string target = "auto";
+struct BenchOptions : ReplayOptions {
   Workload workload;
   std::vector<int> tokens;
   TokenFormatKind format = TokenFormatKind::kBF16;
   Protocol protocol = Protocol::kAutomatic;
   int n_sms = 0;
   int num_matmul_blocks = 0;
-  int num_replays = 0;
-  std::string json;
 };
 
-struct BenchReport {
-  Target target = Target::kHost;
-  std::string device;
-  std::vector<LayerBenchResult> results;
-
-  bool verified() const {
-    return std::all_of(results.begin(), results.end(),
-                       [](const LayerBenchResult& result) { return result.verified; });
-  }
-};
+using BenchReport = ReplayReport<LayerBenchResult>;
 
 Status finish_options(BenchOptions& options) {
-  SWITCHYARD_RETURN_IF_ERROR(check_target_option(options.target));
-  if (options.target == "auto") options.target = num_cuda_devices() > 0 ? "cuda" : "host";
-  const bool is_host = options.target == "host";
-  const auto choose = [&](auto& value, auto for_host, auto for_cuda) {
-    if (value == std::decay_t<decltype(value)>{}) value = is_host ? for_host : for_cuda;
-  };
+  SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
   Workload& workload = options.workload;
-  choose(workload.n_ranks, 2, 8);
-  choose(workload.hidden, 256, 7168);
-  choose(workload.expert_width, 128, 2048);
-  choose(workload.n_experts, 8, 256);
-  choose(workload.top_k, 2, 8);
-  choose(options.tokens, std::vector<int>{16}, std::vector<int>{16, 128, 1024});
-  choose(options.num_replays, 2, 20);
+  workload.seed = options.seed;
+  set_default(workload.n_ranks, options.target, 2, 8);
+  set_default(workload.hidden, options.target, 256, 7168);
+  set_default(workload.expert_width, options.target, 128, 2048);
+  set_default(workload.n_experts, options.target, 8, 256);
+  set_default(workload.top_k, options.target, 2, 8);
+  set_default(options.tokens, options.target, {16}, {16, 128, 1024});
+  set_default(options.num_replays, options.target, 2, 20);
   if (options.format != TokenFormatKind::kBF16 && options.format != TokenFormatKind::kFP8)
     return invalid_argument("--format: %s; a layer's matmuls read bf16 or fp8", to_string(options.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
@@ -72,7 +53,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
       World::create({.target = target_choice(options.target), .n_ranks = options.workload.n_ranks});
   if (!world.ok()) return world.status();
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device().name();
+  report.device = world.value()->rank(0).device_name();
+  report.num_replays = options.num_replays;
   MoeLayerConfig config{.expert_width = options.workload.expert_width,
                         .num_matmul_blocks = options.num_matmul_blocks};
   config.ep.n_experts = options.workload.n_experts;
@@ -100,14 +82,14 @@ void print_table(const BenchOptions& options, const BenchReport& report) {
       "layer on %s: %s, %s, %d ranks, hidden %d, %d experts%s of width %d, top-%d, median of %d replays\n\n",
       to_string(report.target), report.device.c_str(), to_string(options.format), workload.n_ranks,
       workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
-      workload.expert_width, workload.top_k, options.num_replays);
+      workload.expert_width, workload.top_k, report.num_replays);
   std::printf(
       "tokens   step us     route  dispatch   gate_up      down   combine   TFLOP/s   weights TB/s  error\n");
   for (const LayerBenchResult& result : report.results) {
     std::printf("%6d %9.1f", result.num_tokens, result.step.median_us);
     for (const MoePart part : kMoeParts) std::printf(" %9.1f", result.part_us(to_string(part)));
     std::printf(" %9.1f %14.2f %6.4f%s\n", result.tflops(), result.weight_terabytes_per_second(),
-                result.error, result.verified ? "" : "   NOT VERIFIED");
+                result.error, result.is_verified() ? "" : "   NOT VERIFIED");
     std::printf("       %s, gate_up %s, down %s\n", to_string(result.protocol), result.gate_up_tuning.c_str(),
                 result.down_tuning.c_str());
   }
@@ -121,31 +103,25 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
     json.add("tokens", result.num_tokens)
         .add("protocol", to_string(result.protocol))
         .add("gate_up_tuning", result.gate_up_tuning)
-        .add("down_tuning", result.down_tuning)
-        .add("median_us", result.step.median_us)
-        .add("min_us", result.step.min_us)
-        .add("p95_us", result.step.p95_us)
-        .add("parts", std::move(parts))
+        .add("down_tuning", result.down_tuning);
+    add_timing(json, result.step);
+    json.add("parts", std::move(parts))
         .add("matmul_us", result.matmul_us())
         .add("tflops", result.tflops())
         .add("weight_bytes", result.weight_bytes)
         .add("weight_terabytes_per_second", result.weight_terabytes_per_second())
         .add("relative_error", result.error)
-        .add("verified", result.verified);
+        .add("verified", result.is_verified());
     results.push_back(std::move(json));
   }
   const Workload& workload = options.workload;
-  JsonObject json;
-  json.add("verified", report.verified())
-      .add("target", to_string(report.target))
-      .add("device", report.device)
-      .add("format", to_string(options.format))
+  JsonObject json = json_head(report);
+  json.add("format", to_string(options.format))
       .add("ranks", workload.n_ranks)
       .add("hidden", workload.hidden)
       .add("experts", workload.n_experts)
       .add("expert_width", workload.expert_width)
       .add("top_k", workload.top_k)
-      .add("replays", options.num_replays)
       .add("results", std::move(results));
   return json.to_text();
 }
@@ -171,17 +147,19 @@ void add_bench_layer_command(Command& bench) {
   add_target_option(command, options->target);
   add_format_option(command, options->format);
   add_protocol_option(command, options->protocol, "as the library chooses");
-  command.add_number("--ranks", workload.n_ranks, 1, 64, "Ranks [8; host 2]").hide_default();
-  command.add_list("--tokens", options->tokens, 1, 1 << 20,
+  command.add_number("--ranks", workload.n_ranks, 1, kMaxDirectRanks, "Ranks [8; host 2]").hide_default();
+  command.add_list("--tokens", options->tokens, 1, kMaxTokensPerRank,
                    "Tokens per rank, a sweep [16,128,1024; host 16]");
-  command.add_number("--hidden", workload.hidden, 8, 1 << 20, "Elements of a token [7168; host 256]")
+  command
+      .add_number("--hidden", workload.hidden, kHiddenMultiple, kMaxHidden,
+                  "Elements of a token [7168; host 256]")
       .hide_default();
-  command.add_number("--experts", workload.n_experts, 1, 1024, "Experts of all ranks [256; host 8]")
+  command.add_number("--experts", workload.n_experts, 1, kMaxExperts, "Experts of all ranks [256; host 8]")
       .hide_default();
   command
       .add_number("--expert-width", workload.expert_width, 8, 1 << 20, "Width of an expert [2048; host 128]")
       .hide_default();
-  command.add_number("--top-k", workload.top_k, 1, 32, "Experts per token [8; host 2]").hide_default();
+  command.add_number("--top-k", workload.top_k, 1, kMaxTopK, "Experts per token [8; host 2]").hide_default();
   command.add_flag("--shared-expert", workload.has_shared_expert, "One expert more, for every token");
   command.add_number("--n-sms", options->n_sms, 1, 65535, "Blocks of dispatch and combine per rank [chosen]")
       .hide_default();
@@ -189,11 +167,7 @@ void add_bench_layer_command(Command& bench) {
       .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
                   "Blocks of a matmul per rank [multiprocessors shared by the ranks]")
       .hide_default();
-  command
-      .add_number("--replays", options->num_replays, 1, 100000,
-                  "Replays of each graph; their median counts [20; host 2]")
-      .hide_default();
-  command.add_seed("--seed", workload.seed, "All numbers follow from it");
+  add_replay_options(command, *options, "[20; host 2]");
   add_json_option(command, options->json);
   command.set_work([options] { return bench_and_report(*options); });
 }

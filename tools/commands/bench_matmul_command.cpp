@@ -122,7 +122,7 @@ std::string to_json(const BenchReport& report) {
     json.add("tflops", result.tflops())
         .add("terabytes_per_second", result.terabytes_per_second())
         .add("relative_error", result.difference.relative_error())
-        .add("verified", result.difference.first_bad.empty());
+        .add("verified", result.is_verified());
     results.push_back(std::move(json));
   }
   JsonObject json = json_head(report);

@@ -1,5 +1,5 @@
-// What `bench attention` and `bench matmul` share: cases that are timed one by one by graph replay, on a
-// world of one rank, each verified.
+// What `bench attention`, `bench matmul` and `bench layer` share: options, and the report of cases that are
+// timed one by one by graph replay, each verified.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct ReplayReport {
 
   bool verified() const {
     return std::all_of(results.begin(), results.end(),
-                       [](const BenchResult& result) { return result.difference.first_bad.empty(); });
+                       [](const BenchResult& result) { return result.is_verified(); });
   }
 };
 
@@ -37,8 +37,8 @@ struct ReplayOptions {
   std::string json;
 };
 
-// Times every case with a Bench that is made for all of them; `prepare` sees the Bench first, and `label_of`
-// names a case for the progress line.
+// Times every case, on a world of one rank, with a Bench that is made for all of them; `prepare` sees the
+// Bench first, and `label_of` names a case for the progress line.
 template <typename Bench, typename Case, typename BenchResult, typename Label, typename Prepare>
 Status time_cases(const ReplayOptions& options, const std::vector<Case>& cases, const Label& label_of,
                   const Prepare& prepare, ReplayReport<BenchResult>& report) {
