@@ -18,17 +18,16 @@
 namespace switchyard {
 namespace {
 
+using testing_support::join_options;
 using testing_support::num_open_files;
 using testing_support::Processes;
+using testing_support::unique_address;
+using testing_support::unique_name;
 
 constexpr char kToken[] = "00112233445566778899aabbccddeeff";
 
 enum class Bootstrap { kAllGather, kUnixPath, kUnixAbstract, kTcp };
 
-std::string unique_name() {
-  static int count = 0;
-  return "switchyard-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-}
 std::string unused_port() {
   const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr storage{};
@@ -38,16 +37,6 @@ std::string unused_port() {
   (void)getsockname(socket.number(), &storage, &size);
   const auto* port = reinterpret_cast<const unsigned char*>(storage.sa_data);
   return std::to_string(port[0] * 256 + port[1]);
-}
-
-JoinOptions options_of(int rank, int n_ranks, const std::string& rendezvous = "") {
-  JoinOptions options;
-  options.target = TargetChoice::kHost;
-  options.rank = rank;
-  options.n_ranks = n_ranks;
-  options.host.num_workers = 1;
-  options.rendezvous = rendezvous;
-  return options;
 }
 
 std::vector<int> all_ranks(const World& world) {
@@ -90,7 +79,7 @@ class Join : public testing::TestWithParam<std::tuple<Bootstrap, int>> {
  protected:
   JoinOptions options(const Processes& processes, int rank) const {
     const auto [bootstrap, n_ranks] = GetParam();
-    JoinOptions options = options_of(rank, n_ranks, address_);
+    JoinOptions options = join_options(rank, n_ranks, address_);
     if (bootstrap == Bootstrap::kAllGather) options.all_gather = processes.all_gather(n_ranks);
     if (bootstrap == Bootstrap::kTcp) options.token = kToken;
     return options;
@@ -102,7 +91,7 @@ class Join : public testing::TestWithParam<std::tuple<Bootstrap, int>> {
       case Bootstrap::kUnixPath:
         return "unix:/tmp/" + unique_name();
       case Bootstrap::kUnixAbstract:
-        return "unix:@" + unique_name();
+        return unique_address();
       case Bootstrap::kTcp:
         return "tcp:127.0.0.1:" + unused_port();
     }
@@ -148,11 +137,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, Join,
                                           testing::Values(2, 4, 8)));
 
 TEST(JoinWorld, AProcessMayHaveSeveralRanks) {
-  const std::string address = "unix:@" + unique_name();
+  const std::string address = unique_address();
   Processes processes;
   for (const auto& [rank, count] : {std::pair(2, 3), std::pair(0, 2), std::pair(5, 1)})
     processes.start([&address, rank = rank, count = count]() -> std::string {
-      JoinOptions options = options_of(rank, 6, address);
+      JoinOptions options = join_options(rank, 6, address);
       options.num_local_ranks = count;
       auto world = World::join(options).value();
       if (world->num_ranks_on_device_of(rank) != count || !world->is_local(rank + count - 1) ||
@@ -172,13 +161,13 @@ TEST(JoinWorld, AProcessMayHaveSeveralRanks) {
 
 TEST(JoinWorld, AWorldOfOneProcessNeedsNobody) {
   Processes processes;
-  processes.start([] { return join_and_write(options_of(0, 1, "unix:@" + unique_name())); });
+  processes.start([] { return join_and_write(join_options(0, 1, unique_address())); });
   EXPECT_EQ(processes.report_of(0), "");
 }
 
 TEST(JoinWorld, OptionsAreChecked) {
   const auto refusal = [](void (*change)(JoinOptions&)) {
-    JoinOptions options = options_of(1, 2, "unix:@x");
+    JoinOptions options = join_options(1, 2, "unix:@x");
     change(options);
     return World::join(options).status().message();
   };
@@ -204,11 +193,11 @@ TEST(JoinWorld, OptionsAreChecked) {
 }
 
 TEST(JoinWorld, ADifferentNumberOfRanksIsRefusedOnAllSides) {
-  const std::string address = "unix:@" + unique_name();
+  const std::string address = unique_address();
   Processes processes;
   for (const auto& [rank, n_ranks] : {std::pair(0, 3), std::pair(1, 3), std::pair(2, 4)})
     processes.start(
-        [&, rank = rank, n_ranks = n_ranks] { return try_to_join(options_of(rank, n_ranks, address)); });
+        [&, rank = rank, n_ranks = n_ranks] { return try_to_join(join_options(rank, n_ranks, address)); });
   for (const std::string& report : processes.reports()) {
     EXPECT_EQ(report.rfind("invalid argument: n_ranks is 3 at rank 0 (process ", 0), 0u) << report;
     EXPECT_NE(report.find(" and 4 at rank 2 (process "), std::string::npos) << report;
@@ -216,7 +205,7 @@ TEST(JoinWorld, ADifferentNumberOfRanksIsRefusedOnAllSides) {
 }
 
 TEST(JoinWorld, ADifferentVersionIsRefusedOnAllSides) {
-  const Address address = parse_address("unix:@" + unique_name()).value();
+  const Address address = parse_address(unique_address()).value();
   Processes processes;
   for (const int rank : {0, 1, 2})
     processes.start([&, rank] {
@@ -237,7 +226,7 @@ TEST(JoinWorld, ARankThatTwoProcessesClaimIsRefusedByAllThatGather) {
   Processes processes;
   for (const int rank : {0, 1, 1})
     processes.start([&, rank] {
-      JoinOptions options = options_of(rank, 3);
+      JoinOptions options = join_options(rank, 3, "");
       options.all_gather = processes.all_gather(3);
       return try_to_join(options);
     });
@@ -246,15 +235,15 @@ TEST(JoinWorld, ARankThatTwoProcessesClaimIsRefusedByAllThatGather) {
 }
 
 TEST(JoinWorld, ASecondRankTwoIsRefusedAndChangesNothing) {
-  const std::string address = "unix:@" + unique_name();
+  const std::string address = unique_address();
   Processes processes;
   for (const int rank : {0, 2})
-    processes.start([&, rank] { return join_and_write(options_of(rank, 4, address)); });
-  processes.start([&] { return join_and_write(options_of(2, 4, address)); });
+    processes.start([&, rank] { return join_and_write(join_options(rank, 4, address)); });
+  processes.start([&] { return join_and_write(join_options(2, 4, address)); });
   // One of the two is refused, whichever came later; the others still wait for ranks 1 and 3.
   processes.wait_for_any({1, 2});
   for (const int rank : {1, 3})
-    processes.start([&, rank] { return join_and_write(options_of(rank, 4, address)); });
+    processes.start([&, rank] { return join_and_write(join_options(rank, 4, address)); });
   std::vector<std::string> reports = processes.reports();
   EXPECT_EQ(reports[0] + reports[3] + reports[4], "");
   const std::string& refused = reports[1].empty() ? reports[2] : reports[1];
@@ -265,12 +254,12 @@ TEST(JoinWorld, ASecondRankTwoIsRefusedAndChangesNothing) {
 TEST(JoinWorld, ASecondRankZeroIsRefused) {
   const std::string path = "/tmp/" + unique_name();
   Processes processes;
-  processes.start([&] { return join_and_write(options_of(0, 2, "unix:" + path)); });
+  processes.start([&] { return join_and_write(join_options(0, 2, "unix:" + path)); });
   testing_support::wait_for_connections(path, 0);
-  processes.start([&] { return try_to_join(options_of(0, 2, "unix:" + path)); });
+  processes.start([&] { return try_to_join(join_options(0, 2, "unix:" + path)); });
   EXPECT_EQ(processes.report_of(1),
             "invalid argument: rendezvous unix:" + path + ": another process with rank 0 listens there");
-  processes.start([&] { return join_and_write(options_of(1, 2, "unix:" + path)); });
+  processes.start([&] { return join_and_write(join_options(1, 2, "unix:" + path)); });
   EXPECT_EQ(processes.report_of(0) + processes.report_of(2), "");
 }
 
@@ -278,7 +267,7 @@ TEST(JoinWorld, AWrongTokenIsRefusedAndChangesNothing) {
   const std::string address = "tcp:127.0.0.1:" + unused_port();
   Processes processes;
   const auto with_token = [&](int rank, const char* token) {
-    JoinOptions options = options_of(rank, 2, address);
+    JoinOptions options = join_options(rank, 2, address);
     options.token = token;
     return options;
   };
@@ -308,11 +297,11 @@ std::vector<FileDescriptor> pester(const Address& address) {
 }
 
 TEST(JoinWorld, StrangersAtTheRendezvousChangeNothing) {
-  for (const std::string& address : {"unix:@" + unique_name(), "tcp:127.0.0.1:" + unused_port()}) {
+  for (const std::string& address : {unique_address(), "tcp:127.0.0.1:" + unused_port()}) {
     Processes processes;
     const auto start = [&](int rank) {
       processes.start([&, rank] {
-        JoinOptions options = options_of(rank, 3, address);
+        JoinOptions options = join_options(rank, 3, address);
         options.token = kToken;
         return join_and_write(options);
       });
@@ -334,7 +323,7 @@ TEST(JoinWorld, StrangersAtTheMeshChangeNothing) {
   Processes processes;
   for (const int rank : {0, 1, 2})
     processes.start([&, rank] {
-      JoinOptions options = options_of(rank, 3);
+      JoinOptions options = join_options(rank, 3, "");
       options.all_gather = [&](const std::vector<std::byte>& mine) {
         auto all = processes.all_gather(3)(mine);
         processes.shared().stage[0].fetch_add(1);
@@ -354,18 +343,18 @@ TEST(JoinWorld, StrangersAtTheMeshChangeNothing) {
 }
 
 TEST(JoinWorld, LateRanksAreNamedAtTheDeadline) {
-  const std::string address = "unix:@" + unique_name();
+  const std::string address = unique_address();
   Processes processes;
   for (const int rank : {0, 1})
     processes.start([&, rank] {
-      JoinOptions options = options_of(rank, 3, address);
+      JoinOptions options = join_options(rank, 3, address);
       options.timeout_ns = rank == 0 ? 1'500'000'000 : 10'000'000'000;
       return try_to_join(options);
     });
   EXPECT_EQ(processes.report_of(0), "deadline exceeded: rank 2 did not join in time");
   EXPECT_EQ(processes.report_of(1), "deadline exceeded: rank 2 did not join in time");
   processes.start([&] {
-    JoinOptions options = options_of(1, 2, "unix:/nonexistent/" + unique_name());
+    JoinOptions options = join_options(1, 2, "unix:/nonexistent/" + unique_name());
     options.timeout_ns = 50'000'000;
     return try_to_join(options);
   });
@@ -378,7 +367,7 @@ TEST(JoinWorld, ADeathAtTheRendezvousIsToldToAll) {
   const std::string path = "/tmp/" + unique_name();
   Processes processes;
   for (const int rank : {0, 1, 2})
-    processes.start([&, rank] { return try_to_join(options_of(rank, 4, "unix:" + path)); });
+    processes.start([&, rank] { return try_to_join(join_options(rank, 4, "unix:" + path)); });
   testing_support::wait_for_connections(path, 2);
   processes.send_signal(2, SIGKILL);
   const std::string expected = "unavailable: rank 2 (process " + std::to_string(processes.pid(2)) +
@@ -392,13 +381,13 @@ TEST(JoinWorld, AServerThatDiesIsReplaced) {
   const std::string path = "/tmp/" + unique_name();
   Processes processes;
   for (const int rank : {0, 1})
-    processes.start([&, rank] { return try_to_join(options_of(rank, 3, "unix:" + path)); });
+    processes.start([&, rank] { return try_to_join(join_options(rank, 3, "unix:" + path)); });
   testing_support::wait_for_connections(path, 1);
   processes.send_signal(0, SIGKILL);
   EXPECT_EQ(processes.report_of(1), "unavailable: rendezvous unix:" + path + ": rank 0 has ended");
   EXPECT_TRUE(std::filesystem::exists(path));
   for (const int rank : {1, 0})
-    processes.start([&, rank] { return join_and_write(options_of(rank, 2, "unix:" + path)); });
+    processes.start([&, rank] { return join_and_write(join_options(rank, 2, "unix:" + path)); });
   EXPECT_EQ(processes.report_of(2) + processes.report_of(3), "");
   EXPECT_FALSE(std::filesystem::exists(path));
 }
@@ -408,7 +397,7 @@ TEST(JoinWorld, ADeathBeforeTheMeshIsToldToAll) {
     Processes processes;
     for (const int rank : {0, 1, 2})
       processes.start([&, rank] {
-        JoinOptions options = options_of(rank, 3);
+        JoinOptions options = join_options(rank, 3, "");
         options.all_gather = [&](const std::vector<std::byte>& mine) {
           auto all = processes.all_gather(3)(mine);
           if (rank == victim) raise(SIGKILL);

@@ -23,11 +23,7 @@ using testing_support::Processes;
 using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
-
-std::string unique_address() {
-  static int count = 0;
-  return "unix:@switchyard-test-s-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-}
+using testing_support::unique_address;
 
 // On a GPU: SWITCHYARD_PROCESS_TARGET=cuda, in a run of these tests alone, since processes are forks of this
 // one, which must not have used the GPU. Under MPS a rank that is killed takes the others' contexts along.
@@ -39,13 +35,9 @@ bool is_on_gpu() {
 TargetChoice target() { return is_on_gpu() ? TargetChoice::kCuda : TargetChoice::kHost; }
 
 std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
-  JoinOptions options;
+  JoinOptions options = testing_support::join_options(rank, n_ranks, address);
   options.target = target();
-  options.rank = rank;
-  options.n_ranks = n_ranks;
-  options.host.num_workers = 1;
-  options.rendezvous = address;
-  return must(World::join(options));
+  return testing_support::join(options);
 }
 
 // Every rank is a process; each runs `num_steps` steps and checks its part of the results.

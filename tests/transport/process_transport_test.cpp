@@ -15,22 +15,10 @@
 namespace switchyard {
 namespace {
 
+using testing_support::join;
 using testing_support::Processes;
+using testing_support::unique_address;
 
-std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address, uint64_t timeout_ms = 10'000) {
-  JoinOptions options;
-  options.target = TargetChoice::kHost;
-  options.rank = rank;
-  options.n_ranks = n_ranks;
-  options.host.num_workers = 1;
-  options.rendezvous = address;
-  options.timeout_ns = timeout_ms * 1'000'000;
-  return World::join(options).value();
-}
-std::string unique_address() {
-  static int count = 0;
-  return "unix:@switchyard-test-p-" + std::to_string(getpid()) + "-" + std::to_string(++count);
-}
 std::vector<int> ranks_below(int n_ranks) {
   std::vector<int> ranks(static_cast<size_t>(n_ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -187,7 +175,9 @@ TEST_P(Death, AStoppedRankIsNamedAtTheDeadline) {
   Processes processes;
   for (const int rank : {0, 1, 2})
     processes.start([&, rank]() -> std::string {
-      const auto world = join(rank, 3, address, 1500);
+      JoinOptions options = testing_support::join_options(rank, 3, address);
+      options.timeout_ns = 1'500'000'000;
+      const auto world = join(options);
       Transport& transport = world->impl().transport();
       processes.shared().stage[0].fetch_add(1);
       if (rank == 1) {

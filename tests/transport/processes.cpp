@@ -13,6 +13,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <thread>
 
 namespace switchyard::testing_support {
@@ -126,6 +127,33 @@ Processes::all_gather(int num_processes) const {
     }
     return all;
   };
+}
+
+std::string unique_name() {
+  static int count = 0;
+  return "switchyard-test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+}
+
+std::string unique_address() { return "unix:@" + unique_name(); }
+
+JoinOptions join_options(int rank, int n_ranks, const std::string& rendezvous) {
+  JoinOptions options;
+  options.target = TargetChoice::kHost;
+  options.rank = rank;
+  options.n_ranks = n_ranks;
+  options.host.num_workers = 1;
+  options.rendezvous = rendezvous;
+  return options;
+}
+
+std::unique_ptr<World> join(const JoinOptions& options) {
+  Result<std::unique_ptr<World>> world = World::join(options);
+  if (!world.ok()) throw std::runtime_error(world.status().to_string());
+  return std::move(world).value();
+}
+
+std::unique_ptr<World> join(int rank, int n_ranks, const std::string& rendezvous) {
+  return join(join_options(rank, n_ranks, rendezvous));
 }
 
 size_t num_open_files() {

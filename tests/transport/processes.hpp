@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,15 @@ class Processes {
   Shared* shared_;
   std::vector<Child> children_;
 };
+
+// A name for a socket that no other test has, and an address of that name in no file system.
+std::string unique_name();
+std::string unique_address();
+// What a process of one rank joins with: the host target and one worker.
+JoinOptions join_options(int rank, int n_ranks, const std::string& rendezvous);
+// Throws the error that World::join() returns.
+std::unique_ptr<World> join(const JoinOptions& options);
+std::unique_ptr<World> join(int rank, int n_ranks, const std::string& rendezvous);
 
 // How many file descriptors this process has open.
 size_t num_open_files();
