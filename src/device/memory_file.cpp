@@ -46,7 +46,7 @@ Result<std::unique_ptr<SharedMapping>> map_file(const FileDescriptor& file, uint
 Result<SharedMemory> create_memory_file(uint64_t bytes) {
   const uint64_t size = mapped_bytes(bytes);
   FileDescriptor file(memfd_create("switchyard", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.is_open()) return system_error("memfd_create", size);
+  if (!file.is_open()) return no_file_descriptor("shared memory: memfd_create", errno);
   if (ftruncate(file.number(), static_cast<off_t>(size)) != 0) return system_error("ftruncate", size);
   if (fcntl(file.number(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0)
     return system_error("F_ADD_SEALS", size);

@@ -1,6 +1,5 @@
 #include "address.hpp"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -12,11 +11,15 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <vector>
+
+#include "resolve.hpp"
 
 namespace switchyard {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr uint64_t kConnectMs = 2000;
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
 struct UnixName {
@@ -34,33 +37,34 @@ UnixName unix_name(const Address& address) {
   return name;
 }
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-Result<AddressList> resolve(const Address& address, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.name.c_str(), address.port.c_str(), &hints, &found);
-  if (error != 0) return invalid_argument("rendezvous %s: %s", address.text.c_str(), gai_strerror(error));
-  return AddressList(found, &freeaddrinfo);
-}
-
 Status refused(const Address& address, const char* call) {
   return unavailable("rendezvous %s: %s: %s", address.text.c_str(), call, std::strerror(errno));
 }
 
-Result<FileDescriptor> listen_tcp(const Address& address) {
-  const Result<AddressList> found = resolve(address, AI_PASSIVE);
-  if (!found.ok()) return found.status();
-  const addrinfo& first = *found.value();
-  FileDescriptor socket(::socket(first.ai_family, kSocketFlags, 0));
-  const int yes = 1;
-  if (!socket.is_open() || setsockopt(socket.number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-      bind(socket.number(), first.ai_addr, first.ai_addrlen) != 0)
-    return refused(address, "bind");
-  if (listen(socket.number(), kBacklog) != 0) return refused(address, "listen");
+Result<FileDescriptor> new_socket(int family) {
+  FileDescriptor socket(::socket(family, kSocketFlags, 0));
+  if (!socket.is_open()) return no_file_descriptor("join: socket", errno);
   return socket;
+}
+
+// Of a name that stands for several addresses the first that can be listened at.
+Result<FileDescriptor> listen_tcp(const Address& address, const Deadline& deadline) {
+  const Result<AddressList> found = resolve(address, AI_PASSIVE, deadline);
+  if (!found.ok()) return found.status();
+  Status first_error;
+  for (const addrinfo* at = found.value().get(); at != nullptr; at = at->ai_next) {
+    Result<FileDescriptor> socket = new_socket(at->ai_family);
+    const int yes = 1;
+    Status status = socket.status();
+    if (status.ok() &&
+        (setsockopt(socket.value().number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
+         bind(socket.value().number(), at->ai_addr, at->ai_addrlen) != 0))
+      status = refused(address, "bind");
+    if (status.ok() && listen(socket.value().number(), kBacklog) != 0) status = refused(address, "listen");
+    if (status.ok()) return socket;
+    if (first_error.ok()) first_error = status;
+  }
+  return first_error;
 }
 
 // Whether a socket file is there at which nobody listens.
@@ -69,9 +73,10 @@ Result<bool> is_left_behind(const Address& address) {
   if (lstat(address.name.c_str(), &file) != 0) return false;
   if (!S_ISSOCK(file.st_mode))
     return invalid_argument("rendezvous %s: the file is there and is no socket", address.text.c_str());
-  const FileDescriptor probe(::socket(AF_UNIX, kSocketFlags, 0));
+  const Result<FileDescriptor> probe = new_socket(AF_UNIX);
+  if (!probe.ok()) return probe.status();
   const UnixName name = unix_name(address);
-  return connect(probe.number(), name.get(), name.size) != 0 && errno == ECONNREFUSED;
+  return connect(probe.value().number(), name.get(), name.size) != 0 && errno == ECONNREFUSED;
 }
 
 Result<FileDescriptor> listen_unix(const Address& address) {
@@ -80,14 +85,14 @@ Result<FileDescriptor> listen_unix(const Address& address) {
     if (!left_behind.ok()) return left_behind.status();
     if (left_behind.value()) (void)unlink(address.name.c_str());
   }
-  FileDescriptor socket(::socket(AF_UNIX, kSocketFlags, 0));
-  if (!socket.is_open()) return refused(address, "socket");
+  Result<FileDescriptor> socket = new_socket(AF_UNIX);
+  if (!socket.ok()) return socket;
   const UnixName name = unix_name(address);
-  if (bind(socket.number(), name.get(), name.size) != 0) {
+  if (bind(socket.value().number(), name.get(), name.size) != 0) {
     if (errno != EADDRINUSE) return refused(address, "bind");
     return invalid_argument("rendezvous %s: another process with rank 0 listens there", address.text.c_str());
   }
-  if (listen(socket.number(), kBacklog) != 0) return refused(address, "listen");
+  if (listen(socket.value().number(), kBacklog) != 0) return refused(address, "listen");
   return socket;
 }
 
@@ -104,6 +109,40 @@ int finish_connecting(int socket, const Deadline& deadline) {
   int error = 0;
   socklen_t size = sizeof(error);
   return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0 ? errno : error;
+}
+
+Result<Connected> connected_or_error(const Address& address, FileDescriptor socket, int error) {
+  if (error == 0) return Connected{std::move(socket)};
+  if (may_be_tried_again(error)) return Connected{FileDescriptor(), error};
+  errno = error;
+  return refused(address, "connect");
+}
+
+// An address that does not answer must leave time for the others.
+Result<Connected> try_connect_tcp(const Address& address, const Deadline& deadline, size_t attempt) {
+  const Result<AddressList> found = resolve(address, 0, deadline);
+  if (!found.ok()) return found.status();
+  std::vector<const addrinfo*> all;
+  for (const addrinfo* at = found.value().get(); at != nullptr; at = at->ai_next) all.push_back(at);
+  Result<Connected> last = Connected{FileDescriptor(), ECONNREFUSED};
+  for (size_t i = 0; i < all.size(); ++i) {
+    const addrinfo& at = *all[(attempt + i) % all.size()];
+    Result<FileDescriptor> socket = new_socket(at.ai_family);
+    if (!socket.ok()) {
+      last = socket.status();
+      continue;
+    }
+    const int number = socket.value().number();
+    int error = connect(number, at.ai_addr, at.ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS)
+      error = finish_connecting(number, deadline.earlier_of(Deadline::in_ms(kConnectMs)));
+    const int yes = 1;
+    (void)setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    last = connected_or_error(address, std::move(socket).value(), error);
+    if (error == 0) break;
+  }
+  if (last.ok()) last.value().num_addresses = all.size();
+  return last;
 }
 
 }  // namespace
@@ -141,8 +180,8 @@ Result<Address> parse_address(const std::string& text) {
   return address;
 }
 
-Result<Listener> Listener::listen_at(const Address& address) {
-  Result<FileDescriptor> socket = address.is_unix() ? listen_unix(address) : listen_tcp(address);
+Result<Listener> Listener::listen_at(const Address& address, const Deadline& deadline) {
+  Result<FileDescriptor> socket = address.is_unix() ? listen_unix(address) : listen_tcp(address, deadline);
   if (!socket.ok()) return socket.status();
   const bool has_file = address.kind == Address::Kind::kUnixPath;
   Listener listener(std::move(socket).value(), has_file ? address.name : "");
@@ -161,31 +200,19 @@ Listener::~Listener() {
     (void)unlink(path_.c_str());
 }
 
-FileDescriptor Listener::accept_next() const {
-  return FileDescriptor(accept4(number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+Result<FileDescriptor> Listener::accept_next() const {
+  FileDescriptor socket(accept4(number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.is_open() && errno == EMFILE) return no_file_descriptor("join: accept", errno);
+  return socket;
 }
 
-Result<Connected> try_connect(const Address& address, const Deadline& deadline) {
-  FileDescriptor socket;
-  int error = 0;
-  if (address.is_unix()) {
-    socket = FileDescriptor(::socket(AF_UNIX, kSocketFlags, 0));
-    const UnixName name = unix_name(address);
-    if (connect(socket.number(), name.get(), name.size) != 0) error = errno;
-  } else {
-    const Result<AddressList> found = resolve(address, 0);
-    if (!found.ok()) return found.status();
-    const addrinfo& first = *found.value();
-    socket = FileDescriptor(::socket(first.ai_family, kSocketFlags, 0));
-    if (connect(socket.number(), first.ai_addr, first.ai_addrlen) != 0) error = errno;
-    if (error == EINPROGRESS) error = finish_connecting(socket.number(), deadline);
-    const int yes = 1;
-    (void)setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  }
-  if (error == 0) return Connected{std::move(socket)};
-  if (may_be_tried_again(error)) return Connected{FileDescriptor(), error};
-  errno = error;
-  return refused(address, "connect");
+Result<Connected> try_connect(const Address& address, const Deadline& deadline, size_t attempt) {
+  if (!address.is_unix()) return try_connect_tcp(address, deadline, attempt);
+  Result<FileDescriptor> socket = new_socket(AF_UNIX);
+  if (!socket.ok()) return socket.status();
+  const UnixName name = unix_name(address);
+  const int error = connect(socket.value().number(), name.get(), name.size) == 0 ? 0 : errno;
+  return connected_or_error(address, std::move(socket).value(), error);
 }
 
 PeerProcess peer_process_of(int unix_socket) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <string>
 
 #include "deadline.hpp"
@@ -29,14 +30,15 @@ Result<Address> parse_address(const std::string& text);
 // which has ended is replaced; one at which somebody listens is not.
 class Listener {
  public:
-  static Result<Listener> listen_at(const Address& address);
+  // The deadline is for the look-up of a name.
+  static Result<Listener> listen_at(const Address& address, const Deadline& deadline);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener();
 
   int number() const { return socket_.number(); }
-  // Closed: nobody is waiting.
-  FileDescriptor accept_next() const;
+  // Closed: nobody is waiting. An error: this process may not have another file open.
+  Result<FileDescriptor> accept_next() const;
 
  private:
   Listener(FileDescriptor socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
@@ -49,10 +51,12 @@ class Listener {
 
 // What connecting came to.
 struct Connected {
-  FileDescriptor socket;  // closed: nobody is there yet, or too many are waiting; it may be tried again
-  int error = 0;          // why it is closed: an errno
+  FileDescriptor socket;     // closed: nobody is there yet, or too many are waiting; it may be tried again
+  int error = 0;             // why it is closed: an errno
+  size_t num_addresses = 1;  // that the name stands for
 };
-Result<Connected> try_connect(const Address& address, const Deadline& deadline);
+// Of a name that stands for several addresses each is tried, the first one another with every attempt.
+Result<Connected> try_connect(const Address& address, const Deadline& deadline, size_t attempt = 0);
 
 // Of the process at the other end of a Unix socket: who connected, or who called listen().
 struct PeerProcess {

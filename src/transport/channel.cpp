@@ -64,15 +64,21 @@ ssize_t send_some(int socket, const std::byte* bytes, size_t size, const std::ve
 
 Channel::Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
 
-void Channel::send(const Bytes& body, std::span<const int> files) {
+void Channel::send(const Bytes& body) { (void)send_with_files(body, {}); }
+
+Status Channel::send_with_files(const Bytes& body, std::span<const int> files) {
   Unsent unsent;
   unsent.bytes.reserve(kHeaderBytes + body.size());
   for (size_t i = 0; i < kHeaderBytes; ++i)
     unsent.bytes.push_back(static_cast<std::byte>(body.size() >> (8 * i) & 0xff));
   unsent.bytes.insert(unsent.bytes.end(), body.begin(), body.end());
-  for (const int file : files) unsent.files.emplace_back(fcntl(file, F_DUPFD_CLOEXEC, 0));
+  for (const int file : files) {
+    unsent.files.emplace_back(fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (!unsent.files.back().is_open()) return no_file_descriptor("a file for another process: dup", errno);
+  }
   unsent_.push_back(std::move(unsent));
   (void)flush();  // a peer that is gone shows when it is read from
+  return Status();
 }
 
 bool Channel::flush() {
@@ -83,7 +89,8 @@ bool Channel::flush() {
       if (first.num_sent == 0) files.push_back(file.number());
     const ssize_t sent =
         send_some(number(), first.bytes.data() + first.num_sent, first.bytes.size() - first.num_sent, files);
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    is_short_of_files_ = sent < 0 && errno == ETOOMANYREFS;
+    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS;
     first.num_sent += static_cast<size_t>(sent);
     if (first.num_sent == first.bytes.size()) unsent_.pop_front();
   }
@@ -96,7 +103,10 @@ bool Channel::flush_until(const Deadline& deadline) {
     if (!has_unsent()) return true;
     if (deadline.has_passed()) return false;
     pollfd writable{number(), POLLOUT, 0};
-    (void)poll(&writable, 1, deadline.remaining_ms());
+    if (is_short_of_files_)
+      (void)poll(nullptr, 0, 1);  // the socket itself takes more
+    else
+      (void)poll(&writable, 1, deadline.remaining_ms());
   }
 }
 
@@ -120,9 +130,13 @@ bool Channel::receive() {
     if (size < 0) return error == EAGAIN || error == EWOULDBLOCK;
     if (size == 0) return false;
     // A read ends behind the bytes that files came with.
-    for (FileDescriptor& file : files_of(message))
+    std::vector<FileDescriptor> files = files_of(message);
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      if (files.size() == kMaxFilesPerFrame) return false;  // no frame of ours has more
+      files.emplace_back();
+    }
+    for (FileDescriptor& file : files)
       files_.emplace_back(num_taken_ + received_.size() - 1, std::move(file));
-    if ((message.msg_flags & MSG_CTRUNC) != 0) return false;
   }
   return false;
 }
@@ -137,7 +151,11 @@ std::optional<Frame> Channel::next_frame() {
   received_.erase(received_.begin(), received_.begin() + static_cast<std::ptrdiff_t>(frame_bytes));
   num_taken_ += frame_bytes;
   while (!files_.empty() && files_.front().first < num_taken_) {
-    frame.files.push_back(std::move(files_.front().second));
+    FileDescriptor& file = files_.front().second;
+    if (file.is_open())
+      frame.files.push_back(std::move(file));
+    else
+      frame.has_lost_files = true;
     files_.pop_front();
   }
   return frame;

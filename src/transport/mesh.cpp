@@ -8,6 +8,7 @@
 #include <cstring>
 #include <list>
 #include <optional>
+#include <utility>
 
 #include "message.hpp"
 #include "wire_bytes.hpp"
@@ -58,13 +59,15 @@ class MeshBuilder {
       if (hello.first_rank == mine.first_rank) continue;
       const long process = syscall(SYS_pidfd_open, static_cast<pid_t>(hello.pid), 0);
       has_ended_.push_back(process < 0 && errno == ESRCH);
+      if (process < 0 && errno == EMFILE)  // without pidfds, as on old kernels, sockets show deaths, too
+        (void)(begun_ = no_file_descriptor("join: the watch of " + hello.name(), errno));
       peers_.push_back({hello, Channel(), FileDescriptor(static_cast<int>(process))});
     }
     is_connected_.resize(peers_.size());
   }
 
   Result<std::vector<Peer>> run(const Deadline& deadline) {
-    Status status = connect_all(deadline);
+    Status status = begun_.ok() ? connect_all(deadline) : begun_;
     if (status.ok()) return std::move(peers_);
     // Those who hear it from this process shall know the cause.
     const auto* reason = reinterpret_cast<const std::byte*>(status.message().data());
@@ -144,7 +147,8 @@ class MeshBuilder {
   // Waits a little for anything to happen, and does what there is to do.
   Status serve(const Deadline& deadline) {
     // Who finds no room waits outside.
-    const bool is_crowded = strangers_.size() >= kMaxStrangers + peers_.size();
+    const bool is_crowded =
+        std::exchange(is_short_of_files_, false) || strangers_.size() >= kMaxStrangers + peers_.size();
     std::vector<pollfd> polled = {{is_crowded ? -1 : listener_.number(), POLLIN, 0}};
     for (size_t i = 0; i < peers_.size(); ++i) {
       // What a connected peer sends is read later; here only its end counts.
@@ -153,7 +157,8 @@ class MeshBuilder {
       polled.push_back({peers_[i].process.number(), POLLIN, 0});
     }
     for (const Stranger& stranger : strangers_) polled.push_back({stranger.channel.number(), POLLIN, 0});
-    if (poll(polled.data(), polled.size(), std::min(deadline.remaining_ms(), kPollMs)) < 0) return Status();
+    if (poll(polled.data(), polled.size(), std::min(deadline.remaining_ms(), kPollMs)) < 0)
+      return errno == EINVAL ? no_file_descriptor("join: poll", EMFILE) : Status();
     for (size_t i = 0; i < peers_.size(); ++i)
       if (polled[1 + 2 * i].revents != 0) SWITCHYARD_RETURN_IF_ERROR(read_peer(i));
     size_t at = 1 + 2 * peers_.size();
@@ -163,8 +168,7 @@ class MeshBuilder {
     strangers_.remove_if([&](const Stranger& stranger) {
       return (is_crowded ? stranger.crowded_patience : stranger.patience).has_passed();
     });
-    if (polled[0].revents != 0) accept_strangers();
-    return Status();
+    return polled[0].revents != 0 ? accept_strangers() : Status();
   }
 
   // Of a connected peer only the end is polled for; of another one the greeting is read.
@@ -180,13 +184,19 @@ class MeshBuilder {
     return Status();
   }
 
-  void accept_strangers() {
+  Status accept_strangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
-      FileDescriptor socket = listener_.accept_next();
-      if (!socket.is_open()) return;
+      Result<FileDescriptor> accepted = listener_.accept_next();
+      if (!accepted.ok()) {
+        is_short_of_files_ = true;
+        return strangers_.empty() ? accepted.status() : Status();
+      }
+      FileDescriptor socket = std::move(accepted).value();
+      if (!socket.is_open()) break;
       if (peer_process_of(socket.number()).uid == mine_.uid)
         strangers_.push_back({Channel(std::move(socket))});
     }
+    return Status();
   }
   // Makes a peer of a stranger that greets as one; false: it goes, here or to the peers.
   bool stays(Stranger& stranger) {
@@ -207,10 +217,12 @@ class MeshBuilder {
 
   const Listener& listener_;
   const Hello& mine_;
+  Status begun_;
   std::vector<Peer> peers_;
   std::vector<bool> has_ended_;  // before there was a pidfd of it
   std::vector<bool> is_connected_;
   std::list<Stranger> strangers_;
+  bool is_short_of_files_ = false;  // until strangers have gone
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Message {
   uint64_t sequence = 0;
   Bytes payload;
   std::vector<FileDescriptor> files;
+  bool has_lost_files = false;  // as in Frame
 };
 
 inline constexpr size_t kMessageHeaderBytes = 24;  // with the length of the payload
@@ -46,6 +47,7 @@ inline std::optional<Message> decode_message(Frame frame) {
   message.sequence = reader.number<uint64_t>();
   message.payload = reader.bytes(kMaxPayloadBytes);
   message.files = std::move(frame.files);
+  message.has_lost_files = frame.has_lost_files;
   if (kind > static_cast<uint32_t>(MessageKind::kGoodbye) || !reader.is_at_end()) return std::nullopt;
   return message;
 }

@@ -1,6 +1,9 @@
 #include "process_transport.hpp"
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <numeric>
 
@@ -17,8 +20,13 @@ constexpr uint64_t kGoodbyeMs = 100;
 
 class ProcessTransport : public Transport {
  public:
-  ProcessTransport(Device& device, uint64_t timeout_ns, const Hello& mine, std::vector<Peer> peers)
-      : device_(device), timeout_ns_(timeout_ns), mine_(mine), peers_(std::move(peers)), watcher_(peers_) {}
+  ProcessTransport(Device& device, uint64_t timeout_ns, const Hello& mine, std::vector<Peer> peers,
+                   FileDescriptor wake_up)
+      : device_(device),
+        timeout_ns_(timeout_ns),
+        mine_(mine),
+        peers_(std::move(peers)),
+        watcher_(peers_, std::move(wake_up)) {}
   ~ProcessTransport() override {
     const auto* reason = reinterpret_cast<const std::byte*>(reason_.data());
     const Bytes goodbye = encode_message(MessageKind::kGoodbye, 0, 0, Bytes(reason, reason + reason_.size()));
@@ -106,11 +114,17 @@ Result<std::vector<Message>> ProcessTransport::send_and_wait(const Exchange& cal
   SWITCHYARD_RETURN_IF_ERROR(watcher_.check_present(peers));
   if (call.payload != nullptr) {
     const Bytes message = encode_message(call.kind, group, sequence, *call.payload);
-    for (const size_t peer : peers) peers_[peer].channel.send(message, call.files);
-    // One that is gone shows when its answer does not come.
     for (const size_t peer : peers)
-      if (!peers_[peer].channel.flush_until(deadline) && deadline.has_passed())
-        return Status(StatusCode::kDeadlineExceeded, peers_[peer].hello.name() + " did not answer in time");
+      SWITCHYARD_RETURN_IF_ERROR(peers_[peer].channel.send_with_files(message, call.files));
+    // One that is gone shows when its answer does not come.
+    for (const size_t peer : peers) {
+      if (peers_[peer].channel.flush_until(deadline) || !deadline.has_passed()) continue;
+      if (peers_[peer].channel.is_short_of_files())
+        return resource_exhausted(
+            "files for %s: too many are on their way between processes of this user: %s",
+            peers_[peer].hello.name().c_str(), describe_file_limit().c_str());
+      return Status(StatusCode::kDeadlineExceeded, peers_[peer].hello.name() + " did not answer in time");
+    }
   }
   return watcher_.wait_for(call.senders, call.kind, group, sequence, deadline);
 }
@@ -184,9 +198,13 @@ Status ProcessTransport::exchange_files(std::span<const int> members, uint64_t b
       if (round < ranks_of(peers_[peer].hello).size()) call.senders.push_back(peer);
     Result<std::vector<Message>> answers = exchange(call);
     if (!answers.ok()) return answers.status();
-    for (size_t i = 0; i < call.senders.size() && mapped.ok(); ++i)
-      mapped = memory.map(device_, ranks_of(peers_[call.senders[i]].hello)[round], bytes, host_visible_bytes,
-                          answers.value()[i].files);
+    for (size_t i = 0; i < call.senders.size() && mapped.ok(); ++i) {
+      const int rank = ranks_of(peers_[call.senders[i]].hello)[round];
+      const Message& answer = answers.value()[i];
+      mapped = answer.has_lost_files
+                   ? no_file_descriptor("the memory of rank " + std::to_string(rank), EMFILE)
+                   : memory.map(device_, rank, bytes, host_visible_bytes, answer.files);
+    }
   }
   return Status();
 }
@@ -244,14 +262,16 @@ Result<std::unique_ptr<Transport>> join_processes(const ProcessOptions& options)
   mine.num_ranks = options.num_local_ranks;
   mine.target = options.device->target();
   mine.device = options.device->uuid();
-  const Result<Listener> listener = Listener::listen_at(mesh_address_of(mine));
+  const Result<Listener> listener = Listener::listen_at(mesh_address_of(mine), deadline);
   if (!listener.ok()) return listener.status();
   const Result<std::vector<Hello>> world = gather_hellos(options, mine, deadline);
   if (!world.ok()) return world.status();
   Result<std::vector<Peer>> peers = connect_mesh(listener.value(), mine, world.value(), deadline);
   if (!peers.ok()) return peers.status();
-  auto transport =
-      std::make_unique<ProcessTransport>(*options.device, options.timeout_ns, mine, std::move(peers).value());
+  FileDescriptor wake_up(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_up.is_open()) return no_file_descriptor("join: eventfd", errno);
+  auto transport = std::make_unique<ProcessTransport>(*options.device, options.timeout_ns, mine,
+                                                      std::move(peers).value(), std::move(wake_up));
   // All have joined, or none has.
   std::vector<int> all(static_cast<size_t>(options.n_ranks));
   std::iota(all.begin(), all.end(), 0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <list>
 #include <set>
+#include <utility>
 
 #include "channel.hpp"
 #include "rendezvous.hpp"
@@ -100,7 +101,8 @@ class Server {
   // Waits a little for anything to happen, and does what there is to do.
   void serve(const Deadline& deadline) {
     // Who finds no room waits outside.
-    const bool is_crowded = num_strangers() >= kMaxStrangers + static_cast<size_t>(mine_.n_ranks);
+    const bool is_crowded = std::exchange(is_short_of_files_, false) ||
+                            num_strangers() >= kMaxStrangers + static_cast<size_t>(mine_.n_ranks);
     std::vector<pollfd> polled = {{is_crowded ? -1 : listener_.number(), POLLIN, 0}};
     for (const Guest& guest : guests_)
       polled.push_back({guest.channel.number(),
@@ -121,7 +123,13 @@ class Server {
   }
   void accept_guests() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
-      FileDescriptor socket = listener_.accept_next();
+      Result<FileDescriptor> accepted = listener_.accept_next();
+      if (!accepted.ok()) {
+        is_short_of_files_ = true;
+        if (num_strangers() == 0 && refusal_.ok()) (void)(refusal_ = accepted.status());
+        return;
+      }
+      FileDescriptor socket = std::move(accepted).value();
       if (!socket.is_open()) return;
       if (is_unix_ && peer_process_of(socket.number()).uid != mine_.uid) continue;
       Guest& guest = guests_.emplace_back(Guest{.channel = Channel(std::move(socket))});
@@ -182,6 +190,7 @@ class Server {
   const Token token_;
   const Hello mine_;
   std::list<Guest> guests_;
+  bool is_short_of_files_ = false;  // until strangers have gone
   std::set<int> refused_ranks_;
   Status refusal_;  // of the whole world
 };
@@ -190,7 +199,7 @@ class Server {
 
 Result<std::vector<Bytes>> serve_rendezvous(const Address& address, const Token& token, const Hello& mine,
                                             const Deadline& deadline) {
-  Result<Listener> listener = Listener::listen_at(address);
+  Result<Listener> listener = Listener::listen_at(address, deadline);
   if (!listener.ok()) return listener.status();
   return Server(std::move(listener).value(), address.is_unix(), token, mine).run(deadline);
 }

@@ -13,6 +13,7 @@ namespace switchyard {
 namespace {
 
 constexpr auto kRetryEvery = std::chrono::milliseconds(5);
+constexpr uint64_t kPatienceMs = 2000;  // for a challenge
 
 Status too_late(const Address& address, const std::string& why) {
   return Status(StatusCode::kDeadlineExceeded,
@@ -39,15 +40,18 @@ struct Visit {
 // none: then the visit is made again. A server that has been met and is gone does not come back.
 Result<Visit> begin_visit(const Address& address, uint32_t uid, bool was_met, const Deadline& deadline) {
   std::string why = "nobody listens";
-  while (!deadline.has_passed()) {
-    Result<Connected> connected = try_connect(address, deadline);
+  for (size_t attempt = 0; !deadline.has_passed(); ++attempt) {
+    Result<Connected> connected = try_connect(address, deadline, attempt);
     if (!connected.ok()) return connected.status();
     if (connected.value().socket.is_open()) {
       Visit visit{Channel(std::move(connected.value().socket))};
       if (address.is_unix() && peer_process_of(visit.channel.number()).uid != uid)
         return invalid_argument("rendezvous %s: user %u listens there; it must be user %u",
                                 address.text.c_str(), peer_process_of(visit.channel.number()).uid, uid);
-      const std::optional<Bytes> frame = wait_for_frame(visit.channel, deadline);
+      // Something else may listen at one of several addresses, and say nothing.
+      const bool is_sure = connected.value().num_addresses == 1;
+      const std::optional<Bytes> frame = wait_for_frame(
+          visit.channel, is_sure ? deadline : deadline.earlier_of(Deadline::in_ms(kPatienceMs)));
       const std::optional<Nonce> challenge = frame ? decode_challenge(*frame) : std::nullopt;
       if (challenge) {
         visit.challenge = *challenge;

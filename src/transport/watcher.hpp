@@ -20,7 +20,8 @@ namespace switchyard {
 class Watcher {
  public:
   // Reads from the channels of the peers from now on; only their sending halves are for others to use.
-  explicit Watcher(std::vector<Peer>& peers);
+  // `wake_up` is an eventfd.
+  Watcher(std::vector<Peer>& peers, FileDescriptor wake_up);
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -68,7 +69,7 @@ class Watcher {
   std::vector<Correspondent> correspondents_;  // of each peer
   std::vector<std::weak_ptr<Watch>> watches_;
   bool ends_ = false;
-  FileDescriptor wake_up_;  // an eventfd
+  FileDescriptor wake_up_;
   std::thread thread_;
 };
 

@@ -2,16 +2,20 @@
 // processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "transport/address.hpp"
 #include "transport/channel.hpp"
 #include "transport/hello.hpp"
 #include "transport/message.hpp"
 #include "transport/rendezvous_frames.hpp"
+#include "transport/resolve.hpp"
 #include "transport/token.hpp"
 
 namespace switchyard {
@@ -37,7 +41,7 @@ TEST(Frames, ComeWholeInOrderAndWithTheirFiles) {
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   const FileDescriptor read_end(pipe_ends[0]), write_end(pipe_ends[1]);
   pair.one.send(text_bytes("first"));
-  pair.one.send(text_bytes("second"), std::vector<int>{write_end.number()});
+  ASSERT_TRUE(pair.one.send_with_files(text_bytes("second"), std::vector<int>{write_end.number()}).ok());
   pair.one.send({});
   EXPECT_TRUE(pair.other.receive() && pair.other.receive());
   std::optional<Frame> frame = pair.other.next_frame();
@@ -54,6 +58,58 @@ TEST(Frames, ComeWholeInOrderAndWithTheirFiles) {
   ASSERT_TRUE(frame);
   EXPECT_TRUE(frame->body.empty() && frame->files.empty());
   EXPECT_FALSE(pair.other.next_frame());
+}
+
+// The process may have `count` more files open while this lives.
+class FewFiles {
+ public:
+  explicit FewFiles(rlim_t count) {
+    (void)getrlimit(RLIMIT_NOFILE, &before_);
+    const FileDescriptor lowest(dup(0));
+    set_limit(static_cast<rlim_t>(lowest.number()) + count);
+  }
+  ~FewFiles() { set_limit(before_.rlim_cur); }
+
+ private:
+  void set_limit(rlim_t limit) const {
+    const rlimit changed{limit, before_.rlim_max};
+    (void)setrlimit(RLIMIT_NOFILE, &changed);
+  }
+  rlimit before_{};
+};
+
+TEST(Frames, ThatLoseFilesToTheLimitSaySoAndOthersFollow) {
+  Pair pair = connected_channels();
+  ASSERT_TRUE(pair.one.send_with_files(text_bytes("files"), std::vector<int>{0, 0}).ok());
+  ASSERT_TRUE(pair.one.send_with_files(text_bytes("more"), std::vector<int>{0, 0}).ok());
+  {
+    const FewFiles few(1);
+    EXPECT_TRUE(pair.other.receive());
+  }
+  std::optional<Frame> frame = pair.other.next_frame();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->body, text_bytes("files"));
+  EXPECT_TRUE(frame->has_lost_files);
+  EXPECT_EQ(frame->files.size(), 1u);
+  frame = pair.other.next_frame();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->body, text_bytes("more"));
+  EXPECT_TRUE(frame->has_lost_files);
+}
+
+TEST(Frames, AreNotSentWithoutTheirFiles) {
+  Pair pair = connected_channels();
+  {
+    const FewFiles few(1);
+    const Status status = pair.one.send_with_files(text_bytes("files"), std::vector<int>{0, 0});
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(status.message().find("RLIMIT_NOFILE is "), std::string::npos) << status.message();
+  }
+  pair.one.send(text_bytes("next"));
+  EXPECT_TRUE(pair.other.receive());
+  const std::optional<Frame> frame = pair.other.next_frame();
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->body, text_bytes("next"));
 }
 
 TEST(Frames, OfManyBytesWaitForAReader) {
@@ -146,7 +202,7 @@ TEST(Addresses, AreChecked) {
 TEST(Addresses, AFileThatIsNoSocketIsLeftAlone) {
   const std::string path = "/tmp/switchyard-file-" + std::to_string(getpid());
   FileDescriptor file(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-  EXPECT_EQ(Listener::listen_at(parse_address("unix:" + path).value()).status().code(),
+  EXPECT_EQ(Listener::listen_at(parse_address("unix:" + path).value(), Deadline::in_ms(1000)).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(unlink(path.c_str()), 0);
 }
@@ -193,6 +249,24 @@ TEST(Hellos, AreReadBackAndGarbageIsNone) {
   Hello other = hello;
   other.version = "0.0.1";
   EXPECT_EQ(decode_hello(encode(other)).value().version, "0.0.1");
+}
+
+TEST(Addresses, ALookUpKeepsTheDeadline) {
+  const NameService before = name_service;
+  name_service.look_up = [](const char*, const char*, const addrinfo*, addrinfo**) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return EAI_NONAME;
+  };
+  const Address address = parse_address("tcp:name.invalid:29500").value();
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = try_connect(address, Deadline::in_ms(50)).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            "rendezvous tcp:name.invalid:29500: the name name.invalid was not resolved in time");
+  EXPECT_EQ(Listener::listen_at(address, Deadline::in_ms(50)).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(390));
+  EXPECT_EQ(try_connect(address, Deadline::in_ms(10'000)).status().code(), StatusCode::kInvalidArgument);
+  name_service = before;
 }
 
 }  // namespace

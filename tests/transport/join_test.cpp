@@ -14,6 +14,7 @@
 #include "runtime/world_impl.hpp"
 #include "transport/address.hpp"
 #include "transport/rendezvous.hpp"
+#include "transport/resolve.hpp"
 
 namespace switchyard {
 namespace {
@@ -165,6 +166,36 @@ TEST(JoinWorld, AWorldOfOneProcessNeedsNobody) {
   EXPECT_EQ(processes.report_of(0), "");
 }
 
+// However few files it may open: it joins, or says why it cannot.
+TEST(JoinWorld, AShortageOfFilesIsNamed) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "UBSan opens a pipe to look whether memory is readable, and finds none";
+#endif
+  Processes processes;
+  constexpr size_t kMostFiles = 6;
+  for (size_t num_files = 0; num_files < kMostFiles; ++num_files) {
+    const std::string address = unique_address();
+    for (const int rank : {0, 1})
+      for (const int short_rank : {0, 1})
+        processes.start([=] {
+          JoinOptions options = join_options(rank, 2, address + "-" + std::to_string(short_rank));
+          options.timeout_ns = 2'000'000'000;
+          if (rank == short_rank) testing_support::allow_more_files(num_files);
+          return try_to_join(options);
+        });
+  }
+  const std::vector<std::string> reports = processes.reports();
+  size_t num_joined = 0;
+  for (size_t num_files = 0; num_files < kMostFiles; ++num_files)
+    for (const size_t rank : {0, 1}) {
+      const std::string& report = reports[4 * num_files + 2 * rank + rank];
+      num_joined += report == "ok" ? 1 : 0;
+      EXPECT_TRUE(report == "ok" || report.find("RLIMIT_NOFILE is ") != std::string::npos)
+          << num_files << ": " << report;
+    }
+  EXPECT_GE(num_joined, 2u);
+}
+
 TEST(JoinWorld, OptionsAreChecked) {
   const auto refusal = [](void (*change)(JoinOptions&)) {
     JoinOptions options = join_options(1, 2, "unix:@x");
@@ -280,6 +311,40 @@ TEST(JoinWorld, AWrongTokenIsRefusedAndChangesNothing) {
   EXPECT_EQ(processes.report_of(2), expected);
   processes.start([&] { return join_and_write(with_token(1, kToken)); });
   EXPECT_EQ(processes.report_of(0) + processes.report_of(3), "");
+}
+
+// A name service that knows two addresses of every name: `first` and 127.0.0.1.
+const char* first_number = nullptr;
+int look_up_two(const char*, const char* port, const addrinfo* hints, addrinfo** found) {
+  addrinfo numeric = *hints;
+  numeric.ai_flags |= AI_NUMERICHOST;
+  (void)getaddrinfo(first_number, port, &numeric, found);
+  return getaddrinfo("127.0.0.1", port, &numeric, &(*found)->ai_next);
+}
+
+TEST(JoinWorld, EveryAddressOfANameIsTried) {
+  const std::string port = unused_port();
+  Processes processes;
+  // What closes every connection, at an address that rank 1 tries first; rank 0 cannot listen at its first.
+  processes.start([&]() -> std::string {
+    const Result<Listener> listener =
+        Listener::listen_at(parse_address("tcp:127.0.0.2:" + port).value(), Deadline::in_ms(1000));
+    if (!listener.ok()) return listener.status().to_string();
+    processes.shared().stage[0] = 1;
+    while (true) (void)(listener.value().accept_next().ok());
+  });
+  ASSERT_TRUE(processes.wait_for(processes.shared().stage[0], 1));
+  for (const int rank : {0, 1})
+    processes.start([&, rank] {
+      first_number = rank == 0 ? "192.0.2.1" : "127.0.0.2";
+      name_service.look_up = &look_up_two;
+      name_service.free = [](addrinfo*) {};
+      JoinOptions options = join_options(rank, 2, "tcp:two-addresses.invalid:" + port);
+      options.token = kToken;
+      return join_and_write(options);
+    });
+  EXPECT_EQ(processes.report_of(1), "");
+  EXPECT_EQ(processes.report_of(2), "");
 }
 
 // Connects and sends; the connections stay open until the returned sockets go.

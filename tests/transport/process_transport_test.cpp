@@ -2,6 +2,7 @@
 // stops or leaves.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +12,7 @@
 
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
+#include "transport/channel.hpp"
 
 namespace switchyard {
 namespace {
@@ -80,6 +82,60 @@ TEST(ProcessTransport, SizesThatDifferAreRefusedOnAllSides) {
             "allocate: 4096 and 16 host-visible bytes here, 8192 and 16 at rank 1; they must be the same");
   EXPECT_EQ(processes.report_of(1),
             "allocate: 8192 and 16 host-visible bytes here, 4096 and 16 at rank 0; they must be the same");
+}
+
+// A process that may not open as many files as it is sent is not taken for dead, nor takes others for dead:
+// all hear of its limit, and all go on.
+TEST(ProcessTransport, AShortageOfFilesIsNamedOnAllSidesAndLeavesTheWorldWhole) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "UBSan opens a pipe to look whether memory is readable, and finds none";
+#endif
+  for (const size_t num_files : {0, 1, 3, 4, 5}) {
+    const std::string address = unique_address();
+    Processes processes;
+    for (const int rank : {0, 1, 2})
+      processes.start([&, rank]() -> std::string {
+        const auto world = join(rank, 3, address);
+        Transport& transport = world->impl().transport();
+        if (rank == 1) testing_support::allow_more_files(num_files);
+        const Status status = transport.allocate(ranks_below(3), 4096, 16).status();
+        testing_support::allow_all_files();
+        const Status next = transport.allocate(ranks_below(3), 4096, 16).status();
+        return next.ok() ? status.to_string() : "afterwards: " + next.to_string();
+      });
+    for (const std::string& report : processes.reports()) {
+      EXPECT_EQ(report.rfind("resource exhausted: ", 0), 0u) << num_files << ": " << report;
+      EXPECT_NE(report.find("RLIMIT_NOFILE is "), std::string::npos) << num_files << ": " << report;
+    }
+  }
+}
+
+// A user may have as many files on their way between processes as RLIMIT_NOFILE says, and root any number.
+TEST(ProcessTransport, FilesWaitUntilOthersHaveArrived) {
+  Processes processes;
+  processes.start([]() -> std::string {
+    int ends[2] = {-1, -1};
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return "no sockets";
+    Channel one{FileDescriptor(ends[0])}, other{FileDescriptor(ends[1])};
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) return "still root";
+    testing_support::allow_more_files(4);
+    int num_sent = 0;
+    for (; num_sent < 4096 && !one.has_unsent(); ++num_sent)
+      if (const Status status = one.send_with_files(Bytes(1), std::vector<int>{0}); !status.ok())
+        return status.to_string();
+    if (!one.is_short_of_files()) return "all were taken at once";
+    if (one.flush_until(Deadline::in_ms(20))) return "it was sent nevertheless";
+    testing_support::allow_all_files();
+    int num_received = 0;
+    while (other.receive() && num_received < num_sent) {
+      while (const std::optional<Frame> frame = other.next_frame())
+        num_received += frame->files.size() == 1 ? 1 : 4096;
+      if (!one.flush_until(Deadline::in_ms(1000))) return "it was not sent";
+    }
+    return num_received == num_sent ? "" : std::to_string(num_received) + " have come";
+  });
+  EXPECT_EQ(processes.report_of(0), "");
 }
 
 TEST(ProcessTransport, MemoryOutlivesTheProcessThatMadeIt) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +161,22 @@ size_t num_open_files() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
   return count;
+}
+
+void allow_more_files(size_t count) {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  const int lowest = dup(0);
+  close(lowest);
+  limit.rlim_cur = static_cast<rlim_t>(lowest) + count;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void allow_all_files() {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void wait_for_connections(const std::string& name, size_t count) {

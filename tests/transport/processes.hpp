@@ -76,6 +76,9 @@ std::unique_ptr<World> join(int rank, int n_ranks, const std::string& rendezvous
 
 // How many file descriptors this process has open.
 size_t num_open_files();
+// From now on this process may open `count` more files, or as many as before.
+void allow_more_files(size_t count);
+void allow_all_files();
 // Waits until so many connections to a Unix socket of this name have been accepted, and then long enough for
 // what they sent first to be read.
 void wait_for_connections(const std::string& name, size_t count);

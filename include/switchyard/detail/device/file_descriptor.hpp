@@ -3,7 +3,10 @@
 
 #include <unistd.h>
 
+#include <string>
 #include <utility>
+
+#include "switchyard/status.hpp"
 
 namespace switchyard {
 
@@ -31,5 +34,11 @@ class FileDescriptor {
  private:
   int number_ = -1;
 };
+
+// The error of a call that was to give a file descriptor and failed with `error`, an errno. If there are too
+// many already, it names the limit.
+Status no_file_descriptor(const std::string& call, int error);
+// What the limit is, and how it is raised.
+std::string describe_file_limit();
 
 }  // namespace switchyard
