@@ -1,5 +1,6 @@
 #include "process_transport.hpp"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -54,6 +55,7 @@ class ProcessTransport : public Transport {
                                                     uint64_t host_visible_bytes) override;
 
   std::vector<int> dead_ranks() const override { return watcher_.dead_ranks(); }
+  Status wait_for_end_of(int rank) override;
   std::shared_ptr<void> watch(std::function<void(int rank)> on_death) override {
     return watcher_.watch(std::move(on_death));
   }
@@ -127,6 +129,20 @@ Result<std::vector<Message>> ProcessTransport::send_and_wait(const Exchange& cal
     }
   }
   return watcher_.wait_for(call.senders, call.kind, group, sequence, deadline);
+}
+
+// Sockets close before the process has ended; a pidfd tells when it has. Old kernels have none.
+Status ProcessTransport::wait_for_end_of(int rank) {
+  const Deadline deadline = Deadline::in_ns(timeout_ns_);
+  for (const Peer& peer : peers_) {
+    if (!peer.hello.has_rank(rank) || !peer.process.is_open()) continue;
+    pollfd ended{peer.process.number(), POLLIN, 0};
+    while (poll(&ended, 1, deadline.remaining_ms()) <= 0)
+      if (deadline.has_passed())
+        return Status(StatusCode::kDeadlineExceeded,
+                      peer.hello.name() + " has closed its connections, but did not end in time");
+  }
+  return Status();
 }
 
 Result<std::vector<Bytes>> ProcessTransport::all_gather(std::span<const int> members, const Bytes& mine) {

@@ -2,14 +2,18 @@
 // stops is named by all others, which then go on without it.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
 #include "ep/ep_harness.hpp"
 #include "processes.hpp"
+#include "runtime/ep/peer_deaths.hpp"
+#include "runtime/world_impl.hpp"
 #include "sweep.hpp"
 
 namespace switchyard {
@@ -165,9 +169,10 @@ Status run_empty_step(EpHarness& harness, int rank, int my_rank) {
 }
 
 // A rank is killed at a random moment of a random run: every survivor names it at once, and all survivors go
-// on together.
+// on together. SWITCHYARD_KILLS in the environment is the number of runs.
 TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
-  const int num_runs = testing_support::kFewCases ? 4 : 40;
+  const char* num_kills = std::getenv("SWITCHYARD_KILLS");
+  const int num_runs = num_kills != nullptr ? std::atoi(num_kills) : 40;
   for (int run_idx = 0; run_idx < num_runs && !testing::Test::HasFailure(); ++run_idx) {
     std::mt19937 random(static_cast<unsigned>(run_idx));
     const Shape shape{.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 3, 12, 5}};
@@ -223,6 +228,85 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
                 rank == victim ? "signal 9" : "went on as one of 3")
           << "run " << run_idx << ", rank " << rank << ", victim " << victim;
   }
+}
+
+// A process that is being ended closes its sockets first; what it has on a device goes later.
+TEST(ProcessWorlds, AResetWaitsUntilNothingIsLeftOfTheProcess) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
+  const std::string address = unique_address();
+  Processes processes;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, shape.n_ranks, address), shape,
+                        {.target = target(), .timeout_ns = 20'000'000'000});
+      if (rank == 2) {
+        for (int file = 3; file < 64; ++file) shutdown(file, SHUT_RDWR);  // those that are sockets
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        processes.shared().stage[2] = 1;
+        raise(SIGKILL);
+      }
+      while (harness.world().impl().transport().dead_ranks().empty()) std::this_thread::yield();
+      if (processes.shared().stage[2] != 0) return "it has ended too early to tell";
+      if (const Status status = harness.ep().reset({0, 1}); !status.ok()) return status.to_string();
+      return processes.shared().stage[2] == 1 ? "" : "the process had not ended";
+    });
+  EXPECT_EQ(processes.report_of(0), "");
+  EXPECT_EQ(processes.report_of(1), "");
+}
+
+TEST(ProcessWorlds, AWrongNumberOfConfigurationsIsToldToAll) {
+  const std::string address = unique_address();
+  Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      const auto world = join(rank, 2, address);
+      const ExpertParallelConfig config{.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4};
+      return ExpertParallel::create(*world, std::vector<ExpertParallelConfig>(rank == 0 ? 2 : 3, config))
+          .status()
+          .message();
+    });
+  EXPECT_EQ(processes.report_of(1), "config_of_rank has 3 entries; the world has 2 ranks");
+  EXPECT_EQ(processes.report_of(0), "rank 1: config_of_rank has 3 entries; the world has 2 ranks");
+}
+
+// A transport that knows of a death when it is asked for the third time.
+class LateTransport : public Transport {
+ public:
+  explicit LateTransport(int dead) : dead_(dead) {}
+  const char* name() const override { return "late"; }
+  int n_ranks() const override { return 4; }
+  int first_local_rank() const override { return 0; }
+  int num_local_ranks() const override { return 1; }
+  int num_ranks_on_device_of(int) const override { return 1; }
+  Result<std::vector<Bytes>> all_gather(std::span<const int>, const Bytes&) override {
+    return unavailable("not here");
+  }
+  Status barrier(std::span<const int>) override { return unavailable("not here"); }
+  Result<std::unique_ptr<SymmetricMemory>> allocate(std::span<const int>, uint64_t, uint64_t) override {
+    return unavailable("not here");
+  }
+  std::vector<int> dead_ranks() const override {
+    return ++num_asked_ < 3 ? std::vector<int>() : std::vector<int>{dead_};
+  }
+  std::shared_ptr<void> watch(std::function<void(int)>) override { return nullptr; }
+
+ private:
+  const int dead_;
+  mutable int num_asked_ = 0;
+};
+
+TEST(LostContexts, NameThePeerThatHasEndedOrSayThatOneProbablyHas) {
+  const Status error = internal_error("an illegal memory access was encountered");
+  const std::vector<int> members = {0, 2, 3};
+  const auto explain = [&](int dead) {
+    return explain_lost_context(LateTransport(dead), members, error, std::chrono::milliseconds(60));
+  };
+  EXPECT_EQ(explain(3).to_string(),
+            "unavailable: rank 2 has ended, and this process's context on its GPU is lost with it: "
+            "an illegal memory access was encountered");
+  EXPECT_EQ(explain(1).to_string(),
+            "unavailable: this process's context on its GPU is lost; a peer under the same MPS server has "
+            "probably ended: an illegal memory access was encountered");
 }
 
 TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {

@@ -1,6 +1,7 @@
 // Making an ExpertParallel, and what it owns.
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
@@ -49,12 +50,16 @@ Status ExpertParallel::Impl::choose() {
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
     World& world, const std::vector<ExpertParallelConfig>& config_of_rank) {
+  Status status;
   if (static_cast<int>(config_of_rank.size()) != world.n_ranks())
-    return invalid_argument("config_of_rank has %zu entries; the world has %d ranks", config_of_rank.size(),
-                            world.n_ranks());
-  for (size_t rank = 1; rank < config_of_rank.size(); ++rank)
-    SWITCHYARD_RETURN_IF_ERROR(
-        check_same(config_of_rank[0], 0, config_of_rank[rank], static_cast<int>(rank)));
+    status = invalid_argument("config_of_rank has %zu entries; the world has %d ranks", config_of_rank.size(),
+                              world.n_ranks());
+  for (size_t rank = 1; rank < config_of_rank.size() && status.ok(); ++rank)
+    status = check_same(config_of_rank[0], 0, config_of_rank[rank], static_cast<int>(rank));
+  // The other processes would wait for this one in vain.
+  std::vector<int> members(static_cast<size_t>(world.n_ranks()));
+  std::iota(members.begin(), members.end(), 0);
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), members, status));
   return create(world, config_of_rank.front());
 }
 

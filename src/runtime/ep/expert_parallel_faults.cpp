@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
@@ -75,21 +74,10 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
   return Status(StatusCode::kResourceExhausted, describe(*skipped));
 }
 
-// A peer that ends may take this process's context on the GPU with it (under MPS). Its death is then known
-// soon, too: a process that is killed may take seconds to give back its GPU memory.
 Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
   if (world.target() != Target::kCuda || !is_one_of_many()) return device_error;
-  constexpr int kMostPolls = 500;
-  for (int i = 0; i < kMostPolls; ++i) {
-    for (const int dead : world.impl().transport().dead_ranks())
-      if (const auto member = std::find(members.begin(), members.end(), dead); member != members.end())
-        return Status(StatusCode::kUnavailable,
-                      "rank " + std::to_string(member - members.begin()) +
-                          " has ended; what this process has on its GPU may be lost with it: " +
-                          device_error.message());
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return device_error;
+  constexpr auto kPatience = std::chrono::seconds(15);
+  return explain_lost_context(world.impl().transport(), members, device_error, kPatience);
 }
 
 Status ExpertParallel::synchronize(int rank) {
@@ -117,16 +105,20 @@ Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
   return clear_buffers();
 }
 
-// A rank of another process that is left out must have ended: its kernels could still write to these buffers.
+// A rank of another process that is left out must have ended, to the last: its kernels could still write to
+// these buffers while the driver ends them.
 Status ExpertParallel::Impl::check_have_ended(const std::vector<int>& next_members) const {
   const std::vector<int> dead = world.impl().transport().dead_ranks();
   const auto is_in = [](const std::vector<int>& list, int rank) {
     return std::find(list.begin(), list.end(), rank) != list.end();
   };
-  for (size_t rank = 0; rank < members.size(); ++rank)
-    if (!is_in(next_members, members[rank]) && !world.is_local(members[rank]) && !is_in(dead, members[rank]))
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (is_in(next_members, members[rank]) || world.is_local(members[rank])) continue;
+    if (!is_in(dead, members[rank]))
       return failed_precondition(
           "reset: rank %zu is not among the survivors, but its process has not ended; end it first", rank);
+    SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().wait_for_end_of(members[rank]));
+  }
   return Status();
 }
 

@@ -1,6 +1,7 @@
 #include "peer_deaths.hpp"
 
 #include <algorithm>
+#include <thread>
 
 namespace switchyard {
 namespace {
@@ -22,6 +23,21 @@ void record_death(FaultRecord& record, int waiting_rank, int dead_rank) {
 }
 
 }  // namespace
+
+Status explain_lost_context(const Transport& transport, const std::vector<int>& members,
+                            const Status& device_error, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  do {
+    for (const int dead : transport.dead_ranks())
+      if (const auto member = std::find(members.begin(), members.end(), dead); member != members.end())
+        return unavailable("rank %d has ended, and this process's context on its GPU is lost with it: %s",
+                           static_cast<int>(member - members.begin()), device_error.message().c_str());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  } while (std::chrono::steady_clock::now() < end);
+  return unavailable(
+      "this process's context on its GPU is lost; a peer under the same MPS server has probably ended: %s",
+      device_error.message().c_str());
+}
 
 PeerDeaths::PeerDeaths(Transport& transport, std::vector<int> members, std::vector<WatchedRank> local_ranks)
     : members_(std::move(members)),

@@ -63,6 +63,9 @@ class Transport {
 
   // Ranks whose process is known to have ended, in order; empty on a transport that cannot know.
   virtual std::vector<int> dead_ranks() const = 0;
+  // Waits until nothing is left of the process of a dead rank: it may be known as dead before the driver has
+  // ended its kernels. Fails by the deadline.
+  virtual Status wait_for_end_of(int) { return Status(); }
   // Calls `on_death(rank)` for each rank whose process ends, from a thread of the transport, at most once per
   // rank, until the handle is dropped; for ranks that are dead already before the call returns.
   virtual std::shared_ptr<void> watch(std::function<void(int rank)> on_death) = 0;
