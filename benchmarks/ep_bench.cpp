@@ -1,6 +1,7 @@
 #include "ep_bench.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <map>
 #include <set>
@@ -128,7 +129,8 @@ Status EpBench::add_set(int set_idx) {
   const SeenTokens seen(step);
   const int n_local = step.n_local_experts();
   std::vector<std::future<std::vector<bf16>>> outputs;
-  for (int rank = 0; rank < step.n_ranks; ++rank)
+  const std::vector<int> local_ranks = world_.local_ranks();
+  for (const int rank : local_ranks)
     outputs.push_back(std::async(std::launch::async, [&step, &seen, rank] {
       return reference::combine_weighted(step, rank, &SeenTokens::identity_expert, &seen);
     }));
@@ -136,11 +138,12 @@ Status EpBench::add_set(int set_idx) {
   for (const auto& ids : step.topk_ids)
     for (const int32_t id : ids) ++rows_of_expert[static_cast<size_t>(id)];
 
-  BufferSet& set = sets_.emplace_back(static_cast<size_t>(step.n_ranks));
-  for (int r = 0; r < step.n_ranks; ++r) {
+  BufferSet& set = sets_.emplace_back(local_ranks.size());
+  for (size_t i = 0; i < local_ranks.size(); ++i) {
+    const int r = local_ranks[i];
     const Rank& rank = world_.rank(r);
-    RankBuffers& buffers = set[static_cast<size_t>(r)];
-    buffers.expected_output = outputs[static_cast<size_t>(r)].get();
+    RankBuffers& buffers = set[i];
+    buffers.expected_output = outputs[i].get();
     buffers.expected_offsets.push_back(0);
     for (int expert = r * n_local; expert < (r + 1) * n_local; ++expert)
       buffers.expected_offsets.push_back(static_cast<uint32_t>(
@@ -225,8 +228,9 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
   };
   const auto phase = [&](const char* name, const auto& call) {
     if (extra == Extra::kPhaseTimes) SWITCHYARD_RETURN_IF_ERROR(world_.mark(name));
-    for (size_t rank = 0; rank < set.size(); ++rank)
-      SWITCHYARD_RETURN_IF_ERROR(call(static_cast<int>(rank), set[rank]));
+    const int first_rank = world_.local_ranks().front();
+    for (size_t i = 0; i < set.size(); ++i)
+      SWITCHYARD_RETURN_IF_ERROR(call(first_rank + static_cast<int>(i), set[i]));
     return Status();
   };
   if (extra == Extra::kStepTime || extra == Extra::kPhaseTimes)
@@ -284,8 +288,7 @@ Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::ve
   Result<std::vector<SpanSamples>> phases = time_replays(graphs, num_replays);
   if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  for (const SpanSamples& phase : phases.value())
-    times.push_back({phase.summarize(bytes_of(phase.name)), ep_->config().protocol, mode, phase.name});
+  for (const SpanSamples& phase : phases.value()) times.push_back(summarize(phase, mode));
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();
@@ -303,10 +306,36 @@ Result<std::vector<PhaseTime>> EpBench::time(StepMode mode, int num_replays) {
   return times;
 }
 
+PhaseTime EpBench::summarize(const SpanSamples& samples, StepMode mode) const {
+  return {samples.summarize(bytes_of(samples.name)), ep_->config().protocol, mode, samples.name,
+          samples.microseconds};
+}
+
+Result<PhaseTime> EpBench::time_back_to_back(StepMode mode, int num_replays) {
+  constexpr int kNumSamples = 5;
+  Result<Graphs> captured = capture(mode, Extra::kNothing);
+  if (!captured.ok()) return captured.status();
+  const auto launch_all = [&](int count) {
+    for (int i = 0; i < count; ++i)
+      SWITCHYARD_RETURN_IF_ERROR(captured.value()[static_cast<size_t>(i % num_sets())]->launch());
+    return ep_->synchronize();
+  };
+  SWITCHYARD_RETURN_IF_ERROR(launch_all(num_sets()));  // warms up
+  SpanSamples samples{kBackToBack, {}};
+  for (int i = 0; i < kNumSamples; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    SWITCHYARD_RETURN_IF_ERROR(launch_all(num_replays));
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    samples.microseconds.push_back(time.count() / num_replays);
+  }
+  return summarize(samples, mode);
+}
+
 Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
   for (size_t rank = 0; rank < set.size(); ++rank) {
     const RankBuffers& buffers = set[rank];
-    const std::string where = "set " + std::to_string(set_idx) + ", rank " + std::to_string(rank) + ": ";
+    const std::string where = "set " + std::to_string(set_idx) + ", rank " +
+                              std::to_string(world_.local_ranks().front() + static_cast<int>(rank)) + ": ";
     Result<std::vector<uint32_t>> offsets = buffers.row_offsets.download();
     if (!offsets.ok()) return offsets.status();
     if (offsets.value() != buffers.expected_offsets) return where + "row_offsets are wrong";
@@ -412,7 +441,7 @@ uint64_t EpBench::bytes_of(const std::string& phase) const {
       {"combine_wait", rows * row_bytes + tokens * token_bytes}};
   const auto& bytes = ep_->config().protocol == Protocol::kDirect ? direct_bytes : slotted_bytes;
   if (phase == kExperts) return rows * (encoded_bytes + expert_row_bytes());
-  if (phase == kWholeStep)
+  if (phase == kWholeStep || phase == kBackToBack)
     return bytes_of("dispatch") + bytes_of("combine") + (has_experts() ? bytes_of(kExperts) : 0);
   if (phase == "dispatch") return bytes.at("dispatch_async") + bytes.at("dispatch_wait");
   if (phase == "combine") return bytes.at("combine_async") + bytes.at("combine_wait");

@@ -18,6 +18,7 @@ namespace switchyard::tools {
 
 inline constexpr const char* kWholeStep = "step";
 inline constexpr const char* kExperts = "recode";
+inline constexpr const char* kBackToBack = "back to back";  // a step, of many that follow each other at once
 
 const char* to_string(StepMode mode);
 
@@ -26,6 +27,7 @@ struct PhaseTime : Timing {
   Protocol protocol;
   StepMode mode;
   std::string phase;
+  std::vector<double> of_replay;  // the microseconds of each
 };
 
 struct RepeatCheck {
@@ -53,6 +55,7 @@ struct EpLaunch {
 
 class EpBench {
  public:
+  // On a joined world every process makes the same calls, and each has the times of its own ranks.
   // Every `workload.tokens_per_rank` must be the same. Fails with kResourceExhausted if memory does not
   // suffice. `max_sets`: at most so many sets of inputs and outputs alternate, but at least 2.
   static Result<std::unique_ptr<EpBench>> create(World& world, const Workload& workload,
@@ -60,6 +63,8 @@ class EpBench {
 
   // The whole step, then its phases, each the median of `num_replays` (at least num_sets()).
   Result<std::vector<PhaseTime>> time(StepMode mode, int num_replays);
+  // Steps as a model runs them: `num_replays` are launched before any has ended.
+  Result<PhaseTime> time_back_to_back(StepMode mode, int num_replays);
   // Empty while every output of every timed set equals the reference; else the first difference.
   const std::string& first_difference() const { return first_difference_; }
 
@@ -85,7 +90,7 @@ class EpBench {
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;
   };
-  using BufferSet = std::vector<RankBuffers>;                      // by rank
+  using BufferSet = std::vector<RankBuffers>;                      // of the local ranks
   enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
 
   EpBench(World& world, const Workload& workload, uint64_t lead_us)
@@ -109,6 +114,7 @@ class EpBench {
   Status enqueue_experts(int rank, const RankBuffers& buffers);
   Status enqueue_check(int rank, const RankBuffers& buffers);
   Result<Graphs> capture(StepMode mode, Extra extra);
+  PhaseTime summarize(const SpanSamples& samples, StepMode mode) const;
   Status time_graphs(StepMode mode, Extra extra, int num_replays, std::vector<PhaseTime>& times);
   // Empty if the set's outputs are right.
   Result<std::string> check(const BufferSet& set, int set_idx) const;

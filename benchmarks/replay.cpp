@@ -27,7 +27,8 @@ int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets) {
 }
 
 Status enqueue_lead(World& world, uint64_t microseconds) {
-  for (int r = 0; r < world.n_ranks() && microseconds > 0; ++r) {
+  for (const int r : world.local_ranks()) {
+    if (microseconds == 0) break;
     const Rank& rank = world.rank(r);
     SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.kernels().stall, {}, {microseconds * 1000}));
   }

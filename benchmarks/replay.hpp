@@ -34,8 +34,8 @@ struct SpanSamples {
 // them.
 int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets);
 
-// Enqueues a pause in front of what is timed, on every rank. Otherwise a graph's first launches would wait
-// until the rest of it is submitted, which launches in the middle of a model do not. 0: no pause.
+// Enqueues a pause in front of what is timed, on every local rank. Otherwise a graph's first launches would
+// wait until the rest of it is submitted, which launches in the middle of a model do not. 0: no pause.
 Status enqueue_lead(World& world, uint64_t microseconds);
 
 // Launches the graphs round-robin, each at least once, waits for each, and returns the times between their

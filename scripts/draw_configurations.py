@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -76,6 +77,12 @@ def draw_run(formats, draw, target):
         words += ["--trace", "/dev/null"]
         if target == "cuda" and ((token_format, combine_format) != ("bf16", "bf16") or has_wire):
             allowed.add("refused")
+    # A GPU that processes share needs MPS.
+    if target == "host" and ranks <= 8 and draw.random() < 0.3:
+        words += ["--transport", "process"]
+    if draw.random() < 0.1:
+        phase = "dispatch" if "fused" in words else "dispatch_async"
+        words += ["--stall", f"{draw.randrange(ranks)}@{phase}:{draw.randint(0, 20)}"]
     if draw.random() < 0.05:  # one rule broken
         flag, value = draw.choice([("--hidden", hidden + 4), ("--experts", 1025), ("--top-k", 33), ("--ranks", 513),
                                    ("--expert-width", 12), ("--steps", 0)])
@@ -120,6 +127,9 @@ def outcome_of(result):
     if result.returncode == 0:
         return 0
     has_one_line = result.stderr.count("\n") == 1 and result.stderr.startswith("switchyard ")
+    # Or a line of each process, if they say different things.
+    lines = result.stderr.splitlines()
+    has_one_line |= bool(lines) and all(re.match(r"rank \d+: switchyard ", line) for line in lines)
     if result.returncode == 2 and has_one_line:
         return "refused"
     # Direct and slotted.
@@ -151,7 +161,8 @@ def main():
         if outcome not in allowed:
             sys.exit(f"seed {options.seed}: exit code {result.returncode}, allowed {sorted(map(str, allowed))}:\n"
                      f"{' '.join(command)}\n{result.stdout}{result.stderr}")
-        kind = f"{words[0]} {'verified' if outcome == 0 else outcome}"
+        transport = " in processes" if "--transport" in words else ""
+        kind = f"{words[0]}{transport} {'verified' if outcome == 0 else outcome}"
         counts[kind] = counts.get(kind, 0) + 1
     print(f"seed {options.seed}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
 

@@ -1,7 +1,10 @@
 // The command with a process for every rank.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli_fixture.hpp"
+#include "commands/merged_report.hpp"
+#include "commands/rank_processes.hpp"
 
 namespace switchyard {
 namespace {
@@ -28,6 +31,26 @@ TEST_F(CliProcess, ShowsOneTableOfAllRanks) {
     EXPECT_EQ(report.at(field), local.at(field)) << field;
 }
 
+TEST_F(CliProcess, ABenchmarkHasBothTransportsSideBySide) {
+  const std::string bench =
+      "bench ep --target host --ranks 2 --experts 4 --top-k 2 --hidden 128 --tokens 1,3 --replays 2 ";
+  const Outcome outcome = run(bench + "--transport process --protocol both");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* text : {"process us  x local", "which joined in ", "back to back", "verified: every"})
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
+  const json report = read_json(run(bench + "--transport process --format fp8 --json -").out);
+  EXPECT_EQ(report.at("verified"), true);
+  EXPECT_GT(report.at("join_ms"), 0);
+  size_t num_steps = 0;
+  for (const json& time : report.at("times")) {
+    EXPECT_GT(time.at("process_us"), 0) << time.dump();
+    num_steps += time.at("phase") == "back to back" ? 1 : 0;
+  }
+  EXPECT_EQ(num_steps, 4u);  // of two sizes, split and fused
+  expect_refused(bench + "--transport process --repeat-check 2", {"--repeat-check", "--transport"});
+  expect_refused(bench + "--rank 2 --rendezvous unix:@x", {"--rank", "--ranks (2)"});
+}
+
 TEST_F(CliProcess, ARankThatDiesIsNamedByTheOthers) {
   const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_wait");
   EXPECT_EQ(outcome.exit_code, 3);
@@ -40,7 +63,73 @@ TEST_F(CliProcess, WrongOptionsAreRefusedOnce) {
   expect_refused(shape_ + "--transport process --top-k 33", {"--top-k"});
   expect_refused(shape_ + "--rank 1", {"--rank, --rendezvous"});
   expect_refused(shape_ + "--rank 3 --rendezvous unix:@x", {"--rank: 3 must be below --ranks (3)"});
-  expect_refused(shape_ + "--transport process --trace t.json", {"--trace"});
+}
+
+TEST_F(CliProcess, ATraceAndADumpHoldAllRanks) {
+  const std::string trace_path = folder / "trace.json", dump = folder / "dump";
+  const Outcome outcome =
+      run(shape_ + "--transport process --stall 1@dispatch_wait:5 --trace " + trace_path + " --dump " + dump);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json trace = read_json(testing_support::read_file(trace_path));
+  std::map<int, std::string> name_of_process;
+  std::map<int, double> first_us;
+  bool is_awaited = false;
+  for (const json& event : trace.at("traceEvents")) {
+    const int process = event.at("pid").get<int>();
+    if (event.at("name") == "process_name") name_of_process[process] = event.at("args").at("name");
+    if (event.at("ph") != "X") continue;
+    const double begin_us = event.at("ts").get<double>();
+    EXPECT_GE(begin_us, 0);
+    if (!first_us.contains(process)) first_us[process] = begin_us;
+    first_us[process] = std::min(first_us[process], begin_us);
+    is_awaited |= event.at("name") == "wait for rank 1" && process != 2;
+  }
+  EXPECT_EQ(name_of_process, (std::map<int, std::string>{{1, "rank 0"}, {2, "rank 1"}, {3, "rank 2"}}));
+  EXPECT_EQ(std::min({first_us[1], first_us[2], first_us[3]}), 0);
+  EXPECT_TRUE(is_awaited) << "the rank that comes late is awaited by others";
+  for (const char* rank : {"rank_0", "rank_1", "rank_2"})
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(dump) / rank / "tokens.npy")) << rank;
+}
+
+TEST_F(CliProcess, ARunThatFailsIsTracedToo) {
+  const std::string trace_path = folder / "trace.json";
+  const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_wait --trace " + trace_path);
+  EXPECT_EQ(outcome.exit_code, 3);
+  const std::string trace = testing_support::read_file(trace_path);
+  EXPECT_EQ(read_json(trace).at("otherData").at("target"), "host");
+  EXPECT_NE(trace.find("\"rank 0\""), std::string::npos);
+  EXPECT_EQ(trace.find("\"rank 1\""), std::string::npos) << "a killed process leaves no trace";
+  EXPECT_NE(trace.find("\"rank 2\""), std::string::npos);
+}
+
+TEST_F(CliProcess, AProgramThatCannotBeRunIsNamed) {
+  // The kernel takes no argument of more than 128 KiB.
+  const auto outcomes = tools::run_rank_processes(2, {"switchyard", std::string(200'000, 'x')});
+  ASSERT_TRUE(outcomes.ok());
+  for (const tools::RankOutcome& outcome : outcomes.value()) {
+    EXPECT_EQ(outcome.exit_code, 127);
+    EXPECT_EQ(outcome.errors.rfind("cannot run /", 0), 0u) << outcome.errors;
+    EXPECT_NE(outcome.errors.find(": Argument list too long\n"), std::string::npos) << outcome.errors;
+  }
+}
+
+TEST_F(CliProcess, EveryRankIsHeardWhateverIsWrongWithAnother) {
+  std::vector<tools::RankOutcome> outcomes(4);
+  outcomes[0] = {.output = "no report", .errors = "first\n"};
+  outcomes[1] = {.errors = "cannot run it\n", .exit_code = 127};
+  outcomes[2] = {.errors = "third\n", .signal = 9};
+  outcomes[3] = {.errors = "last\n", .exit_code = tools::kBadArgument};
+  tools::RunReport report;
+  testing::internal::CaptureStderr();
+  const Result<tools::ExitCode> code = tools::merge_outcomes(outcomes, report);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "rank 0: first\nrank 1: cannot run it\nrank 2: third\nrank 2: ended by signal 9\nrank 3: last\n");
+  ASSERT_TRUE(code.ok());
+  EXPECT_EQ(code.value(), tools::kFault);
+  outcomes = {{.output = "no report", .errors = "first\n"}, {.errors = "last\n"}};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(tools::merge_outcomes(outcomes, report).status().message().rfind("the report of rank 0", 0), 0u);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 0: first\nrank 1: last\n");
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // `switchyard bench ep`: times of dispatch and combine by graph replay, over a sweep of token counts.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
+#include "bench_processes.hpp"
 #include "commands.hpp"
 #include "files/output.hpp"
 #include "options.hpp"
@@ -25,8 +29,20 @@ struct BenchOptions {
   std::string routing = "uniform";
   uint64_t seed = 1;
   int64_t repeat_check = 0;
+  std::string transport = "local";
+  std::string rendezvous;  // where the processes of the ranks meet
+  int rank = -1;           // of this process; -1: it has all of them
   std::string json;
   std::string svg;
+
+  bool compares_transports() const { return transport == "process" || rank >= 0; }
+  // As many in all with a process for every rank as without: one each, or each rank's share of the cores.
+  HostDeviceOptions host() const {
+    const unsigned num_ranks = static_cast<unsigned>(n_ranks),
+                   num_cores = std::thread::hardware_concurrency();
+    const unsigned share = std::max(1u, num_cores / num_ranks);
+    return {.num_workers = !compares_transports() ? 0 : rank >= 0 ? share : share * num_ranks};
+  }
 
   std::vector<StepMode> modes() const {
     if (mode == "both") return {StepMode::kSplit, StepMode::kFused};
@@ -55,6 +71,12 @@ Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, options.launch.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(options.hidden, kind_of(options.launch.combine_format)));
   SWITCHYARD_RETURN_IF_ERROR(check_groups_option(options.launch.p2p_world_size, options.n_ranks, false));
+  if ((options.rank >= 0) != !options.rendezvous.empty())
+    return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
+  if (options.rank >= options.n_ranks)
+    return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.n_ranks);
+  if (options.compares_transports() && options.repeat_check > 0)
+    return invalid_argument("--repeat-check: it has the local transport only; --transport must be local");
   if (options.top_k > options.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", options.top_k, options.n_experts);
   return check_output_names({{"--json", options.json}, {"--svg", options.svg}});
@@ -98,6 +120,10 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
       Result<std::vector<PhaseTime>> times = bench.time(mode, options.num_replays);
       if (!times.ok()) return times.status();
       size.times.insert(size.times.end(), times.value().begin(), times.value().end());
+      if (!options.compares_transports()) continue;
+      Result<PhaseTime> back_to_back = bench.time_back_to_back(mode, options.num_replays);
+      if (!back_to_back.ok()) return back_to_back.status();
+      size.times.push_back(std::move(back_to_back).value());
     }
   }
   if (size.first_difference.empty()) size.first_difference = bench.first_difference();
@@ -113,7 +139,7 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
     size.why_skipped = status.message();
     return Status();
   }
-  if (!status.ok() || options.repeat_check > 0) return status;
+  if (!status.ok() || options.repeat_check > 0 || options.rank >= 0) return status;
   progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
   Result<Limits> limits =
       measure_limits(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);
@@ -123,16 +149,30 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
   return Status();
 }
 
+Result<std::unique_ptr<World>> make_world(const BenchOptions& options) {
+  const TargetChoice target = target_choice(options.target);
+  if (options.rank < 0)
+    return World::create({.target = target, .n_ranks = options.n_ranks, .host = options.host()});
+  return World::join({.target = target,
+                      .rank = options.rank,
+                      .n_ranks = options.n_ranks,
+                      .host = options.host(),
+                      .rendezvous = options.rendezvous});
+}
+
 Status measure(const BenchOptions& options, BenchReport& report) {
   const int units_per_size = (options.repeat_check == 0 ? 1 : 0) +
                              static_cast<int>(options.protocols().size() * (1 + options.modes().size()));
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
   progress.begin("copy bandwidth");
-  Result<std::unique_ptr<World>> world =
-      World::create({.target = target_choice(options.target), .n_ranks = options.n_ranks});
+  const auto begin = std::chrono::steady_clock::now();
+  Result<std::unique_ptr<World>> world = make_world(options);
   if (!world.ok()) return world.status();
+  if (options.rank >= 0)
+    report.join_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   report.target = world.value()->target();
-  report.device = world.value()->rank(0).device_name();
+  report.device = world.value()->rank(world.value()->local_ranks().front()).device_name();
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
@@ -143,7 +183,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
   report.lead_us = options.launch.lead_us;
-  if (options.repeat_check == 0) {
+  if (options.repeat_check == 0 && options.rank < 0) {
     Result<CopyBandwidth> copy = measure_copy(*world.value());
     if (!copy.ok()) return copy.status();
     report.copy = copy.value();
@@ -157,10 +197,26 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return Status();
 }
 
+// The same once more with a process for every rank, each this command with its rank.
+Result<ExitCode> measure_in_processes(const BenchOptions& options, BenchReport& report) {
+  const Result<std::vector<RankOutcome>> outcomes =
+      run_rank_processes(options.n_ranks, own_arguments_without({"--transport", "--json", "--svg"}));
+  if (!outcomes.ok()) return outcomes.status();
+  return merge_bench_outcomes(outcomes.value(), report);
+}
+
 Result<ExitCode> bench_and_report(BenchOptions& options) {
   BenchReport report;
   SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
   SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, report)));
+  if (options.rank >= 0) {
+    SWITCHYARD_RETURN_IF_ERROR(write_output({"stdout", "-"}, to_rank_json(report)));
+    return report.verified() ? kVerified : kNotVerified;
+  }
+  if (options.compares_transports()) {
+    const Result<ExitCode> code = measure_in_processes(options, report);
+    if (!code.ok() || code.value() > kNotVerified) return code;
+  }
   if (options.json != "-" && options.svg != "-") print_table(report);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
   if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
@@ -174,6 +230,13 @@ void add_ep(Command& bench) {
   auto options = std::make_shared<BenchOptions>();
   add_target_option(command, options->target);
   command.add_number("--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
+  command.add_name("--transport", options->transport, {"local", "process"},
+                   "All ranks in this process; or that, and then a process started for each, side by side");
+  command
+      .add_text("--rendezvous", options->rendezvous,
+                "Where the processes meet that --transport process starts")
+      .show_type("ADDRESS");
+  command.add_number("--rank", options->rank, 0, kMaxRanks - 1, "The rank of such a process").hide_default();
   command
       .add_number("--n-sms", options->launch.n_sms, 1, 65535, "Blocks of each launch, per rank [16; host 4]")
       .hide_default();

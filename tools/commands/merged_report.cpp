@@ -1,7 +1,9 @@
 #include "merged_report.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace switchyard::tools {
 namespace {
@@ -58,6 +60,34 @@ Status merge_report(int rank, const std::string& json, RunReport& report) {
     return internal_error("the report of rank %d cannot be read: %s", rank, error.what());
   }
   return Status();
+}
+
+ExitCode print_errors(const std::vector<RankOutcome>& outcomes) {
+  ExitCode code = kVerified;
+  const std::string& first_errors = outcomes.front().errors;
+  const bool all_say_the_same =
+      std::all_of(outcomes.begin(), outcomes.end(),
+                  [&](const RankOutcome& outcome) { return outcome.errors == first_errors; });
+  if (all_say_the_same) std::fputs(first_errors.c_str(), stderr);
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const RankOutcome& outcome = outcomes[rank];
+    std::istringstream lines(all_say_the_same ? "" : outcome.errors);
+    for (std::string line; std::getline(lines, line);)
+      std::fprintf(stderr, "rank %zu: %s\n", rank, line.c_str());
+    if (outcome.signal != 0) std::fprintf(stderr, "rank %zu: ended by signal %d\n", rank, outcome.signal);
+    // Codes that the command does not have are those of a program that could not be run.
+    const bool has_failed = outcome.signal != 0 || outcome.exit_code > kFault;
+    code = std::max(code, has_failed ? kFault : static_cast<ExitCode>(outcome.exit_code));
+  }
+  return code;
+}
+
+Result<ExitCode> merge_outcomes(const std::vector<RankOutcome>& outcomes, RunReport& report) {
+  const ExitCode code = print_errors(outcomes);
+  if (code > kNotVerified) return code;
+  for (size_t rank = 0; rank < outcomes.size(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(merge_report(static_cast<int>(rank), outcomes[rank].output, report));
+  return code;
 }
 
 }  // namespace switchyard::tools

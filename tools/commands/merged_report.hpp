@@ -2,12 +2,23 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "command_line.hpp"
+#include "rank_processes.hpp"
 #include "workload/run_check.hpp"
 
 namespace switchyard::tools {
 
 // Adds what the process of `rank` reported with --json.
 Status merge_report(int rank, const std::string& json, RunReport& report);
+
+// Prints what the processes wrote to stderr, and how they ended if it was not in order: of every rank,
+// whatever is wrong with another. Returns the worst exit code.
+ExitCode print_errors(const std::vector<RankOutcome>& outcomes);
+
+// Both, of processes that this one has started. A report that cannot be read is an error, after all ranks
+// were heard.
+Result<ExitCode> merge_outcomes(const std::vector<RankOutcome>& outcomes, RunReport& report);
 
 }  // namespace switchyard::tools

@@ -16,6 +16,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "switchyard/detail/device/file_descriptor.hpp"
+
 namespace switchyard::tools {
 namespace {
 
@@ -32,44 +34,63 @@ Result<std::string> random_address() {
   return address;
 }
 
+constexpr int kNumPipes = 3;  // for stdout, stderr and kExtraOutput
+constexpr int kFirstPipeFile = STDOUT_FILENO;
+
 // A process, and the pipes that it writes to.
 struct RankProcess {
   pid_t pid = -1;
-  int pipes[2] = {-1, -1};  // stdout, stderr
+  std::array<FileDescriptor, kNumPipes> pipes;
   RankOutcome outcome;
+
+  std::string& text_of(int pipe) {
+    return pipe == 0 ? outcome.output : pipe == 1 ? outcome.errors : outcome.extra;
+  }
+  bool has_closed_all() const {
+    return std::none_of(pipes.begin(), pipes.end(), [](const FileDescriptor& end) { return end.is_open(); });
+  }
 };
 
-[[noreturn]] void become(const std::vector<std::string>& arguments, pid_t parent, int output, int errors) {
+// What the file is that cannot be run, in words for stderr.
+[[noreturn]] void report_no_program(int error) {
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string message = "cannot run " + std::string(path, static_cast<size_t>(size > 0 ? size : 0)) +
+                              ": " + std::strerror(error) + "\n";
+  (void)!write(STDERR_FILENO, message.data(), message.size());
+  _exit(127);
+}
+
+[[noreturn]] void become(const std::vector<std::string>& arguments, pid_t parent,
+                         const std::array<FileDescriptor, kNumPipes>& ends) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it has ended before the line above
-  dup2(output, STDOUT_FILENO);
-  dup2(errors, STDERR_FILENO);
+  // The ends are copied twice, so that none of them is overwritten before it is in its place.
+  std::array<int, kNumPipes> copies{};
+  for (size_t i = 0; i < kNumPipes; ++i)
+    copies[i] = fcntl(ends[i].number(), F_DUPFD_CLOEXEC, kFirstPipeFile + kNumPipes);
+  for (int i = 0; i < kNumPipes; ++i) dup2(copies[static_cast<size_t>(i)], kFirstPipeFile + i);
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   execv("/proc/self/exe", argv.data());
-  _exit(127);
+  report_no_program(errno);
 }
 
 Status start(const std::vector<std::string>& arguments, RankProcess& process) {
-  int output[2], errors[2];
-  if (pipe2(output, O_CLOEXEC) != 0)
-    return unavailable("--transport process: cannot make a pipe: %s", std::strerror(errno));
-  if (pipe2(errors, O_CLOEXEC) != 0) {
-    const int error = errno;
-    for (const int end : output) close(end);
-    return unavailable("--transport process: cannot make a pipe: %s", std::strerror(error));
+  std::array<FileDescriptor, kNumPipes> ends;
+  for (size_t i = 0; i < kNumPipes; ++i) {
+    int pipe[2] = {-1, -1};
+    if (pipe2(pipe, O_CLOEXEC) != 0)
+      return no_file_descriptor("--transport process: cannot make a pipe", errno);
+    process.pipes[i] = FileDescriptor(pipe[0]);
+    ends[i] = FileDescriptor(pipe[1]);
   }
   const pid_t parent = getpid();
   process.pid = fork();
-  if (process.pid == 0) become(arguments, parent, output[1], errors[1]);
-  const int error = errno;
-  close(output[1]);
-  close(errors[1]);
-  process.pipes[0] = output[0];
-  process.pipes[1] = errors[0];
+  if (process.pid == 0) become(arguments, parent, ends);
   if (process.pid < 0)
-    return unavailable("--transport process: cannot start a process: %s", std::strerror(error));
+    return unavailable("--transport process: cannot start a process: %s", std::strerror(errno));
   return Status();
 }
 
@@ -95,9 +116,9 @@ void collect_output(std::vector<RankProcess>& processes) {
     std::vector<pollfd> polled;
     std::vector<std::pair<RankProcess*, int>> owner;
     for (RankProcess& process : processes)
-      for (const int i : {0, 1})
-        if (process.pipes[i] >= 0) {
-          polled.push_back({process.pipes[i], POLLIN, 0});
+      for (int i = 0; i < kNumPipes; ++i)
+        if (const FileDescriptor& end = process.pipes[static_cast<size_t>(i)]; end.is_open()) {
+          polled.push_back({end.number(), POLLIN, 0});
           owner.emplace_back(&process, i);
         }
     if (polled.empty()) return;
@@ -109,12 +130,10 @@ void collect_output(std::vector<RankProcess>& processes) {
       char buffer[4096];
       const ssize_t count = read(polled[i].fd, buffer, sizeof(buffer));
       if (count > 0) {
-        (pipe == 0 ? process->outcome.output : process->outcome.errors)
-            .append(buffer, static_cast<size_t>(count));
+        process->text_of(pipe).append(buffer, static_cast<size_t>(count));
       } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
-        close(process->pipes[pipe]);
-        process->pipes[pipe] = -1;
-        if (process->pipes[0] >= 0 || process->pipes[1] >= 0) continue;
+        process->pipes[static_cast<size_t>(pipe)].close();
+        if (!process->has_closed_all()) continue;
         if (process->pid > 0) reap(*process);
         const bool has_failed = process->outcome.signal != 0 || process->outcome.exit_code > 1;
         if (has_failed && end == Clock::time_point::max()) end = Clock::now() + kGrace;

@@ -8,12 +8,16 @@
 
 namespace switchyard::tools {
 
+// A file that a rank's process may write to beside stdout, which its report has for itself.
+inline constexpr const char* kExtraOutput = "/proc/self/fd/3";
+
 // How a rank's process ended.
 struct RankOutcome {
   std::string output;  // what it wrote to stdout
   std::string errors;  // the same, to stderr
-  int exit_code = 0;
-  int signal = 0;  // that ended it; 0: none
+  std::string extra;   // the same, to kExtraOutput
+  int exit_code = 0;   // 127: the program could not be run; `errors` says why
+  int signal = 0;      // that ended it; 0: none
 };
 
 // Runs this program `n_ranks` times at once, with `arguments` and `--rendezvous ADDRESS --rank R`. Returns

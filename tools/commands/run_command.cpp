@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <sstream>
 
 #include "commands.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
 #include "merged_report.hpp"
+#include "merged_trace.hpp"
 #include "options.hpp"
 #include "rank_processes.hpp"
 #include "report/progress.hpp"
@@ -100,9 +100,6 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
 Status check_transport(const RunOptions& options) {
   if ((options.rank >= 0) != !options.rendezvous.empty())
     return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
-  if (options.starts_processes() && !options.trace.empty())
-    return invalid_argument(
-        "--trace: each process has a trace of its own; start them by hand, with --rendezvous and --rank");
   if (options.rank >= options.workload.n_ranks)
     return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.workload.n_ranks);
   // The processes of the ranks look for a GPU themselves.
@@ -270,7 +267,8 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   report.protocol_reason = layer.ep().protocol_reason();
   const bool is_traced = !options.trace.empty();
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
-  RunTrace trace{.target = report.target, .device = report.device};
+  RunTrace trace{
+      .target = report.target, .device = report.device, .first_rank = world.value()->local_ranks().front()};
   const Status status = run_each_step(options, experts, layer, progress, report, trace);
   // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
@@ -372,29 +370,18 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
 Result<ExitCode> run_in_processes(const RunOptions& options, RunReport& report) {
   std::vector<std::string> arguments = own_arguments_without({"--transport", "--json", "--trace"});
   arguments.insert(arguments.end(), {"--json", "-"});
+  if (!options.trace.empty()) arguments.insert(arguments.end(), {"--trace", kExtraOutput});
   const Result<std::vector<RankOutcome>> outcomes = run_rank_processes(options.workload.n_ranks, arguments);
   if (!outcomes.ok()) return outcomes.status();
-  ExitCode code = kVerified;
-  const std::string& first_errors = outcomes.value().front().errors;
-  const bool all_say_the_same =
-      std::all_of(outcomes.value().begin(), outcomes.value().end(),
-                  [&](const RankOutcome& outcome) { return outcome.errors == first_errors; });
-  if (all_say_the_same) std::fputs(first_errors.c_str(), stderr);
-  for (int rank = 0; rank < options.workload.n_ranks; ++rank) {
-    const RankOutcome& outcome = outcomes.value()[static_cast<size_t>(rank)];
-    std::istringstream lines(all_say_the_same ? "" : outcome.errors);
-    for (std::string line; std::getline(lines, line);)
-      std::fprintf(stderr, "rank %d: %s\n", rank, line.c_str());
-    if (outcome.signal != 0) {
-      std::fprintf(stderr, "rank %d: ended by signal %d\n", rank, outcome.signal);
-      code = std::max(code, kFault);
-    } else if (outcome.exit_code > kNotVerified) {
-      code = std::max(code, static_cast<ExitCode>(outcome.exit_code));
-    } else {
-      SWITCHYARD_RETURN_IF_ERROR(merge_report(rank, outcome.output, report));
-    }
-  }
-  return code;
+  Result<ExitCode> code = merge_outcomes(outcomes.value(), report);
+  if (options.trace.empty()) return code;
+  std::vector<std::string> traces;
+  for (const RankOutcome& outcome : outcomes.value())
+    traces.push_back(outcome.signal == 0 ? outcome.extra : "");  // what was killed has written half of one
+  const Result<std::string> trace = merge_traces(traces);
+  const Status traced = trace.ok() ? write_output({"--trace", options.trace}, trace.value()) : trace.status();
+  // A run that failed says why; that it has no trace, or not of all ranks, follows from it.
+  return code.ok() && code.value() <= kNotVerified && !traced.ok() ? traced : code;
 }
 
 Result<ExitCode> run_and_report(RunOptions& options) {

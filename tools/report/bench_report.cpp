@@ -21,17 +21,21 @@ class TimeTable {
   explicit TimeTable(const BenchReport& report) : report_(report) {
     std::printf(
         "  tokens/rank  protocol  mode   phase                  us          MB      %s   %% of copy   x "
-        "limit\n",
-        report.target == Target::kCuda ? "TB/s" : "GB/s");
+        "limit%s\n",
+        report.target == Target::kCuda ? "TB/s" : "GB/s", report.join_ms ? "  process us  x local" : "");
   }
   // `size`, `protocol` and `mode` are empty if they are the same as in the line above.
   void print_line(const std::string& size, const char* protocol, const char* mode, const std::string& phase,
-                  const Timing& time, std::optional<double> over_limit) const {
+                  const Timing& time, std::optional<double> over_limit,
+                  const Timing* process_time = nullptr) const {
     std::printf("  %11s  %-8s  %-5s  %-14s %10.1f  %10.2f  %8.3f  %10.2f", size.c_str(), protocol, mode,
                 phase.c_str(), time.median_us, static_cast<double>(time.bytes) / 1e6,
                 time.bytes_per_second() / (report_.target == Target::kCuda ? 1e12 : 1e9),
                 100 * report_.fraction_of_copy(time));
     if (over_limit) std::printf("  %8.2f", *over_limit);
+    if (process_time != nullptr)
+      std::printf("%*s  %10.1f  %7.2f", over_limit ? 0 : 10, "", process_time->median_us,
+                  process_time->median_us / time.median_us);
     std::printf("\n");
   }
 
@@ -57,7 +61,8 @@ void print_times(const BenchReport& report) {
       const bool begins_protocol = i == 0 || size.times[i - 1].protocol != time.protocol;
       const bool begins_mode = begins_protocol || size.times[i - 1].mode != time.mode;
       table.print_line(i == 0 ? label : "", begins_protocol ? to_string(time.protocol) : "",
-                       begins_mode ? to_string(time.mode) : "", time.phase, time, size.over_limit(time));
+                       begins_mode ? to_string(time.mode) : "", time.phase, time, size.over_limit(time),
+                       i < size.process_times.size() ? &size.process_times[i] : nullptr);
     }
   }
   for (const SizeResult& size : report.sizes)
@@ -81,7 +86,8 @@ void print_repeats(const BenchReport& report) {
   }
 }
 
-JsonObject time_json(const BenchReport& report, const SizeResult& size, const PhaseTime& time) {
+JsonObject time_json(const BenchReport& report, const SizeResult& size, size_t time_idx) {
+  const PhaseTime& time = size.times[time_idx];
   JsonObject json;
   json.add("tokens_per_rank", size.tokens_per_rank)
       .add("protocol", to_string(time.protocol))
@@ -94,6 +100,10 @@ JsonObject time_json(const BenchReport& report, const SizeResult& size, const Ph
       .add("bytes_per_second", time.bytes_per_second())
       .add("fraction_of_copy", report.fraction_of_copy(time));
   if (const std::optional<double> over_limit = size.over_limit(time)) json.add("over_limit", *over_limit);
+  if (time_idx < size.process_times.size())
+    json.add("process_us", size.process_times[time_idx].median_us)
+        .add("process_us_min", size.process_times[time_idx].min_us)
+        .add("process_us_p95", size.process_times[time_idx].p95_us);
   return json;
 }
 
@@ -168,6 +178,9 @@ void print_table(const BenchReport& report) {
   if (report.p2p_world_size != 0)
     std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", report.p2p_world_size,
                 report.p2p_world_size == 1 ? "" : "s");
+  if (report.join_ms)
+    std::printf("  transport local; and process, a process for every rank, which joined in %.1f ms\n",
+                *report.join_ms);
   if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
@@ -199,7 +212,7 @@ std::string to_json(const BenchReport& report) {
   std::vector<JsonObject> times, repeats, sizes;
   for (const SizeResult& size : report.sizes) {
     sizes.push_back(size_json(size));
-    for (const PhaseTime& time : size.times) times.push_back(time_json(report, size, time));
+    for (size_t i = 0; i < size.times.size(); ++i) times.push_back(time_json(report, size, i));
     for (const RepeatCheck& check : size.repeats) repeats.push_back(repeat_json(size, check));
   }
   const Workload& workload = report.workload;
@@ -220,6 +233,7 @@ std::string to_json(const BenchReport& report) {
       .add("combine_format", to_string(report.combine_format))
       .add("routing", report.routing)
       .add("seed", workload.seed);
+  if (report.join_ms) json.add("join_ms", *report.join_ms);
   if (!times.empty())
     json.add("replays", report.num_replays)
         .add("lead_us", report.lead_us)

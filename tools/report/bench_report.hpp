@@ -24,6 +24,7 @@ struct SizeResult {
   std::optional<Limits> limits;
   std::vector<ProtocolTraffic> traffic;
   std::vector<PhaseTime> times;
+  std::vector<Timing> process_times;  // the same phases by the process transport, or none
   std::vector<RepeatCheck> repeats;
   std::string first_difference;  // empty: every output was right
 
@@ -46,6 +47,7 @@ struct BenchReport {
   int num_replays = 0;
   uint64_t lead_us = 0;
   CopyBandwidth copy{};
+  std::optional<double> join_ms;  // if there are times of the process transport: until all had joined
   std::vector<SizeResult> sizes;
 
   bool anything_ran() const;

@@ -177,11 +177,11 @@ std::string complete_event(const Row& row, const Slice& slice, uint64_t origin_n
       .to_line();
 }
 
-// The phases of one rank, without those that it did not reach.
-Row phases_of(const RunTrace& trace, int rank) {
-  Row row{rank, 0, "phases", {}};
+// The phases of one rank of this process, by its index there, without those that it did not reach.
+Row phases_of(const RunTrace& trace, int local_idx) {
+  Row row{trace.first_rank + local_idx, 0, "phases", {}};
   for (const auto& [step_idx, phase] : trace.phases) {
-    const auto& [begin_ns, end_ns] = phase.of_rank[static_cast<size_t>(rank)];
+    const auto& [begin_ns, end_ns] = phase.of_rank[static_cast<size_t>(local_idx)];
     if (end_ns != 0) row.slices.push_back({begin_ns, end_ns, phase.name, "phase", {}, step_idx});
   }
   return row;
@@ -189,9 +189,10 @@ Row phases_of(const RunTrace& trace, int rank) {
 
 std::vector<Row> make_rows(const RunTrace& trace) {
   std::vector<Row> rows;
-  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank) {
-    rows.push_back(phases_of(trace, rank));
-    const std::vector<BlockTrace>& blocks = trace.ranks[static_cast<size_t>(rank)].blocks;
+  for (int local_idx = 0; local_idx < static_cast<int>(trace.ranks.size()); ++local_idx) {
+    const int rank = trace.first_rank + local_idx;
+    rows.push_back(phases_of(trace, local_idx));
+    const std::vector<BlockTrace>& blocks = trace.ranks[static_cast<size_t>(local_idx)].blocks;
     for (size_t block = 0; block < blocks.size(); ++block)
       rows.push_back({rank, static_cast<int>(block) + 1, "block " + std::to_string(block),
                       arrange(blocks[block], rank)});
@@ -221,7 +222,8 @@ std::string to_json(const RunTrace& trace) {
   const auto add = [&](const std::string& event) {
     events.append(events.empty() ? "" : ",\n").append(event);
   };
-  for (int rank = 0; rank < static_cast<int>(trace.ranks.size()); ++rank) {
+  for (size_t i = 0; i < trace.ranks.size(); ++i) {
+    const int rank = trace.first_rank + static_cast<int>(i);
     add(metadata("process_name", rank, 0, "name", "rank " + std::to_string(rank)));
     add(metadata("process_sort_index", rank, 0, "sort_index", rank));
   }
@@ -233,6 +235,7 @@ std::string to_json(const RunTrace& trace) {
   JsonObject about;
   about.add("target", to_string(trace.target))
       .add("device", trace.device)
+      .add("origin_ns", origin_ns)
       .add("dropped_events", trace.num_dropped())
       .add("clock", trace.target == Target::kHost ? "one for all ranks" : "of the GPU of each rank");
   return "{\"displayTimeUnit\":\"ns\",\n\"otherData\":" + about.to_line() + ",\n\"traceEvents\":[\n" +

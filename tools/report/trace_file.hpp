@@ -18,7 +18,8 @@ struct RunTrace {
   Target target = Target::kHost;
   std::string device;
   std::vector<Phase> phases;
-  std::vector<RankTrace> ranks;
+  int first_rank = 0;            // of those in `ranks` and `phases`
+  std::vector<RankTrace> ranks;  // of this process
   uint64_t num_dropped_phases = 0;
 
   // Events that did not fit.
