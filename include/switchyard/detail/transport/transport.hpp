@@ -14,6 +14,11 @@
 
 namespace switchyard {
 
+struct KernelTable;  // detail/launch/kernel_table.hpp
+namespace emulator {
+class WireEngine;  // detail/target/host_wire.hpp
+}
+
 using Bytes = std::vector<std::byte>;
 
 // Memory that every rank has with the same size and layout: what lies at an offset in one rank's lies at the
@@ -28,6 +33,9 @@ class SymmetricMemory {
   virtual std::byte* of_rank(int rank) const = 0;
   // The part that the hosts of all ranks on this machine can read while kernels run; null as above.
   virtual std::byte* host_visible_of_rank(int rank) const = 0;
+  // Host: what carries puts and signals between these memories where loads and stores do not reach. Null:
+  // they reach everywhere.
+  virtual emulator::WireEngine* wire_engine() const { return nullptr; }
 };
 
 class Transport {
@@ -60,6 +68,10 @@ class Transport {
   // `bytes` of device memory, and `host_visible_bytes` beside it, for each member.
   virtual Result<std::unique_ptr<SymmetricMemory>> allocate(std::span<const int> members, uint64_t bytes,
                                                             uint64_t host_visible_bytes) = 0;
+
+  // CUDA: kernels that use the wire of this transport (their `wired` ones); null: those of the library, whose
+  // wire is stores.
+  virtual const KernelTable* wired_kernels() const { return nullptr; }
 
   // Ranks whose process is known to have ended, in order; empty on a transport that cannot know.
   virtual std::vector<int> dead_ranks() const = 0;
