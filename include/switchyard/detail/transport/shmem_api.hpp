@@ -30,7 +30,9 @@ struct ShmemApi {
   uint64_t size;        // sizeof(ShmemApi): checked before anything else is read
   const char* version;  // of the Switchyard that the plugin was built with; another one is refused
   const char* library;  // what is behind the table, for people: "OpenSHMEM 1.4 (Open MPI 4.1.2)"
-  ShmemTarget target;   // whose memory is symmetric, and who makes puts: the host, or kernels on CUDA
+  // The environment variable that says how much symmetric memory there is.
+  const char* heap_variable;
+  ShmemTarget target;  // whose memory is symmetric, and who makes puts: the host, or kernels on CUDA
 
   // Starts SHMEM. Collective. On CUDA the GPU is current from then on, for this thread.
   int (*init)(const ShmemRequirements* requirements, ShmemError* error);
