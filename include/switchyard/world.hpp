@@ -36,14 +36,22 @@ struct WorldOptions {
   HostDeviceOptions host = {};  // the emulator's mode and seed; CUDA ignores it
 };
 
+// What carries rows between processes: memory that they share on one machine, or the puts and signals of
+// OpenSHMEM (host) or NVSHMEM (CUDA) on any machines.
+enum class TransportChoice { kProcess, kShmem };
+
 // Which ranks of which world this process has, and how it finds the processes of the others: by exactly one
-// of `all_gather` and `rendezvous`.
+// of `all_gather` and `rendezvous`, or by SHMEM, whose launcher has started the processes. With kShmem each
+// process has one rank, that of its PE, and `rank`, `num_local_ranks`, `n_ranks`, `all_gather`, `rendezvous`
+// and `token` are left as they are. A process can join by SHMEM once.
 struct JoinOptions {
+  TransportChoice transport = TransportChoice::kProcess;
   TargetChoice target = TargetChoice::kAuto;  // the same for all ranks, once kAuto has chosen
   int rank = 0;                               // the first rank of this process
   int num_local_ranks = 1;                    // it has the ranks rank .. rank + num_local_ranks - 1
   int n_ranks = 1;                            // of the whole world, 1..512
-  int gpu = -1;                 // CUDA: which of the visible GPUs; -1: `rank` modulo their number
+  // CUDA: which of the visible GPUs; -1: `rank` modulo their number, or as the plugin of SHMEM chooses.
+  int gpu = -1;
   HostDeviceOptions host = {};  // the emulator's options, fast mode only; CUDA ignores it
   // How long join() and each later agreement of the processes may take.
   uint64_t timeout_ns = 30'000'000'000;
@@ -232,9 +240,10 @@ class World {
   // GPU 0 and 4..7 on GPU 1, for instance. No usable GPU is kUnavailable if kCuda was asked for.
   static Result<std::unique_ptr<World>> create(const WorldOptions& options);
   // Makes the ranks of this process, loads the kernels, and meets the processes of all other ranks, which
-  // must be on this machine and of this user. Returns when all have joined. Processes that differ in
-  // version, n_ranks or target are refused on all sides with the field and both values, as is a rank that two
-  // of them claim. Late processes are kDeadlineExceeded, processes that ended kUnavailable.
+  // must be on this machine and of this user unless SHMEM carries the rows. Returns when all have joined.
+  // Processes that differ in version, n_ranks or target are refused on all sides with the field and both
+  // values, as is a rank that two of them claim. Late processes are kDeadlineExceeded, processes that ended
+  // kUnavailable, and so is a SHMEM that is not installed.
   static Result<std::unique_ptr<World>> join(const JoinOptions& options);
   ~World();
 
@@ -249,8 +258,12 @@ class World {
   // Returns how many ranks, of this and other processes, share the device of the local rank `index`, itself
   // included.
   int num_ranks_on_device_of(int index) const;
-  // How ranks reach each other: "local" (all in this process), "process".
+  // How ranks reach each other: "local" (all in this process), "process", "shmem".
   const char* transport_name() const;
+  // Gives every process what each has given: the bytes of the process of each rank, in the order of ranks.
+  // Collective: all processes of the world call it, and create() and reset() of its ExpertParallels, in the
+  // same order.
+  Result<std::vector<std::vector<std::byte>>> all_gather(const std::vector<std::byte>& mine) const;
   // Blocks until everything on the streams of all local ranks has ended, and returns the first error.
   Status synchronize() const;
 

@@ -2,9 +2,10 @@
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #include <shmem.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "switchyard/detail/transport/shmem_api.hpp"
 #include "switchyard/version.hpp"
@@ -21,6 +22,17 @@ int init(const ShmemRequirements*, ShmemError* error) {
                 "shmem_init_thread: error %d, thread level %d; it must be at least %d", code, provided,
                 SHMEM_THREAD_FUNNELED);
   return 1;
+}
+
+// What Open MPI has registered with exit() may wait for ever. This handler is the last to be registered, and
+// so the first to run.
+void abandon() {
+  on_exit(
+      [](int status, void*) {
+        (void)std::fflush(nullptr);
+        _exit(status);
+      },
+      nullptr);
 }
 
 void* allocate(uint64_t bytes) { return shmem_align(256, bytes); }
@@ -41,7 +53,7 @@ const ShmemApi kApi = {
     .target = kShmemHost,
     .init = init,
     .finalize = shmem_finalize,
-    .global_exit = shmem_global_exit,
+    .abandon = abandon,
     .my_pe = shmem_my_pe,
     .n_pes = shmem_n_pes,
     .gpu = nullptr,

@@ -2,12 +2,16 @@
 #include <algorithm>
 
 #include "runtime/world_impl.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
 #include "transport/process_transport.hpp"
+#include "transport/shmem_plugin.hpp"
+#include "transport/shmem_transport.hpp"
 
 namespace switchyard {
 namespace {
 
 Status validate(const JoinOptions& options) {
+  const bool is_by_shmem = options.transport == TransportChoice::kShmem;
   if (options.n_ranks < 1 || options.n_ranks > kMaxWorldRanks)
     return invalid_argument("n_ranks is %d; it must be 1..%d", options.n_ranks, kMaxWorldRanks);
   if (options.rank < 0 || options.rank >= options.n_ranks)
@@ -18,7 +22,13 @@ Status validate(const JoinOptions& options) {
   if (options.timeout_ns == 0) return invalid_argument("timeout_ns is 0; it must be at least 1");
   if (options.host.mode != EmulatorMode::kFast)
     return invalid_argument("host.mode is simulated; a world that is joined needs the fast mode");
-  if (static_cast<bool>(options.all_gather) == !options.rendezvous.empty())
+  if (is_by_shmem && (options.all_gather || !options.rendezvous.empty()))
+    return invalid_argument("%s is given; SHMEM's launcher brings the processes together",
+                            options.all_gather ? "all_gather" : "rendezvous");
+  if (is_by_shmem && (options.n_ranks != 1 || options.rank != 0 || options.num_local_ranks != 1))
+    return invalid_argument("rank %d of n_ranks %d is given; SHMEM's launcher numbers the ranks",
+                            options.rank, options.n_ranks);
+  if (!is_by_shmem && static_cast<bool>(options.all_gather) == !options.rendezvous.empty())
     return invalid_argument("join needs one of all_gather and rendezvous; %s given",
                             options.all_gather ? "both are" : "none is");
   return Status();
@@ -31,10 +41,45 @@ Result<std::unique_ptr<Device>> make_device(const JoinOptions& options) {
   return create_cuda_device(options.gpu >= 0 ? options.gpu : options.rank % std::max(num_gpus, 1));
 }
 
+// SHMEM comes before the device: on CUDA it chooses the GPU.
+Status join_by_shmem(const JoinOptions& options, World::Impl& impl) {
+  const bool is_on_host = options.target == TargetChoice::kHost ||
+                          (options.target == TargetChoice::kAuto && num_cuda_devices() == 0);
+  const Target target = is_on_host ? Target::kHost : Target::kCuda;
+  const TestHooks* hooks = options.host.hooks;
+  const Result<const ShmemApi*> api = hooks != nullptr && hooks->shmem != nullptr
+                                          ? Result<const ShmemApi*>(hooks->shmem)
+                                          : load_shmem_plugin(target);
+  if (!api.ok()) return api.status();
+  Result<ShmemProcess> process = start_shmem(*api.value(), options.gpu, options.timeout_ns);
+  if (!process.ok()) return process.status();
+  JoinOptions of_pe = options;
+  of_pe.gpu = process.value().gpu;
+  Result<std::unique_ptr<Device>> device = make_device(of_pe);
+  if (!device.ok()) {
+    api.value()->abandon();
+    return device.status();
+  }
+  impl.devices.push_back(std::move(device).value());
+  Result<std::unique_ptr<Transport>> transport =
+      join_shmem(std::move(process).value(), *impl.devices.front(), options.timeout_ns);
+  if (!transport.ok()) return transport.status();
+  impl.carrier = std::move(transport).value();
+  if (impl.carrier->n_ranks() > kMaxWorldRanks)
+    return invalid_argument("SHMEM has %d PEs; at most %d", impl.carrier->n_ranks(), kMaxWorldRanks);
+  return Status();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(validate(options));
+  if (options.transport == TransportChoice::kShmem) {
+    auto of_shmem = std::make_unique<Impl>();
+    SWITCHYARD_RETURN_IF_ERROR(join_by_shmem(options, *of_shmem));
+    SWITCHYARD_RETURN_IF_ERROR(of_shmem->make_ranks(options.host, {of_shmem->devices.front().get()}));
+    return std::unique_ptr<World>(new World(std::move(of_shmem)));
+  }
   Result<std::unique_ptr<Device>> device = make_device(options);
   if (!device.ok()) return device.status();
   auto impl = std::make_unique<Impl>();

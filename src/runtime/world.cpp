@@ -1,6 +1,7 @@
 #include "switchyard/world.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "runtime/world_impl.hpp"
@@ -82,6 +83,12 @@ Rank& World::rank(int index) const {
 
 int World::num_ranks_on_device_of(int index) const {
   return impl_->transport().num_ranks_on_device_of(rank(index).index());
+}
+
+Result<std::vector<std::vector<std::byte>>> World::all_gather(const std::vector<std::byte>& mine) const {
+  std::vector<int> all(static_cast<size_t>(n_ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return impl_->transport().all_gather(all, mine);
 }
 
 Status World::synchronize() const {

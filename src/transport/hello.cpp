@@ -91,12 +91,17 @@ Result<Hello> decode_hello(const Bytes& bytes) {
   return hello;
 }
 
-Status check_alike(const Hello& one, const Hello& other) {
+Status check_compatible(const Hello& one, const Hello& other) {
   if (one.version != other.version) return differ("version", one.version, one, other.version, other);
   if (one.n_ranks != other.n_ranks)
     return differ("n_ranks", std::to_string(one.n_ranks), one, std::to_string(other.n_ranks), other);
   if (one.target != other.target)
     return differ("target", to_string(one.target), one, to_string(other.target), other);
+  return Status();
+}
+
+Status check_alike(const Hello& one, const Hello& other) {
+  SWITCHYARD_RETURN_IF_ERROR(check_compatible(one, other));
   if (one.machine != other.machine) return differ("machine", one.machine, one, other.machine, other);
   if (one.uid != other.uid)
     return differ("user", std::to_string(one.uid), one, std::to_string(other.uid), other);

@@ -40,7 +40,9 @@ Bytes encode(const Hello& hello);
 // Of a process with another version only the version, the ranks and the process are known.
 Result<Hello> decode_hello(const Bytes& bytes);
 
-// Whether two processes can be of one world; otherwise the field and both values.
+// Whether two processes, on whatever machines, can be of one world; otherwise the field and both values.
+Status check_compatible(const Hello& one, const Hello& other);
+// The same of a world on one machine, with one user.
 Status check_alike(const Hello& one, const Hello& other);
 // Sorts by rank, and checks that they are alike, on one machine, and have each rank once.
 Status check_world(std::vector<Hello>& hellos);

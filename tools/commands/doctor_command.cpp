@@ -13,6 +13,7 @@
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/device/shared_memory.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
+#include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
 #include "switchyard/token_format.hpp"
@@ -80,7 +81,12 @@ std::vector<TransportHint> transport_hints() {
     hints.push_back({"process", true,
                      "a process per rank; processes that share a GPU need MPS (nvidia-cuda-mps-control -d): "
                      "without it they run in time slices, and kernels that wait for each other starve"});
-  hints.push_back({"shmem", false, "this version has no OpenSHMEM or NVSHMEM transport yet"});
+  const Target target = num_cuda_devices() > 0 ? Target::kCuda : Target::kHost;
+  const Result<std::string> shmem = describe_shmem(target);
+  hints.push_back({"shmem", shmem.ok(),
+                   shmem.ok() ? shmem.value() + ": a process per rank, on any machines, started by " +
+                                    (target == Target::kHost ? "oshrun" : "mpirun")
+                              : shmem.status().message()});
   return hints;
 }
 

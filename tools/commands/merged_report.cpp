@@ -46,9 +46,18 @@ void merge(int rank, const Json& json, RunReport& report) {
                         ? Protocol::kDirect
                         : Protocol::kSlotted;
   report.protocol_reason = json.at("protocol_reason").get<std::string>();
+  report.p2p_world_size = json.at("p2p_world_size").get<int>();
   if (json.at("verified").get<bool>() || !report.verified) return;
   report.verified = false;
   report.first_difference = json.at("first_difference").get<std::string>();
+}
+
+std::vector<std::byte> to_bytes(const std::string& text) {
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  return {begin, begin + text.size()};
+}
+std::string to_text(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
@@ -88,6 +97,31 @@ Result<ExitCode> merge_outcomes(const std::vector<RankOutcome>& outcomes, RunRep
   for (size_t rank = 0; rank < outcomes.size(); ++rank)
     SWITCHYARD_RETURN_IF_ERROR(merge_report(static_cast<int>(rank), outcomes[rank].output, report));
   return code;
+}
+
+Status gather_reports(const World& world, const std::string& json, RunReport& report) {
+  const Result<std::vector<std::vector<std::byte>>> all = world.all_gather(to_bytes(json));
+  if (!all.ok()) return all.status();
+  for (size_t rank = 0; rank < all.value().size(); ++rank)
+    SWITCHYARD_RETURN_IF_ERROR(merge_report(static_cast<int>(rank), to_text(all.value()[rank]), report));
+  return Status();
+}
+
+Status first_error_of(const World& world, const Status& mine) {
+  // The code, as a letter, and the message.
+  const std::string own = static_cast<char>('a' + static_cast<int>(mine.code())) + mine.message();
+  const Result<std::vector<std::vector<std::byte>>> all = world.all_gather(to_bytes(own));
+  if (!all.ok()) return all.status();
+  const bool all_say_the_same = std::all_of(all.value().begin(), all.value().end(),
+                                            [&](const auto& bytes) { return bytes == all.value().front(); });
+  for (size_t rank = 0; rank < all.value().size(); ++rank) {
+    const std::string text = to_text(all.value()[rank]);
+    const auto code = static_cast<StatusCode>(text.front() - 'a');
+    if (code == StatusCode::kOk) continue;
+    const std::string prefix = all_say_the_same ? "" : "rank " + std::to_string(rank) + ": ";
+    return Status(code, prefix + text.substr(1));
+  }
+  return Status();
 }
 
 }  // namespace switchyard::tools

@@ -47,8 +47,10 @@ struct RunOptions {
   FaultPlan faults;
   bool tokens_given = false;
   bool top_k_given = false;
+  bool ranks_given = false;
 
   bool starts_processes() const { return transport == "process" && rank < 0; }
+  bool is_by_shmem() const { return transport == "shmem"; }
   // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }
 };
@@ -100,6 +102,9 @@ Status parse_fault(const char* flag, const std::string& text, bool wants_millise
 Status check_transport(const RunOptions& options) {
   if ((options.rank >= 0) != !options.rendezvous.empty())
     return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
+  if (options.is_by_shmem() && !options.trace.empty())
+    return invalid_argument(
+        "--trace: each process has a trace of its own; start them by hand, with --rendezvous and --rank");
   if (options.rank >= options.workload.n_ranks)
     return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.workload.n_ranks);
   // The processes of the ranks look for a GPU themselves.
@@ -225,22 +230,26 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
   return Status();
 }
 
-Status run_steps(const RunOptions& options, RunReport& report) {
+Result<std::unique_ptr<World>> make_world(const RunOptions& options) {
+  const TargetChoice target = target_choice(options.target);
+  if (options.is_by_shmem()) return World::join({.transport = TransportChoice::kShmem, .target = target});
+  if (options.rank < 0) return World::create({.target = target, .n_ranks = options.workload.n_ranks});
+  return World::join({.target = target,
+                      .rank = options.rank,
+                      .n_ranks = options.workload.n_ranks,
+                      .rendezvous = options.rendezvous});
+}
+
+Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   const Workload& workload = options.workload;
   Progress progress(1 + options.steps * 2);  // each is run and verified
+  if (options.is_by_shmem() && !world.is_local(0)) progress.hide();
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
-  Result<std::unique_ptr<World>> world =
-      options.rank < 0 ? World::create({.target = target_choice(options.target), .n_ranks = workload.n_ranks})
-                       : World::join({.target = target_choice(options.target),
-                                      .rank = options.rank,
-                                      .n_ranks = workload.n_ranks,
-                                      .rendezvous = options.rendezvous});
-  if (!world.ok()) return world.status();
   Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
-      *world.value(), workload,
+      world, workload,
       {.n_sms = options.n_sms,
-       .timeout_ns = options.deadline_ms == 0 ? default_timeout_ns(world.value()->target())
-                                              : options.deadline_ms * 1'000'000,
+       .timeout_ns =
+           options.deadline_ms == 0 ? default_timeout_ns(world.target()) : options.deadline_ms * 1'000'000,
        .protocol = options.protocol,
        .capacity_factor = options.capacity_factor,
        .row_layout = options.row_layout,
@@ -260,15 +269,16 @@ Status run_steps(const RunOptions& options, RunReport& report) {
   reference::MlpExperts experts = make_experts(workload);
   if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) round_to_fp8(experts);
   SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
-  report.target = world.value()->target();
-  report.device = world.value()->rank(world.value()->local_ranks().front()).device_name();
+  report.target = world.target();
+  report.device = world.rank(world.local_ranks().front()).device_name();
   report.n_sms = layer.ep().n_sms();
   report.protocol = layer.ep().config().protocol;
+  report.p2p_world_size = layer.ep().config().p2p_world_size;
   report.protocol_reason = layer.ep().protocol_reason();
   const bool is_traced = !options.trace.empty();
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
   RunTrace trace{
-      .target = report.target, .device = report.device, .first_rank = world.value()->local_ranks().front()};
+      .target = report.target, .device = report.device, .first_rank = world.local_ranks().front()};
   const Status status = run_each_step(options, experts, layer, progress, report, trace);
   // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
@@ -281,13 +291,15 @@ void print_table(const RunOptions& options, const RunReport& report) {
               workload.n_ranks == 1 ? "" : "s");
   std::printf("  target    %s: %s, %d blocks per rank\n", to_string(report.target), report.device.c_str(),
               report.n_sms);
+  if (options.is_by_shmem())
+    std::printf("  transport shmem: a process for every rank, started by the launcher\n");
   if (options.transport == "process" || options.rank >= 0)
     std::printf("  transport process: %s\n", options.rank < 0 ? "a process for every rank, started here"
                                                               : "this is the process of one rank");
   std::printf("  protocol  %s: %s\n", to_string(report.protocol), report.protocol_reason.c_str());
-  if (options.p2p_world_size != 0)
-    std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", options.p2p_world_size,
-                options.p2p_world_size == 1 ? "" : "s");
+  if (report.p2p_world_size != 0)
+    std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", report.p2p_world_size,
+                report.p2p_world_size == 1 ? "" : "s");
   if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
     std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
@@ -346,7 +358,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("shared_expert", workload.has_shared_expert)
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("skip_a2a", options.skips_all_to_all)
-      .add("p2p_world_size", options.p2p_world_size)
+      .add("p2p_world_size", report.p2p_world_size)
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
       .add("mode", options.mode)
@@ -364,6 +376,12 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
         .add("squared_output", report.squared_output);
   if (!report.verified) json.add("first_difference", report.first_difference);
   return json.to_text();
+}
+
+Result<ExitCode> show(const RunOptions& options, const RunReport& report) {
+  if (options.prints_text()) print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
+  return report.verified ? kVerified : kNotVerified;
 }
 
 // Each rank has a process, which is this command with its rank.
@@ -384,18 +402,43 @@ Result<ExitCode> run_in_processes(const RunOptions& options, RunReport& report) 
   return code.ok() && code.value() <= kNotVerified && !traced.ok() ? traced : code;
 }
 
+// The launcher has started a process for each rank, so the ranks are known when the world is. The process of
+// rank 0 speaks for all.
+Result<ExitCode> run_by_shmem(RunOptions& options) {
+  const Result<std::unique_ptr<World>> joined = make_world(options);
+  if (!joined.ok()) return with_flags(joined.status());
+  World& world = *joined.value();
+  const bool is_first = world.is_local(0);
+  Status refusal;
+  if (options.ranks_given && options.workload.n_ranks != world.n_ranks())
+    refusal = invalid_argument("--ranks: %d given; the launcher has started %d processes",
+                               options.workload.n_ranks, world.n_ranks());
+  options.workload.n_ranks = world.n_ranks();
+  if (refusal.ok()) refusal = finish_options(options);
+  // What is wrong with the options is wrong in all processes, and said once.
+  refusal = first_error_of(world, refusal);
+  if (!refusal.ok() && !is_first) return kBadArgument;
+  SWITCHYARD_RETURN_IF_ERROR(refusal);
+  RunReport own, report;
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, world, own)));
+  SWITCHYARD_RETURN_IF_ERROR(gather_reports(world, to_json(options, own), report));
+  if (is_first) return show(options, report);
+  return report.verified ? kVerified : kNotVerified;
+}
+
 Result<ExitCode> run_and_report(RunOptions& options) {
+  if (options.is_by_shmem()) return run_by_shmem(options);
   SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
   RunReport report;
   if (options.starts_processes()) {
     const Result<ExitCode> code = run_in_processes(options, report);
     if (!code.ok() || (code.value() != kVerified && code.value() != kNotVerified)) return code;
   } else {
-    SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, report)));
+    const Result<std::unique_ptr<World>> world = make_world(options);
+    if (!world.ok()) return with_flags(world.status());
+    SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, *world.value(), report)));
   }
-  if (options.prints_text()) print_table(options, report);
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
-  return report.verified ? kVerified : kNotVerified;
+  return show(options, report);
 }
 
 }  // namespace
@@ -405,9 +448,10 @@ void add_run_command(CommandLine& line) {
   auto options = std::make_shared<RunOptions>();
   Workload& workload = options->workload;
   add_target_option(command, options->target);
-  command.add_number("--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
-  command.add_name("--transport", options->transport, {"local", "process"},
-                   "All ranks in this process, or a process started for each");
+  const Option ranks = command.add_number("--ranks", workload.n_ranks, 1, kMaxRanks, "Ranks in the world");
+  command.add_name("--transport", options->transport, {"local", "process", "shmem"},
+                   "All ranks in this process, a process started for each, or the processes that\n"
+                   "a launcher of SHMEM has started (oshrun -np 4 switchyard run --transport shmem)");
   command
       .add_text("--rendezvous", options->rendezvous,
                 "Join the processes of the other ranks at unix:/path, unix:@name or tcp:HOST:PORT, which\n"
@@ -472,6 +516,7 @@ void add_run_command(CommandLine& line) {
   command.set_work([=] {
     options->tokens_given = tokens.is_given() || tokens_per_rank.is_given();
     options->top_k_given = top_k.is_given();
+    options->ranks_given = ranks.is_given();
     return run_and_report(*options);
   });
 }

@@ -20,6 +20,7 @@ class Progress {
   }
   // Adds text about the current unit.
   void note(const std::string& what) { note(what, num_begun_ > 0 ? num_begun_ - 1 : 0); }
+  void hide() { is_terminal_ = false; }
   void clear() {
     if (is_terminal_) std::fputs("\r\033[K", stderr);
   }
@@ -35,7 +36,7 @@ class Progress {
 
   static constexpr int kWidth = 24;
   const int num_units_;
-  const bool is_terminal_;
+  bool is_terminal_;
   int num_begun_ = 0;
 };
 

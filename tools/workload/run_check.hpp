@@ -33,6 +33,7 @@ struct RunReport {
   int n_sms = 0;
   Protocol protocol = Protocol::kAutomatic;
   std::string protocol_reason;
+  int p2p_world_size = 0;  // 0: one group
 };
 
 // Compares the layer's last step with the reference and adds the results to the report. `label` names the

@@ -63,12 +63,36 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   return create(world, config_of_rank.front());
 }
 
-// Ranks of this process, or of this machine, are near unless the configuration says otherwise.
+// Ranks that loads and stores reach are near, unless the configuration says otherwise. Groups of equal size
+// are noted in the configuration.
+Status ExpertParallel::Impl::choose_groups() {
+  const Transport& transport = world.impl().transport();
+  const int n_ranks = world.n_ranks();
+  int& group = config.p2p_world_size;
+  if (group != 0 && n_ranks % group != 0)
+    return invalid_argument("p2p_world_size is %d; it must divide the number of ranks (%d)", group, n_ranks);
+  const auto first_gap = [&](int size) -> std::optional<std::pair<int, int>> {
+    for (int rank = 0; rank < n_ranks; ++rank)
+      for (int peer = rank / size * size; peer < (rank / size + 1) * size; ++peer)
+        if (!transport.reaches(rank, peer)) return std::pair(rank, peer);
+    return {};
+  };
+  if (group != 0) {
+    const auto gap = first_gap(group);
+    if (!gap) return Status();
+    return invalid_argument(
+        "p2p_world_size is %d, but rank %d does not reach the memory of rank %d by loads and stores", group,
+        gap->first, gap->second);
+  }
+  for (int size = n_ranks; size > 0 && group == 0; --size)
+    if (n_ranks % size == 0 && !first_gap(size)) group = size;
+  if (group == n_ranks) group = 0;  // one group
+  return Status();
+}
+
 Status ExpertParallel::Impl::choose_wire() {
+  SWITCHYARD_RETURN_IF_ERROR(choose_groups());
   const int group = config.p2p_world_size;
-  if (group != 0 && world.n_ranks() % group != 0)
-    return invalid_argument("p2p_world_size is %d; it must divide the number of ranks (%d)", group,
-                            world.n_ranks());
   const bool has_far_ranks = group != 0 && group < world.n_ranks();
   if (config.routing == Routing::kSkipAllToAll && has_far_ranks)
     return invalid_argument(
@@ -251,15 +275,23 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
 Status ExpertParallel::Impl::clear_buffers() {
   if (has_wire)
     for (const int rank : local_ranks()) member(rank).device().complete_wire();
-  if (has_wire && world.target() == Target::kHost && (wire == nullptr || wire->n_ranks() != n_ranks())) {
-    std::vector<emulator::WireArena> arena_of_rank;
-    for (int rank = 0; rank < n_ranks(); ++rank)
-      arena_of_rank.push_back({arena_of(rank), layout.arena_bytes});
-    wire = std::make_unique<emulator::LocalWire>(std::move(arena_of_rank));
-  }
+  make_local_wire();
   SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), members, clear_local_buffers()));
   watch_peers();
   return Status();
+}
+
+// Where all arenas are in reach, a wire is copies.
+void ExpertParallel::Impl::make_local_wire() {
+  if (!has_wire || world.target() != Target::kHost || arenas->wire_engine() != nullptr) return;
+  if (local_wire != nullptr && local_wire->n_ranks() == n_ranks()) return;
+  std::vector<emulator::WireArena> arena_of_rank;
+  for (int rank = 0; rank < n_ranks(); ++rank) arena_of_rank.push_back({arena_of(rank), layout.arena_bytes});
+  local_wire = std::make_unique<emulator::LocalWire>(std::move(arena_of_rank));
+}
+
+emulator::WireEngine* ExpertParallel::Impl::wire_engine() const {
+  return arenas->wire_engine() != nullptr ? arenas->wire_engine() : local_wire.get();
 }
 
 Status ExpertParallel::Impl::clear_local_buffers() {

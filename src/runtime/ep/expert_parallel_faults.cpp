@@ -48,10 +48,18 @@ Status ExpertParallel::Impl::check_fault(int rank) {
     const std::string prefix =
         reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
     state.failure = Status(code, prefix + describe(*record));
+    world.impl().transport().note_failure(state.failure);
     return state.failure;
   }
-  state.failure = internal_error("rank %d was stopped by rank %d, which left no record", rank,
-                                 static_cast<int>(poison) - 1);
+  const int poisoner = static_cast<int>(poison) - 1;
+  const bool is_out_of_sight =
+      arenas->host_visible_of_rank(members[static_cast<size_t>(poisoner)]) == nullptr;
+  state.failure =
+      is_out_of_sight
+          ? unavailable("rank %d was stopped by rank %d, whose record of the fault is out of reach here",
+                        rank, poisoner)
+          : internal_error("rank %d was stopped by rank %d, which left no record", rank, poisoner);
+  world.impl().transport().note_failure(state.failure);
   return state.failure;
 }
 

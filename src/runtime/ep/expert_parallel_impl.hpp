@@ -56,7 +56,7 @@ struct ExpertParallel::Impl {
   std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
   std::unique_ptr<PeerDeaths> deaths;             // before the memory that it writes to
   bool has_wire = false;                          // some ranks are far, or too many for a kernel's parameters
-  std::unique_ptr<emulator::LocalWire> wire;      // host; null: there is none
+  std::unique_ptr<emulator::LocalWire> local_wire;  // host; null: there is none, or the memory has one
   bool is_traced = false;
 
   Impl(World& world_in, const ExpertParallelConfig& config_in);
@@ -98,6 +98,9 @@ struct ExpertParallel::Impl {
   // Whether kernels of `rank` load from and store to the memory of `peer`.
   bool is_near(int rank, int peer) const;
   Status choose_wire();
+  Status choose_groups();
+  void make_local_wire();
+  emulator::WireEngine* wire_engine() const;
   // The ranks with which this one exchanges rows, itself among them.
   std::vector<int> peers_of(int rank) const;
   Scope signal_scope() const;

@@ -45,7 +45,7 @@ Status ExpertParallel::Impl::prepare_calls(int rank) {
   Result<PeerTables> tables = PeerTables::upload(member(rank), rank, arena_of_rank, is_near_rank,
                                                  layout.poison.offset, own.peer_tables);
   if (!tables.ok()) return tables.status();
-  tables.value().wire.engine = wire.get();
+  tables.value().wire.engine = wire_engine();
   own.wait_context = make_wait_context(rank, tables.value());
 
   const std::vector<int> peers = peers_of(rank);

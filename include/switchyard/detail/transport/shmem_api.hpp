@@ -38,8 +38,9 @@ struct ShmemApi {
   int (*init)(const ShmemRequirements* requirements, ShmemError* error);
   // Ends SHMEM, and frees all symmetric memory. Collective. It cannot be started again.
   void (*finalize)();
-  // Ends the processes of all PEs, as far as the launcher can, without waiting for any of them.
-  void (*global_exit)(int status);
+  // SHMEM will not be ended, since a PE may be gone: makes sure that exit() does not wait for it. Any thread
+  // may call it.
+  void (*abandon)();
 
   int (*my_pe)();
   int (*n_pes)();

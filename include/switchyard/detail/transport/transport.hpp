@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "switchyard/status.hpp"
+#include "switchyard/target.hpp"
 
 namespace switchyard {
 
@@ -55,6 +56,9 @@ class Transport {
   // How many ranks, of whatever process, run on the device of a local rank, itself included.
   virtual int num_ranks_on_device_of(int rank) const = 0;
 
+  // Whether loads and stores of `rank` reach the memory of `peer`; every process has the same answer.
+  virtual bool reaches(int, int) const { return true; }
+
   // The calls below are collective: every process that has one of `members` makes the same calls in the same
   // order, from one thread at a time. Each fails by the deadline given when the world was joined, with an
   // error that names a member that did not answer, or with kUnavailable if one is known to have ended or has
@@ -81,6 +85,12 @@ class Transport {
   // Calls `on_death(rank)` for each rank whose process ends, from a thread of the transport, at most once per
   // rank, until the handle is dropped; for ranks that are dead already before the call returns.
   virtual std::shared_ptr<void> watch(std::function<void(int rank)> on_death) = 0;
+  // Says that a step has failed: a peer may be gone, so that this process need not wait for it when it
+  // leaves. An agreement that succeeds takes this back.
+  virtual void note_failure(const Status&) {}
 };
+
+// What the plugin that has a SHMEM for the target says of itself, or why there is none.
+Result<std::string> describe_shmem(Target target);
 
 }  // namespace switchyard
