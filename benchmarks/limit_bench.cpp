@@ -46,13 +46,13 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
     });
     if (!is_first) continue;
     const bool is_host = world.target() == Target::kHost;
-    const int num_ranks = world.num_ranks_on_device_of(r);
-    const uint32_t num_blocks = static_cast<uint32_t>(num_ranks * n_sms);
+    const int num_sharing = world.num_ranks_on_device_of(r);
+    const uint32_t num_blocks = static_cast<uint32_t>(num_sharing * n_sms);
     DeviceBuffers& buffers = set.emplace_back();
     buffers.rank = &rank;
     buffers.scatter_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 256u};
     buffers.gather_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 1024u};
-    buffers.num_tokens = static_cast<uint32_t>(num_ranks * workload.tokens_per_rank.front());
+    buffers.num_tokens = static_cast<uint32_t>(num_sharing * workload.tokens_per_rank.front());
     const size_t num_values = size_t{buffers.num_tokens} * static_cast<size_t>(workload.hidden);
     std::vector<uint32_t> row_indices(size_t{buffers.num_tokens} * static_cast<size_t>(workload.top_k));
     std::iota(row_indices.begin(), row_indices.end(), 0u);

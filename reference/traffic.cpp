@@ -29,8 +29,8 @@ TrafficOptions traffic_options(const ExpertParallel& ep) {
 }
 
 StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
-  const auto num_ranks = static_cast<size_t>(step.n_ranks);
-  const PhaseTraffic nothing{std::vector<uint64_t>(num_ranks), std::vector<uint64_t>(num_ranks)};
+  const auto n_ranks = static_cast<size_t>(step.n_ranks);
+  const PhaseTraffic nothing{std::vector<uint64_t>(n_ranks), std::vector<uint64_t>(n_ranks)};
   StepTraffic traffic{nothing, nothing};
   const int group = options.p2p_world_size == 0 ? step.n_ranks : options.p2p_world_size;
   for (int rank = 0; rank < step.n_ranks; ++rank) {

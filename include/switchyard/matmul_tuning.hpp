@@ -32,6 +32,15 @@ struct MatmulTuning {
   // those of the last are scaled.
   int num_step_sums = 1;
 
+  // The warpgroups that multiply. They share a tile by rows, 64 each, or, if it has only 64, by columns, 128
+  // each.
+  constexpr int num_consumers() const { return tile_rows > 64 ? tile_rows / 64 : tile_columns / 128; }
+  constexpr int num_threads() const { return (1 + num_consumers()) * 128; }
+  // The registers of a thread that loads and plans, and of one that multiplies. Two or more consumers need
+  // more than a block of so many threads is launched with; with one they are left as they are.
+  constexpr int producer_registers() const { return num_consumers() > 2 ? 32 : 40; }
+  constexpr int consumer_registers() const { return num_consumers() > 2 ? 160 : 232; }
+
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
 };
 

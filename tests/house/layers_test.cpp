@@ -196,6 +196,15 @@ TEST(Layers, FilesIncludeLowerLayersOnly) {
     EXPECT_TRUE(files.contains("include/switchyard/" + header)) << header << " is not there";
 }
 
+TEST(Layers, TheArchitecturePageNamesEveryRoomAndPublicHeader) {
+  std::ostringstream page;
+  page << std::ifstream(std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "docs/architecture.md").rdbuf();
+  for (const auto& [header, room] : kRoomOfPublicHeader)
+    EXPECT_NE(page.str().find("`" + header + "`"), std::string::npos) << header;
+  for (const auto& [room, layer] : kLayerOfRoom)
+    EXPECT_NE(page.str().find(room + "/`"), std::string::npos) << room;
+}
+
 // The room that a CMake target is made of; empty: none.
 std::string room_of_target(const std::string& target) {
   static const std::map<std::string, std::string> kOthers = {

@@ -207,7 +207,10 @@ std::vector<JsonObject> matmul_tunings_json() {
                                                     : tuning.sharing == MatmulSharing::kRows  ? "rows"
                                                                                               : "none")
                                     .add("element", to_string(tuning.element))
-                                    .add("step_sums", tuning.num_step_sums)));
+                                    .add("step_sums", tuning.num_step_sums)
+                                    .add("threads", tuning.num_threads())
+                                    .add("producer_registers", tuning.producer_registers())
+                                    .add("consumer_registers", tuning.consumer_registers())));
   return tunings;
 }
 

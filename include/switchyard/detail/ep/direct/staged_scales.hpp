@@ -23,7 +23,7 @@ struct StagedScales {
   const DispatchStep& step;
   const DirectDispatchPart& part;
   TokenScalesLayout layout;
-  uint32_t num_ranks;
+  uint32_t n_ranks;
   uint32_t num_rows;
 
   // Returns null beyond the rows. A row that only pads its expert's group has no source, or that of an
@@ -35,7 +35,7 @@ struct StagedScales {
     if constexpr (kHasWire<Fixed>)
       if (source.entry == ScaleSource::kArrived)
         return part.wire.arrived_scales + static_cast<uint64_t>(row_idx) * layout.entry_bytes;
-    if (source.rank >= num_ranks || source.entry >= layout.num_entries()) return nullptr;
+    if (source.rank >= n_ranks || source.entry >= layout.num_entries()) return nullptr;
     const std::byte* memory = peer_pointer<Fixed>(step, step.recv_bufs, static_cast<int>(source.rank));
     if (kHasWire<Fixed> && memory == nullptr) return nullptr;  // only a row that pads: far ranks put scales
     return memory + part.token_scales_offset + uint64_t{source.entry} * layout.entry_bytes;

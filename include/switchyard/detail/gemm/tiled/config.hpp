@@ -30,19 +30,18 @@ struct MatmulConfig {
   static constexpr bool kIsPair = kSharesWeights || kSharesRows;
   static constexpr int kClusterBlocks = kIsPair ? 2 : 1;
 
-  // Consumers share a tile by rows where it has enough of them, else by columns.
   static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows;
-  static constexpr int kNumConsumers = kSplitsRows ? kTileRows / kWarpgroupRows : kTileColumns / 128;
+  static constexpr int kNumConsumers = kTuning.num_consumers();
   static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
   // Consumers of fp8 start their products in turn: one scales while those of the others run. One that has two
   // steps' sums does both itself.
   static constexpr int kNumStepSums = kTuning.num_step_sums;
   static constexpr bool kTakesTurns = kIsScaled && kNumConsumers > 1 && kNumStepSums == 1;
-  static constexpr int kNumThreads = (1 + kNumConsumers) * kWarpgroupThreads;
-  // Two consumers need more registers than a block of three warpgroups is launched with.
+  static constexpr int kNumThreads = kTuning.num_threads();
+  static_assert(kNumThreads == (1 + kNumConsumers) * kWarpgroupThreads);
   static constexpr bool kMovesRegisters = kNumConsumers > 1;
-  static constexpr int kProducerRegisters = kNumConsumers > 2 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kNumConsumers > 2 ? 160 : 232;
+  static constexpr int kProducerRegisters = kTuning.producer_registers();
+  static constexpr int kConsumerRegisters = kTuning.consumer_registers();
 
   // Rows are loaded in boxes, only as many as there are rows.
   static constexpr int kBoxRows = kTileRows / 4;
