@@ -245,6 +245,11 @@ class Machine::Impl : public ExecutorHost {
   void run_until_stopped(Worker& worker) {
     auto last_progress = std::chrono::steady_clock::now();
     uint64_t seen_progress = 0;
+    // What all workers wait for comes from another process, which needs a core: workers that only yield keep
+    // one from it for whole slices of time.
+    constexpr int kMostYields = 50;
+    constexpr auto kNap = std::chrono::microseconds(10);
+    int num_fruitless = 0;
     for (;;) {
       if (!failed_) take_mail(worker);  // it may run out of memory, again and again
       if (failed_ && !worker.abandoned) {
@@ -273,12 +278,15 @@ class Machine::Impl : public ExecutorHost {
       if (progress != seen_progress) {
         seen_progress = progress;
         last_progress = now;
+        num_fruitless = 0;
       } else if (worker.executor.only_barriers_left() ||
                  (worker.executor.all_waits_unbounded() && all_workers_wait() &&
                   now - last_progress > std::chrono::nanoseconds(options_.stuck_after_ns))) {
         worker.executor.resolve_stuck();
-      } else {
+      } else if (!all_workers_wait() || ++num_fruitless < kMostYields) {
         std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kNap);
       }
     }
   }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <random>
 #include <thread>
 
@@ -307,6 +308,30 @@ TEST(LostContexts, NameThePeerThatHasEndedOrSayThatOneProbablyHas) {
   EXPECT_EQ(explain(1).to_string(),
             "unavailable: this process's context on its GPU is lost; a peer under the same MPS server has "
             "probably ended: an illegal memory access was encountered");
+}
+
+// Processes may be more than cores: one that waits must let those run that it waits for.
+TEST(ProcessWorlds, ARankThatWaitsForAnotherProcessLeavesItTheCore) {
+  if (is_on_gpu()) GTEST_SKIP() << "a GPU's blocks do not run on cores";
+  const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {4, 4}};
+  const std::string address = unique_address();
+  Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, 2, address), shape,
+                        {.n_sms = 1, .num_threads = 32, .timeout_ns = 20'000'000'000});
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      const auto begin = std::chrono::steady_clock::now();
+      const std::clock_t begin_of_cpu = std::clock();
+      Status status = harness.enqueue_steps(make_step(shape, 1), 1);
+      if (status.ok()) status = harness.ep().synchronize();
+      if (!status.ok()) return status.to_string();
+      const double cpu_seconds = static_cast<double>(std::clock() - begin_of_cpu) / CLOCKS_PER_SEC;
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      if (rank == 1 || cpu_seconds < 0.7 * seconds) return "";
+      return std::to_string(cpu_seconds) + " s of a core in " + std::to_string(seconds) + " s";
+    });
+  for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
 TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
