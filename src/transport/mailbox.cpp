@@ -81,17 +81,27 @@ Status Mailbox::exchange(const Bytes& mine, size_t offset, const Deadline& deadl
   each_peer([&](int pe) { wire_.put(pe, &at_peer, &outgoing, offsetof(Letter, piece) + size); });
   wire_.settle();
   each_peer([&](int pe) { wire_.signal(pe, &at_peer.round, round_); });
-  Status status;
-  each_peer([&](int pe) {
-    if (!status.ok()) return;
-    const auto has_come = [&] { return load_acquire(letter_of(pe, round_).round) == round_; };
-    const bool is_over = poll_until(deadline, [&] { return has_come() || !check_present(pe).ok(); });
-    if (has_come()) return;
-    status = is_over ? check_present(pe)
-                     : Status(StatusCode::kDeadlineExceeded,
-                              "rank " + std::to_string(pe) + " did not answer in time");
+  return wait_for_letters(deadline);
+}
+
+Status Mailbox::wait_for_letters(const Deadline& deadline) const {
+  std::vector<int> missing;
+  for (int i = 1; i < n_pes_; ++i) missing.push_back((my_pe_ + i) % n_pes_);
+  Status absence;
+  const bool is_over = poll_until(deadline, [&] {
+    for (const int pe : std::vector<int>(missing)) {
+      // In this order: a farewell arrives behind the letters that were sent before it.
+      const Status presence = check_present(pe);
+      if (load_acquire(letter_of(pe, round_).round) == round_)
+        std::erase(missing, pe);
+      else if (!presence.ok())
+        absence = presence;
+    }
+    return missing.empty() || !absence.ok();
   });
-  return status;
+  if (is_over) return absence;
+  return Status(StatusCode::kDeadlineExceeded,
+                "rank " + std::to_string(missing.front()) + " did not answer in time");
 }
 
 Result<std::vector<Bytes>> Mailbox::all_gather(const Bytes& mine, const Deadline& deadline) {
@@ -133,11 +143,13 @@ void Mailbox::leave(bool in_order, const std::string& reason) {
 }
 
 bool Mailbox::wait_until_all_have_left(const Deadline& deadline) const {
-  bool all_in_order = true;
-  for (int pe = 0; pe < n_pes_ && all_in_order; ++pe)
-    all_in_order = poll_until(deadline, [&] { return load_acquire(farewell_of(pe).state) != kPresent; }) &&
-                   load_acquire(farewell_of(pe).state) == kLeftInOrder;
-  return all_in_order;
+  const auto num_in = [&](FarewellState state) {
+    int count = 0;
+    for (int pe = 0; pe < n_pes_; ++pe) count += load_acquire(farewell_of(pe).state) == state ? 1 : 0;
+    return count;
+  };
+  (void)poll_until(deadline, [&] { return num_in(kFailed) > 0 || num_in(kLeftInOrder) == n_pes_; });
+  return num_in(kLeftInOrder) == n_pes_;
 }
 
 }  // namespace switchyard

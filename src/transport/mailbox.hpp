@@ -36,6 +36,7 @@ class Mailbox {
   Farewell& farewell_of(int pe) const;
   // One round: every PE gives a piece of its message.
   Status exchange(const Bytes& mine, size_t offset, const Deadline& deadline);
+  Status wait_for_letters(const Deadline& deadline) const;
   Status check_present(int pe) const;
 
   WireThread& wire_;

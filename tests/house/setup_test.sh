@@ -19,6 +19,8 @@ make_machine() {
   for tool in bash cat grep head tail id make mktemp rm sort tr sed uname ninja cmake c++ g++ as ld ar ranlib nm objdump strip; do
     ln -s "$(command -v "$tool")" "$work/bin/$tool"
   done
+  printf '#!/bin/bash\n' >"$work/bin/oshcc"  # it is only looked for
+  chmod +x "$work/bin/oshcc"
   rm -f "$work/asked_for"
 }
 make_apt_get() {
@@ -37,6 +39,17 @@ is_one_line() { [ "$(wc -l <<<"$output")" -eq 1 ]; }
 make_machine
 setup tests
 [ $status -eq 0 ] && [ -z "$output" ] || fail "all is there, though not from packages"
+
+make_machine
+rm "$work/bin/oshcc"
+setup
+[ $status -eq 0 ] && [ -z "$output" ] || fail "the command needs no OpenSHMEM"
+setup tests
+[ $status -eq 0 ] && is_one_line && says "tests with OpenSHMEM are skipped" || fail "no OpenSHMEM and no apt-get"
+make_apt_get "$(command -v touch) $work/bin/oshcc"
+setup tests
+[ $status -eq 0 ] && [[ $(<"$work/asked_for") == *"openmpi-bin libopenmpi-dev" ]] ||
+  fail "no OpenSHMEM, and apt-get brings it"
 
 make_machine
 rm "$work/bin/ninja"

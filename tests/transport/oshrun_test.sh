@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Runs the command under a launcher of OpenSHMEM.
+#   oshrun_test.sh PATH/TO/switchyard TEST
+# Exit code 77: it cannot be tested here, for the reason that is printed.
+set -uo pipefail
+tool=$1 test=$2
+folder=$(dirname "$tool")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() { echo "FAILED: $*" >&2; sed 's/^/  | /' "$work/out" >&2; exit 1; }
+skip() { echo "skipped: $*"; exit 77; }
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+shape=(--target host --experts 8 --top-k 2 --hidden 128 --expert-width 16)
+tokens=(--tokens-per-rank 5,0,7,3)
+launcher=()
+# Runs 4 ranks; what they print, and how the launcher ended, is left in $work.
+launch() {
+  timeout 60 oshrun --oversubscribe "${launcher[@]}" -np 4 "$tool" run --transport shmem "${shape[@]}" "${tokens[@]}" "$@" \
+    >"$work/out" 2>&1
+  code=$?
+  [ $code -ne 124 ] || fail "run $*: hangs"
+}
+must_verify() {
+  launch "$@"
+  [ $code -eq 0 ] || fail "run $*: exit code $code"
+  [ "$(grep -c '^  verified' "$work/out")" = 1 ] || fail "run $*: not one table that is verified"
+}
+must_say() { grep -qF -- "$1" "$work/out" || fail "does not say: $1"; }
+
+RanksReachEachOtherByMemory() {
+  for protocol in slotted direct; do
+    must_verify --protocol $protocol
+    must_say "transport shmem"
+    ! grep -q "^  groups" "$work/out" || fail "there are groups"
+  done
+}
+
+GroupsUseTheWire() {
+  for protocol in slotted direct; do
+    for group in 1 2; do
+      must_verify --protocol $protocol --p2p-world-size $group --steps 3
+      must_say "groups    of $group rank"
+    done
+  done
+}
+
+FormatsOfEachLayout() {
+  must_verify --p2p-world-size 2 --protocol direct --format fp8 --combine-format fp8 --shared-expert
+  must_verify --p2p-world-size 1 --protocol slotted --format mxfp8
+  must_verify --p2p-world-size 1 --protocol direct --format nvfp4-by-expert --mode fused
+  must_verify --p2p-world-size 2 --protocol direct --format mxfp8-tiled
+  tokens=(--tokens 5)
+  must_verify --skip-a2a
+}
+
+# No memory is shared: every rank is a group.
+OverSocketsOnly() {
+  export UCX_TLS=tcp,self
+  must_verify --protocol direct
+  must_say "groups    of 1 rank"
+  must_verify --protocol slotted
+  launch --p2p-world-size 2
+  [ $code -ne 0 ] || fail "groups of 2 are not refused"
+  must_say "--p2p-world-size is 2, but rank 0 does not reach the memory of rank 1"
+}
+
+# Two network namespaces, joined by a cable, with two ranks each.
+TwoNodes() {
+  [ "$(id -u)" -eq 0 ] || skip "only root can make network namespaces"
+  command -v ip >/dev/null || skip "there is no ip (Debian: iproute2)"
+  local a=swyA$$ b=swyB$$
+  { ip netns add $a && ip netns add $b; } 2>"$work/out" || skip "no network namespaces: $(cat "$work/out")"
+  trap 'ip netns del '$a'; ip netns del '$b'; rm -rf "$work"' EXIT
+  ip link add swya$$ netns $a type veth peer name swyb$$ netns $b 2>"$work/out" ||
+    skip "no veth pairs: $(cat "$work/out")"
+  ip -n $a addr add 10.231.7.1/24 dev swya$$
+  ip -n $b addr add 10.231.7.2/24 dev swyb$$
+  for link in "$a swya$$" "$b swyb$$"; do
+    set -- $link
+    ip -n $1 link set lo up
+    ip -n $1 link set $2 up
+  done
+  # What oshrun starts instead of a remote shell: the words behind the node's name, in its namespace.
+  printf '#!/bin/sh\nshift\nexec ip netns exec %s unshare --uts --ipc sh -c "hostname nodeb; $*"\n' $b >"$work/agent"
+  chmod +x "$work/agent"
+  printf '10.231.7.1 slots=2\n10.231.7.2 slots=2\n' >"$work/hosts"
+  timeout 60 ip netns exec $a oshrun --hostfile "$work/hosts" --mca plm_rsh_agent "$work/agent" \
+    --mca btl_tcp_if_include 10.231.7.0/24 --mca oob_tcp_if_include 10.231.7.0/24 -np 4 "$tool" run \
+    --transport shmem "${shape[@]}" "${tokens[@]}" --protocol direct >"$work/out" 2>&1
+  code=$?
+  [ $code -eq 0 ] || fail "exit code $code"
+  must_say "groups    of 2 ranks"
+  must_say "  verified"
+}
+
+ADeadRankIsNamed() {
+  launcher=(--enable-recovery)
+  launch --kill 1@combine_wait --deadline-ms 800 --p2p-world-size 2 --protocol slotted --seed $$
+  [ "$(grep -c '^switchyard run: .*rank 1 is dead, stuck' "$work/out")" -ge 2 ] || fail "survivors do not name rank 1"
+  sleep 0.2
+  ! pgrep -f "$tool run .* --seed $$" >/dev/null || fail "processes are left"  # of others of these tests there may be
+  # Without recovery the launcher ends the others.
+  launcher=()
+  launch --kill 1@combine_wait --deadline-ms 800 --p2p-world-size 1
+  [ $code -ne 0 ] || fail "exit code 0"
+}
+
+DifferencesAreRefused() {
+  timeout 60 oshrun --oversubscribe -np 2 "$tool" run --transport shmem "${shape[@]}" : \
+    -np 2 "$tool" run --transport shmem "${shape[@]}" --format fp8 >"$work/out" 2>&1
+  [ $? -ne 0 ] || fail "exit code 0"
+  must_say "dispatch_format is"
+  must_say "there and"
+}
+
+BadInputIsRefused() {
+  launch --ranks 3
+  [ $code -eq 2 ] || fail "--ranks 3: exit code $code"
+  must_say "switchyard run: --ranks: 3 given; the launcher has started 4 processes"
+  [ "$(grep -c '^switchyard run: ' "$work/out")" = 1 ] || fail "it is said more than once"
+  # 16 MiB are enough to meet, but not for the arenas.
+  tokens=(--tokens 8192)
+  SHMEM_SYMMETRIC_HEAP_SIZE=16M launch
+  [ $code -ne 0 ] || fail "a heap that is too small: exit code 0"
+  must_say "SHMEM_SYMMETRIC_HEAP_SIZE is 16M: it must be larger"
+  # Without a launcher a process is alone.
+  timeout 60 "$tool" run --transport shmem --experts 8 --top-k 2 --hidden 64 --expert-width 16 --tokens 5 \
+    >"$work/out" 2>&1 || fail "without a launcher: exit code $?"
+  must_say "over 1 rank"
+}
+
+NoPluginIsSaid() {
+  mkdir "$work/alone"
+  cp "$tool" "$work/alone/switchyard"
+  "$work/alone/switchyard" run --transport shmem --target host >"$work/out" 2>&1
+  [ $? -eq 3 ] || fail "exit code is not 3"
+  [ "$(wc -l <"$work/out")" = 1 ] || fail "not one line"
+  must_say "no libswitchyard_openshmem.so in"
+  must_say "openmpi-bin libopenmpi-dev"
+  # One that is found by the variable, and is no plugin.
+  : >"$work/libswitchyard_openshmem.so"
+  SWITCHYARD_PLUGIN_PATH=$work "$work/alone/switchyard" run --transport shmem --target host >"$work/out" 2>&1
+  must_say "the SHMEM plugin does not load"
+}
+
+if [ "$test" != NoPluginIsSaid ]; then
+  command -v oshrun >/dev/null || skip "there is no oshrun (Debian: openmpi-bin)"
+  [ -e "$folder/libswitchyard_openshmem.so" ] || skip "the OpenSHMEM plugin is not in this build"
+fi
+"$test"

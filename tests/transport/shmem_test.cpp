@@ -1,0 +1,184 @@
+// The shmem transport over a SHMEM whose PEs are threads: the order of the wire thread's queue, agreements
+// with a deadline, worlds whose ranks reach each other only over the wire, and what is refused.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "ep/ep_harness.hpp"
+#include "fake_shmem.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
+#include "transport/deadline.hpp"
+#include "transport/shmem_plugin.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::as_run;
+using testing_support::EpHarness;
+using testing_support::FakeShmem;
+using testing_support::in_threads;
+using testing_support::make_step;
+using testing_support::must;
+using testing_support::RunOptions;
+using testing_support::Shape;
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+Result<std::unique_ptr<World>> join(const FakeShmem& shmem, uint64_t timeout_ns = 20 * kSecond) {
+  const TestHooks hooks{.shmem = &shmem.api()};
+  JoinOptions options;
+  options.transport = TransportChoice::kShmem;
+  options.target = TargetChoice::kHost;
+  options.host.num_workers = 1;
+  options.host.hooks = &hooks;
+  options.timeout_ns = timeout_ns;
+  return World::join(options);
+}
+
+using Variant = std::tuple<int, Protocol>;
+class ShmemSteps : public ::testing::TestWithParam<Variant> {};
+INSTANTIATE_TEST_SUITE_P(Groups, ShmemSteps,
+                         ::testing::Combine(::testing::Values(1, 2, 4), testing_support::both_protocols()),
+                         [](const ::testing::TestParamInfo<Variant>& info) {
+                           return "Groups" + std::to_string(std::get<0>(info.param)) +
+                                  testing_support::protocol_name(std::get<1>(info.param));
+                         });
+
+// Ranks of one group have pointers to each other's memory; the groups are found out.
+TEST_P(ShmemSteps, ResultsAreThoseOfTheReference) {
+  const auto [group, protocol] = GetParam();
+  const FakeShmem shmem({.n_pes = 4, .group = group});
+  const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 3, .tokens_per_rank = {7, 0, 12, 5}};
+  const RunOptions run{.protocol = protocol, .timeout_ns = 60 * kSecond};
+  in_threads(4, [&](int) {
+    EpHarness harness(must(join(shmem)), shape, run);
+    for (uint64_t i = 0; i < 2; ++i)
+      EXPECT_EQ(harness.run_and_compare(as_run(make_step(shape, 100 + i), run)), "");
+  });
+  EXPECT_EQ(shmem.num_finalized(), 4);
+  EXPECT_EQ(shmem.num_abandoned(), 0);
+}
+
+ExpertParallelConfig small_config() {
+  return {.n_experts = 4, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4, .timeout_ns = kSecond / 2};
+}
+
+TEST(ShmemWorld, SaysWhichRanksItHas) {
+  const FakeShmem shmem({.n_pes = 2});
+  std::atomic<int> sum_of_ranks = 0;
+  in_threads(2, [&](int) {
+    const auto world = must(join(shmem));
+    EXPECT_EQ(world->n_ranks(), 2);
+    ASSERT_EQ(world->local_ranks().size(), 1u);
+    EXPECT_STREQ(world->transport_name(), "shmem");
+    const int rank = world->local_ranks().front();
+    sum_of_ranks += rank;
+    const auto all = must(world->all_gather(Bytes(3, static_cast<std::byte>(rank))));
+    for (int other = 0; other < 2; ++other)
+      EXPECT_EQ(all[static_cast<size_t>(other)], Bytes(3, static_cast<std::byte>(other)));
+  });
+  EXPECT_EQ(sum_of_ranks, 1);
+}
+
+TEST(ShmemWorld, AGroupThatMemoryDoesNotSpanIsRefused) {
+  const FakeShmem shmem({.n_pes = 4, .group = 2});
+  in_threads(4, [&](int) {
+    const auto world = must(join(shmem));
+    ExpertParallelConfig config = small_config();
+    config.p2p_world_size = 4;
+    EXPECT_EQ(ExpertParallel::create(*world, config).status().message(),
+              "p2p_world_size is 4, but rank 0 does not reach the memory of rank 2 by loads and stores");
+    config.p2p_world_size = 0;
+    EXPECT_EQ(must(ExpertParallel::create(*world, config))->config().p2p_world_size, 2);
+  });
+}
+
+TEST(ShmemWorld, RanksThatDifferAreRefusedOnAllSides) {
+  const FakeShmem shmem({.n_pes = 2});
+  in_threads(2, [&](int) {
+    const auto world = must(join(shmem));
+    ExpertParallelConfig config = small_config();
+    if (world->is_local(1)) config.top_k = 3;
+    const std::string message = ExpertParallel::create(*world, config).status().message();
+    EXPECT_NE(message.find("top_k is"), std::string::npos) << message;
+  });
+}
+
+TEST(ShmemWorld, AHeapThatIsTooSmallIsNamedWithItsVariable) {
+  const FakeShmem shmem({.n_pes = 2, .heap_bytes = 64 << 10});
+  in_threads(2, [&](int) {
+    const auto world = must(join(shmem));
+    ExpertParallelConfig config = small_config();
+    config.max_tokens_per_rank = 4096;
+    const Status status = ExpertParallel::create(*world, config).status();
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(status.message().find("FAKE_HEAP_SIZE is not set: it must be larger"), std::string::npos)
+        << status.message();
+  });
+}
+
+// SHMEM frees memory at all PEs together: when all have dropped it and make the next.
+TEST(ShmemWorld, MemoryThatAllHaveDroppedIsReleased) {
+  const FakeShmem shmem({.n_pes = 2});
+  in_threads(2, [&](int) {
+    const auto world = must(join(shmem));
+    for (int i = 0; i < 3; ++i) must(ExpertParallel::create(*world, small_config()));
+  });
+  EXPECT_EQ(shmem.num_released(), 2 * 2);
+}
+
+// Nothing tells that a PE is gone: the deadline does, and the others end without it.
+TEST(ShmemWorld, ARankThatDoesNotComeIsNamedAndNobodyWaitsForItAtTheEnd) {
+  const FakeShmem shmem({.n_pes = 2});
+  std::atomic<bool> is_over = false;
+  const auto begin = Deadline::Clock::now();
+  in_threads(2, [&](int) {
+    auto world = must(join(shmem));
+    auto ep = must(ExpertParallel::create(*world, small_config()));
+    if (world->is_local(1)) {
+      while (!is_over) std::this_thread::yield();  // as if it were gone
+      return;
+    }
+    Rank& rank = world->rank(0);
+    const auto ids = must(rank.upload(std::vector<int32_t>{0, 1}));
+    const auto tokens = must(rank.upload(std::vector<bf16>(64)));
+    EXPECT_TRUE(
+        ep->dispatch_async(0, {.tokens = tokens.data(), .topk_ids = ids.data(), .num_tokens = 1}).ok());
+    const RowBuffers buffers = must(ep->row_buffers(0));
+    const auto offsets = must(rank.allocate<uint32_t>(8));
+    const auto experts = must(rank.allocate<int32_t>(8));
+    const DispatchOutput output{.rows = buffers.encoded_rows,
+                                .src_info = buffers.src_info,
+                                .max_rows = buffers.max_rows,
+                                .row_offsets = offsets.data(),
+                                .expert_ids = experts.data()};
+    EXPECT_TRUE(ep->dispatch_wait(0, output).ok());
+    const Status status = ep->synchronize();
+    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    ep.reset();
+    world.reset();
+    EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
+    is_over = true;
+  });
+  EXPECT_EQ(shmem.num_finalized(), 0);
+  EXPECT_EQ(shmem.num_abandoned(), 2);
+}
+
+TEST(ShmemPlugin, OneOfAnotherVersionOrTargetIsRefused) {
+  const FakeShmem shmem({});
+  ShmemApi api = shmem.api();
+  EXPECT_TRUE(check_shmem_api(&api, Target::kHost, "x.so").ok());
+  EXPECT_EQ(check_shmem_api(&api, Target::kCuda, "x.so").message(),
+            "x.so is a plugin for host; it must be for cuda");
+  EXPECT_FALSE(check_shmem_api(nullptr, Target::kHost, "x.so").ok());
+  api.size = 8;
+  EXPECT_FALSE(check_shmem_api(&api, Target::kHost, "x.so").ok());
+  api.version = "0.0.1";
+  const std::string message = check_shmem_api(&api, Target::kHost, "x.so").message();
+  EXPECT_NE(message.find("x.so is a plugin of Switchyard 0.0.1; it must be of"), std::string::npos)
+      << message;
+}
+
+}  // namespace
+}  // namespace switchyard
