@@ -178,7 +178,8 @@ Result<std::vector<Bytes>> ShmemTransport::all_gather(std::span<const int> membe
 
 Status ShmemTransport::barrier(std::span<const int> members) {
   SWITCHYARD_RETURN_IF_ERROR(check_members_are_all(members));
-  if (is_on_host()) SWITCHYARD_RETURN_IF_ERROR(call_together("quiet", api().quiet));
+  if (!is_on_host()) return call_together("barrier", api().barrier);
+  // A letter arrives behind everything that was put before it.
   return gather({}).status();
 }
 

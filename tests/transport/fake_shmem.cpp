@@ -54,7 +54,9 @@ struct FakeShmem::State {
     return base_of(pe) + (static_cast<const std::byte*>(symmetric) - base_of(my_number));
   }
 
+  // What is under way arrives while a PE waits for the others.
   void meet() {
+    deliver_all();
     std::unique_lock lock(mutex);
     const int before = generation;
     if (++num_inside == options.n_pes) {
@@ -114,7 +116,6 @@ int init(const ShmemRequirements*, ShmemError* error) {
   return 0;
 }
 void finalize() {
-  State::current->deliver_all();
   State::current->meet();
   std::lock_guard lock(State::current->mutex);
   ++State::current->num_finalized;
@@ -159,7 +160,6 @@ void progress() {
   for (uint32_t i = State::current->mine().random() % 4; i > 0; --i) State::current->deliver_one();
 }
 void barrier() {
-  State::current->deliver_all();
   State::current->meet();
 }
 

@@ -2,11 +2,13 @@
 // with a deadline, worlds whose ranks reach each other only over the wire, and what is refused.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "ep/ep_harness.hpp"
 #include "fake_shmem.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
+#include "switchyard/detail/transport/transport.hpp"
 #include "transport/deadline.hpp"
 #include "transport/shmem_plugin.hpp"
 

@@ -110,6 +110,8 @@ Status ExpertParallel::reset() { return impl_->restart(impl_->members); }
 Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
   deaths.reset();  // nobody writes to the records while they are cleared
   SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, world.synchronize()));
+  // What a broken step has put arrives before that.
+  if (has_wire) SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
   return clear_buffers();
 }
 
