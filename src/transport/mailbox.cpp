@@ -61,9 +61,8 @@ Mailbox::Farewell& Mailbox::farewell_of(int pe) const {
   return reinterpret_cast<Farewell*>(farewells)[pe];
 }
 
-Status Mailbox::check_present(int pe) const {
+Status Mailbox::farewell_error(int pe) const {
   const Farewell& farewell = farewell_of(pe);
-  if (load_acquire(farewell.state) == kPresent) return Status();
   const std::string reason(farewell.reason, std::min<uint64_t>(farewell.size, kReasonBytes));
   return unavailable("rank %d has left%s%s", pe, reason.empty() ? "" : ": ", reason.c_str());
 }
@@ -84,24 +83,26 @@ Status Mailbox::exchange(const Bytes& mine, size_t offset, const Deadline& deadl
   return wait_for_letters(deadline);
 }
 
+// A PE that left in order behind its letter does not matter; one that failed has told why all do.
 Status Mailbox::wait_for_letters(const Deadline& deadline) const {
-  std::vector<int> missing;
-  for (int i = 1; i < n_pes_; ++i) missing.push_back((my_pe_ + i) % n_pes_);
+  int missing = -1;
   Status absence;
-  const bool is_over = poll_until(deadline, [&] {
-    for (const int pe : std::vector<int>(missing)) {
+  const auto look = [&] {
+    missing = -1;
+    for (int i = 1; i < n_pes_; ++i) {
+      const int pe = (my_pe_ + i) % n_pes_;
       // In this order: a farewell arrives behind the letters that were sent before it.
-      const Status presence = check_present(pe);
-      if (load_acquire(letter_of(pe, round_).round) == round_)
-        std::erase(missing, pe);
-      else if (!presence.ok())
-        absence = presence;
+      const uint64_t state = load_acquire(farewell_of(pe).state);
+      const bool has_come = load_acquire(letter_of(pe, round_).round) == round_;
+      if (!has_come) missing = pe;
+      if (state == kFailed || (state == kLeftInOrder && !has_come)) absence = farewell_error(pe);
     }
-    return missing.empty() || !absence.ok();
-  });
+    return missing < 0 || !absence.ok();
+  };
+  const bool is_over = poll_until(deadline, look);
+  if (missing < 0) return Status();
   if (is_over) return absence;
-  return Status(StatusCode::kDeadlineExceeded,
-                "rank " + std::to_string(missing.front()) + " did not answer in time");
+  return Status(StatusCode::kDeadlineExceeded, "rank " + std::to_string(missing) + " did not answer in time");
 }
 
 Result<std::vector<Bytes>> Mailbox::all_gather(const Bytes& mine, const Deadline& deadline) {

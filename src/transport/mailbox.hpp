@@ -19,7 +19,8 @@ class Mailbox {
   Mailbox(WireThread& wire, std::byte* memory, int my_pe, int n_pes);
 
   // Gives every PE what each has given, in their order. Fails by the deadline, with the name of a PE that did
-  // not answer, or as soon as one has left whose message has not come; from then on every call fails.
+  // not answer, or as soon as one has failed, or has left whose message has not come; from then on every call
+  // fails.
   Result<std::vector<Bytes>> all_gather(const Bytes& mine, const Deadline& deadline);
 
   // Tells all others that this PE gives nothing from now on: it ends in order, or something has failed.
@@ -37,7 +38,7 @@ class Mailbox {
   // One round: every PE gives a piece of its message.
   Status exchange(const Bytes& mine, size_t offset, const Deadline& deadline);
   Status wait_for_letters(const Deadline& deadline) const;
-  Status check_present(int pe) const;
+  Status farewell_error(int pe) const;
 
   WireThread& wire_;
   std::byte* const memory_;

@@ -113,8 +113,8 @@ std::string included_file(const std::string& file, const std::string& header, co
 
 // What is wrong with including `header`; empty if nothing is.
 std::string fault_of_include(const std::string& file, const std::string& header, const Files& files) {
-  if (is_foreign(header)) return "needs " + header;
   const std::string included = included_file(file, header, files);
+  if (included.empty() && is_foreign(header)) return "needs " + header;
   if (included.empty()) return "includes " + header + ", which is not there";
   const std::string room = room_of(file), included_room = room_of(included);
   if (!kLayerOfRoom.contains(included_room)) return "includes " + header + ", which is in no room";

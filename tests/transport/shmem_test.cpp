@@ -141,23 +141,25 @@ TEST(ShmemWorld, ARankThatDoesNotComeIsNamedAndNobodyWaitsForItAtTheEnd) {
       while (!is_over) std::this_thread::yield();  // as if it were gone
       return;
     }
-    Rank& rank = world->rank(0);
-    const auto ids = must(rank.upload(std::vector<int32_t>{0, 1}));
-    const auto tokens = must(rank.upload(std::vector<bf16>(64)));
-    EXPECT_TRUE(
-        ep->dispatch_async(0, {.tokens = tokens.data(), .topk_ids = ids.data(), .num_tokens = 1}).ok());
-    const RowBuffers buffers = must(ep->row_buffers(0));
-    const auto offsets = must(rank.allocate<uint32_t>(8));
-    const auto experts = must(rank.allocate<int32_t>(8));
-    const DispatchOutput output{.rows = buffers.encoded_rows,
-                                .src_info = buffers.src_info,
-                                .max_rows = buffers.max_rows,
-                                .row_offsets = offsets.data(),
-                                .expert_ids = experts.data()};
-    EXPECT_TRUE(ep->dispatch_wait(0, output).ok());
-    const Status status = ep->synchronize();
-    EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
-    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    {
+      Rank& rank = world->rank(0);
+      const auto ids = must(rank.upload(std::vector<int32_t>{0, 1}));
+      const auto tokens = must(rank.upload(std::vector<bf16>(64)));
+      EXPECT_TRUE(
+          ep->dispatch_async(0, {.tokens = tokens.data(), .topk_ids = ids.data(), .num_tokens = 1}).ok());
+      const RowBuffers buffers = must(ep->row_buffers(0));
+      const auto offsets = must(rank.allocate<uint32_t>(8));
+      const auto experts = must(rank.allocate<int32_t>(8));
+      const DispatchOutput output{.rows = buffers.encoded_rows,
+                                  .src_info = buffers.src_info,
+                                  .max_rows = buffers.max_rows,
+                                  .row_offsets = offsets.data(),
+                                  .expert_ids = experts.data()};
+      EXPECT_TRUE(ep->dispatch_wait(0, output).ok());
+      const Status status = ep->synchronize();
+      EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+      EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    }
     ep.reset();
     world.reset();
     EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
