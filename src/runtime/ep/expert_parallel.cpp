@@ -114,7 +114,8 @@ bool ExpertParallel::Impl::is_near(int rank, int peer) const {
 
 Status ExpertParallel::Impl::look_up_kernels() {
   const KernelTable& table = world.rank(world.local_ranks().front()).kernels();
-  const ProtocolKernels tables = has_wire    ? table.wired
+  const KernelTable* of_wire = world.impl().transport().wired_kernels();
+  const ProtocolKernels tables = has_wire    ? (of_wire != nullptr ? *of_wire : table).wired
                                  : is_traced ? table.traced_kernels()
                                              : ProtocolKernels{table.slotted, table.direct};
   const EpKernels& of_protocol = is_direct() ? tables.direct : tables.slotted;

@@ -9,17 +9,19 @@
 #include "switchyard/target.hpp"
 
 // Kernels and everything they call are in an inline namespace per target, so that all of them can be linked
-// into one binary: the host's, CUDA's, and CUDA's with tracing code (sync/trace_slice.hpp), which the other
-// kernels must not contain. SWITCHYARD_DEVICE marks a function that runs inside a kernel. SWITCHYARD_KERNEL
-// marks the kernel itself and limits its registers so that blocks of 1024 threads fit;
-// SWITCHYARD_KERNEL_OF(n) does so for blocks of n threads. SWITCHYARD_GRID_CONSTANT stands before a kernel
-// parameter whose address is taken. SWITCHYARD_UNROLL stands before a loop whose array must stay in
-// registers, SWITCHYARD_ROLLED before one whose code must stay small. SWITCHYARD_WHERE is the last parameter
-// of a word that reports its caller to the emulator, and SWITCHYARD_PASS_WHERE passes it on; on CUDA both are
-// empty.
+// into one binary: the host's, CUDA's, CUDA's with tracing code (sync/trace_slice.hpp), which the other
+// kernels must not contain, and CUDA's whose wire is NVSHMEM (target/nvshmem_wire.cuh), in a plugin.
+// SWITCHYARD_DEVICE marks a function that runs inside a kernel. SWITCHYARD_KERNEL marks the kernel itself and
+// limits its registers so that blocks of 1024 threads fit; SWITCHYARD_KERNEL_OF(n) does so for blocks of n
+// threads. SWITCHYARD_GRID_CONSTANT stands before a kernel parameter whose address is taken.
+// SWITCHYARD_UNROLL stands before a loop whose array must stay in registers, SWITCHYARD_ROLLED before one
+// whose code must stay small. SWITCHYARD_WHERE is the last parameter of a word that reports its caller to the
+// emulator, and SWITCHYARD_PASS_WHERE passes it on; on CUDA both are empty.
 #if defined(__CUDACC__)
 #if defined(SWITCHYARD_TRACED)
 #define SWITCHYARD_TARGET cuda_traced_target
+#elif defined(SWITCHYARD_NVSHMEM)
+#define SWITCHYARD_TARGET cuda_nvshmem_target
 #else
 #define SWITCHYARD_TARGET cuda_target
 #endif

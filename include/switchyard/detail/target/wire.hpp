@@ -21,7 +21,9 @@
 
 #include "switchyard/detail/target/target.hpp"
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && defined(SWITCHYARD_NVSHMEM)
+#include "switchyard/detail/target/nvshmem_wire.cuh"
+#elif defined(__CUDACC__)
 #include "switchyard/detail/target/cuda_wire.cuh"
 #else
 #include "switchyard/detail/target/host_wire.hpp"
