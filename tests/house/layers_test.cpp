@@ -33,6 +33,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"combine_epilogue.hpp", "ep"},
                                                                 {"expert_parallel.hpp", "runtime"},
                                                                 {"expert_parallel_types.hpp", "ep"},
+                                                                {"expert_placement.hpp", "runtime"},
                                                                 {"fault.hpp", "sync"},
                                                                 {"graph.hpp", "runtime"},
                                                                 {"grouped_matmul.hpp", "runtime"},
