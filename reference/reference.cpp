@@ -36,8 +36,40 @@ std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int t
 std::vector<float> Step::group_input_scales(int rank) const {
   std::vector<float> scales;
   if (has_shared_expert) scales.push_back(input_scale);
-  for (int i = 0; i < n_local_experts(); ++i) scales.push_back(input_scale_of(rank * n_local_experts() + i));
+  for (int seat = 0; seat < n_local_experts(); ++seat) {
+    const int expert = expert_at(rank, seat);
+    scales.push_back(expert < 0 ? 1.0f : input_scale_of(expert));
+  }
   return scales;
+}
+
+int Step::n_local_experts() const {
+  if (experts_of_rank.empty()) return n_experts / n_ranks;
+  size_t most = static_cast<size_t>(num_seats);
+  for (const std::vector<int>& experts : experts_of_rank) most = std::max(most, experts.size());
+  return static_cast<int>(most);
+}
+
+int Step::expert_at(int rank, int seat) const {
+  if (experts_of_rank.empty()) return rank * n_local_experts() + seat;
+  return seat < static_cast<int>(experts_of_rank[rank].size()) ? experts_of_rank[rank][seat] : -1;
+}
+
+int Step::owner_of(int src_rank, int expert) const {
+  if (experts_of_rank.empty()) return expert / n_local_experts();
+  std::vector<int> holders, near_holders;
+  for (int rank = 0; rank < n_ranks; ++rank)
+    for (const int held : experts_of_rank[rank]) {
+      if (held != expert) continue;
+      holders.push_back(rank);
+      if (group_of_rank.empty() || group_of_rank[rank] == group_of_rank[src_rank])
+        near_holders.push_back(rank);
+    }
+  if (skips_all_to_all) return holders[expert % holders.size()];
+  for (const int rank : holders)
+    if (rank == src_rank) return rank;
+  return near_holders.empty() ? holders[src_rank % holders.size()]
+                              : near_holders[src_rank % near_holders.size()];
 }
 
 bool Step::is_shared_row(int rank, int token_idx) const {
@@ -88,8 +120,9 @@ std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) 
     for (int token = 0; token < step.num_tokens(src_rank); ++token)
       for (int k = 0; k < step.top_k; ++k) {
         const int expert = step.topk_ids[src_rank][token * step.top_k + k];
-        if (step.reaches(src_rank, expert, rank))
-          rows[first_group + expert % step.n_local_experts()].push_back({src_rank, token, k});
+        if (!step.reaches(src_rank, expert, rank)) continue;
+        for (int seat = 0; seat < step.n_local_experts(); ++seat)
+          if (step.expert_at(rank, seat) == expert) rows[first_group + seat].push_back({src_rank, token, k});
       }
   return rows;
 }
@@ -204,9 +237,12 @@ std::string check_dispatch(const Step& step, int rank, const DispatchResult& res
     if (!result.scale_row_offsets.empty() && result.scale_row_offsets[group] != next_row)
       return where + "scale_row_offsets is " + std::to_string(result.scale_row_offsets[group]) +
              ", expected " + std::to_string(next_row);
+    if (result.src_info.size() < 2 * (next_row + expected[group].size()))
+      return where + "there are " + std::to_string(result.src_info.size() / 2) + " rows in all, expected " +
+             std::to_string(next_row + expected[group].size()) + " up to here";
     const bool is_shared = step.has_shared_expert && group == 0;
     const int expert_idx =
-        is_shared ? step.n_experts : rank * step.n_local_experts() + group - (step.has_shared_expert ? 1 : 0);
+        is_shared ? step.n_experts : step.expert_at(rank, group - (step.has_shared_expert ? 1 : 0));
     std::vector<RowOrigin> seen;
     for (size_t i = 0; i < expected[group].size(); ++i) {
       const size_t row = next_row + i;

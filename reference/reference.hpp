@@ -40,14 +40,27 @@ struct Step {
   // again.
   bool skips_all_to_all = false;
 
+  // Which experts each rank holds, by seat; empty: n_experts / n_ranks each, in ascending order. An expert
+  // that several ranks hold works on a rank's tokens where it is nearest: on that rank, else on a rank of its
+  // group, else anywhere; of several, on number (source rank) % (how many there are). If the all-to-all is
+  // skipped, number (expert) % (how many there are) does.
+  std::vector<std::vector<int>> experts_of_rank;
+  int num_seats = 0;               // of every rank; 0: as many as the rank with most experts has
+  std::vector<int> group_of_rank;  // empty: all ranks are one group
+
   int num_tokens(int rank) const { return static_cast<int>(topk_ids[rank].size()) / top_k; }
-  int n_local_experts() const { return n_experts / n_ranks; }
+  // The seats of every rank: its groups of rows, without the shared expert.
+  int n_local_experts() const;
+  // The expert at a seat; -1: the seat is empty.
+  int expert_at(int rank, int seat) const;
+  // The rank that works on what a rank sends to the expert.
+  int owner_of(int src_rank, int expert) const;
   int num_groups() const { return n_local_experts() + (has_shared_expert ? 1 : 0); }
   // The row at which the next group begins, behind one that begins at first_row and has so many rows.
   size_t next_group(size_t first_row, size_t num_rows) const;
   // Whether the rank's experts work on choice k of the source rank's token.
   bool reaches(int src_rank, int expert, int rank) const {
-    return expert >= 0 && expert / n_local_experts() == rank && (!skips_all_to_all || src_rank == rank);
+    return expert >= 0 && owner_of(src_rank, expert) == rank && (!skips_all_to_all || src_rank == rank);
   }
   // Whether the token is among the rank's rows of the shared expert.
   bool is_shared_row(int rank, int token_idx) const;
@@ -56,7 +69,7 @@ struct Step {
   float input_scale_of(int expert_idx) const {
     return encodes_by_expert() && expert_idx < n_experts ? expert_input_scales[expert_idx] : input_scale;
   }
-  // The input scale of each group of the rank's rows.
+  // The input scale of each group of the rank's rows; 1 for an empty seat.
   std::vector<float> group_input_scales(int rank) const;
   // The token as an expert sees it: encoded and decoded in its format.
   std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;

@@ -38,7 +38,7 @@ StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
     for (auto token = ids.begin(); token != ids.end(); token += step.top_k)
       for (auto id = token; id != token + step.top_k; ++id) {
         if (*id < 0) continue;
-        const int owner = *id / step.n_local_experts();
+        const int owner = step.owner_of(rank, *id);
         // The slotted protocol sends a repeated id once, and the expert's row back for each.
         const bool is_sent = options.protocol == Protocol::kDirect || std::find(token, id, *id) == id;
         if (is_sent) add(traffic.dispatch, rank, owner, group, options.dispatch_message_bytes);

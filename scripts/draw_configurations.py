@@ -14,6 +14,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 MAX_ELEMENTS = {"host": 1 << 16, "cuda": 1 << 22}  # of all expert rows of a step; the emulator is slow
@@ -30,9 +31,20 @@ def token_formats(switchyard):
     return {entry["name"]: entry["hidden_multiple"] for entry in json.loads(report.stdout)["formats"]}
 
 
+def write_placement(draw, ranks, experts):
+    """A file with every expert on some rank, and on others now and then. It stays: a failure can be repeated."""
+    owners = [draw.randrange(ranks) for _ in range(experts)]
+    lines = [[e for e in range(experts) if owners[e] == rank or draw.random() < 0.5 / ranks] for rank in range(ranks)]
+    with tempfile.NamedTemporaryFile("w", prefix="placement_", suffix=".csv", delete=False) as file:
+        file.write("".join(",".join(map(str, draw.sample(line, len(line)))) + "\n" for line in lines))
+    return file.name
+
+
 def draw_run(formats, draw, target):
     ranks = draw.choice([1, 2, 2, 3, 4, 5, 8, draw.randint(1, 16), draw.randint(1, 64)])
-    experts = ranks * often_small(draw, 1, max(1, min(16, 1024 // ranks)))
+    experts = ranks * often_small(draw, 1, max(1, min(15, 1024 // ranks - 1)))
+    if draw.random() < 0.3:  # not as many on each
+        experts = max(1, experts - draw.randint(0, ranks))
     routing = draw.choice(["uniform", "uniform", "zipf", "one-expert"])
     top_k = often_small(draw, 1, 32)
     if routing != "one-expert":
@@ -59,6 +71,12 @@ def draw_run(formats, draw, target):
     elif draw.random() < 0.2:
         words += ["--capacity-factor", draw.choice([0.25, 1, 1.5, ranks])]
         allowed.add("over capacity")
+    if draw.random() < 0.2:
+        words += ["--placement", write_placement(draw, ranks, experts)]
+        allowed.add("refused")  # 1024 seats may be too few
+    if draw.random() < 0.2 and ranks > 1:
+        words += ["--replicas", draw.randint(1, max(1, min(8, experts * (ranks - 1) // 2)))]
+        allowed.add("refused")
     groups = draw.choice([size for size in range(1, ranks + 1) if ranks % size == 0])
     has_wire = not skips and draw.random() < 0.4
     if has_wire:

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "switchyard/expert_parallel_types.hpp"
+#include "switchyard/expert_placement.hpp"
 #include "switchyard/fault.hpp"
 #include "switchyard/token_format.hpp"
 #include "switchyard/trace.hpp"
@@ -61,7 +62,7 @@ enum class SharedExpert { kNone, kFused };
 enum class Routing { kAllToAll, kSkipAllToAll };
 
 struct ExpertParallelConfig {
-  int n_experts = 0;  // of the model; a multiple of the number of ranks
+  int n_experts = 0;  // of the model
   int top_k = 0;
   int hidden = 0;               // a multiple of 8
   int max_tokens_per_rank = 0;  // no rank dispatches more in a step
@@ -106,6 +107,14 @@ struct ExpertParallelConfig {
   // The type of the epilogues that combine may be given, own_epilogue<Epilogue>(); not where the all-to-all
   // is skipped, since combine leaves partial sums then. Null: only those of the library.
   const OwnEpilogue* own_epilogue = nullptr;
+  // Which ranks hold which experts; nothing: as many on each, in ascending order (ExpertPlacement::even).
+  // Rows come by seat: local expert s of rank r is placement().expert_at({r, s}).
+  std::optional<ExpertPlacement> placement = {};
+  // Seats to reserve on every rank, for set_placement(); 0: as many as the placement needs. The seats of all
+  // ranks together are at most 1024.
+  int max_experts_per_rank = 0;
+  // Whether dispatch counts the rows of each expert, for expert_counts().
+  bool counts_experts = false;
 };
 
 // The protocol that kAutomatic stands for, and why. Only what all ranks share decides.
@@ -168,8 +177,18 @@ struct RowBuffers {
   std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
 };
 
+// Bytes of a rank's memory. Not among them: a few hundred bytes of addresses and fault records.
+struct MemoryNeeded {
+  uint64_t exchange = 0;     // what create() allocates; direct: with the row buffers
+  uint64_t row_buffers = 0;  // what row_buffers() allocates in addition, the first time: slotted
+
+  uint64_t total() const { return exchange + row_buffers; }
+};
+
 class ExpertParallel {
  public:
+  // Returns what create() and row_buffers() would allocate on each rank, to the byte, and allocates nothing.
+  static Result<MemoryNeeded> memory_needed(const ExpertParallelConfig& config, int n_ranks);
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
   static Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& config);
   // The same with the configuration that each rank was given: ranks that differ are refused, with the
@@ -202,9 +221,25 @@ class ExpertParallel {
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
   // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
-  // 1, .. and own all experts, n_experts / survivors each; n_experts must be a multiple of their number.
-  // Graphs and row buffers of before are no longer valid.
-  Status reset(const std::vector<int>& survivors);
+  // 1, .. and hold all experts, as the placement says; nothing: as evenly as can be. Memory is allocated anew
+  // if the buffers do not fit. Graphs, row buffers and sizes of before are no longer valid.
+  Status reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> placement = {});
+  // The same with any ranks of the world, by their numbers in the world: so ranks that were left out come
+  // back. Where ranks are in several processes none can: the process has ended, and a world is joined once.
+  Status reset_to(const std::vector<int>& world_ranks, std::optional<ExpertPlacement> placement = {});
+  // Moves and copies experts: from the next step on, rows go where the placement says. Between two steps, by
+  // all ranks, with the same placement on each. Nothing is allocated: create() must have been given a
+  // placement or max_experts_per_rank, and no rank may get more experts than there are seats for. The order
+  // of a rank's experts is that of its list, so that those that stay can keep their seats. Graphs stay valid,
+  // and replay with the new placement: only the table that their kernels read changes.
+  Status set_placement(const ExpertPlacement& placement);
+  // Where the experts are.
+  const ExpertPlacement& placement() const;
+  // [n_experts]: the rows that this rank has sent to each expert since create() or clear_expert_counts(), by
+  // whatever placement; with counts_experts only. The sum over all ranks is the load. Waits for the rank's
+  // stream, not for other ranks.
+  Result<std::vector<int64_t>> expert_counts(int rank) const;
+  Status clear_expert_counts(int rank);
   // From now on kernels record when their roles and waits began and ended, up to so many events per block.
   // Tracing stays on as long as the object lives. A graph keeps the tracing mode it was captured with.
   Status enable_trace(uint32_t events_per_block);
@@ -235,6 +270,7 @@ class ExpertParallel {
   const std::string& protocol_reason() const;
   const ExpertParallelConfig& config() const;
   int n_ranks() const;
+  // The seats of each rank: the most experts that one holds, or can hold.
   int n_local_experts() const;
   // The groups of a rank's rows: the local experts, and the shared one if it is fused.
   int num_groups() const;

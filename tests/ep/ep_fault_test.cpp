@@ -325,8 +325,8 @@ TEST_P(EpFault, BadConfigurationsNameTheFieldAndTheLimit) {
     change(config);
     return ExpertParallel::create(*world.value(), config).status();
   };
-  expect_message(status_of([](auto& c) { c.n_experts = 5; }), StatusCode::kInvalidArgument,
-                 "multiple of the number of ranks (2)");
+  expect_message(status_of([](auto& c) { c.max_experts_per_rank = 513; }), StatusCode::kInvalidArgument,
+                 "513 experts per rank (placement, max_experts_per_rank) on 2 ranks make 1026 seats");
   expect_message(status_of([](auto& c) { c.n_experts = 1026; }), StatusCode::kInvalidArgument,
                  "n_experts is 1026; it must be 1..1024");
   expect_message(status_of([](auto& c) { c.top_k = 0; }), StatusCode::kInvalidArgument,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/identity_experts.hpp"
+#include "reference/placement.hpp"
 #include "reference/token_format.hpp"
 
 namespace switchyard::testing_support {
@@ -40,6 +41,11 @@ reference::Step make_step(const Shape& shape, uint64_t seed) {
 }
 
 reference::Step as_run(reference::Step step, const RunOptions& options) {
+  if (options.placement || options.max_experts_per_rank != 0 || step.n_experts % step.n_ranks != 0)
+    reference::place_experts(
+        step,
+        options.placement ? *options.placement : must(ExpertPlacement::even(step.n_experts, step.n_ranks)),
+        options.max_experts_per_rank, options.p2p_world_size);
   step.format = options.format;
   step.expert_input_scales = expert_input_scales(options.format, step.n_experts);
   step.combine_format = options.combine_format;
@@ -96,7 +102,10 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .combine_format = options.combine_format,
                 .shared_expert = options.shared_expert,
                 .routing = options.routing,
-                .p2p_world_size = options.p2p_world_size}));
+                .p2p_world_size = options.p2p_world_size,
+                .placement = options.placement,
+                .max_experts_per_rank = options.max_experts_per_rank,
+                .counts_experts = options.counts_experts}));
   const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
@@ -367,7 +376,7 @@ std::string EpHarness::compare_dispatch(const reference::Step& step_as_sent) {
       for (size_t i = 0; i < origins[group].size(); ++i) {
         const size_t row = result.row_offsets[group] + i;
         const int expert_idx =
-            group < first_group ? step.n_experts : rank * step.n_local_experts() + group - first_group;
+            group < first_group ? step.n_experts : step.expert_at(rank, group - first_group);
         const std::vector<bf16> output =
             scaling_expert(nullptr, step, origins[group][i].src_rank, result.src_info[2 * row], expert_idx);
         std::copy(output.begin(), output.end(),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <random>
 
 #include "reference/reference.hpp"
@@ -53,6 +54,9 @@ struct RunOptions {
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
   int p2p_world_size = 0;
+  std::optional<ExpertPlacement> placement = {};
+  int max_experts_per_rank = 0;
+  bool counts_experts = false;
   uint64_t timeout_ns = 120'000'000'000;  // sanitizers make the emulator slow
 };
 

@@ -113,6 +113,23 @@ std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable&
   return run_two_steps(seed, shape, options);
 }
 
+// The same with experts in odd places, some of them twice; and the rows of each expert are counted.
+std::string run_placed(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.n_ranks = 3, .n_experts = 5, .top_k = 3, .hidden = 16, .tokens_per_rank = {2, 3, 4}};
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.placement = must(ExpertPlacement::from_lists(5, {{4, 0}, {3, 1, 4}, {0, 2}}));
+  options.counts_experts = true;
+  EpHarness harness(shape, options);
+  std::vector<int64_t> counts(5);
+  for (uint64_t i = 0; i < 2; ++i) {
+    const reference::Step step = as_run(make_padded_step(shape, seed * 2 + i), options);
+    if (const std::string difference = harness.run_and_compare(step); !difference.empty()) return difference;
+    for (const int id : step.topk_ids[1])
+      if (id >= 0) ++counts[static_cast<size_t>(id)];
+  }
+  return must(harness.ep().expert_counts(1)) == counts ? "" : "the counts of rows per expert are wrong";
+}
+
 // A good step, a broken one with others behind it, which must name the bad id and do nothing else, and a good
 // one after reset(). The broken step's messages for the last expert fill their slots to the end of the
 // buffer.
@@ -252,6 +269,11 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_MUTANT(RowCountOfOneRank, run_masked),
     SWITCHYARD_DIRECT_MUTANT(RowCountOfOneRank, run_masked),
+    SWITCHYARD_MUTANT(NextSeat, run_placed),
+    SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
+    SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),
+    SWITCHYARD_MUTANT(ExpertCountsOfOneStep, run_placed),
+    SWITCHYARD_DIRECT_MUTANT(ExpertCountsOfOneStep, run_placed),
     SWITCHYARD_MUTANT(OneBuffer, run_all_reduces),
 };
 #undef SWITCHYARD_MUTANT
@@ -294,7 +316,7 @@ constexpr KernelTable kNoMutantInterleaved = make_interleaved_table<NoMutantShap
 
 TEST(LogicMutantChecks, PassWithATestsOwnKernelsThatAreNoMutant) {
   for (uint64_t seed = 0; seed < 40; ++seed)
-    for (const Check check : {run_steps, run_masked, run_behind_a_broken_step})
+    for (const Check check : {run_steps, run_masked, run_placed, run_behind_a_broken_step})
       for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
         ASSERT_EQ(check(seed, protocol, kNoMutantKernels), "")
             << "seed " << seed << ", " << to_string(protocol);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 
 #include "ep_harness.hpp"
 
@@ -20,6 +21,8 @@ class StepRunner {
     int n_sms = 2;
     int num_threads = 64;
     bool dependent = false;
+    std::optional<ExpertPlacement> placement = {};
+    bool counts_experts = false;
   };
 
   StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, HostDeviceOptions host = {})
@@ -37,12 +40,24 @@ class StepRunner {
                                               .num_threads = launch.num_threads,
                                               .timeout_ns = 20'000'000'000,
                                               .dependent_launch = launch.dependent,
-                                              .protocol = protocol}));
-    const size_t tokens = static_cast<size_t>(shape.tokens_per_rank.front());
-    const size_t top_k = static_cast<size_t>(shape.top_k), hidden = static_cast<size_t>(shape.hidden);
+                                              .protocol = protocol,
+                                              .placement = launch.placement,
+                                              .counts_experts = launch.counts_experts}));
+    std::vector<int> members(static_cast<size_t>(shape.n_ranks));
+    std::iota(members.begin(), members.end(), 0);
+    allocate(members);
+  }
+
+  // New buffers, for these ranks of the world: after a reset with others.
+  void allocate(const std::vector<int>& members) {
+    shape_.n_ranks = static_cast<int>(members.size());
+    shape_.tokens_per_rank.resize(members.size(), shape_.tokens_per_rank.front());
+    ranks_.clear();
+    const size_t tokens = static_cast<size_t>(shape_.tokens_per_rank.front());
+    const size_t top_k = static_cast<size_t>(shape_.top_k), hidden = static_cast<size_t>(shape_.hidden);
     const size_t n_local = static_cast<size_t>(ep->n_local_experts());
-    for (int rank = 0; rank < shape.n_ranks; ++rank) {
-      Rank& owner = world->rank(rank);
+    for (int rank = 0; rank < shape_.n_ranks; ++rank) {
+      Rank& owner = world->rank(members[static_cast<size_t>(rank)]);
       const RowBuffers rows = must(ep->row_buffers(rank));
       ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
                         .rows = owner.view(rows.rows, rows.max_rows * hidden),
@@ -126,7 +141,7 @@ class StepRunner {
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
   };
-  const Shape shape_;
+  Shape shape_;
   std::vector<Buffers> ranks_;
 };
 

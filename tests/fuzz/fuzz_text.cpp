@@ -15,7 +15,9 @@
 #include "commands/attention_options.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
+#include "files/placement_file.hpp"
 #include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/expert_placement.hpp"
 #include "workload/workload.hpp"
 
 // main() of the command, compiled under this name.
@@ -88,6 +90,23 @@ Outcome fuzz_routing(const std::string& text) {
   Workload again;
   expect(read_routing(written, workload.top_k, again), "what was read is refused when written");
   expect(again.file_ids == workload.file_ids, "what was read is read in another way when written");
+  return Outcome::kRead;
+}
+
+Outcome fuzz_placement(const std::string& text) {
+  const auto read = [](const std::string& of) {
+    Result<tools::ExpertsOfRank> lists = tools::read_placement_file(file_with(of), kNumRanks, kNumExperts);
+    if (!lists.ok())
+      expect(lists.status().code() == StatusCode::kInvalidArgument &&
+                 lists.status().message().starts_with("--placement") && is_one_line(lists.status().message()),
+             "a placement is refused with: " + lists.status().to_string());
+    return lists;
+  };
+  const Result<tools::ExpertsOfRank> lists = read(text);
+  if (!lists.ok()) return Outcome::kRefused;
+  expect(ExpertPlacement::from_lists(kNumExperts, lists.value()).ok(), "what was read is no placement");
+  const Result<tools::ExpertsOfRank> again = read(tools::placement_text(lists.value()));
+  expect(again.ok() && again.value() == lists.value(), "what was read is read in another way when written");
   return Outcome::kRead;
 }
 
@@ -236,11 +255,8 @@ Outcome fuzz_command(const std::string& text) {
 constexpr struct {
   const char* name;
   Outcome (*fuzz)(const std::string&);
-} kReaders[] = {{"routing", fuzz_routing},
-                {"list", fuzz_list},
-                {"seed", fuzz_seed},
-                {"attention", fuzz_attention},
-                {"command", fuzz_command}};
+} kReaders[] = {{"routing", fuzz_routing}, {"placement", fuzz_placement}, {"list", fuzz_list},
+                {"seed", fuzz_seed},       {"attention", fuzz_attention}, {"command", fuzz_command}};
 
 // Each is read.
 const std::string kExamples[] = {
@@ -248,6 +264,8 @@ const std::string kExamples[] = {
     "routing\n# rank, ids\r\n\r\n 1 , 4,  0 \r\n2,0,0",
     "routing\n0,0\n0,1\n0,2\n0,3\n1,4\n1,5\n",
     "routing\n2,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7\n",
+    "placement\n0,1,2\n3,4,5\n6,7,8\n9,10,11\n",
+    "placement\n# all here\n0,1,2,3,4,5,6,7,8,9,10,11\n\n 3 , 4\r\n11",
     "list\n0",
     "list\n5,0,65535,17",
     "seed\n18446744073709551615",

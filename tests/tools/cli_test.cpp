@@ -45,6 +45,24 @@ TEST_F(Cli, FusedModePaddingZipfAndOneExpertVerify) {
   EXPECT_EQ(run(kSmall + "--n-sms 1").exit_code, 0);
 }
 
+TEST_F(Cli, PlacementsAndReplicasVerify) {
+  const std::string path = folder / "placement.csv",
+                    uneven =
+                        "run --target host --ranks 3 --experts 5 --top-k 2 --hidden 32 --expert-width 16 "
+                        "--tokens 5 --steps 1 ";
+  std::ofstream(path) << "# of three ranks\n4,0\n\n1,2,3,0\n";
+  for (const std::string protocol : {"--protocol slotted ", "--protocol direct "}) {
+    EXPECT_EQ(run(uneven + protocol).exit_code, 0);
+    EXPECT_EQ(run(uneven + protocol + "--replicas 3 --routing zipf").exit_code, 0);
+    const Outcome placed = run(uneven + protocol + "--placement " + path);
+    EXPECT_EQ(placed.exit_code, 0) << placed.err;
+    EXPECT_NE(placed.out.find("placement at most 4 experts per rank, 1 replicas"), std::string::npos);
+    EXPECT_NE(placed.out.find("memory "), std::string::npos);
+  }
+  std::ofstream(path) << "4,0\n1,2\n2\n";
+  expect_refused(uneven + "--placement " + path, {"--placement", "expert 3 on no rank"});
+}
+
 const std::string kQuantised =
     "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 128 --expert-width 16 --tokens 5 --steps 1 ";
 
@@ -213,7 +231,9 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --hidden 16392", {"--hidden", "16384"});
   expect_refused("run --top-k 33", {"--top-k", "32"});
   expect_refused("run --experts 1025", {"--experts", "1024"});
-  expect_refused("run --experts 12 --ranks 8", {"--experts", "multiple of --ranks (8)"});
+  expect_refused("run --placement nowhere.csv", {"--placement", "nowhere.csv"});
+  expect_refused("run --ranks 2 --experts 2 --top-k 1 --replicas 3",
+                 {"--replicas: 3 replicas; all ranks hold all experts after 2"});
   expect_refused("run --experts 8 --top-k 9", {"--top-k", "--experts (8)"});
   expect_refused("run --tokens-per-rank 1,2 --ranks 3", {"--tokens-per-rank", "--ranks is 3"});
   expect_refused("run --tokens 3 --tokens-per-rank 1,2", {"--tokens"});

@@ -176,7 +176,10 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
   const int num_runs = num_kills != nullptr ? std::atoi(num_kills) : 40;
   for (int run_idx = 0; run_idx < num_runs && !testing::Test::HasFailure(); ++run_idx) {
     std::mt19937 random(static_cast<unsigned>(run_idx));
-    const Shape shape{.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 3, 12, 5}};
+    // Three ranks have 13 experts as unevenly as four; for 16 they need more seats than there is memory for.
+    constexpr int kNumExperts[] = {16, 12, 13};
+    const Shape shape{
+        .n_ranks = 4, .n_experts = kNumExperts[run_idx % 3], .top_k = 3, .tokens_per_rank = {7, 3, 12, 5}};
     const RunOptions run{.target = target(),
                          .mode = run_idx % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
                          .protocol = run_idx % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
@@ -212,6 +215,8 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
         if (const Status reset = harness.ep().reset(survivors); !reset.ok()) return reset.to_string();
         const int my_rank = rank - (rank > victim ? 1 : 0);
         if (const Status step = run_empty_step(harness, rank, my_rank); !step.ok()) return step.to_string();
+        if (harness.ep().reset_to({0, 1, 2, 3}).code() != StatusCode::kUnavailable)
+          return "a rank whose process has ended came back";
         return "went on as one of " + std::to_string(harness.ep().n_ranks());
       });
     for (int rank = 0; rank < shape.n_ranks; ++rank)

@@ -38,6 +38,7 @@ void merge(int rank, const Json& json, RunReport& report) {
     const auto nanoseconds = static_cast<uint64_t>(microseconds.get<double>() * 1e3);
     report.phases[i++].of_rank.push_back({0, nanoseconds});
   }
+  report.memory_per_rank = json.at("memory_per_rank").get<uint64_t>();
   report.device = json.at("device").get<std::string>();
   report.target =
       json.at("target").get<std::string>() == to_string(Target::kCuda) ? Target::kCuda : Target::kHost;

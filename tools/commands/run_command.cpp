@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
+#include "files/placement_file.hpp"
 #include "merged_report.hpp"
 #include "merged_trace.hpp"
 #include "options.hpp"
@@ -14,6 +15,7 @@
 #include "report/trace_file.hpp"
 #include "report/traffic_report.hpp"
 #include "workload/host_memory.hpp"
+#include "workload/replicas.hpp"
 #include "workload/run_check.hpp"
 
 namespace switchyard::tools {
@@ -34,6 +36,9 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
   int p2p_world_size = 0;  // 0: one group
+  std::string placement_file;
+  int num_replicas = 0;
+  std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";
   std::string routing = "uniform";
   int steps = 2;
@@ -111,6 +116,28 @@ Status check_transport(const RunOptions& options) {
   return options.starts_processes() ? Status() : check_target_option(options.target);
 }
 
+// From a file, or with replicas of what the first step needs most.
+Status place_experts(RunOptions& options) {
+  const Workload& workload = options.workload;
+  if (!options.placement_file.empty()) {
+    Result<ExpertsOfRank> lists =
+        read_placement_file(options.placement_file, workload.n_ranks, workload.n_experts);
+    if (!lists.ok()) return lists.status();
+    Result<ExpertPlacement> placement =
+        ExpertPlacement::from_lists(workload.n_experts, std::move(lists).value());
+    if (!placement.ok()) return invalid_argument("--placement: %s", placement.status().message().c_str());
+    options.placement = std::move(placement).value();
+  }
+  if (options.num_replicas == 0) return Status();
+  Result<ExpertPlacement> placement =
+      with_replicas(options.placement ? *options.placement
+                                      : ExpertPlacement::even(workload.n_experts, workload.n_ranks).value(),
+                    rows_of_experts(workload), options.num_replicas);
+  if (!placement.ok()) return invalid_argument("--replicas: %s", placement.status().message().c_str());
+  options.placement = std::move(placement).value();
+  return Status();
+}
+
 // Checks the options beyond the range of each, and fills in what follows from them.
 Status finish_options(RunOptions& options) {
   Workload& workload = options.workload;
@@ -133,9 +160,6 @@ Status finish_options(RunOptions& options) {
   if (static_cast<int>(workload.tokens_per_rank.size()) != workload.n_ranks)
     return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d",
                             workload.tokens_per_rank.size(), workload.n_ranks);
-  if (workload.n_experts % workload.n_ranks != 0)
-    return invalid_argument("--experts: %d must be a multiple of --ranks (%d)", workload.n_experts,
-                            workload.n_ranks);
   if (workload.hidden % kHiddenMultiple != 0)
     return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
@@ -163,6 +187,7 @@ Status finish_options(RunOptions& options) {
   }
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  SWITCHYARD_RETURN_IF_ERROR(place_experts(options));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
@@ -261,7 +286,8 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .combine_format = options.combine_format,
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
        .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
-       .p2p_world_size = options.p2p_world_size},
+       .p2p_world_size = options.p2p_world_size,
+       .placement = options.placement},
       options.faults);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
@@ -275,14 +301,22 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   report.protocol = layer.ep().config().protocol;
   report.p2p_world_size = layer.ep().config().p2p_world_size;
   report.protocol_reason = layer.ep().protocol_reason();
+  report.memory_per_rank = layer.ep().bytes_per_rank();
   const bool is_traced = !options.trace.empty();
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
-  RunTrace trace{
-      .target = report.target, .device = report.device, .first_rank = world.local_ranks().front()};
+  RunTrace trace{.target = report.target, .device = report.device, .first_rank = world.local_ranks().front()};
   const Status status = run_each_step(options, experts, layer, progress, report, trace);
   // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
   return status.ok() ? traced : status;
+}
+
+// Those beyond the first of each expert.
+int num_replicas(const ExpertPlacement& placement) {
+  int num_held = 0;
+  for (const std::vector<int>& experts : placement.experts_of_rank())
+    num_held += static_cast<int>(experts.size());
+  return num_held - placement.n_experts();
 }
 
 void print_table(const RunOptions& options, const RunReport& report) {
@@ -302,6 +336,11 @@ void print_table(const RunOptions& options, const RunReport& report) {
                 report.p2p_world_size == 1 ? "" : "s");
   if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
     std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
+  if (options.placement)
+    std::printf("  placement at most %d experts per rank, %d replicas\n",
+                options.placement->num_seats_per_rank(), num_replicas(*options.placement));
+  std::printf("  memory    %.2f MB per rank for the exchange and its rows\n",
+              static_cast<double>(report.memory_per_rank) * 1e-6);
   std::printf("  layer     hidden %d, %d experts%s of width %d, top-%d, %s, %s kernels, %s routing%s\n\n",
               workload.hidden, workload.n_experts, workload.has_shared_expert ? " and a shared one" : "",
               workload.expert_width, workload.top_k, to_string(options.format), options.mode.c_str(),
@@ -347,7 +386,8 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
   json.add("verified", report.verified)
       .add("max_abs_error", report.max_abs_error)
       .add("rows_per_rank", report.rows_per_rank)
-      .add("bytes_moved", report.bytes_moved);
+      .add("bytes_moved", report.bytes_moved)
+      .add("memory_per_rank", report.memory_per_rank);
   if (report.traffic) json.add("traffic", traffic_json(*report.traffic));
   json.add("phases", std::move(phases))
       .add("target", to_string(report.target))
@@ -369,6 +409,9 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("protocol_reason", report.protocol_reason)
       .add("steps", options.steps)
       .add("seed", workload.seed);
+  if (options.placement)
+    json.add("experts_per_rank", options.placement->num_seats_per_rank())
+        .add("replicas", num_replicas(*options.placement));
   if (options.combine_format != CombineFormat::kBF16)
     json.add("combine_error", report.combine_error)
         .add("combine_error_rms", report.relative_combine_error())
@@ -469,7 +512,7 @@ void add_run_command(CommandLine& line) {
                      "Elements of a token, a multiple of 8");
   const Option top_k = command.add_number("--top-k", workload.top_k, 1, kMaxTopK, "Experts of each token");
   command.add_number("--experts", workload.n_experts, 1, kMaxExperts,
-                     "Experts of the model, a multiple of --ranks");
+                     "Experts of the model, divided among the ranks as evenly as can be");
   command.add_number("--expert-width", workload.expert_width, 8, 65536,
                      "Inner width of an expert's MLP, a multiple of 8");
   add_format_option(command, options->format);
@@ -483,6 +526,14 @@ void add_run_command(CommandLine& line) {
                      "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
                      "reference, fast");
   add_groups_option(command, options->p2p_world_size);
+  command
+      .add_text(
+          "--placement", options->placement_file,
+          "Which experts each rank holds: a file with a line per rank, expert,expert,..; an expert that\n"
+          "several ranks hold has replicas")
+      .show_type("FILE");
+  command.add_number("--replicas", options->num_replicas, 0, kMaxExperts,
+                     "Replicas to add, of the experts with most rows in the first step");
   command.add_name("--mode", options->mode, {"split", "fused"},
                    "Two kernels for dispatch and two for combine, or one each");
   command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");

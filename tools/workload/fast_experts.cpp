@@ -83,8 +83,8 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
     // The shared expert has the last index but comes first.
     std::vector<size_t> of_group;
     if (ep.num_groups() > ep.n_local_experts()) of_group.push_back(experts.gate_up.size() - 1);
-    for (int i = 0; i < ep.n_local_experts(); ++i)
-      of_group.push_back(static_cast<size_t>(r * ep.n_local_experts() + i));
+    for (int seat = 0; seat < ep.n_local_experts(); ++seat)  // an empty seat has any weights
+      of_group.push_back(static_cast<size_t>(std::max(0, ep.placement().expert_at({r, seat}))));
     const auto upload = [&](const std::vector<std::vector<bf16>>& matrices, int inner, int columns,
                             Weights& weights) {
       std::vector<uint8_t> bytes;

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "buffers.hpp"
+#include "reference/placement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 
 namespace switchyard::tools {
@@ -14,12 +15,15 @@ constexpr size_t kMaxPhases = 16;
 
 // The matrices of one rank's groups of rows, contiguous. The shared expert has the last index but comes
 // first.
-std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank, int num_local,
-                              const Workload& workload) {
+std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank,
+                              const ExpertParallel& ep) {
   std::vector<bf16> all;
-  if (workload.has_shared_expert) all = matrices.back();
-  for (int i = rank * num_local; i < (rank + 1) * num_local; ++i)
-    all.insert(all.end(), matrices[i].begin(), matrices[i].end());
+  if (ep.num_groups() > ep.n_local_experts()) all = matrices.back();
+  for (int seat = 0; seat < ep.n_local_experts(); ++seat) {
+    // An empty seat has any weights: no row goes there.
+    const auto& matrix = matrices[static_cast<size_t>(std::max(0, ep.placement().expert_at({rank, seat})))];
+    all.insert(all.end(), matrix.begin(), matrix.end());
+  }
   return all;
 }
 
@@ -50,7 +54,6 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
 
 Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
-  const int num_local = ep_->n_local_experts();
   ranks_.resize(static_cast<size_t>(world_.n_ranks()));
   for (const int r : world_.local_ranks()) {
     const Rank& rank = world_.rank(r);
@@ -88,9 +91,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
     if (is_fast()) continue;
     SWITCHYARD_RETURN_IF_ERROR(
-        upload_into(buffers.gate_up_weights, rank, matrices_of(experts.gate_up, r, num_local, workload_)));
-    SWITCHYARD_RETURN_IF_ERROR(
-        upload_into(buffers.down_weights, rank, matrices_of(experts.down, r, num_local, workload_)));
+        upload_into(buffers.gate_up_weights, rank, matrices_of(experts.gate_up, r, *ep_)));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.down_weights, rank, matrices_of(experts.down, r, *ep_)));
   }
   if (!is_fast()) return Status();
   Result<std::unique_ptr<FastExperts>> fast = FastExperts::create(
@@ -410,6 +412,7 @@ void MoeLayer::describe(reference::Step& step) const {
   step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = encodes_outputs();
   step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;
+  reference::place_experts(step, *ep_);
 }
 
 Result<std::vector<int32_t>> MoeLayer::source_ranks(int rank,

@@ -192,16 +192,15 @@ Status dump_step(const std::string& directory, const MoeLayer& layer, const refe
     const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)),
                    top_k = static_cast<uint64_t>(step.top_k);
     const uint64_t hidden = static_cast<uint64_t>(step.hidden), width = static_cast<uint64_t>(experts.width);
-    const uint64_t rows = dispatch.row_offsets.back(),
-                   num_local = static_cast<uint64_t>(step.n_local_experts()),
-                   groups = static_cast<uint64_t>(step.num_groups());
+    const uint64_t rows = dispatch.row_offsets.back(), groups = static_cast<uint64_t>(step.num_groups());
     std::vector<bf16> gate_up, down;
     if (step.has_shared_expert) {
       gate_up = experts.gate_up.back();
       down = experts.down.back();
     }
-    for (uint64_t i = 0; i < num_local; ++i) {
-      const uint64_t expert = static_cast<uint64_t>(rank) * num_local + i;
+    for (int seat = 0; seat < step.n_local_experts(); ++seat) {
+      // An empty seat is dumped with the weights of expert 0; it has no rows.
+      const auto expert = static_cast<size_t>(std::max(0, step.expert_at(rank, seat)));
       gate_up.insert(gate_up.end(), experts.gate_up[expert].begin(), experts.gate_up[expert].end());
       down.insert(down.end(), experts.down[expert].begin(), experts.down[expert].end());
     }

@@ -28,6 +28,7 @@ struct RunReport {
   uint64_t bytes_moved = 0;                       // between ranks, in one step
   std::optional<reference::StepTraffic> traffic;  // of one step; nothing if the all-to-all is skipped
   std::vector<TimedPhase> phases;
+  uint64_t memory_per_rank = 0;  // of ExpertParallel
   std::string device;
   Target target = Target::kHost;
   int n_sms = 0;

@@ -31,6 +31,23 @@ std::vector<std::string> Scenario::phases() const {
   return {"dispatch_async", "dispatch_wait", "combine_async", "combine_wait"};
 }
 
+namespace {
+
+// "0,1|2|1": the experts of each rank.
+std::string text_of(const ExpertPlacement& placement) {
+  std::string text;
+  for (size_t rank = 0; rank < placement.experts_of_rank().size(); ++rank) {
+    if (rank > 0) text += "|";
+    for (const char* comma = ""; const int expert : placement.experts_of_rank()[rank]) {
+      text += comma + std::to_string(expert);
+      comma = ",";
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string Scenario::describe() const {
   std::string text =
       std::to_string(n_ranks) + " ranks, " + std::to_string(n_experts) + " experts, top-" +
@@ -45,6 +62,8 @@ std::string Scenario::describe() const {
       text += std::to_string(tokens[rank]);
     }
   }
+  if (first_placement)
+    text += ", experts " + text_of(*first_placement) + ", then " + text_of(*next_placement);
   if (fault == SimulatedFault::kNone) return text;
   text += "; ";
   text += to_string(fault);
@@ -117,6 +136,31 @@ void draw_row_layout(Scenario& scenario) {
   scenario.row_alignment = 1 + static_cast<int>(alignment);
 }
 
+// Every expert is on some rank, and now and then on more.
+ExpertPlacement draw_placement(const Scenario& scenario, std::mt19937_64& random) {
+  const auto n_ranks = static_cast<size_t>(scenario.n_ranks);
+  std::vector<std::vector<int>> experts_of_rank(n_ranks);
+  for (int expert = 0; expert < scenario.n_experts; ++expert) {
+    const size_t owner = random() % n_ranks;
+    for (size_t rank = 0; rank < n_ranks; ++rank) {
+      const bool has_replica = random() % 6 == 0;
+      if (rank != owner && !has_replica) continue;
+      std::vector<int>& experts = experts_of_rank[rank];
+      experts.insert(experts.begin() + static_cast<ptrdiff_t>(random() % (experts.size() + 1)), expert);
+    }
+  }
+  return ExpertPlacement::from_lists(scenario.n_experts, std::move(experts_of_rank)).value();
+}
+
+// A third of the seeds have placements, which change after the first step. A step that overflows needs
+// experts that all ranks send to one rank.
+void draw_placements(Scenario& scenario) {
+  std::mt19937_64 random(scenario.seed ^ 0x73656174ull);
+  if (random() % 3 != 0 || scenario.fault == SimulatedFault::kOverflow) return;
+  scenario.first_placement = draw_placement(scenario, random);
+  scenario.next_placement = draw_placement(scenario, random);
+}
+
 }  // namespace
 
 Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
@@ -149,6 +193,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // at least one step follows
   scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
   if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
+  draw_placements(scenario);
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   if (scenario.fault == SimulatedFault::kNone) {
     draw_row_layout(scenario);

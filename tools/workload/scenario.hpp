@@ -30,6 +30,8 @@ struct Scenario {
   int max_tokens = 4;
   int n_sms = 2;
   int p2p_world_size = 0;  // 0: all ranks reach each other without a wire
+  // Where experts are in the first step, and in the others; nothing: divided evenly.
+  std::optional<ExpertPlacement> first_placement, next_placement;
   StepMode mode = StepMode::kSplit;
   Protocol protocol = Protocol::kSlotted;
   TokenFormatKind format = TokenFormatKind::kBF16;

@@ -6,6 +6,7 @@
 
 #include "buffers.hpp"
 #include "reference/identity_experts.hpp"
+#include "reference/placement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
@@ -39,6 +40,7 @@ class SimulatedWorld {
 
   Status allocate();
   Status view_rows(int rank);
+  Status place_experts(int step_idx);
   // Whether experts write fp8 rows: the direct protocol does not encode them.
   bool encodes_outputs() const {
     return scenario_.protocol == Protocol::kDirect && scenario_.combine_format != CombineFormat::kBF16;
@@ -84,7 +86,10 @@ Status SimulatedWorld::create() {
                 .input_scale = kInputScale,
                 .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
                 .combine_format = scenario_.combine_format,
-                .p2p_world_size = scenario_.p2p_world_size});
+                .p2p_world_size = scenario_.p2p_world_size,
+                .placement = scenario_.first_placement,
+                .max_experts_per_rank =
+                    scenario_.next_placement ? scenario_.next_placement->num_seats_per_rank() : 0});
   if (!ep.ok()) return ep.status();
   ep_ = std::move(ep).value();
   for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
@@ -156,6 +161,9 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
     step.topk_ids.push_back(std::move(ids));
     step.topk_weights.push_back(std::move(weights));
   }
+  reference::place_experts(step, *ep_);
+  for (size_t rank = 0; rank < step.group_of_rank.size(); ++rank)  // of those that are left
+    step.group_of_rank[rank] = members_[rank] / scenario_.p2p_world_size;
   if (scenario_.fault == SimulatedFault::kOverflow && step_idx == scenario_.fault_step)
     for (auto& ids : step.topk_ids)
       std::fill(ids.begin(), ids.end(), scenario_.fault_rank * ep_->n_local_experts());
@@ -338,7 +346,14 @@ std::string SimulatedWorld::check_skipped() {
   return "";
 }
 
+// From the second step on experts are elsewhere; after a reset with fewer ranks they are divided evenly.
+Status SimulatedWorld::place_experts(int step_idx) {
+  if (step_idx == 0 || !scenario_.next_placement || ep_->n_ranks() != scenario_.n_ranks) return Status();
+  return ep_->set_placement(*scenario_.next_placement);
+}
+
 std::string SimulatedWorld::run_step(int step_idx) {
+  if (Status status = place_experts(step_idx); !status.ok()) return status.to_string();
   const bool must_fail = step_idx == scenario_.fault_step && scenario_.fault != SimulatedFault::kNone &&
                          scenario_.fault != SimulatedFault::kShortStall;
   const reference::Step step = draw_step(step_idx, must_fail && scenario_.fault == SimulatedFault::kBadId);

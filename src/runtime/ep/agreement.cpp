@@ -29,6 +29,15 @@ struct ConfigField {
   int64_t value;
 };
 
+int64_t hash_of(const ExpertPlacement& placement) {
+  std::vector<int> numbers;
+  for (const std::vector<int>& experts : placement.experts_of_rank()) {
+    numbers.insert(numbers.end(), experts.begin(), experts.end());
+    numbers.push_back(-1);
+  }
+  return hash_of(numbers.data(), numbers.size() * sizeof(int));
+}
+
 std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
   const std::vector<float>& scales = config.expert_input_scales;
   return {{"n_experts", config.n_experts},
@@ -54,7 +63,10 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           {"own_format (as a hash)", identity_of(config.own_format, config.hidden)},
           {"own_epilogue (0: none)", config.own_epilogue != nullptr},
           {"expert_input_scales (as a hash)",
-           scales.empty() ? 0 : hash_of(scales.data(), scales.size() * sizeof(float))}};
+           scales.empty() ? 0 : hash_of(scales.data(), scales.size() * sizeof(float))},
+          {"placement (as a hash)", config.placement ? hash_of(*config.placement) : 0},
+          {"max_experts_per_rank", config.max_experts_per_rank},
+          {"counts_experts", config.counts_experts}};
 }
 
 Status check_fields(const std::vector<ConfigField>& mine, int my_rank, const std::vector<int64_t>& theirs,

@@ -83,6 +83,25 @@ Status check_row_layout(const ExpertParallelConfig& config) {
   return Status();
 }
 
+Status check_seats(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_range("max_experts_per_rank", config.max_experts_per_rank, 0, kMaxExperts));
+  if (config.placement)
+    SWITCHYARD_RETURN_IF_ERROR(check_placement(*config.placement, config.n_experts, n_ranks));
+  const int num_seats = num_seats_per_rank(config, n_ranks);
+  if (num_seats > kMaxExperts / n_ranks)
+    return invalid_argument(
+        "%d experts per rank (placement, max_experts_per_rank) on %d ranks make %lld seats; at most %d",
+        num_seats, n_ranks, static_cast<long long>(num_seats) * n_ranks, kMaxExperts);
+  if (config.own_format != nullptr && config.own_format->layout != nullptr &&
+      format_layout(config).encodes_by_expert && has_seat_table(config, n_ranks))
+    return invalid_argument(
+        "own_format %s encodes by expert; it needs an even division of n_experts (%d) by the number of ranks "
+        "(%d), without placement or max_experts_per_rank",
+        format_layout(config).name, config.n_experts, n_ranks);
+  return Status();
+}
+
 Status check_own_format(const ExpertParallelConfig& config) {
   if (config.dispatch_format != TokenFormatKind::kBF16)
     return invalid_argument("dispatch_format is %s; it must be left bf16 where own_format is given",
@@ -107,6 +126,33 @@ Status check_own_format(const ExpertParallelConfig& config) {
 }
 
 }  // namespace
+
+int num_seats_per_rank(const ExpertParallelConfig& config, int n_ranks) {
+  const int num_needed =
+      config.placement ? config.placement->num_seats_per_rank() : (config.n_experts + n_ranks - 1) / n_ranks;
+  return std::max(num_needed, config.max_experts_per_rank);
+}
+
+bool has_seat_table(const ExpertParallelConfig& config, int n_ranks) {
+  return config.placement || config.max_experts_per_rank > 0 || config.n_experts % n_ranks != 0;
+}
+
+ExpertPlacement placement_of(const ExpertParallelConfig& config, int n_ranks) {
+  return config.placement ? *config.placement : ExpertPlacement::even(config.n_experts, n_ranks).value();
+}
+
+Status check_placement(const ExpertPlacement& placement, int n_experts, int n_ranks) {
+  if (placement.n_experts() != n_experts)
+    return invalid_argument("placement has %d experts; n_experts is %d", placement.n_experts(), n_experts);
+  if (placement.n_ranks() != n_ranks)
+    return invalid_argument("placement has %d ranks; there are %d", placement.n_ranks(), n_ranks);
+  return Status();
+}
+
+bool needs_wire(const ExpertParallelConfig& config, int n_ranks) {
+  const bool has_far_ranks = config.p2p_world_size != 0 && config.p2p_world_size < n_ranks;
+  return config.routing == Routing::kAllToAll && (has_far_ranks || n_ranks > kMaxDirectRanks);
+}
 
 FormatLayout format_layout(const ExpertParallelConfig& config) {
   if (config.own_format != nullptr) return config.own_format->layout(config.hidden);
@@ -142,9 +188,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
         "the number of ranks is %d; it must be 1..%d where the all-to-all is skipped: all_reduce() has no "
         "wire",
         n_ranks, kMaxDirectRanks);
-  if (config.n_experts % n_ranks != 0)
-    return invalid_argument("n_experts is %d; it must be a multiple of the number of ranks (%d)",
-                            config.n_experts, n_ranks);
+  SWITCHYARD_RETURN_IF_ERROR(check_seats(config, n_ranks));
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
@@ -181,7 +225,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   return {.n_ranks = num_exchanging,
-          .n_experts = config.n_experts / n_ranks * num_exchanging,
+          .n_experts = num_seats_per_rank(config, n_ranks) * num_exchanging,
           .top_k = config.top_k,
           .hidden = config.hidden,
           .max_tokens_per_rank = config.max_tokens_per_rank,
@@ -201,7 +245,7 @@ uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
          static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
 }
 uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(config.n_experts / n_ranks) +
+  return static_cast<uint64_t>(num_seats_per_rank(config, n_ranks)) +
          (config.shared_expert == SharedExpert::kFused ? 1 : 0);
 }
 // Counts the shared expert's rows, and at most as many as pad each group to its alignment.

@@ -10,6 +10,17 @@ namespace switchyard {
 
 Status validate(const ExpertParallelConfig& config, int n_ranks);
 
+// The seats of every rank: as many as its placement needs, or are asked for.
+int num_seats_per_rank(const ExpertParallelConfig& config, int n_ranks);
+// Whether kernels look seats up in a table; else they divide the ids evenly among the ranks.
+bool has_seat_table(const ExpertParallelConfig& config, int n_ranks);
+// The placement, or the even one if none is given. The configuration must be valid.
+ExpertPlacement placement_of(const ExpertParallelConfig& config, int n_ranks);
+// Checks a placement against what else the configuration says.
+Status check_placement(const ExpertPlacement& placement, int n_experts, int n_ranks);
+// Whether some ranks are far, or too many for a kernel's parameters.
+bool needs_wire(const ExpertParallelConfig& config, int n_ranks);
+
 // The layout of what tokens are sent as: one of the library's formats, or the caller's own.
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);

@@ -140,7 +140,13 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
     parts.add(layout.reduce_values, reduce.value_bytes());
     parts.add(layout.reduce_cells, reduce.cell_bytes());
   }
-  parts.add(layout.expert_scales, config.expert_input_scales.size() * sizeof(float));
+  const bool has_table = has_seat_table(config, n_ranks);
+  const uint64_t num_seats = static_cast<uint64_t>(shape.n_experts);
+  if (!config.expert_input_scales.empty())
+    parts.add(layout.expert_scales,
+              (has_table ? num_seats : config.expert_input_scales.size()) * sizeof(float));
+  if (has_table) parts.add(layout.seat_table, static_cast<uint64_t>(config.n_experts) * sizeof(int32_t));
+  if (config.counts_experts) parts.add(layout.expert_counts, num_seats * sizeof(int64_t));
   // Last, so that a message behind the last slot lies in no buffer, and the emulator stops whoever writes it.
   if (config.protocol == Protocol::kSlotted)
     parts.add(layout.dispatch_recv, DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks,

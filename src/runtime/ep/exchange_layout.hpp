@@ -26,7 +26,9 @@ struct ExchangeLayout {
   // Direct, with a wire: FarDispatchPart; combine_recv is FarCombinePart's.
   ArenaPart counts_ready, kept_rows, kept_scales, kept_sources, kept_scale_sources, arrived_scales;
   ArenaPart reduce_values, reduce_cells;  // of all_reduce()
-  ArenaPart expert_scales;                // of NVFP4 by expert: [expert of the model]
+  ArenaPart expert_scales;                // of NVFP4 by expert: [expert], or [seat] if there is a table
+  ArenaPart seat_table;                   // int32 [expert]: EpShape::seat_of_id; 0 bytes: there is none
+  ArenaPart expert_counts;                // int64 [seat]: DispatchStep::expert_counts
   ArenaPart poison;
   uint64_t arena_bytes = 0;
 

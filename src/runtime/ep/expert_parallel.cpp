@@ -38,6 +38,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
 
 Status ExpertParallel::Impl::choose() {
   SWITCHYARD_RETURN_IF_ERROR(validate(config, n_ranks()));
+  placement = placement_of(config, n_ranks());
   ProtocolChoice choice = choose_protocol(config, n_ranks());
   config.protocol = choice.protocol;
   protocol_reason = std::move(choice.reason);
@@ -98,7 +99,7 @@ Status ExpertParallel::Impl::choose_wire() {
     return invalid_argument(
         "p2p_world_size is %d; it must be 0 or %d where the all-to-all is skipped: all_reduce() has no wire",
         group, world.n_ranks());
-  has_wire = config.routing == Routing::kAllToAll && (has_far_ranks || world.n_ranks() > kMaxDirectRanks);
+  has_wire = needs_wire(config, world.n_ranks());
   if (has_wire && (config.own_format != nullptr || config.own_epilogue != nullptr))
     return invalid_argument("%s must be null where ranks are reached over a wire: its kernels have none",
                             config.own_format != nullptr ? "own_format" : "own_epilogue");
@@ -209,24 +210,38 @@ Status ExpertParallel::Impl::allocate() {
   const Result<ExchangeLayout> needed = ExchangeLayout::of(config, n_ranks(), has_wire);
   if (!needed.ok()) return needed.status();
   layout = needed.value();
-  Transport& transport = world.impl().transport();
+  SWITCHYARD_RETURN_IF_ERROR(allocate_arenas());
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    const bool is_local = world.is_local(members[static_cast<size_t>(rank)]);
+    ranks.push_back(is_local ? std::make_unique<RankState>() : nullptr);
+    if (is_local) use_arena(rank);
+  }
+  return Status();
+}
+
+Status ExpertParallel::Impl::allocate_arenas() {
+  arenas.reset();
   Result<std::unique_ptr<SymmetricMemory>> allocated =
-      transport.allocate(members, layout.arena_bytes, 2 * sizeof(FaultRecord));
+      world.impl().transport().allocate(members, layout.arena_bytes, 2 * sizeof(FaultRecord));
   if (!allocated.ok())
     return Status(allocated.status().code(),
                   "exchange buffers (max_tokens_per_rank " + std::to_string(config.max_tokens_per_rank) +
                       ", capacity_factor " + std::to_string(config.capacity_factor) +
                       "): " + allocated.status().message());
   arenas = std::move(allocated).value();
-  for (const int rank : members) {
-    ranks.push_back(transport.is_local(rank) ? std::make_unique<RankState>() : nullptr);
-    if (ranks.back() == nullptr) continue;
-    ranks.back()->memory = {.layout = &layout,
-                            .protocol = config.protocol,
-                            .arena = arenas->of_rank(rank),
-                            .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(rank))};
-  }
+  arena_members = members;
+  arena_capacity = layout.arena_bytes;
   return Status();
+}
+
+void ExpertParallel::Impl::use_arena(int rank) {
+  const int world_rank = members[static_cast<size_t>(rank)];
+  state(rank).memory = {.layout = &layout,
+                        .protocol = config.protocol,
+                        .arena = arenas->of_rank(world_rank),
+                        .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(world_rank)),
+                        .row_memory = {},
+                        .src_info = {}};
 }
 
 Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
@@ -248,7 +263,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   const ExchangeMemory& memory = impl_->state(rank).memory;
   const DirectCounters counters{memory.ep_counters(impl_->shape_of_rank(rank))};
   WaitContext wait_context = impl_->state(rank).dispatch_call.step.wait_context;
-  wait_context.first_expert = rank * impl_->n_local_experts();
+  wait_context.first_expert = rank * impl_->n_local_experts();  // which the host turns into an expert
   return RowReadiness{memory.at<uint64_t>(impl_->layout.dispatch_counts), counters.num_steps(),
                       counters.row_offset(impl_->num_groups() - impl_->n_local_experts()),
                       num_exchanging_ranks(impl_->config, impl_->n_ranks()), wait_context};
@@ -299,10 +314,7 @@ Status ExpertParallel::Impl::clear_local_buffers() {
   for (const int rank : local_ranks()) {
     SWITCHYARD_RETURN_IF_ERROR(state(rank).memory.clear(member(rank)));
     SWITCHYARD_RETURN_IF_ERROR(prepare_calls(rank));
-    if (layout.expert_scales.bytes > 0)
-      SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(
-          state(rank).memory.at<void>(layout.expert_scales), config.expert_input_scales.data(),
-          layout.expert_scales.bytes, member(rank).stream()));
+    SWITCHYARD_RETURN_IF_ERROR(upload_seats(rank));
     state(rank).step = Step::kIdle;
     state(rank).failure = Status();
   }
@@ -344,6 +356,7 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
   }
   const Impl::Kernels untraced = impl_->kernels;
   impl_->is_traced = true;
+  impl_->trace_events_per_block = events_per_block;
   Status status = impl_->look_up_kernels();
   if (status.ok()) status = impl_->choose_launch();  // loads the kernels
   if (!status.ok()) {
@@ -379,6 +392,16 @@ int ExpertParallel::num_groups() const { return impl_->num_groups(); }
 int ExpertParallel::n_sms() const { return impl_->config.n_sms; }
 SharedExpertTokens ExpertParallel::shared_expert_tokens(int rank, int num_tokens) const {
   return impl_->shared_expert_tokens(rank, num_tokens);
+}
+
+Result<MemoryNeeded> ExpertParallel::memory_needed(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(validate(config, n_ranks));
+  ExpertParallelConfig chosen = config;
+  chosen.protocol = choose_protocol(config, n_ranks).protocol;
+  const Result<ExchangeLayout> layout = ExchangeLayout::of(chosen, n_ranks, needs_wire(chosen, n_ranks));
+  if (!layout.ok()) return layout.status();
+  const uint64_t row_bytes = layout.value().row_memory_bytes + layout.value().src_info_bytes;
+  return MemoryNeeded{layout.value().arena_bytes, chosen.protocol == Protocol::kDirect ? 0 : row_bytes};
 }
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }

@@ -21,9 +21,15 @@ std::optional<FaultRecord> read_record(FaultRecord& record) {
 
 std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
   if (rank < 0 || rank >= n_ranks()) return {};
+  if (arenas == nullptr) return {};
   std::byte* records = arenas->host_visible_of_rank(members[static_cast<size_t>(rank)]);
   if (records == nullptr) return {};
-  return read_record(*reinterpret_cast<FaultRecord*>(records));
+  std::optional<FaultRecord> record = read_record(*reinterpret_cast<FaultRecord*>(records));
+  // Kernels know seats.
+  if (record && record->expert >= 0 && has_table())
+    record->expert =
+        placement->expert_at({record->expert / n_local_experts(), record->expert % n_local_experts()});
+  return record;
 }
 
 Status ExpertParallel::Impl::check_fault(int rank) {
@@ -97,6 +103,7 @@ Status ExpertParallel::synchronize(int rank) {
 
 Status ExpertParallel::synchronize() {
   Status first_error = impl_->world.synchronize();
+  if (impl_->arenas == nullptr) return impl_->check_rank("synchronize", impl_->local_ranks().front());
   if (!first_error.ok()) return impl_->name_dead_peer(first_error);
   // Every rank is checked, so that none accepts another call after a broken step.
   for (const int rank : impl_->local_ranks())
@@ -104,7 +111,10 @@ Status ExpertParallel::synchronize() {
   return first_error;
 }
 
-Status ExpertParallel::reset() { return impl_->restart(impl_->members); }
+Status ExpertParallel::reset() {
+  return impl_->arenas == nullptr ? impl_->reset_to(impl_->members, impl_->config.placement)
+                                  : impl_->restart(impl_->members);
+}
 
 // Nobody clears a buffer while kernels of another rank may still write to it.
 Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
@@ -132,11 +142,21 @@ Status ExpertParallel::Impl::check_have_ended(const std::vector<int>& next_membe
   return Status();
 }
 
-Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
+// A process joins a world once.
+Status ExpertParallel::Impl::check_can_come_back(const std::vector<int>& next_members) const {
+  if (!is_one_of_many()) return Status();
+  for (const int world_rank : next_members)
+    if (std::find(members.begin(), members.end(), world_rank) == members.end())
+      return unavailable(
+          "reset_to: rank %d of the world was left out before, and its process has ended; join a new world "
+          "(World::join) and create anew",
+          world_rank);
+  return Status();
+}
+
+Status ExpertParallel::Impl::reset(const std::vector<int>& survivors,
+                                   std::optional<ExpertPlacement> next_placement) {
   if (survivors.empty()) return invalid_argument("survivors is empty; at least one rank must go on");
-  if (config.routing == Routing::kSkipAllToAll)
-    return failed_precondition(
-        "reset: ranks that skip the all-to-all have room for their own experts only; create anew");
   std::vector<int> next_members;
   for (size_t i = 0; i < survivors.size(); ++i) {
     if (survivors[i] < 0 || survivors[i] >= n_ranks() || (i > 0 && survivors[i] <= survivors[i - 1]))
@@ -144,27 +164,84 @@ Status ExpertParallel::Impl::reset(const std::vector<int>& survivors) {
                               n_ranks() - 1);
     next_members.push_back(members[static_cast<size_t>(survivors[i])]);
   }
-  SWITCHYARD_RETURN_IF_ERROR(validate(config, static_cast<int>(next_members.size())));
-  // A rank with more experts has more rows that only pad them.
-  const uint64_t num_rows_needed = row_capacity(config, static_cast<int>(next_members.size()));
-  const bool pads_groups = group_layout(config, n_ranks()).taken_by(1) > 1;
-  if (pads_groups && num_rows_needed > layout.row_capacity)
+  return reset_to(next_members, std::move(next_placement));
+}
+
+Status ExpertParallel::Impl::reset_to(const std::vector<int>& next_members,
+                                      std::optional<ExpertPlacement> next_placement) {
+  if (config.routing == Routing::kSkipAllToAll)
     return failed_precondition(
-        "reset: %zu ranks need room for %llu rows each (%s, %s); there is room for %llu; create anew",
-        next_members.size(), static_cast<unsigned long long>(num_rows_needed), to_string(config.row_layout),
-        format_layout(config).name, static_cast<unsigned long long>(layout.row_capacity));
+        "reset: ranks that skip the all-to-all have room for their own experts only; create anew");
+  const int next_n_ranks = static_cast<int>(next_members.size());
+  ExpertParallelConfig next_config = config;
+  next_config.placement = std::move(next_placement);
+  SWITCHYARD_RETURN_IF_ERROR(validate(next_config, next_n_ranks));
+  const Result<ExchangeLayout> next_layout = ExchangeLayout::of(next_config, next_n_ranks, has_wire);
+  if (!next_layout.ok()) return next_layout.status();
   if (std::none_of(next_members.begin(), next_members.end(), [&](int rank) { return world.is_local(rank); }))
     return invalid_argument("survivors has no rank of this process");
+  SWITCHYARD_RETURN_IF_ERROR(check_can_come_back(next_members));
   SWITCHYARD_RETURN_IF_ERROR(check_have_ended(next_members));
+  ExpertParallelConfig agreed;
+  agreed.placement = next_config.placement;
+  SWITCHYARD_RETURN_IF_ERROR(agree_on(world.impl().transport(), next_members, agreed));
   SWITCHYARD_RETURN_IF_ERROR(world.synchronize());  // before the memory of ranks that leave is freed
-  // Other buffers have an entry for every expert of the model, whichever rank owns it.
-  std::vector<std::unique_ptr<RankState>> states;
-  for (const int survivor : survivors) states.push_back(std::move(ranks[static_cast<size_t>(survivor)]));
-  ranks = std::move(states);
-  members = std::move(next_members);
+  for (const int rank : local_ranks())
+    if (arenas != nullptr) SWITCHYARD_RETURN_IF_ERROR(keep_expert_counts(rank));
+  config = std::move(next_config);
+  placement = placement_of(config, next_n_ranks);
+  layout = next_layout.value();
+  SWITCHYARD_RETURN_IF_ERROR(take_members(next_members));
   return restart(members);
 }
-Status ExpertParallel::reset(const std::vector<int>& survivors) { return impl_->reset(survivors); }
+
+// The arenas stay if they are large enough; all ranks decide the same.
+Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) {
+  deaths.reset();      // it writes to the arenas
+  local_wire.reset();  // with the arenas of before
+  std::vector<std::unique_ptr<RankState>> states;
+  for (const int world_rank : next_members) {
+    const auto rank = std::find(members.begin(), members.end(), world_rank) - members.begin();
+    if (rank < n_ranks())
+      states.push_back(std::move(ranks[static_cast<size_t>(rank)]));
+    else
+      states.push_back(world.is_local(world_rank) ? std::make_unique<RankState>() : nullptr);
+  }
+  ranks = std::move(states);
+  members = next_members;
+  const bool fits = arenas != nullptr && layout.arena_bytes <= arena_capacity &&
+                    std::includes(arena_members.begin(), arena_members.end(), members.begin(), members.end());
+  if (const Status allocated = fits ? Status() : allocate_arenas(); !allocated.ok()) {
+    for (const int rank : local_ranks()) state(rank).failure = allocated;
+    return allocated;
+  }
+  for (const int rank : local_ranks()) {
+    use_arena(rank);
+    if (layout.expert_counts.bytes > 0) SWITCHYARD_RETURN_IF_ERROR(clear_expert_counts(rank));
+    if (!is_traced || state(rank).trace) continue;
+    Result<TraceRecorder> recorder =
+        TraceRecorder::create(member(rank), config.n_sms, trace_events_per_block);
+    if (!recorder.ok()) return recorder.status();
+    state(rank).trace = std::move(recorder).value();
+  }
+  return Status();
+}
+
+Status ExpertParallel::reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> placement) {
+  return impl_->reset(survivors, std::move(placement));
+}
+
+Status ExpertParallel::reset_to(const std::vector<int>& world_ranks,
+                                std::optional<ExpertPlacement> placement) {
+  if (world_ranks.empty()) return invalid_argument("world_ranks is empty; at least one rank must go on");
+  const int n_world_ranks = impl_->world.n_ranks();
+  for (size_t i = 0; i < world_ranks.size(); ++i)
+    if (world_ranks[i] < 0 || world_ranks[i] >= n_world_ranks ||
+        (i > 0 && world_ranks[i] <= world_ranks[i - 1]))
+      return invalid_argument("world_ranks[%zu] is %d; they must ascend within 0..%d", i, world_ranks[i],
+                              n_world_ranks - 1);
+  return impl_->reset_to(world_ranks, std::move(placement));
+}
 
 std::optional<FaultRecord> ExpertParallel::fault(int rank) const { return impl_->fault(rank); }
 

@@ -33,6 +33,7 @@ struct ExpertParallel::Impl {
     CombineCall combine_call{};
     std::optional<TraceRecorder> trace;
     Step step = Step::kIdle;
+    std::vector<int64_t> past_counts;   // [expert]: what expert_counts() had by earlier placements
     int num_tokens = 0;                 // of the step under way
     const void* expert_rows = nullptr;  // of its combine_async
     Status failure;
@@ -50,14 +51,18 @@ struct ExpertParallel::Impl {
   ExpertParallelConfig config;
   std::string protocol_reason;
   Kernels kernels;
+  std::optional<ExpertPlacement> placement;  // set when the configuration is known to be valid
   ExchangeLayout layout;
   std::vector<int> members;                       // the world's rank behind each of ours
-  std::unique_ptr<SymmetricMemory> arenas;        // of all ranks that there were at the beginning
+  std::unique_ptr<SymmetricMemory> arenas;        // null: reset() has freed it and could not allocate it anew
+  std::vector<int> arena_members;                 // the world's ranks that have one
+  uint64_t arena_capacity = 0;                    // bytes of each
   std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
   std::unique_ptr<PeerDeaths> deaths;             // before the memory that it writes to
   bool has_wire = false;                          // some ranks are far, or too many for a kernel's parameters
   std::unique_ptr<emulator::LocalWire> local_wire;  // host; null: there is none, or the memory has one
   bool is_traced = false;
+  uint32_t trace_events_per_block = 0;
 
   Impl(World& world_in, const ExpertParallelConfig& config_in);
 
@@ -69,6 +74,8 @@ struct ExpertParallel::Impl {
   Status choose_launch();
   Result<int> max_resident_blocks() const;
   Status allocate();
+  Status allocate_arenas();
+  void use_arena(int rank);
   Status clear_buffers();
   Status clear_local_buffers();
   Status prepare_calls(int rank);
@@ -81,7 +88,7 @@ struct ExpertParallel::Impl {
   Rank& member(int rank) const { return world.rank(members[static_cast<size_t>(rank)]); }
   RankState& state(int rank) const { return *ranks[static_cast<size_t>(rank)]; }
   int n_ranks() const { return static_cast<int>(members.size()); }
-  int n_local_experts() const { return config.n_experts / n_ranks(); }
+  int n_local_experts() const { return num_seats_per_rank(config, n_ranks()); }
   int num_groups() const {
     return n_local_experts() + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
   }
@@ -146,9 +153,25 @@ struct ExpertParallel::Impl {
   Status check_fault(int rank);
   Status take_skipped_step(int rank);
   Status name_dead_peer(const Status& device_error) const;
-  Status reset(const std::vector<int>& survivors);
+  Status reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> next_placement);
+  Status reset_to(const std::vector<int>& next_members, std::optional<ExpertPlacement> next_placement);
   Status restart(const std::vector<int>& next_members);
   Status check_have_ended(const std::vector<int>& next_members) const;
+  Status check_can_come_back(const std::vector<int>& next_members) const;
+  Status take_members(const std::vector<int>& next_members);
+
+  // Placements.
+  bool has_table() const { return layout.seat_table.bytes > 0; }
+  // The seat of an expert that this rank sends rows to, counted over all ranks; -1: it sends none.
+  int seat_of(int rank, int expert) const;
+  // The expert at a seat of those that the rank's kernels count: of all ranks, or its own.
+  int expert_of(int rank, int seat_idx) const;
+  Status upload_seats(int rank) const;
+  Status check_new_placement(const ExpertPlacement& next) const;
+  Status set_placement(const ExpertPlacement& next);
+  Result<std::vector<int64_t>> expert_counts(int rank) const;
+  Status keep_expert_counts(int rank);
+  Status clear_expert_counts(int rank) const;
 };
 
 }  // namespace switchyard

@@ -25,7 +25,10 @@ Scope ExpertParallel::Impl::signal_scope() const {
 
 EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
   EpShape shape = shape_of(config, n_ranks());
-  if (config.routing == Routing::kSkipAllToAll) shape.first_expert = rank * n_local_experts();
+  if (has_table())
+    shape.seat_of_id = state(rank).memory.at<int32_t>(layout.seat_table);
+  else if (config.routing == Routing::kSkipAllToAll)
+    shape.first_expert = rank * n_local_experts();
   return shape;
 }
 
@@ -56,6 +59,8 @@ SharedExpertTokens ExpertParallel::Impl::shared_expert_tokens(int rank, int num_
 Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
   if (rank < 0 || rank >= n_ranks())
     return invalid_argument("%s: rank is %d; it must be 0..%d", call, rank, n_ranks() - 1);
+  if (arenas == nullptr)
+    return failed_precondition("%s: reset() could not allocate the exchange buffers; call it again", call);
   if (ranks[static_cast<size_t>(rank)] != nullptr) return Status();
   return invalid_argument("%s: rank is %d; it lives in another process", call, rank);
 }

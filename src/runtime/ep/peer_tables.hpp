@@ -14,6 +14,8 @@ struct PeerTables {
   uint64_t* const* poison_of_rank;  // the same
   Wire wire;
 
+  // What the tables of so many ranks take.
+  static uint64_t bytes(int n_ranks) { return 3 * static_cast<uint64_t>(n_ranks) * sizeof(std::byte*); }
   // Copies the tables to `memory`, which it allocates at the first call: graphs keep the address. Later calls
   // have no more ranks. `arenas` are those of all ranks; ranks that are not `is_near` are reached over the
   // wire.

@@ -36,6 +36,7 @@ struct ExpertParallel::Impl::PreparedStep {
 
 Status ExpertParallel::Impl::prepare_calls(int rank) {
   RankState& own = state(rank);
+  if (own.peer_tables.bytes() < PeerTables::bytes(n_ranks())) own.peer_tables = {};  // ranks have come back
   std::vector<std::byte*> arena_of_rank;
   std::vector<bool> is_near_rank;
   for (int peer = 0; peer < n_ranks(); ++peer) {
@@ -57,7 +58,8 @@ Status ExpertParallel::Impl::prepare_calls(int rank) {
   for (const int peer : peers) prepared.arena_of_peer.push_back(arena_of(peer));
   // These kernels know only the ranks that this one exchanges rows with.
   prepared.wait_context.first_rank = peers.front();
-  prepared.wait_context.first_expert = prepared.shape.first_expert;
+  prepared.wait_context.first_expert =
+      config.routing == Routing::kSkipAllToAll ? rank * n_local_experts() : 0;
   prepare_dispatch(rank, prepared);
   prepare_combine(rank, prepared);
   return Status();
@@ -70,6 +72,7 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
   prepared.fill_in(step, signal_scope());
   step.max_rows = static_cast<uint32_t>(layout.row_capacity);
   step.group_layout = group_layout(config, n_ranks());
+  step.expert_counts = own.memory.at<int64_t>(layout.expert_counts);
   step.recv_bufs = prepared.pointers_to<std::byte>(is_direct() ? layout.row_memory : layout.dispatch_recv);
   step.recv_counts = prepared.pointers_to<uint64_t>(layout.dispatch_counts);
   std::get<SlottedDispatchPart>(call.parts).send_buf = own.memory.at<std::byte>(layout.send);

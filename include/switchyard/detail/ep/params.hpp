@@ -36,6 +36,7 @@ struct DispatchStep {
   const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
   SharedExpertTokens shared_expert;
   GroupLayout group_layout;
+  int64_t* expert_counts;  // [shape.n_experts]: rows this rank has ever sent; null: not asked for
 
   uint32_t* row_offsets;  // [num_groups + 1]: the shared expert where there is one, then the local ones
   uint32_t* row_counts;   // [num_groups]: rows that have been written; null: nobody asks

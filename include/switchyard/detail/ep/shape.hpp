@@ -5,6 +5,7 @@
 
 #include "switchyard/detail/base/macros.hpp"
 #include "switchyard/detail/sync/counters.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard {
 
@@ -20,7 +21,7 @@ inline constexpr int kHiddenMultiple = 8;
 
 struct EpShape {
   int n_ranks = 0;
-  int n_experts = 0;  // of the whole model
+  int n_experts = 0;  // of the whole model; with a seat table, the seats of all ranks
   int top_k = 0;
   int hidden = 0;
   int max_tokens_per_rank = 0;
@@ -29,6 +30,10 @@ struct EpShape {
   // ids [first_expert, first_expert + n_experts) of num_ids. 0: the ids are the experts.
   int first_expert = 0;
   int num_ids = 0;
+  // Where a placement is given: [num_ids], in the memory of the rank's device, the seat to which this rank
+  // sends the rows of each id; to a kernel the seats are the experts. -1: none of this rank's, where ranks do
+  // not exchange tokens. Null: the ids are the seats.
+  const int32_t* seat_of_id = nullptr;
 
   friend constexpr bool operator==(const EpShape&, const EpShape&) = default;
 };
@@ -86,10 +91,18 @@ struct ShapeOf {
   }
   // Returns -1 for padding, and for an expert that lives on another rank.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
+    if (given.seat_of_id != nullptr) return seat_of(id);
     const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
     return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
   }
-  // Returns the expert's number among the model's experts.
+  // The seat of an id; ids out of range have none, and are a fault that others report.
+  SWITCHYARD_HD constexpr int seat_of(int id) const {
+    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(num_ids())) return -1;
+    const int seat = given.seat_of_id[id];
+    return mutate<Fixed, LogicMutant::kNextSeat>(seat,
+                                                 [&] { return seat < 0 ? seat : (seat + 1) % n_experts(); });
+  }
+  // Returns the expert's number among the model's experts; with a seat table, its seat.
   SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + first_expert(); }
   SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
   SWITCHYARD_HD constexpr int owner_rank(int expert_idx) const {

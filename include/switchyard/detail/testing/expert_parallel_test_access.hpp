@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "switchyard/status.hpp"
 
@@ -12,6 +13,8 @@ class ExpertParallel;
 struct ExpertParallelTestAccess {
   // Overwrites what earlier steps left in all receive buffers. Between steps only.
   static Status poison_receive_buffers(ExpertParallel& ep, uint8_t value);
+  // Overwrites the table by which a rank's kernels find the seat of each expert.
+  static Status overwrite_seat_table(ExpertParallel& ep, int rank, const std::vector<int32_t>& seats);
 };
 
 }  // namespace switchyard

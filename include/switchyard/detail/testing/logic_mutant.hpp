@@ -62,6 +62,11 @@ enum class LogicMutant {
   kMaskedGroupsPacked,  // dispatch: masked groups lie one behind the other
   kRowCountOfOneRank,   // dispatch_wait: counts the rows of rank 0 only
 
+  // Of placements.
+  kNextSeat,               // dispatch, combine: rows go to the seat behind that of the table
+  kCombineIgnoresSeats,    // combine_wait, direct: pulls from the owners that an even division would have
+  kExpertCountsOfOneStep,  // dispatch_async: the counts of a step replace those of the steps before
+
   kOneBuffer,  // all_reduce: every step shows its values where the one before did
 };
 

@@ -132,7 +132,10 @@ struct DirectCombineWait {
     return mutate<Fixed, LogicMutant::kPaddingPulled>(expert_idx, expert_idx < 0 ? 0 : expert_idx);
   }
   SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
-    const std::byte* output = shared.output_of_rank[shape.owner_rank(expert_idx)];
+    const int owner = mutate<Fixed, LogicMutant::kCombineIgnoresSeats>(shape.owner_rank(expert_idx), [&] {
+      return shape.owner_rank(params.topk_ids[id_idx] % shape.n_experts());
+    });
+    const std::byte* output = shared.output_of_rank[owner];
     if (kHasWire<Fixed> && output == nullptr)  // the owner has put the row here
       return params.wire.recv_buf + static_cast<uint64_t>(id_idx) * row_bytes;
     return output + static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;

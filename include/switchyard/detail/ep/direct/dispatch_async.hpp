@@ -14,6 +14,7 @@
 #include "switchyard/detail/ep/direct/row_counts.hpp"
 #include "switchyard/detail/ep/direct/row_numbers.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
+#include "switchyard/detail/ep/expert_counts.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -78,7 +79,7 @@ struct DirectDispatchAsync {
   }
 
   // The last block signals the owners that this rank's rows are complete, expert by expert.
-  SWITCHYARD_DEVICE void finish([[maybe_unused]] bool has_rows) {
+  SWITCHYARD_DEVICE void finish(bool has_rows) {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kFinish);
     const DirectCounters counters{params.ep_counters};
     target::sync_block();
@@ -94,13 +95,15 @@ struct DirectDispatchAsync {
     const DispatchCountLayout ready{shape.n_experts(), shape.n_ranks()};
     SWITCHYARD_ROLLED
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
-         expert_idx += target::num_threads())
+         expert_idx += target::num_threads()) {
+      if (has_rows) add_to_expert_count<Fixed>(params, expert_idx, counts.num_rows(expert_idx));
       // release MM-10: hands the owner this rank's rows of the expert; pairs with the acquire in
       // dispatch_wait over there, and with whoever looks at the readiness of an expert before
       publish<Fixed>(
           params, params.recv_counts, shape.owner_rank(expert_idx),
           [&](uint64_t* cells) { return ready.cell(cells, shape.local_expert(expert_idx), params.my_rank); },
           StepCell{step, counts.num_rows(expert_idx)}.pack());
+    }
     if (target::thread_idx() == 0) target::st_relaxed_device(counters.blocks_done(), 0);
   }
 };

@@ -4,6 +4,7 @@
 // carry the message from there to every expert while the next one is being encoded.
 #pragma once
 
+#include "switchyard/detail/ep/expert_counts.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
@@ -256,6 +257,7 @@ struct SlottedDispatchAsync {
       target::st_relaxed_device(counters.finished(expert_idx),
                                 mutate<Fixed, LogicMutant::kFinishedNotPutBack>(0, expected));
       const ArrivalCount count{static_cast<uint32_t>(expected), shared.num_extra_rows[expert_idx]};
+      add_to_expert_count<Fixed>(params, expert_idx, count.num_rows());
       // release MM-02: hands the owner everything this rank sent to the expert; pairs with collect_counts()
       // over there
       publish<Fixed>(
