@@ -61,11 +61,12 @@ int Step::owner_of(int src_rank, int expert) const {
   for (int rank = 0; rank < n_ranks; ++rank)
     for (const int held : experts_of_rank[rank]) {
       if (held != expert) continue;
+      if (skips_all_to_all && rank / num_reducing() != src_rank / num_reducing()) continue;
       holders.push_back(rank);
       if (group_of_rank.empty() || group_of_rank[rank] == group_of_rank[src_rank])
         near_holders.push_back(rank);
     }
-  if (skips_all_to_all) return holders[expert % holders.size()];
+  if (skips_all_to_all) return holders.empty() ? -1 : holders[expert % holders.size()];
   for (const int rank : holders)
     if (rank == src_rank) return rank;
   return near_holders.empty() ? holders[src_rank % holders.size()]
@@ -75,8 +76,8 @@ int Step::owner_of(int src_rank, int expert) const {
 bool Step::is_shared_row(int rank, int token_idx) const {
   if (!has_shared_expert) return false;
   if (!skips_all_to_all) return true;
-  const int64_t tokens = num_tokens(rank);
-  return token_idx >= tokens * rank / n_ranks && token_idx < tokens * (rank + 1) / n_ranks;
+  const int64_t tokens = num_tokens(rank), share = rank % num_reducing();
+  return token_idx >= tokens * share / num_reducing() && token_idx < tokens * (share + 1) / num_reducing();
 }
 
 namespace {
@@ -352,7 +353,9 @@ std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction exper
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
   if (step.skips_all_to_all) {
     std::vector<std::vector<bf16>> partial;
-    for (int r = 0; r < step.n_ranks; ++r) partial.push_back(rounded(combine_sums(step, r, expert, experts)));
+    const int first = rank / step.num_reducing() * step.num_reducing();
+    for (int r = first; r < first + step.num_reducing(); ++r)
+      partial.push_back(rounded(combine_sums(step, r, expert, experts)));
     return summed(partial);
   }
   return rounded(combine_sums(step, rank, expert, experts));

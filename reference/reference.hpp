@@ -39,6 +39,10 @@ struct Step {
   // tokens are dealt evenly to the ranks. Outputs are the ranks' sums, each rounded, added up and rounded
   // again.
   bool skips_all_to_all = false;
+  // All of that within groups of so many ranks, which have the same tokens and whose outputs are added up; 0:
+  // all ranks.
+  int allreduce_world_size = 0;
+  int num_reducing() const { return allreduce_world_size == 0 ? n_ranks : allreduce_world_size; }
 
   // Which experts each rank holds, by seat; empty: n_experts / n_ranks each, in ascending order. An expert
   // that several ranks hold works on a rank's tokens where it is nearest: on that rank, else on a rank of its

@@ -98,9 +98,13 @@ struct ExpertParallelConfig {
   // signals over the transport's wire. It must divide the number of ranks. 0: stores are used wherever
   // they reach.
   int p2p_world_size = 0;
-  // Ranks that sum up their partial outputs, and share the shared expert's tokens evenly: all of them. 0 is
-  // the same. Only where the all-to-all is skipped.
-  int allreduce_world_size = 0;
+  // Where the all-to-all is skipped: ranks [0, W), [W, 2W), .. have the same tokens, share those of the
+  // shared expert evenly, and their partial outputs are added up, by all_reduce() or by the caller. It must
+  // divide the number of ranks; 0: all ranks. 1, the default: the caller adds up, and every rank's shared
+  // expert works on all of its tokens. A group's sum is whole if its ranks hold all experts; the sums of
+  // groups that hold some are the caller's to add. Of an expert's replicas in a group one works, number
+  // (expert) % (how many).
+  int allreduce_world_size = 1;
   // A token format of the caller's own, own_format<Format>() of own_kernels.hpp; dispatch_format must be left
   // bf16. Null: there is none.
   const OwnFormat* own_format = nullptr;
@@ -207,9 +211,9 @@ class ExpertParallel {
   Status combine_wait(int rank, const CombineOutput& output);
   Status combine(int rank, const CombineInput& input, const CombineOutput& output);
 
-  // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over all ranks, in
-  // fp32 in the order of ranks, rounded once. Every rank calls it, with as many tokens as it dispatched. A
-  // rank with another number of tokens is a fault that names it.
+  // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over the ranks of its
+  // group (allreduce_world_size), in fp32 in the order of ranks, rounded once. Every rank of the group calls
+  // it, with as many tokens as it dispatched. A rank with another number of tokens is a fault that names it.
   Status all_reduce(int rank, bf16* values, int num_tokens);
 
   // Waits for the rank's stream. It returns the fault that this rank found, or that another rank found first;

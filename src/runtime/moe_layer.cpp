@@ -265,7 +265,8 @@ Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step) {
                                           weights_of(rank, step),
                                           step.num_tokens,
                                           {CombineReduction::kWeighted, step.output}}));
-  if (config.ep.routing == Routing::kAllToAll) return Status();
+  const bool leaves_parts = config.ep.routing == Routing::kSkipAllToAll;
+  if (!leaves_parts || config.ep.allreduce_world_size == 1) return Status();  // whole, or the caller's to add
   return ep->all_reduce(rank, step.output, step.num_tokens);
 }
 

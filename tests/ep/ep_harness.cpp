@@ -52,6 +52,7 @@ reference::Step as_run(reference::Step step, const RunOptions& options) {
   step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
   step.skips_all_to_all = options.routing == Routing::kSkipAllToAll;
+  step.allreduce_world_size = options.allreduce_world_size;
   if (!step.skips_all_to_all) return step;
   step.tokens.assign(step.tokens.size(), step.tokens[0]);
   step.topk_ids.assign(step.topk_ids.size(), step.topk_ids[0]);
@@ -103,6 +104,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .shared_expert = options.shared_expert,
                 .routing = options.routing,
                 .p2p_world_size = options.p2p_world_size,
+                .allreduce_world_size = options.allreduce_world_size,
                 .placement = options.placement,
                 .max_experts_per_rank = options.max_experts_per_rank,
                 .counts_experts = options.counts_experts}));
@@ -315,7 +317,7 @@ Status EpHarness::run_combine(const reference::Step& step) {
                                step.num_tokens(rank),
                                {options_.reduction, buffers.output.data()}};
     SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
-    if (options_.routing == Routing::kSkipAllToAll)
+    if (options_.routing == Routing::kSkipAllToAll && options_.allreduce_world_size != 1)
       SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, buffers.output.data(), step.num_tokens(rank)));
   }
   return ep_->synchronize();

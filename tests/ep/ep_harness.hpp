@@ -53,6 +53,7 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
+  int allreduce_world_size = 0;  // 1: outputs are not added up
   int p2p_world_size = 0;
   std::optional<ExpertPlacement> placement = {};
   int max_experts_per_rank = 0;

@@ -118,6 +118,8 @@ TEST(EpVariants, TheBlocksOfTheAllReduceMustFitToo) {
       .n_experts = 4, .top_k = 1, .hidden = 128, .max_tokens_per_rank = 1, .n_sms = 4};
   EXPECT_TRUE(ExpertParallel::create(*world, config).ok()) << "no all-reduce";
   config.routing = Routing::kSkipAllToAll;
+  EXPECT_TRUE(ExpertParallel::create(*world, config).ok()) << "the caller adds up";
+  config.allreduce_world_size = 2;
   const Status status = ExpertParallel::create(*world, config).status();
   EXPECT_EQ(status.message().rfind("n_sms is 4; 2 rank(s) on ", 0), 0u) << status.to_string();
   EXPECT_NE(status.message().find("can have 3 blocks"), std::string::npos) << status.to_string();
@@ -132,10 +134,11 @@ TEST(EpVariants, MisuseIsNamed) {
     return ExpertParallel::create(*world, config).status().message();
   };
   ExpertParallelConfig config = good;
-  config.allreduce_world_size = 1;
-  EXPECT_EQ(message_of(config), "allreduce_world_size is 1; it must be 0 where tokens are exchanged");
+  config.allreduce_world_size = 2;
+  EXPECT_EQ(message_of(config), "allreduce_world_size is 2; it must be 0 or 1 where tokens are exchanged");
   config.routing = Routing::kSkipAllToAll;
-  EXPECT_EQ(message_of(config), "allreduce_world_size is 1; every rank has experts, so it must be 2, or 0");
+  config.allreduce_world_size = 3;
+  EXPECT_EQ(message_of(config), "allreduce_world_size is 3; it must divide the number of ranks (2), or be 0");
   config.allreduce_world_size = 2;
   config.capacity_factor = 1;
   EXPECT_EQ(message_of(config),

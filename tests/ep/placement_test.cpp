@@ -106,6 +106,36 @@ TEST_P(Placement, OneReplicaWorksIfTheAllToAllIsSkipped) {
   run(shape, skipping);
 }
 
+// Groups of ranks with tokens of their own, each with all experts; and ranks whose outputs the caller adds
+// up.
+TEST_P(Placement, GroupsOfRanksAddUpTheirOutputs) {
+  RunOptions skipping = options();
+  skipping.routing = Routing::kSkipAllToAll;
+  skipping.shared_expert = SharedExpert::kFused;
+  skipping.allreduce_world_size = 2;
+  skipping.placement = placement_of(6, {{0, 1, 2, 5}, {3, 4, 5}, {5, 3}, {4, 2, 1, 0, 5}});
+  Shape shape = four_ranks();
+  shape.tokens_per_rank = {5, 5, 5, 5};
+  EpHarness harness(shape, skipping);
+  reference::Step step = as_run(make_step(shape, 1), skipping);
+  const reference::Step other = as_run(make_step(shape, 2), skipping);
+  for (const size_t rank : {size_t{2}, size_t{3}}) {
+    step.tokens[rank] = other.tokens[rank];
+    step.topk_ids[rank] = other.topk_ids[rank];
+    step.topk_weights[rank] = other.topk_weights[rank];
+  }
+  ASSERT_EQ(harness.run_and_compare(step), "");
+  skipping.placement.reset();
+  skipping.allreduce_world_size = 1;
+  shape.n_experts = 8;
+  EpHarness alone(shape, skipping);
+  ASSERT_EQ(alone.run_and_compare(as_run(make_step(shape, 3), skipping)), "");
+  EXPECT_EQ(alone.ep().shared_expert_tokens(3, 5).num_tokens, 5);
+  EXPECT_EQ(alone.ep().all_reduce(0, nullptr, 5).message(),
+            "all_reduce: allreduce_world_size is 1, so the caller adds up; 0 or 4 lets all ranks do it");
+  EXPECT_EQ(harness.ep().shared_expert_tokens(3, 5).first_token, 2);
+}
+
 TEST_P(Placement, ChangesBetweenSteps) {
   RunOptions changing = options();
   changing.max_experts_per_rank = 5;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api_draw.hpp"
+#include "reference/placement.hpp"
 #include "reference/reference.hpp"
 #include "switchyard/expert_parallel.hpp"
 
@@ -35,7 +36,7 @@ class Object {
  public:
   Object(World& world, Draw& draw, bool is_simulated, Log& log) : world_(world), draw_(draw), log_(log) {
     const bool is_host = world.target() == Target::kHost;
-    config_.n_experts = world.n_ranks() * (1 + draw.below(3));
+    config_.n_experts = world.n_ranks() * (1 + draw.below(3)) + (draw.one_in(3) ? 1 : 0);
     config_.top_k = 1 + draw.below(4);
     config_.hidden = 8 * (1 + draw.below(12));
     config_.max_tokens_per_rank = 1 + draw.below(7);
@@ -57,6 +58,7 @@ class Object {
   // New inputs for all ranks, some of them without tokens.
   void draw_step() {
     step_ = {n_ranks(), config_.n_experts, config_.top_k, config_.hidden, {}, {}, {}};
+    reference::place_experts(step_, *ep_);
     for (int rank = 0; rank < n_ranks(); ++rank) {
       const int num_tokens = draw_.one_in(4) ? 0 : draw_.below(config_.max_tokens_per_rank + 1);
       std::vector<bf16> tokens(static_cast<size_t>(num_tokens * config_.hidden));
@@ -195,13 +197,9 @@ class Object {
   }
 
   void reset() {
-    // Fewer ranks, where the experts still divide among them.
-    std::vector<int> counts;
-    for (int count = 1; count < n_ranks(); ++count)
-      if (config_.n_experts % count == 0) counts.push_back(count);
-    if (!counts.empty() && draw_.one_in(2)) {
+    if (n_ranks() > 1 && draw_.one_in(2)) {
       std::vector<int> survivors = all_ranks();
-      survivors.resize(static_cast<size_t>(draw_.of(counts)));
+      survivors.resize(static_cast<size_t>(1 + draw_.below(n_ranks() - 1)));
       std::sort(survivors.begin(), survivors.end());
       log_.add("reset with " + std::to_string(survivors.size()) + " ranks");
       expect_ok(ep_->reset(survivors), "reset(survivors)");

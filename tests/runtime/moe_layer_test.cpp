@@ -132,6 +132,7 @@ class LayerHarness {
     config.ep.combine_format = case_.combine_format;
     config.ep.shared_expert = case_.shared_expert;
     config.ep.routing = case_.routing;
+    config.ep.allreduce_world_size = 0;  // all ranks, if the all-to-all is skipped
     config.ep.timeout_ns = 60'000'000'000;
     config.expert_width = case_.width;
     config.activation = case_.activation;

@@ -106,7 +106,7 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
   EpBench& bench = *created.value();
   size.num_sets = bench.num_sets();
   size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
-  size.traffic.push_back({bench.ep().config().protocol, bench.traffic()});
+  size.traffic.push_back({bench.ep().config().protocol, bench.traffic(), bench.ep().bytes_per_rank()});
   for (const StepMode mode : options.modes()) {
     progress.begin(label + to_string(mode));
     if (options.repeat_check > 0) {

@@ -6,16 +6,15 @@
 #include "commands.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
-#include "files/placement_file.hpp"
 #include "merged_report.hpp"
 #include "merged_trace.hpp"
 #include "options.hpp"
+#include "placement_options.hpp"
 #include "rank_processes.hpp"
 #include "report/progress.hpp"
 #include "report/trace_file.hpp"
 #include "report/traffic_report.hpp"
 #include "workload/host_memory.hpp"
-#include "workload/replicas.hpp"
 #include "workload/run_check.hpp"
 
 namespace switchyard::tools {
@@ -36,8 +35,7 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
   int p2p_world_size = 0;  // 0: one group
-  std::string placement_file;
-  int num_replicas = 0;
+  PlacementOptions placement_options;
   std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";
   std::string routing = "uniform";
@@ -116,28 +114,6 @@ Status check_transport(const RunOptions& options) {
   return options.starts_processes() ? Status() : check_target_option(options.target);
 }
 
-// From a file, or with replicas of what the first step needs most.
-Status place_experts(RunOptions& options) {
-  const Workload& workload = options.workload;
-  if (!options.placement_file.empty()) {
-    Result<ExpertsOfRank> lists =
-        read_placement_file(options.placement_file, workload.n_ranks, workload.n_experts);
-    if (!lists.ok()) return lists.status();
-    Result<ExpertPlacement> placement =
-        ExpertPlacement::from_lists(workload.n_experts, std::move(lists).value());
-    if (!placement.ok()) return invalid_argument("--placement: %s", placement.status().message().c_str());
-    options.placement = std::move(placement).value();
-  }
-  if (options.num_replicas == 0) return Status();
-  Result<ExpertPlacement> placement =
-      with_replicas(options.placement ? *options.placement
-                                      : ExpertPlacement::even(workload.n_experts, workload.n_ranks).value(),
-                    rows_of_experts(workload), options.num_replicas);
-  if (!placement.ok()) return invalid_argument("--replicas: %s", placement.status().message().c_str());
-  options.placement = std::move(placement).value();
-  return Status();
-}
-
 // Checks the options beyond the range of each, and fills in what follows from them.
 Status finish_options(RunOptions& options) {
   Workload& workload = options.workload;
@@ -187,7 +163,9 @@ Status finish_options(RunOptions& options) {
   }
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
-  SWITCHYARD_RETURN_IF_ERROR(place_experts(options));
+  Result<std::optional<ExpertPlacement>> placement = placement_of(options.placement_options, workload);
+  if (!placement.ok()) return placement.status();
+  options.placement = std::move(placement).value();
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
   SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
   if (!kChecked && !(options.kill.empty() && options.stall.empty()))
@@ -287,6 +265,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
        .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
        .p2p_world_size = options.p2p_world_size,
+       .allreduce_world_size = options.skips_all_to_all ? workload.n_ranks : 1,
        .placement = options.placement},
       options.faults);
   if (!created.ok()) return created.status();
@@ -309,14 +288,6 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
   return status.ok() ? traced : status;
-}
-
-// Those beyond the first of each expert.
-int num_replicas(const ExpertPlacement& placement) {
-  int num_held = 0;
-  for (const std::vector<int>& experts : placement.experts_of_rank())
-    num_held += static_cast<int>(experts.size());
-  return num_held - placement.n_experts();
 }
 
 void print_table(const RunOptions& options, const RunReport& report) {
@@ -526,14 +497,7 @@ void add_run_command(CommandLine& line) {
                      "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
                      "reference, fast");
   add_groups_option(command, options->p2p_world_size);
-  command
-      .add_text(
-          "--placement", options->placement_file,
-          "Which experts each rank holds: a file with a line per rank, expert,expert,..; an expert that\n"
-          "several ranks hold has replicas")
-      .show_type("FILE");
-  command.add_number("--replicas", options->num_replicas, 0, kMaxExperts,
-                     "Replicas to add, of the experts with most rows in the first step");
+  add_placement_options(command, options->placement_options);
   command.add_name("--mode", options->mode, {"split", "fused"},
                    "Two kernels for dispatch and two for combine, or one each");
   command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");

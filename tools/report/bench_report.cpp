@@ -67,7 +67,8 @@ void print_times(const BenchReport& report) {
   }
   for (const SizeResult& size : report.sizes)
     for (const ProtocolTraffic& of_protocol : size.traffic) {
-      std::printf("\n  %d tokens/rank, %s\n", size.tokens_per_rank, to_string(of_protocol.protocol));
+      std::printf("\n  %d tokens/rank, %s, %.2f MB of memory per rank\n", size.tokens_per_rank,
+                  to_string(of_protocol.protocol), static_cast<double>(of_protocol.memory_per_rank) * 1e-6);
       print_traffic(of_protocol.traffic);
     }
 }
@@ -130,7 +131,9 @@ JsonObject size_json(const SizeResult& size) {
   std::vector<JsonObject> traffic;
   for (const ProtocolTraffic& of_protocol : size.traffic) {
     JsonObject entry;
-    entry.add("protocol", to_string(of_protocol.protocol)).add("bytes", traffic_json(of_protocol.traffic));
+    entry.add("protocol", to_string(of_protocol.protocol))
+        .add("bytes", traffic_json(of_protocol.traffic))
+        .add("memory_per_rank", of_protocol.memory_per_rank);
     traffic.push_back(std::move(entry));
   }
   json.add("traffic", std::move(traffic));

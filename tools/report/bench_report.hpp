@@ -10,10 +10,11 @@
 
 namespace switchyard::tools {
 
-// What leaves the ranks in a step of the protocol.
+// What leaves the ranks in a step of the protocol, and what memory it takes.
 struct ProtocolTraffic {
   Protocol protocol;
   reference::StepTraffic traffic;
+  uint64_t memory_per_rank = 0;  // bytes
 };
 
 struct SizeResult {

@@ -412,6 +412,7 @@ void MoeLayer::describe(reference::Step& step) const {
   step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = encodes_outputs();
   step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;
+  step.allreduce_world_size = config.allreduce_world_size;
   reference::place_experts(step, *ep_);
 }
 

@@ -9,7 +9,7 @@
 
 namespace switchyard::tools {
 
-// [expert]: the rows of all ranks in the workload's first step.
+// [expert]: the rows of all ranks in the workload's first step, or in a sample of it.
 std::vector<uint64_t> rows_of_experts(const Workload& workload);
 
 // Adds so many replicas: one by one, of the expert with most rows per replica, on the rank with the fewest

@@ -197,16 +197,16 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument(
         "own_epilogue must be null where the all-to-all is skipped: combine leaves partial sums there");
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
-  if (config.routing == Routing::kAllToAll && config.allreduce_world_size != 0)
-    return invalid_argument("allreduce_world_size is %d; it must be 0 where tokens are exchanged",
+  if (config.routing == Routing::kAllToAll &&
+      (config.allreduce_world_size < 0 || config.allreduce_world_size > 1))
+    return invalid_argument("allreduce_world_size is %d; it must be 0 or 1 where tokens are exchanged",
                             config.allreduce_world_size);
   if (config.routing == Routing::kSkipAllToAll && config.capacity_factor != 0)
     return invalid_argument(
         "capacity_factor is %g; it must be 0 where the all-to-all is skipped: there is always room",
         config.capacity_factor);
-  const int reducing_ranks = config.allreduce_world_size == 0 ? n_ranks : config.allreduce_world_size;
-  if (reducing_ranks != n_ranks)
-    return invalid_argument("allreduce_world_size is %d; every rank has experts, so it must be %d, or 0",
+  if (config.allreduce_world_size < 0 || n_ranks % num_reducing_ranks(config, n_ranks) != 0)
+    return invalid_argument("allreduce_world_size is %d; it must divide the number of ranks (%d), or be 0",
                             config.allreduce_world_size, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
@@ -235,6 +235,10 @@ EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
 
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks) {
   return config.routing == Routing::kSkipAllToAll ? 1 : n_ranks;
+}
+
+int num_reducing_ranks(const ExpertParallelConfig& config, int n_ranks) {
+  return config.allreduce_world_size == 0 ? n_ranks : config.allreduce_world_size;
 }
 
 namespace {

@@ -32,6 +32,8 @@ GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks);
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks that send each other rows.
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
+// The number of ranks whose partial outputs are added up, if the all-to-all is skipped.
+int num_reducing_ranks(const ExpertParallelConfig& config, int n_ranks);
 
 // The most rows a rank can receive: every token of every rank, top_k times, and the padding of their groups.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);

@@ -135,8 +135,9 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
   else
     add_direct(config, shape, layout, parts);
   if (has_wire && config.protocol == Protocol::kDirect) add_far(config, shape, layout, parts);
-  if (config.routing == Routing::kSkipAllToAll) {
-    const AllReduceLayout reduce{n_ranks, config.max_tokens_per_rank, config.hidden};
+  const int num_reducing = num_reducing_ranks(config, n_ranks);
+  if (config.routing == Routing::kSkipAllToAll && num_reducing > 1) {
+    const AllReduceLayout reduce{num_reducing, config.max_tokens_per_rank, config.hidden};
     parts.add(layout.reduce_values, reduce.value_bytes());
     parts.add(layout.reduce_cells, reduce.cell_bytes());
   }

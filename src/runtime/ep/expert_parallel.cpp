@@ -195,7 +195,7 @@ Result<int> ExpertParallel::Impl::max_resident_blocks() const {
   SWITCHYARD_RETURN_IF_ERROR(count(kernels.combine->max_resident_blocks(shape, launch)));
   if (kernels.own_combine != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(count(kernels.own_combine->max_resident_blocks(shape, launch)));
-  if (config.routing == Routing::kSkipAllToAll)
+  if (config.routing == Routing::kSkipAllToAll && num_reducing_ranks(config, n_ranks()) > 1)
     SWITCHYARD_RETURN_IF_ERROR(count(kernels.all_reduce.max_resident_blocks(launch)));
   return fewest;
 }
@@ -379,6 +379,8 @@ Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
   for (const int rank : impl_->local_ranks()) {
     Result<RankTrace> trace = impl_->state(rank).trace->take();
     if (!trace.ok()) return trace.status();
+    for (BlockTrace& block : trace.value().blocks)
+      for (TraceEvent& event : block.events) event.expert = impl_->named_expert(event.expert);
     traces.push_back(std::move(trace).value());
   }
   return traces;

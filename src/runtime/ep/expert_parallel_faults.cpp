@@ -25,10 +25,7 @@ std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
   std::byte* records = arenas->host_visible_of_rank(members[static_cast<size_t>(rank)]);
   if (records == nullptr) return {};
   std::optional<FaultRecord> record = read_record(*reinterpret_cast<FaultRecord*>(records));
-  // Kernels know seats.
-  if (record && record->expert >= 0 && has_table())
-    record->expert =
-        placement->expert_at({record->expert / n_local_experts(), record->expert % n_local_experts()});
+  if (record) record->expert = named_expert(record->expert);
   return record;
 }
 

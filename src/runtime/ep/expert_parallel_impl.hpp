@@ -166,6 +166,8 @@ struct ExpertParallel::Impl {
   int seat_of(int rank, int expert) const;
   // The expert at a seat of those that the rank's kernels count: of all ranks, or its own.
   int expert_of(int rank, int seat_idx) const;
+  // The expert that a kernel means in a fault or a trace: with a table it knows the seats of all ranks only.
+  int named_expert(int expert_idx) const;
   Status upload_seats(int rank) const;
   Status check_new_placement(const ExpertPlacement& next) const;
   Status set_placement(const ExpertPlacement& next);

@@ -50,10 +50,12 @@ SharedExpertTokens ExpertParallel::Impl::shared_expert_tokens(int rank, int num_
   if (config.shared_expert == SharedExpert::kNone) return {};
   if (config.routing == Routing::kAllToAll)
     return {.num_groups = 1, .first_token = 0, .num_tokens = num_tokens};
-  const auto first_of = [&](int r) {
-    return static_cast<int>(static_cast<int64_t>(num_tokens) * r / n_ranks());
+  const int num_sharing = num_reducing_ranks(config, n_ranks()), share = rank % num_sharing;
+  const auto first_of = [&](int i) {
+    return static_cast<int>(static_cast<int64_t>(num_tokens) * i / num_sharing);
   };
-  return {.num_groups = 1, .first_token = first_of(rank), .num_tokens = first_of(rank + 1) - first_of(rank)};
+  return {
+      .num_groups = 1, .first_token = first_of(share), .num_tokens = first_of(share + 1) - first_of(share)};
 }
 
 Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
@@ -349,27 +351,35 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "all_reduce", Impl::Step::kIdle));
   if (impl_->config.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
+  const int num_reducing = num_reducing_ranks(impl_->config, n_ranks());
+  const int first_rank = rank / num_reducing * num_reducing;
+  if (num_reducing == 1 && n_ranks() > 1)
+    return failed_precondition(
+        "all_reduce: allreduce_world_size is 1, so the caller adds up; 0 or %d lets all ranks do it",
+        n_ranks());
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_tokens("all_reduce", num_tokens, values, "values"));
   const int num_dispatched = impl_->state(rank).num_tokens;
   if (num_tokens != num_dispatched)
     return invalid_argument("all_reduce: num_tokens is %d; this step dispatched %d", num_tokens,
                             num_dispatched);
-  AllReduceParams params{.layout = {n_ranks(), impl_->config.max_tokens_per_rank, impl_->config.hidden},
-                         .my_rank = rank,
+  if (num_reducing == 1) return Status();  // of one rank the sum is there
+  AllReduceParams params{.layout = {num_reducing, impl_->config.max_tokens_per_rank, impl_->config.hidden},
+                         .my_rank = rank - first_rank,
                          .signal_scope = impl_->signal_scope(),
                          .num_tokens = num_tokens,
                          .values = values,
                          .exchanged = {},
                          .cells = {},
                          .wait_context = impl_->state(rank).wait_context};
+  params.wait_context.first_rank = first_rank;
   const ExchangeLayout& layout = impl_->layout;
-  for (int peer = 0; peer < n_ranks(); ++peer) {
-    std::byte* arena = impl_->arena_of(peer);
+  for (int peer = 0; peer < num_reducing; ++peer) {
+    std::byte* arena = impl_->arena_of(first_rank + peer);
     params.exchanged.of_rank[peer] = reinterpret_cast<bf16*>(arena + layout.reduce_values.offset);
     params.cells.of_rank[peer] = reinterpret_cast<uint64_t*>(arena + layout.reduce_cells.offset);
   }
-  params.exchanged.mine = params.exchanged.of_rank[rank];
-  params.cells.mine = params.cells.of_rank[rank];
+  params.exchanged.mine = params.exchanged.of_rank[params.my_rank];
+  params.cells.mine = params.cells.of_rank[params.my_rank];
   return impl_->member(rank).launch(impl_->kernels.all_reduce.launch, impl_->launch_shape(), params);
 }
 

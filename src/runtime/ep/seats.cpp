@@ -16,8 +16,12 @@ int ExpertParallel::Impl::seat_of(int rank, int expert) const {
     const ExpertSeat seat = placement->seat_for(expert, rank, group_of_rank);
     return seat.rank * n_local_experts() + seat.seat;
   }
-  // Every rank has all tokens: of the replicas one works on them, which all ranks agree on.
-  const std::span<const ExpertSeat> seats = placement->seats_of(expert);
+  // Ranks whose outputs are added up have the same tokens: one replica of theirs works on them.
+  const int num_reducing = num_reducing_ranks(config, n_ranks());
+  std::vector<ExpertSeat> seats;
+  for (const ExpertSeat& seat : placement->seats_of(expert))
+    if (seat.rank / num_reducing == rank / num_reducing) seats.push_back(seat);
+  if (seats.empty()) return -1;
   const ExpertSeat seat = seats[static_cast<size_t>(expert) % seats.size()];
   return seat.rank == rank ? seat.seat : -1;
 }
@@ -26,6 +30,13 @@ int ExpertParallel::Impl::expert_of(int rank, int seat_idx) const {
   const int num_seats = n_local_experts();
   const bool is_own = config.routing == Routing::kSkipAllToAll;
   return placement->expert_at({is_own ? rank : seat_idx / num_seats, seat_idx % num_seats});
+}
+
+int ExpertParallel::Impl::named_expert(int expert_idx) const {
+  const int num_seats = n_local_experts();
+  return expert_idx < 0 || !has_table()
+             ? expert_idx
+             : placement->expert_at({expert_idx / num_seats, expert_idx % num_seats});
 }
 
 Status ExpertParallel::Impl::upload_seats(int rank) const {

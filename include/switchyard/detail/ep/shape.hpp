@@ -89,19 +89,21 @@ struct ShapeOf {
   SWITCHYARD_HD constexpr bool is_id(int id) const {
     return static_cast<uint32_t>(id) + 1 <= static_cast<uint32_t>(num_ids());
   }
-  // Returns -1 for padding, and for an expert that lives on another rank.
+  // Returns -1 for padding, and for an expert that lives on another rank. Ids out of range have no expert,
+  // and are a fault that others report.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
-    if (given.seat_of_id != nullptr) return seat_of(id);
     const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
-    return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
+    int seat = expert_idx < static_cast<uint32_t>(num_placed_ids()) ? static_cast<int>(expert_idx) : -1;
+    if (given.seat_of_id != nullptr && seat >= 0)
+      seat = mutate<Fixed, LogicMutant::kNextSeat>([&] { return given.seat_of_id[expert_idx]; },
+                                                   [&] { return next_seat(given.seat_of_id[expert_idx]); });
+    return seat;
   }
-  // The seat of an id; ids out of range have none, and are a fault that others report.
-  SWITCHYARD_HD constexpr int seat_of(int id) const {
-    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(num_ids())) return -1;
-    const int seat = given.seat_of_id[id];
-    return mutate<Fixed, LogicMutant::kNextSeat>(seat,
-                                                 [&] { return seat < 0 ? seat : (seat + 1) % n_experts(); });
+  // As many ids, from first_expert on, may have an expert here.
+  SWITCHYARD_HD constexpr int num_placed_ids() const {
+    return given.seat_of_id != nullptr ? num_ids() : n_experts();
   }
+  SWITCHYARD_HD constexpr int next_seat(int seat) const { return seat < 0 ? seat : (seat + 1) % n_experts(); }
   // Returns the expert's number among the model's experts; with a seat table, its seat.
   SWITCHYARD_HD constexpr int id_of_expert(int expert_idx) const { return expert_idx + first_expert(); }
   SWITCHYARD_HD constexpr int n_local_experts() const { return local_experts; }
