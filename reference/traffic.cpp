@@ -28,23 +28,90 @@ TrafficOptions traffic_options(const ExpertParallel& ep) {
           .combine_message_bytes = ep.combine_message_bytes()};
 }
 
+namespace {
+
+// The ranks, and with kGroup the ways between them, that a token's messages take.
+class TokenMessages {
+ public:
+  TokenMessages(MessageCounts& counts, MessagePer per, int group_size)
+      : counts_(counts), per_(per), group_size_(group_size) {}
+
+  void begin_token() {
+    experts_.clear();
+    ranks_.clear();
+    ways_.clear();
+  }
+  void add_choice(int from, int owner, int expert) {
+    switch (per_) {
+      case MessagePer::kChoice:
+        return count(from, owner);
+      case MessagePer::kExpert:
+        if (is_new(experts_, expert)) count(from, owner);
+        return;
+      case MessagePer::kRank:
+        if (is_new(ranks_, owner)) count(from, owner);
+        return;
+      case MessagePer::kGroup:
+        if (is_new(ranks_, owner)) add_way(from, owner);
+        return;
+    }
+  }
+
+ private:
+  static bool is_new(std::vector<int>& seen, int value) {
+    if (std::find(seen.begin(), seen.end(), value) != seen.end()) return false;
+    seen.push_back(value);
+    return true;
+  }
+  void count(int from, int to) { ++counts_.at(from, to); }
+  void add_way(int from, int owner) {
+    const int group = owner / group_size_;
+    if (from / group_size_ == group) return count(from, owner);
+    const int last = std::min((group + 1) * group_size_, counts_.n_ranks()) - 1;
+    const int gate = std::min(group * group_size_ + from % group_size_, last);
+    if (is_new(ways_, gate)) count(from, gate);
+    if (gate != owner) count(gate, owner);
+  }
+
+  MessageCounts& counts_;
+  const MessagePer per_;
+  const int group_size_;
+  std::vector<int> experts_, ranks_, ways_;  // that the token has been sent to
+};
+
+}  // namespace
+
+MessageCounts count_messages(const Step& step, MessagePer per, const OwnerFunction& owner_of,
+                             int group_size) {
+  MessageCounts counts(step.n_ranks);
+  TokenMessages messages(counts, per, group_size);
+  for (int rank = 0; rank < step.n_ranks; ++rank) {
+    const std::vector<int32_t>& ids = step.topk_ids[static_cast<size_t>(rank)];
+    for (auto token = ids.begin(); token != ids.end(); token += step.top_k) {
+      messages.begin_token();
+      for (auto id = token; id != token + step.top_k; ++id)
+        if (*id >= 0) messages.add_choice(rank, owner_of(rank, *id), *id);
+    }
+  }
+  return counts;
+}
+
 StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
   const auto n_ranks = static_cast<size_t>(step.n_ranks);
   const PhaseTraffic nothing{std::vector<uint64_t>(n_ranks), std::vector<uint64_t>(n_ranks)};
   StepTraffic traffic{nothing, nothing};
   const int group = options.p2p_world_size == 0 ? step.n_ranks : options.p2p_world_size;
-  for (int rank = 0; rank < step.n_ranks; ++rank) {
-    const std::vector<int32_t>& ids = step.topk_ids[static_cast<size_t>(rank)];
-    for (auto token = ids.begin(); token != ids.end(); token += step.top_k)
-      for (auto id = token; id != token + step.top_k; ++id) {
-        if (*id < 0) continue;
-        const int owner = step.owner_of(rank, *id);
-        // The slotted protocol sends a repeated id once, and the expert's row back for each.
-        const bool is_sent = options.protocol == Protocol::kDirect || std::find(token, id, *id) == id;
-        if (is_sent) add(traffic.dispatch, rank, owner, group, options.dispatch_message_bytes);
-        add(traffic.combine, owner, rank, group, options.combine_message_bytes);
-      }
-  }
+  const OwnerFunction owner_of = [&](int rank, int expert) { return step.owner_of(rank, expert); };
+  // The slotted protocol sends a repeated id once, and the expert's row back for each.
+  const MessageCounts rows = count_messages(step, MessagePer::kChoice, owner_of, group);
+  const MessageCounts messages = options.protocol == Protocol::kDirect
+                                     ? rows
+                                     : count_messages(step, MessagePer::kExpert, owner_of, group);
+  for (int rank = 0; rank < step.n_ranks; ++rank)
+    for (int owner = 0; owner < step.n_ranks; ++owner) {
+      add(traffic.dispatch, rank, owner, group, messages.at(rank, owner) * options.dispatch_message_bytes);
+      add(traffic.combine, owner, rank, group, rows.at(rank, owner) * options.combine_message_bytes);
+    }
   return traffic;
 }
 

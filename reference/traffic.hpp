@@ -2,12 +2,45 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "reference.hpp"
 #include "switchyard/expert_parallel.hpp"
 
 namespace switchyard::reference {
+
+// What a message carries of a token: one choice of it, its rows of one expert, of all experts of one rank, or
+// of all experts of one group, which the group's ranks then pass on among themselves.
+enum class MessagePer { kChoice, kExpert, kRank, kGroup };
+
+// The rank whose expert works on an id of a source rank's token.
+using OwnerFunction = std::function<int(int src_rank, int expert)>;
+
+// The messages of a step's dispatch from every rank to every rank. Those of a combine that sends the same
+// messages back are the same, the other way.
+class MessageCounts {
+ public:
+  explicit MessageCounts(int n_ranks)
+      : n_ranks_(n_ranks), counts_(static_cast<size_t>(n_ranks) * static_cast<size_t>(n_ranks)) {}
+
+  int n_ranks() const { return n_ranks_; }
+  // from == to: what stays on the rank.
+  uint64_t& at(int from, int to) { return counts_[index_of(from, to)]; }
+  uint64_t at(int from, int to) const { return counts_[index_of(from, to)]; }
+
+ private:
+  size_t index_of(int from, int to) const {
+    return static_cast<size_t>(from) * static_cast<size_t>(n_ranks_) + static_cast<size_t>(to);
+  }
+
+  int n_ranks_;
+  std::vector<uint64_t> counts_;
+};
+
+// Counts them from topk_ids, n_ranks and top_k alone. kGroup: ranks [0, group_size), [group_size, ..), ..;
+// a message to another group goes to the rank with the sender's place in it, or to the group's last rank.
+MessageCounts count_messages(const Step& step, MessagePer per, const OwnerFunction& owner_of, int group_size);
 
 // What leaves each rank in one phase. What stays on the rank is not in it, nor are counts and signals.
 struct PhaseTraffic {

@@ -32,7 +32,7 @@ compile() {
 }
 export -f compile
 export clang folder
-printf '%s\0' tools/commands/*.cpp tools/workload/workload.cpp tools/main.cpp \
+printf '%s\0' tools/commands/*.cpp tools/files/{counts_file,placement_file,text_file}.cpp tools/workload/workload.cpp tools/main.cpp \
   tests/fuzz/fuzz_text.cpp tests/fuzz/libfuzzer.cpp | xargs -0 -n1 -P"$(nproc)" bash -c 'compile "$0"'
 mapfile -t libraries < <(find "$build"/{tools,reference,benchmarks,src,emulator} -maxdepth 1 -name '*.a')
 cudart=$(cached CUDA_cudart_static_LIBRARY)

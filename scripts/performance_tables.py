@@ -22,6 +22,7 @@ matmul          switchyard bench matmul --json FILE
 matmul-fp8      switchyard bench matmul --element fp8 --json FILE
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
+published       switchyard plan --published --json FILE
 
 The first line of a region says on which machine, at which commit and when its numbers were measured. The machine is that
 of the JSON; the commit is that of the working tree and the date that of the newest FILE unless they are given.
@@ -290,6 +291,24 @@ def host_table(reports):
     return markdown(["command", "seconds", "processor seconds"], rows)
 
 
+# switchyard plan --published
+
+
+def published_table(reports):
+    """Each phase as model / figure (ratio); those that are not close are bold."""
+
+    def cell(row, phase):
+        model, figure = row["plan"][phase]["us"], row[f"published_{phase}_us"]
+        if figure == 0:
+            return microseconds(model)
+        text = f"{microseconds(model)} / {microseconds(figure)} ({model / figure:.2f})"
+        return text if 3 / 4 <= model / figure <= 4 / 3 else f"**{text}**"
+
+    rows = [[row["who"], row["setting"], cell(row, "dispatch"), cell(row, "combine")]
+            for report in reports for row in report["published"]]
+    return markdown(["who", "setting", "dispatch", "combine"], rows)
+
+
 TABLES = {
     "ep": ep_table,
     "shapes": shapes_table,
@@ -304,6 +323,7 @@ TABLES = {
     "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
     "accuracy": accuracy_table,
     "host": host_table,
+    "published": published_table,
 }
 
 

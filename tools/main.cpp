@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
       "ranks\n"
       "  switchyard attend --causal --seq-lens 700,0,33  attention over a ragged batch, verified\n"
       "  switchyard schedule --causal --compare          tile schedulers of attention, side by side\n"
+      "  switchyard plan --ranks 8..512 --svg plan.svg   what a step would take on a cluster\n"
       "  switchyard doctor                               what will run here, and why\n"
       "\nExit codes: 0 verified, 1 not verified, 2 bad argument, 3 fault at run time, or output that cannot "
       "be\nwritten.");
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   add_simulate_command(line);
   add_bench_command(line);
   add_schedule_command(line);
+  add_plan_command(line);
   add_doctor_command(line);
   const switchyard::Result<Work> work = line.parse({argv + 1, argv + argc});
   return finish(line.name(), work.ok() ? run_and_catch(work.value()) : work.status());

@@ -15,6 +15,8 @@
 #include "commands/attention_options.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
+#include "commands/plan_options.hpp"
+#include "files/counts_file.hpp"
 #include "files/placement_file.hpp"
 #include "switchyard/detail/ep/shape.hpp"
 #include "switchyard/expert_placement.hpp"
@@ -93,20 +95,55 @@ Outcome fuzz_routing(const std::string& text) {
   return Outcome::kRead;
 }
 
+// Whether a reader that refuses does so with a sentence about its flag.
+template <typename T>
+bool is_read(const Result<T>& result, const char* flag) {
+  if (!result.ok())
+    expect(result.status().code() == StatusCode::kInvalidArgument &&
+               result.status().message().starts_with(flag) && is_one_line(result.status().message()),
+           std::string(flag) + " is refused with: " + result.status().to_string());
+  return result.ok();
+}
+
 Outcome fuzz_placement(const std::string& text) {
-  const auto read = [](const std::string& of) {
-    Result<tools::ExpertsOfRank> lists = tools::read_placement_file(file_with(of), kNumRanks, kNumExperts);
-    if (!lists.ok())
-      expect(lists.status().code() == StatusCode::kInvalidArgument &&
-                 lists.status().message().starts_with("--placement") && is_one_line(lists.status().message()),
-             "a placement is refused with: " + lists.status().to_string());
-    return lists;
-  };
-  const Result<tools::ExpertsOfRank> lists = read(text);
-  if (!lists.ok()) return Outcome::kRefused;
-  expect(ExpertPlacement::from_lists(kNumExperts, lists.value()).ok(), "what was read is no placement");
-  const Result<tools::ExpertsOfRank> again = read(tools::placement_text(lists.value()));
-  expect(again.ok() && again.value() == lists.value(), "what was read is read in another way when written");
+  const Result<tools::ExpertsOfRank> placement =
+      tools::read_placement_file(file_with(text), kNumRanks, kNumExperts);
+  if (!is_read(placement, "--placement")) return Outcome::kRefused;
+  expect(placement.value().size() == size_t{kNumRanks}, "there are experts for another number of ranks");
+  expect(ExpertPlacement::from_lists(kNumExperts, placement.value()).ok(),
+         "a placement is read, but is none");
+  const Result<tools::ExpertsOfRank> again =
+      tools::read_placement_file(file_with(tools::placement_text(placement.value())), 0, kNumExperts);
+  expect(again.ok() && again.value() == placement.value(),
+         "what was read is read in another way when written");
+  return Outcome::kRead;
+}
+
+Outcome fuzz_counts(const std::string& text) {
+  const Result<std::vector<double>> counts = tools::read_counts_file(file_with(text), kNumExperts);
+  if (!is_read(counts, "--counts")) return Outcome::kRefused;
+  expect(!counts.value().empty() && counts.value().size() <= size_t{kNumExperts},
+         "there are counts for another number of experts");
+  std::string written;
+  for (const double count : counts.value()) {
+    expect(count >= 0 && count <= static_cast<double>(tools::kMaxCount), "a count is out of range");
+    written.append(written.empty() ? "" : ",").append(std::to_string(static_cast<int64_t>(count)));
+  }
+  const Result<std::vector<double>> again = tools::read_counts_file(file_with(written), kNumExperts);
+  expect(again.ok() && again.value() == counts.value(), "counts are not what they say");
+  return Outcome::kRead;
+}
+
+Outcome fuzz_ranks(const std::string& text) {
+  const Result<std::vector<int>> ranks = tools::read_ranks(text);
+  if (!ranks.ok()) {
+    expect(ranks.status().message().starts_with("--ranks"),
+           "ranks are refused with: " + ranks.status().message());
+    return Outcome::kRefused;
+  }
+  expect(!ranks.value().empty() && std::is_sorted(ranks.value().begin(), ranks.value().end()) &&
+             ranks.value().front() >= 1 && ranks.value().back() <= kMaxRanks,
+         "numbers of ranks are out of range");
   return Outcome::kRead;
 }
 
@@ -227,7 +264,8 @@ constexpr const char* kNowhere = "--json=/no such folder/report";
 
 // Whether a word may make a command write a file, or read one that never ends.
 bool is_about_files(const std::string& word) {
-  for (const char* flag : {"--json", "--dump", "--trace", "--svg", "--inputs"})
+  for (const char* flag :
+       {"--json", "--dump", "--trace", "--svg", "--inputs", "--write-placement", "--placement", "--counts"})
     if (word.starts_with(flag)) return true;
   return word.find('/') != std::string::npos;
 }
@@ -255,8 +293,9 @@ Outcome fuzz_command(const std::string& text) {
 constexpr struct {
   const char* name;
   Outcome (*fuzz)(const std::string&);
-} kReaders[] = {{"routing", fuzz_routing}, {"placement", fuzz_placement}, {"list", fuzz_list},
-                {"seed", fuzz_seed},       {"attention", fuzz_attention}, {"command", fuzz_command}};
+} kReaders[] = {{"routing", fuzz_routing},     {"placement", fuzz_placement}, {"counts", fuzz_counts},
+                {"ranks", fuzz_ranks},         {"list", fuzz_list},           {"seed", fuzz_seed},
+                {"attention", fuzz_attention}, {"command", fuzz_command}};
 
 // Each is read.
 const std::string kExamples[] = {
@@ -266,6 +305,12 @@ const std::string kExamples[] = {
     "routing\n2,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7\n",
     "placement\n0,1,2\n3,4,5\n6,7,8\n9,10,11\n",
     "placement\n# all here\n0,1,2,3,4,5,6,7,8,9,10,11\n\n 3 , 4\r\n11",
+    "counts\n5,0,17\n3\n",
+    "counts\n# rows\n9007199254740992,1",
+    "counts\n{\"tokens_per_expert\": [1, 2, 0]}",
+    "counts\n[4, 0]",
+    "ranks\n8..512",
+    "ranks\n1,3,8..64",
     "list\n0",
     "list\n5,0,65535,17",
     "seed\n18446744073709551615",
@@ -283,6 +328,11 @@ const std::string kExamples[] = {
     "command\nbench ep --tokens 1,8 --protocol both --ranks 2",
     "command\nbench attention --head-dims 64,128 --lengths 32,64 --tokens 64",
     "command\nbench formats --seed 9",
+    "command\nplan --ranks 1,3..12 --tokens 5 --link 0.5 --nic 1e3 --format fp8 --message rank --layout "
+    "masked",
+    "command\nplan --ranks 4 --replicas 3 --experts 9 --top-k 2 --tokens 3 --routing zipf --experts-per-rank "
+    "4",
+    "command\nplan --published",
 };
 
 // What people and other programs write where a number or a name is asked for.
@@ -407,10 +457,15 @@ void check_that_readers_are_reached() {
   const struct {
     const char* words;
     const char* flag;
-  } refused[] = {{"run --kill 9@combine_async", "--kill"},  {"run --kill 1@nowhere", "--kill"},
-                 {"run --stall 1@combine_wait", "--stall"}, {"simulate --faults fire", "--faults"},
-                 {"attend --kv-lens 1,2,3", "--kv-lens"},   {"bench ep --tokens 1,,2", "--tokens"},
-                 {"schedule --seq-lens 1,x", "--seq-lens"}};
+  } refused[] = {{"run --kill 9@combine_async", "--kill"},
+                 {"run --kill 1@nowhere", "--kill"},
+                 {"run --stall 1@combine_wait", "--stall"},
+                 {"simulate --faults fire", "--faults"},
+                 {"attend --kv-lens 1,2,3", "--kv-lens"},
+                 {"bench ep --tokens 1,,2", "--tokens"},
+                 {"schedule --seq-lens 1,x", "--seq-lens"},
+                 {"plan --ranks 8..4", "--ranks"},
+                 {"plan --link nan", "--link"}};
   for (const auto& [words, flag] : refused) {
     std::vector<std::string> with_report = words_of(words);
     with_report.push_back(kNowhere);

@@ -13,8 +13,8 @@ namespace switchyard::fuzz {
 // What an input did.
 enum class Outcome { kRead, kRefused };
 
-// The first line of an input says what is to read the rest: routing, placement (CSV files), list, seed (the
-// value of an option), attention (options) or command (words after `switchyard`).
+// The first line of an input says what is to read the rest: routing, placement or counts (a file), ranks,
+// list, seed (the value of an option), attention (options) or command (words after `switchyard`).
 Outcome fuzz_text(const std::string& input);
 
 // An input that is one of some good ones, a little changed. It follows from the state of `random` alone.

@@ -73,6 +73,14 @@ class TablesOfStoredRuns(unittest.TestCase):
         self.assertIn(["bf16", "direct", "4", "834", ""], rows)
         self.assertEqual(len(rows), 8)
 
+    def test_what_is_not_close_to_the_model_is_bold(self):
+        row = {"who": "somebody", "setting": "8 ranks", "published_dispatch_us": 100, "published_combine_us": 0,
+               "plan": {"dispatch": {"us": 130}, "combine": {"us": 20}}}
+        far = with_changes(row, published_dispatch_us=200)
+        self.assertEqual(rows_of(tables.published_table([{"published": [row, far]}])),
+                         [["somebody", "8 ranks", "130 / 100 (1.30)", "20.0"],
+                          ["somebody", "8 ranks", "**130 / 200 (0.65)**", "20.0"]])
+
     def test_two_runs_of_one_format_are_refused(self):
         with self.assertRaisesRegex(tables.Problem, "two runs have the format bf16"):
             tables.TABLES["token-formats"]([stored("ep"), stored("ep")])

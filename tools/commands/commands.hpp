@@ -11,6 +11,7 @@ void add_attend_command(CommandLine& line);
 void add_simulate_command(CommandLine& line);
 void add_bench_command(CommandLine& line);
 void add_schedule_command(CommandLine& line);
+void add_plan_command(CommandLine& line);
 void add_doctor_command(CommandLine& line);
 // Below `bench`.
 void add_bench_attention_command(Command& bench);
