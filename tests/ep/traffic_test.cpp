@@ -58,5 +58,28 @@ TEST(Traffic, NothingLeavesTheOnlyGroupAndEverythingAGroupOfOne) {
   EXPECT_EQ(traffic.combine.to_other_groups, traffic.combine.to_other_ranks);
 }
 
+TEST(Traffic, MessagesPerExpertPerRankAndPerGroupAreAsCountedByHand) {
+  reference::Step step = make_small_step();
+  step.top_k = 4;
+  step.topk_ids = {{2, 3, 3, 5},   // to rank 1, by two experts, one of them twice, and to rank 2
+                   {4, 6, 7, -1},  // to rank 2 and, by two experts, to rank 3
+                   {},
+                   {}};
+  const auto count = [&](reference::MessagePer per) {
+    const reference::MessageCounts counts = reference::count_messages(
+        step, per, [](int, int expert) { return expert / 2; }, /*group_size=*/2);
+    Bytes all;
+    for (int from = 0; from < 4; ++from)
+      for (int to = 0; to < 4; ++to) all.push_back(counts.at(from, to));
+    return all;
+  };
+  using reference::MessagePer;
+  EXPECT_EQ(count(MessagePer::kChoice), (Bytes{0, 3, 1, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(count(MessagePer::kExpert), (Bytes{0, 2, 1, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(count(MessagePer::kRank), (Bytes{0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+  // Rank 1 has the place of rank 3 in its group, which passes the token on to rank 2.
+  EXPECT_EQ(count(MessagePer::kGroup), (Bytes{0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0}));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -166,16 +166,17 @@ TEST(Plan, OneRankSendsNothingAndNoTokensMoveNothing) {
 
 TEST(Plan, ManyTokensAreDrawnInPartAndCountedInFull) {
   const Cluster cluster{.n_ranks = 512};
-  const PlanShape many{.max_tokens_per_rank = 65535, .hidden = 16384, .top_k = 32};
-  const PlanRouting routing = uniform_routing(many, cluster);
-  EXPECT_LE(routing.step.topk_ids.size() * routing.step.topk_ids[0].size(), kMaxDrawnIds);
+  const PlanShape many{.max_tokens_per_rank = 65535, .hidden = 2048, .top_k = 32};
+  const PlanRouting routing =
+      draw_routing({512, 65535, 32, uniform_popularity(many.n_experts), /*seed=*/1, /*max_ids=*/200'000});
+  EXPECT_LE(routing.step.topk_ids.size() * routing.step.topk_ids[0].size(), 200'000u);
   EXPECT_NEAR(routing.num_tokens(511), 65535, 1e-6);
   const StepPlan plan = plan_of(many, cluster, routing);
   const double rows = 512.0 * 65535 * 32;
   double counted = 0;
   for (const uint64_t of_rank : plan.rows_of_rank) counted += static_cast<double>(of_rank);
   EXPECT_NEAR(counted / rows, 1, 1e-3);
-  EXPECT_NEAR(static_cast<double>(plan.dispatch.rows.total_to_other_ranks()) / (rows * 32768 * 511 / 512), 1,
+  EXPECT_NEAR(static_cast<double>(plan.dispatch.rows.total_to_other_ranks()) / (rows * 4096 * 511 / 512), 1,
               0.01);
 }
 
@@ -197,7 +198,7 @@ TEST(Plan, WhatIsKnownIsCloseOrExplained) {
                        is_close(plan.value().combine.us(), times.combine_us);
     EXPECT_TRUE(close || std::string(step.reason) != "") << step.who << ", " << step.setting;
     const bool is_large = step.shape.max_tokens_per_rank >= 128;  // what the L2 holds no part of
-    if (step.is_measured_here && is_large) EXPECT_TRUE(close) << step.setting;
+    EXPECT_TRUE(close || !step.is_measured_here || !is_large) << step.setting;
   }
 }
 

@@ -16,10 +16,12 @@ struct Scale {
   size_t num_seats = 1;
 };
 
-// From white to dark blue; a seat that has no rows is grey.
+// From white to dark blue, by the root of the share, so that small ones differ; without rows it is grey.
 std::string color_of(double share) {
   if (share <= 0) return "#eeeeee";
-  const auto channel = [&](double dark) { return static_cast<int>(std::lround(247 + (dark - 247) * share)); };
+  const auto channel = [&](double dark) {
+    return static_cast<int>(std::lround(247 + (dark - 247) * std::sqrt(share)));
+  };
   char text[8];
   std::snprintf(text, sizeof(text), "#%02x%02x%02x", channel(8), channel(48), channel(107));
   return text;
@@ -65,7 +67,7 @@ void draw_cells(Svg& svg, const PlacementSide& side, const Scale& scale, double 
           x, y, column, row, color_of(share).c_str());
       if (has_numbers)
         svg.label(x + column / 2, y + row / 2 + 4, "middle", std::to_string(side.experts_of_rank[rank][seat]),
-                  share > 0.5 ? "font-size=\"11\" fill=\"#ffffff\"" : "font-size=\"11\"");
+                  share > 0.25 ? "font-size=\"11\" fill=\"#ffffff\"" : "font-size=\"11\"");
     }
 }
 

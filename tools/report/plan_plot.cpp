@@ -16,7 +16,6 @@ struct Line {
   const char* name;
   const char* color;
   double width;
-  const char* more;  // of its stroke
   std::function<double(const StepPlan&)> value;
 };
 
@@ -28,22 +27,21 @@ struct Panel {
 // What each resource takes alone, and their time together.
 Panel phase_panel(const std::string& title, PhasePlan StepPlan::*phase) {
   const auto line = [&](const char* name, const char* color, double PhasePlan::*part) {
-    return Line{name, color, 2, "", [=](const StepPlan& plan) { return plan.*phase.*part; }};
+    return Line{name, color, 2, [=](const StepPlan& plan) { return plan.*phase.*part; }};
   };
+  // Drawn first and wide: what binds lies on it.
+  const Line together{"together", "#cccccc", 8, [=](const StepPlan& plan) { return (plan.*phase).us(); }};
   return {title,
-          {line("memory", "#0072b2", &PhasePlan::memory_us),
-           line("link", "#009e73", &PhasePlan::link_us),
-           line("NIC", "#d55e00", &PhasePlan::nic_us),
-           line("latency", "#cc79a7", &PhasePlan::latency_us),
-           {"together", "#222222", 2, "stroke-dasharray=\"7 4\"",
-            [=](const StepPlan& plan) { return (plan.*phase).us(); }}}};
+          {together, line("memory", "#0072b2", &PhasePlan::memory_us),
+           line("link", "#009e73", &PhasePlan::link_us), line("NIC", "#d55e00", &PhasePlan::nic_us),
+           line("latency", "#cc79a7", &PhasePlan::latency_us)}};
 }
 
 std::vector<Panel> panels() {
   return {{"Time, µs",
-           {{"dispatch", "#0072b2", 2, "", [](const StepPlan& plan) { return plan.dispatch.us(); }},
-            {"combine", "#e69f00", 2, "", [](const StepPlan& plan) { return plan.combine.us(); }},
-            {"step", "#222222", 3.2, "", [](const StepPlan& plan) { return plan.step_us; }}}},
+           {{"dispatch", "#0072b2", 2, [](const StepPlan& plan) { return plan.dispatch.us(); }},
+            {"combine", "#e69f00", 2, [](const StepPlan& plan) { return plan.combine.us(); }},
+            {"step", "#222222", 3.2, [](const StepPlan& plan) { return plan.step_us; }}}},
           phase_panel("Dispatch: each resource alone, µs", &StepPlan::dispatch),
           phase_panel("Combine: each resource alone, µs", &StepPlan::combine)};
 }
@@ -82,8 +80,8 @@ void draw_frame(Svg& svg, const std::vector<StepPlan>& plans, const Axis& x, con
 }
 
 void draw_line(Svg& svg, const std::vector<StepPlan>& plans, const Axis& x, const Axis& y, const Line& line) {
-  svg.add("<polyline fill=\"none\" stroke-linejoin=\"round\" stroke=\"%s\" stroke-width=\"%g\" %s points=\"",
-          line.color, line.width, line.more);
+  svg.add("<polyline fill=\"none\" stroke-linejoin=\"round\" stroke=\"%s\" stroke-width=\"%g\" points=\"",
+          line.color, line.width);
   for (const StepPlan& plan : plans)
     if (line.value(plan) >= kLeastUs)
       svg.add("%.1f,%.1f ", x.pixel_of(plan.cluster.n_ranks), y.pixel_of(line.value(plan)));
@@ -96,7 +94,7 @@ void draw_line(Svg& svg, const std::vector<StepPlan>& plans, const Axis& x, cons
 
 void draw_legend(Svg& svg, const Panel& panel, double y) {
   for (const Line& line : panel.lines) {
-    svg.line(kLegendLeft, y, kLegendLeft + 38, y, line.color, line.width, line.more);
+    svg.line(kLegendLeft, y, kLegendLeft + 38, y, line.color, line.width);
     svg.add("<circle cx=\"%g\" cy=\"%g\" r=\"3.5\" fill=\"%s\"/>\n", kLegendLeft + 19, y, line.color);
     svg.label(kLegendLeft + 48, y + 5, "start", line.name);
     y += 25;
@@ -109,11 +107,22 @@ std::string text_of(const char* format, auto... values) {
   return text;
 }
 
+// Automatic may choose one for few ranks and the other for many.
+std::string protocols_of(const PlanReport& report) {
+  std::string names;
+  for (const Protocol protocol : {Protocol::kDirect, Protocol::kSlotted})
+    for (const StepPlan& plan : report.plans)
+      if (plan.shape.protocol == protocol) {
+        names += (names.empty() ? "" : ", ") + std::string(to_string(protocol));
+        break;
+      }
+  return names;
+}
+
 void draw_title(Svg& svg, const PlanReport& report) {
   const StepPlan& plan = report.plans.front();
   const PlanShape& shape = plan.shape;
-  svg.label(kLeft - 60, 30, "start",
-            "Dispatch and combine over ranks, predicted: " + std::string(to_string(shape.protocol)),
+  svg.label(kLeft - 60, 30, "start", "Dispatch and combine over ranks, predicted: " + protocols_of(report),
             "font-size=\"19\" font-weight=\"bold\"");
   svg.label(kLeft - 60, 53, "start",
             text_of("%d tokens per rank, hidden %d, top-%d, %d experts, %s routing; dispatch %s per %s, "

@@ -24,9 +24,9 @@ void print_shape(const StepPlan& plan, const std::string& routing) {
   const PlanShape& shape = plan.shape;
   std::printf("%d tokens per rank, hidden %d, top-%d, %d experts, %s routing\n", shape.max_tokens_per_rank,
               shape.hidden, shape.top_k, shape.n_experts, routing.c_str());
-  std::printf("%s, rows %s, dispatch %s per %s, combine %s per %s\n", to_string(shape.protocol),
-              to_string(shape.layout), to_string(shape.format), to_string(shape.message),
-              to_string(shape.combine_format), to_string(shape.combine_message));
+  std::printf("rows %s, dispatch %s per %s, combine %s per %s\n", to_string(shape.layout),
+              to_string(shape.format), to_string(shape.message), to_string(shape.combine_format),
+              to_string(shape.combine_message));
   const Cluster& cluster = plan.cluster;
   std::printf(
       "nodes of %d ranks, a link of %g GB/s and a NIC of %g GB/s for each rank, latency %g and %g us\n\n",
@@ -39,6 +39,14 @@ void print_phase(const char* name, const PhasePlan& phase) {
               to_string(phase.bound()), phase.memory_us, phase.link_us, phase.nic_us, phase.latency_us,
               mega(largest_link(phase.bytes)), mega(largest_nic(phase.bytes)),
               mega(largest(phase.bytes.memory)));
+}
+
+// The reason is in the words of the library's configuration.
+std::string arena_text(const StepPlan& plan) {
+  if (!plan.why_no_arena.empty()) return "no arena: " + plan.why_no_arena;
+  char text[48];
+  std::snprintf(text, sizeof(text), "arena %.2f GB per rank", static_cast<double>(plan.arena_bytes) * 1e-9);
+  return text;
 }
 
 void print_calibration() {
@@ -92,6 +100,7 @@ JsonObject step_json(const StepPlan& plan) {
       .add("nodes_per_token", plan.nodes_per_token)
       .add("rows_of_rank", plan.rows_of_rank)
       .add("arena_bytes", plan.arena_bytes)
+      .add("why_no_arena", plan.why_no_arena)
       .add("dispatch", phase_json(plan.dispatch))
       .add("combine", phase_json(plan.combine))
       .add("step_us", plan.step_us);
@@ -123,9 +132,9 @@ void print_plan(const PlanReport& report) {
     print_phase("dispatch", plan.dispatch);
     std::printf("%12s", "");
     print_phase("combine", plan.combine);
-    std::printf("%12s%-8s %10.1f  %.2f messages per token, %.2f distinct ranks; arena %.2f GB per rank\n", "",
-                "step", plan.step_us, plan.messages_per_token, plan.ranks_per_token,
-                static_cast<double>(plan.arena_bytes) * 1e-9);
+    std::printf("%12s%-8s %10.1f  %s, %.2f messages per token, %.2f distinct ranks; %s\n", "", "step",
+                plan.step_us, to_string(plan.shape.protocol), plan.messages_per_token, plan.ranks_per_token,
+                arena_text(plan).c_str());
   }
   std::printf(
       "\nA phase takes its latency and the longest of memory, link and NIC. MB are those of the rank with\n"

@@ -83,6 +83,7 @@ struct StepPlan {
   PhasePlan dispatch, combine;
   double step_us = 0;
   uint64_t arena_bytes = 0;            // of each rank
+  std::string why_no_arena;            // not empty: the library cannot make one
   std::vector<uint64_t> rows_of_rank;  // that its experts work on
   // Of dispatch, what stays on the rank included: messages, distinct ranks and distinct nodes of a token.
   double messages_per_token = 0, ranks_per_token = 0, nodes_per_token = 0;

@@ -1,5 +1,6 @@
 // What a step moves, counted: messages of the routing times the sizes that the library's layouts give.
 #include <cmath>
+#include <optional>
 
 #include "cluster_plan.hpp"
 #include "runtime/ep/exchange_layout.hpp"
@@ -30,7 +31,7 @@ struct Sizes {
     token = token_bytes(config);
     message = is_direct ? encoded_bytes(config) : message_bytes(config);
     row = uint64_t{format.row_bytes} + format.scales_bytes;
-    src_info = layout.row_capacity == 0 ? 0 : layout.src_info_bytes / layout.row_capacity;
+    src_info = layout.src_info_bytes / layout.row_capacity;
     expert_row = layout.has_encoded_outputs ? combine_bytes(config) : token_bytes(config);
     combine_row = combine_bytes(config);
     staged_scales = is_direct && format.interleaves_rows ? format.scales_bytes : 0;
@@ -44,9 +45,9 @@ struct Sizes {
 
 // How often what moves, from the tokens' ranks to the experts'.
 struct Movements {
-  MessageCounts rows;        // choices of tokens
-  MessageCounts deliveries;  // messages by where they come from and where they are wanted
-  MessageCounts hops;        // the same by the ways they take: through a rank of the node, if per node
+  const MessageCounts& rows;        // choices of tokens
+  const MessageCounts& deliveries;  // messages by where they come from and where they are wanted
+  const MessageCounts& hops;        // the same by the ways they take: through a rank of the node, if per node
 };
 
 MessagePer kind_of(PlanMessage message, Protocol protocol, bool is_combine) {
@@ -67,8 +68,11 @@ class Counter {
         owners_.push_back(placement.seat_for(expert, rank, node_of_rank).rank);
   }
 
-  MessageCounts count(MessagePer per) const {
-    return count(per, [&](int rank, int expert) { return owner_of(rank, expert); });
+  // Counts each kind once.
+  const MessageCounts& count(MessagePer per) {
+    std::optional<MessageCounts>& counted = counted_[static_cast<size_t>(per)];
+    if (!counted) counted = count(per, [&](int rank, int expert) { return owner_of(rank, expert); });
+    return *counted;
   }
   // One per (token, node), each to the node's first rank.
   MessageCounts count_nodes() const {
@@ -76,11 +80,10 @@ class Counter {
       return owner_of(rank, expert) / cluster_.ranks_per_node * cluster_.ranks_per_node;
     });
   }
-  Movements movements(PlanMessage message, Protocol protocol, bool is_combine) const {
+  Movements movements(PlanMessage message, Protocol protocol, bool is_combine) {
     const MessagePer kind = kind_of(message, protocol, is_combine);
-    const MessageCounts deliveries = count(kind == MessagePer::kGroup ? MessagePer::kRank : kind);
-    return {count(MessagePer::kChoice), deliveries,
-            kind == MessagePer::kGroup ? count(MessagePer::kGroup) : deliveries};
+    return {count(MessagePer::kChoice), count(kind == MessagePer::kGroup ? MessagePer::kRank : kind),
+            count(kind)};
   }
   uint64_t num_tokens(int rank) const { return scaled(routing_.step.num_tokens(rank)); }
 
@@ -103,7 +106,8 @@ class Counter {
   const PlanRouting& routing_;
   const Cluster& cluster_;
   const size_t num_experts_;
-  std::vector<int> owners_;  // [source rank][expert]
+  std::vector<int> owners_;                  // [source rank][expert]
+  std::optional<MessageCounts> counted_[4];  // [MessagePer]
 };
 
 // Adds up what a phase moves.
@@ -198,7 +202,7 @@ double total_of(const MessageCounts& counts) {
   return total;
 }
 
-void count_averages(const Movements& dispatched, const Counter& counter, StepPlan& plan) {
+void count_averages(const Movements& dispatched, Counter& counter, StepPlan& plan) {
   double num_tokens = 0;
   for (int rank = 0; rank < plan.cluster.n_ranks; ++rank)
     num_tokens += static_cast<double>(counter.num_tokens(rank));
@@ -223,12 +227,19 @@ ExpertParallelConfig config_of(const PlanShape& shape, const Cluster& cluster,
 
 Status count_plan_bytes(const PlanRouting& routing, const ExpertPlacement& placement, StepPlan& plan) {
   const ExpertParallelConfig config = config_of(plan.shape, plan.cluster, placement);
-  const Result<ExchangeLayout> layout =
-      ExchangeLayout::of(config, plan.cluster.n_ranks, plan.cluster.num_nodes() > 1);
-  if (!layout.ok()) return layout.status();
-  plan.arena_bytes = layout.value().arena_bytes;
-  const Sizes sizes(config, layout.value(), plan.cluster.n_ranks);
-  const Counter counter(routing, placement, plan.cluster);
+  const bool has_wire = plan.cluster.num_nodes() > 1;
+  const Result<ExchangeLayout> layout = ExchangeLayout::of(config, plan.cluster.n_ranks, has_wire);
+  if (layout.ok())
+    plan.arena_bytes = layout.value().arena_bytes;
+  else
+    plan.why_no_arena = layout.status().message();
+  // What a row needs does not depend on how many there are.
+  ExpertParallelConfig of_one_token = config;
+  of_one_token.max_tokens_per_rank = 1;
+  const Result<ExchangeLayout> small = ExchangeLayout::of(of_one_token, plan.cluster.n_ranks, has_wire);
+  if (!small.ok()) return small.status();
+  const Sizes sizes(config, small.value(), plan.cluster.n_ranks);
+  Counter counter(routing, placement, plan.cluster);
   const Movements dispatched = counter.movements(plan.shape.message, plan.shape.protocol, false);
   count_dispatch(dispatched, sizes, counter, plan);
   count_combine(counter.movements(plan.shape.combine_message, plan.shape.protocol, true), sizes, counter,

@@ -31,6 +31,7 @@ class Table {
         rows_(std::move(rows_of_replica)),
         experts_(at(n_ranks)),
         is_held_(at(n_ranks), std::vector<bool>(rows_.size())),
+        is_fixed_(rows_.size()),
         loads_(at(n_ranks)) {}
 
   // To the rank with the least load that can have it.
@@ -50,9 +51,17 @@ class Table {
     }
   }
 
-  std::vector<std::vector<int>> take() {
-    for (std::vector<int>& experts : experts_) std::sort(experts.begin(), experts.end());
-    return std::move(experts_);
+  // The same with loads that are known better; `is_fixed` says of each expert whether it stays where it is.
+  void level_others(std::vector<double> loads, std::vector<bool> is_fixed) {
+    loads_ = std::move(loads);
+    is_fixed_ = std::move(is_fixed);
+    level();
+  }
+
+  std::vector<std::vector<int>> lists() const {
+    std::vector<std::vector<int>> lists = experts_;
+    for (std::vector<int>& experts : lists) std::sort(experts.begin(), experts.end());
+    return lists;
   }
 
  private:
@@ -60,6 +69,7 @@ class Table {
 
   bool has_seat(size_t rank) const { return experts_[rank].size() < num_seats_; }
   bool holds(size_t rank, int expert) const { return is_held_[rank][at(expert)]; }
+  bool is_fixed(int expert) const { return expert != kNobody && is_fixed_[at(expert)]; }
   double rows_of(int expert) const { return expert == kNobody ? 0 : rows_[at(expert)]; }
   void add(size_t rank, int expert) {
     if (expert == kNobody) return;
@@ -103,6 +113,7 @@ class Table {
       for (const int given : experts_[busiest])
         for (const int taken : takeable) {
           if (rank == busiest || holds(rank, given) || (taken != kNobody && holds(busiest, taken))) continue;
+          if (is_fixed(given) || is_fixed(taken)) continue;
           const double moved = rows_of(given) - rows_of(taken);
           const double load = std::max(loads_[busiest] - moved, loads_[rank] + moved);
           if (load < best.load) best = {rank, given, taken, load};
@@ -120,6 +131,7 @@ class Table {
   const std::vector<double> rows_;          // [expert]: of each replica
   std::vector<std::vector<int>> experts_;   // [rank]
   std::vector<std::vector<bool>> is_held_;  // [rank][expert]
+  std::vector<bool> is_fixed_;              // [expert]
   std::vector<double> loads_;               // [rank]
 };
 
@@ -154,7 +166,14 @@ Result<ExpertPlacement> plan_longest_first(const PlacementGoal& goal, int num_se
   for (const int expert : order)
     for (int i = 0; i < num_replicas[at(expert)]; ++i) table.place(expert);
   table.level();
-  return ExpertPlacement::from_lists(n_experts, table.take());
+  // Replicas do not have equal shares by the rule that picks one; the other experts make up for that.
+  Result<ExpertPlacement> placement = ExpertPlacement::from_lists(n_experts, table.lists());
+  if (!placement.ok() || goal.num_replicas == 0) return placement;
+  std::vector<bool> has_replicas;
+  for (const int count : num_replicas) has_replicas.push_back(count > 1);
+  table.level_others(load_of_ranks(placement.value(), goal.rows_of_expert, goal.group_of_rank),
+                     std::move(has_replicas));
+  return ExpertPlacement::from_lists(n_experts, table.lists());
 }
 
 double largest_load(const PlacementGoal& goal, const ExpertPlacement& placement) {

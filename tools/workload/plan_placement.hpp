@@ -18,8 +18,9 @@ struct PlacementGoal {
 
 // Plans a placement: the expert with most rows per replica gets the next replica, as long as there are some
 // to give; then replicas go, those with most rows first, each to the rank with the least load that has a seat
-// and does not hold the expert; then ranks exchange experts as long as that lowers the largest load. If even
-// division loads the fullest rank less, that is the plan. The error says what does not fit.
+// and does not hold the expert; then ranks exchange experts as long as that lowers the largest load. Replicas
+// are taken to have equal shares at first, and in the end those that seat_for() gives them. If even division
+// loads the fullest rank less, that is the plan. The error says what does not fit.
 Result<ExpertPlacement> plan_placement(const PlacementGoal& goal);
 
 // [rank]: the rows that its experts work on, if every rank has an equal share of each expert's tokens, and

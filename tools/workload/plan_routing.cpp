@@ -66,7 +66,7 @@ class ExpertDraw {
 PlanRouting empty_routing(const PlanDraw& draw, int& num_drawn) {
   const uint64_t ids_per_token = static_cast<uint64_t>(draw.n_ranks) * static_cast<uint64_t>(draw.top_k);
   num_drawn = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(draw.tokens_per_rank),
-                                                  std::max<uint64_t>(kMaxDrawnIds / ids_per_token, 1)));
+                                                  std::max<uint64_t>(draw.max_ids / ids_per_token, 1)));
   PlanRouting routing;
   routing.step.n_ranks = draw.n_ranks;
   routing.step.n_experts = static_cast<int>(draw.popularity.size());
@@ -102,7 +102,8 @@ PlanRouting draw_routing(const PlanDraw& draw) {
   return routing;
 }
 
-PlanRouting one_expert_routing(const PlanDraw& draw) {
+PlanRouting one_expert_routing(PlanDraw draw) {
+  draw.max_ids = 1;  // all tokens are alike: one of each rank stands for all
   int num_drawn = 0;
   PlanRouting routing = empty_routing(draw, num_drawn);
   const std::vector<int32_t> ids(static_cast<size_t>(num_drawn) * static_cast<size_t>(draw.top_k));

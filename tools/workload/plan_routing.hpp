@@ -14,6 +14,7 @@ struct PlanDraw {
   // of a token are padding.
   std::vector<double> popularity;
   uint64_t seed = 1;
+  uint64_t max_ids = 4'000'000;  // that are drawn; their tokens then stand for all
 };
 
 std::vector<double> uniform_popularity(int n_experts);
@@ -21,12 +22,10 @@ std::vector<double> uniform_popularity(int n_experts);
 std::vector<double> zipf_popularity(int n_experts);
 
 // Draws top_k different experts for each token, one after the other, each by its share among those that are
-// left: what the top_k largest of logits with Gumbel noise are. At most kMaxDrawnIds ids are drawn; the
-// tokens that have them then stand for all.
-inline constexpr uint64_t kMaxDrawnIds = 4'000'000;
+// left: what the top_k largest of logits with Gumbel noise are.
 PlanRouting draw_routing(const PlanDraw& draw);
 // Every id is 0.
-PlanRouting one_expert_routing(const PlanDraw& draw);
+PlanRouting one_expert_routing(PlanDraw draw);
 // The ids of each rank, as a routing file has them.
 PlanRouting routing_of_ids(const std::vector<std::vector<int32_t>>& ids, int n_experts, int top_k);
 
