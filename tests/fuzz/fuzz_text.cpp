@@ -305,6 +305,8 @@ const std::string kExamples[] = {
     "routing\n2,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7,8,9,10,11,0,1,2,3,4,5,6,7\n",
     "placement\n0,1,2\n3,4,5\n6,7,8\n9,10,11\n",
     "placement\n# all here\n0,1,2,3,4,5,6,7,8,9,10,11\n\n 3 , 4\r\n11",
+    "placement\n0,1,2,3\n4,5,6,7\n\n8,9,10,11,0\n",
+    "placement\n# ranks\r\n 11 ,10,9,8,7,6\r\n0,1,2,3,4,5\n\n\n",
     "counts\n5,0,17\n3\n",
     "counts\n# rows\n9007199254740992,1",
     "counts\n{\"tokens_per_expert\": [1, 2, 0]}",
