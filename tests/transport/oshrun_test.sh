@@ -82,6 +82,14 @@ TwoNodes() {
     ip -n $1 link set lo up
     ip -n $1 link set $2 up
   done
+  # A link is of use a moment after both ends are up; who looks too early does not see it.
+  for link in "$a swya$$" "$b swyb$$"; do
+    set -- $link
+    for _ in $(seq 50); do
+      ip -n $1 link show $2 | grep -q "state UP" && break
+      sleep 0.1
+    done
+  done
   # What oshrun starts instead of a remote shell: the words behind the node's name, in its namespace.
   printf '#!/bin/sh\nshift\nexec ip netns exec %s unshare --uts --ipc sh -c "hostname nodeb; $*"\n' $b >"$work/agent"
   chmod +x "$work/agent"
