@@ -1,2 +1,4 @@
-// The CUDA half of matmul_kernels.cpp: the same source, compiled by nvcc.
+// The CUDA half of these: the same sources, compiled by nvcc, which reads their headers once.
+#include "affine_matmul_kernels.cpp"
+#include "gated_matmul_kernels.cpp"
 #include "matmul_kernels.cpp"
