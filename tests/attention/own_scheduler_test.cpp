@@ -1,5 +1,5 @@
 // A tile scheduler of an application in the attention kernel. Compiled for the host and, through
-// own_scheduler_test.cu, for CUDA.
+// cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include "reference/attention_case.hpp"

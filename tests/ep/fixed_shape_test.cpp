@@ -1,6 +1,6 @@
 // A user's own instantiations of the expert-parallel kernels: a shape fixed at compile time, in whole or in
 // part, and an epilogue of their own. One rank, launched without the runtime; compiled for the host and,
-// through fixed_shape_test.cu, for CUDA.
+// through own_kernels_test.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ constexpr EpShape open_fields() {
 }
 
 // An epilogue that keeps fp32 and adds a residual of the same type.
-struct AddResidual {
+struct ResidualEpilogue {
   const float* residual;  // [num_tokens][hidden]
   float* output;          // [num_tokens][hidden]
   int32_t hidden;
@@ -64,7 +64,7 @@ struct AddResidual {
     }
   }
 };
-static_assert(CombineEpilogue<AddResidual>);
+static_assert(CombineEpilogue<ResidualEpilogue>);
 
 // The buffers of one rank that owns all experts, and a step through them. The experts work in place.
 template <EpProtocol P>
@@ -371,8 +371,8 @@ void FixedShapeKernels::check_epilogue() {
     OneRankStep<P> kernels(rank(), step);
     kernels.template dispatch<WholeShape>(mode);
     kernels.check_dispatch_and_run_experts();
-    kernels.template combine<WholeShape>(mode,
-                                         AddResidual{residual.data(), output.data(), kTestedShape.hidden});
+    kernels.template combine<WholeShape>(
+        mode, ResidualEpilogue{residual.data(), output.data(), kTestedShape.hidden});
     const std::vector<float> seen = download(output);
     for (size_t i = 0; i < seen.size(); ++i)
       ASSERT_EQ(std::bit_cast<uint32_t>(seen[i]), std::bit_cast<uint32_t>(expected[i])) << "value " << i;

@@ -1,2 +1,3 @@
-// The CUDA half of own_kernels_test.cpp: the same source, compiled by nvcc.
+// The CUDA half of these tests: the same sources, compiled by nvcc, which reads their headers once.
+#include "fixed_shape_test.cpp"
 #include "own_kernels_test.cpp"

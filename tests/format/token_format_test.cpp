@@ -1,5 +1,5 @@
 // Quantised token formats: tokens are encoded into messages and decoded into rows by kernels, and codes and
-// scales compared bit for bit with the reference. Compiled for the host and, through token_format_test.cu,
+// scales compared bit for bit with the reference. Compiled for the host and, through cuda_tests.cu,
 // for CUDA.
 #include "reference/token_format.hpp"
 

@@ -1,5 +1,5 @@
 // The queue as kernels use it: a producer takes tiles and tells its consumers through shared memory, with
-// each kind of synchronisation. Compiled for the host and, through schedule_kernel_test.cu, for CUDA.
+// each kind of synchronisation. Compiled for the host and, through cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <numeric>

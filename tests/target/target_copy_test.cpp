@@ -1,5 +1,5 @@
 // The vocabulary of target/ as a contract, continued: wide accesses and copies. Compiled for the host and,
-// through target_memory_test.cu, for CUDA.
+// through cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <numeric>

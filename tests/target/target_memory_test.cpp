@@ -1,5 +1,5 @@
 // The vocabulary of target/ as a contract, continued: atomics and the order they give. Compiled for the host
-// and, through target_memory_test.cu, for CUDA.
+// and, through cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The vocabulary of target/ as a contract, continued: words that compute, which give the same bits on every
-// target. Compiled for the host and, through target_test.cu, for CUDA.
+// target. Compiled for the host and, through cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The vocabulary of target/ as a contract: what each word promises, in kernels that are compiled for the host
-// and, through target_test.cu, for CUDA. What only the emulator promises is in emulator_test.cpp.
+// and, through cuda_tests.cu, for CUDA. What only the emulator promises is in emulator_test.cpp.
 #include "switchyard/detail/target/target.hpp"
 
 #include <gtest/gtest.h>

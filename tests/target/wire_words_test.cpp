@@ -1,5 +1,5 @@
 // The words of the wire between ranks of one process: what every target must do. Compiled for the host and,
-// through wire_words_test.cu, for CUDA.
+// through cuda_tests.cu, for CUDA.
 #include <gtest/gtest.h>
 
 #include <utility>

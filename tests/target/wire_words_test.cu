@@ -1,2 +1,0 @@
-// The CUDA half of wire_words_test.cpp: the same source, compiled by nvcc.
-#include "wire_words_test.cpp"
