@@ -4,15 +4,16 @@
 set -euo pipefail
 
 compile() {
-  local name=$1 compiler=$2 flags=${3:-}
+  local name=$1 compiler=$2 flags=$3
   echo "== $name"
   cmake -S . -B "build/$name" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags -Werror" \
-    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DSWITCHYARD_HOT_FLAGS=-O0 \
-    -DSWITCHYARD_CUDA=OFF -DSWITCHYARD_BUILD_TESTS=OFF >/dev/null
+    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DSWITCHYARD_HOT_FLAGS= \
+    -DSWITCHYARD_CUDA=OFF -DSWITCHYARD_BUILD_TESTS=OFF "${@:4}" >/dev/null
   cmake --build "build/$name" --target switchyard_tool
   "build/$name/switchyard" run --ranks 2 --tokens 4 --experts 4 --top-k 2 --hidden 64 --expert-width 32 >/dev/null
 }
 
-compile g++-11 g++-11
-compile clang-16 clang++-16
-compile clang-16-libc++ clang++-16 -stdlib=libc++
+# Several files at once where the language is what is tried; one by one where each is to show what it includes.
+compile g++-11 g++-11 "" -DCMAKE_UNITY_BUILD=ON
+compile clang-16 clang++-16 "" -DCMAKE_UNITY_BUILD=ON
+compile clang-16-libc++ clang++-16 -stdlib=libc++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
