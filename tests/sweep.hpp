@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,14 @@ namespace switchyard::testing_support {
 inline constexpr bool kFewCases = true;
 #else
 inline constexpr bool kFewCases = false;
+#endif
+
+// AddressSanitizer and UBSan look at what each size does to addresses. A sweep over what changes no size, as
+// how often a thing is done or by how many blocks, has nothing for them after its last value.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kFewRepeats = true;
+#else
+inline constexpr bool kFewRepeats = kFewCases;
 #endif
 
 // The values of a sweep: all of them, or only the last one where a few cases are to do.
@@ -28,6 +37,12 @@ std::vector<T> sweep(std::initializer_list<T> values) {
 template <typename T, size_t kSize>
 std::vector<T> sweep(const T (&values)[kSize]) {
   return sweep(std::span<const T>(values));
+}
+
+// The same for a sweep over what changes no size.
+template <typename T, size_t kSize>
+std::vector<T> repeats(const T (&values)[kSize]) {
+  return {kFewRepeats ? std::end(values) - 1 : std::begin(values), std::end(values)};
 }
 
 }  // namespace switchyard::testing_support

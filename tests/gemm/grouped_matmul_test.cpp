@@ -22,6 +22,7 @@ using testing_support::kFewCases;
 using testing_support::must;
 using testing_support::Operand;
 using testing_support::random_scales;
+using testing_support::repeats;
 using testing_support::sweep;
 
 enum class Layout { kRagged, kAligned, kMasked };
@@ -288,7 +289,7 @@ TEST_P(GroupedMatmulTest, LayoutsWithGapsBetweenGroups) {
 TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
   for (const MatmulTuning& tuning : sweep(kMatmulTunings)) {
     std::vector<uint16_t> expected;
-    for (const int num_blocks : sweep({1, 2, 12, 5})) {
+    for (const int num_blocks : repeats({1, 2, 12, 5})) {
       MatmulHarness harness(rank(), {.group_rows = {40, 0, 140, 65},
                                      .inner = 144,
                                      .columns = 392,

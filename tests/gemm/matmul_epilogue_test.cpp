@@ -14,6 +14,7 @@ namespace {
 using testing_support::must;
 using testing_support::Operand;
 using testing_support::random_scales;
+using testing_support::repeats;
 using testing_support::sweep;
 
 constexpr Activation kActivations[] = {Activation::kSiLU, Activation::kGELU, Activation::kClampedSwiGLU};
@@ -325,7 +326,7 @@ TEST_P(MatmulEpilogueTest, TheSameBitsForEveryNumberOfBlocks) {
        {MatmulEpilogue::kAffine, MatmulEpilogue::kGated, MatmulEpilogue::kGatedFP8})
     for (const MatmulTuning& tuning : sweep<MatmulTuning>(tunings_of(epilogue))) {
       std::vector<uint8_t> expected;
-      for (const int num_blocks : {1, 2, 7}) {
+      for (const int num_blocks : repeats({1, 2, 7})) {
         EpilogueHarness harness(
             rank(),
             {.tuning = tuning,
