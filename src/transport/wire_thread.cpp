@@ -71,9 +71,18 @@ struct WireThread::Shared {
       batch.clear();
       if (has_shmem && api.progress != nullptr) api.progress();
     }
+    linger();
     std::lock_guard lock(mutex);
     has_ended = true;
     ended.notify_all();
+  }
+  // Where SHMEM is not ended, nobody waits for what was put last: a farewell gets some time to leave.
+  void linger() const {
+    constexpr int kMostLooks = 100;
+    for (int i = 0; i < kMostLooks && has_shmem && api.progress != nullptr; ++i) {
+      api.progress();
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
   }
   // False: the end has come, and the queue is empty.
   bool take(std::vector<Request>& batch, std::chrono::microseconds most_rest) {
@@ -134,7 +143,7 @@ Result<std::unique_ptr<WireThread>> WireThread::start(const ShmemApi& api,
 }
 
 WireThread::~WireThread() {
-  constexpr auto kPatience = std::chrono::milliseconds(200);
+  constexpr auto kPatience = std::chrono::seconds(1);
   std::unique_lock lock(shared_->mutex);
   shared_->ends = true;
   shared_->has_requests.notify_one();

@@ -76,7 +76,8 @@ struct FakeShmem::State {
   // Delivers one of those that no fence holds back, whichever the seed says.
   void deliver_one() {
     std::vector<InFlight>& all = mine().in_flight;
-    if (all.empty()) return;
+    // Without fences puts wait for a signal that comes before them.
+    if (all.empty() || (!options.fence_orders && all.back().src != nullptr)) return;
     // Without fences the last comes first: a signal before what it should follow.
     const size_t chosen = options.fence_orders ? mine().random() % all.size() : all.size() - 1;
     const auto is_first = [&](size_t i) {
@@ -93,7 +94,9 @@ struct FakeShmem::State {
     }
   }
   void deliver_all() {
-    while (!mine().in_flight.empty()) deliver_one();
+    while (!mine().in_flight.empty() && options.fence_orders) deliver_one();
+    for (const InFlight& sent : mine().in_flight) deliver(sent);
+    mine().in_flight.clear();
   }
 };
 

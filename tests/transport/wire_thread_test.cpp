@@ -120,6 +120,7 @@ TEST(Mailbox, WhoDoesNotAnswerIsNamedByTheDeadlineAndWhoLeavesAtOnce) {
     // The first to give up tells the other.
     const auto begin = Deadline::Clock::now();
     said[at] = box.all_gather({}, Deadline::in_ms(pe.number == 0 ? 100 : 20'000)).status().message();
+    EXPECT_TRUE(pe.wire->call(shmem.api().quiet, Deadline::in_ms(kPatienceMs)));  // the farewell is out
     said_next[at] = box.all_gather({}, Deadline::in_ms(kPatienceMs)).status().message();
     EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(4));
     EXPECT_FALSE(box.wait_until_all_have_left(Deadline::in_ms(kPatienceMs)));
