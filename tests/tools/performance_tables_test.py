@@ -248,13 +248,16 @@ class Command(unittest.TestCase):
             bench(f"matmul-{element}", "matmul", "--target", "host", "--element", element, "--hidden", "64",
                   "--expert-width", "32", "--rows", "8,20") for element in ("bf16", "fp8"))
         accuracy = bench("accuracy", "formats")
+        published = self.folder / "published.json"
+        subprocess.run([os.environ["SWITCHYARD_TOOL"], "plan", "--published", "--json", str(published)], check=True,
+                       stdout=subprocess.DEVNULL)
         unchecked = self.folder / "unchecked.json"
         with open(ep, encoding="utf-8") as file:
             unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
                    "checks": f"{ep},{unchecked}", "attention": attention, "ragged": attention, "decode": attention,
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy,
-                   "host": str(FOLDER / "performance_tables" / "host.json")}
+                   "host": str(FOLDER / "performance_tables" / "host.json"), "published": str(published)}
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")
