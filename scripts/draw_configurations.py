@@ -74,7 +74,7 @@ def draw_run(formats, draw, target):
     if draw.random() < 0.2:
         words += ["--placement", write_placement(draw, ranks, experts)]
         allowed.add("refused")  # 1024 seats may be too few
-    if draw.random() < 0.2 and ranks > 1:
+    elif draw.random() < 0.2 and ranks > 1:
         words += ["--replicas", draw.randint(1, max(1, min(8, experts * (ranks - 1) // 2)))]
         allowed.add("refused")
     groups = draw.choice([size for size in range(1, ranks + 1) if ranks % size == 0])

@@ -231,8 +231,8 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("run --top-k 33", {"--top-k", "32"});
   expect_refused("run --experts 1025", {"--experts", "1024"});
   expect_refused("run --placement nowhere.csv", {"--placement", "nowhere.csv"});
-  expect_refused("run --ranks 2 --experts 2 --top-k 1 --replicas 3",
-                 {"--replicas: 3 replicas; all ranks hold all experts after 2"});
+  expect_refused("run --ranks 2 --experts 2 --top-k 1 --replicas 3", {"--replicas: 3 must be 0..2"});
+  expect_refused("run --placement x.csv --replicas 1", {"--replicas: 1; it must be 0 with --placement"});
   expect_refused("run --experts 8 --top-k 9", {"--top-k", "--experts (8)"});
   expect_refused("run --tokens-per-rank 1,2 --ranks 3", {"--tokens-per-rank", "--ranks is 3"});
   expect_refused("run --tokens 3 --tokens-per-rank 1,2", {"--tokens"});

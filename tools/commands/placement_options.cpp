@@ -2,7 +2,8 @@
 
 #include "files/placement_file.hpp"
 #include "switchyard/detail/ep/shape.hpp"
-#include "workload/replicas.hpp"
+#include "workload/expert_rows.hpp"
+#include "workload/plan_placement.hpp"
 
 namespace switchyard::tools {
 
@@ -14,26 +15,29 @@ void add_placement_options(Command& command, PlacementOptions& options) {
           "several ranks hold has replicas")
       .show_type("FILE");
   command.add_number("--replicas", options.num_replicas, 0, kMaxExperts,
-                     "Replicas to add, of the experts that most of the first tokens go to");
+                     "Place experts, with so many replicas of those that most of the first tokens go to,\n"
+                     "as `switchyard plan` does");
 }
 
 Result<std::optional<ExpertPlacement>> placement_of(const PlacementOptions& options,
                                                     const Workload& workload) {
-  std::optional<ExpertPlacement> given;
   if (!options.file.empty()) {
+    if (options.num_replicas != 0)
+      return invalid_argument("--replicas: %d; it must be 0 with --placement, which says where replicas are",
+                              options.num_replicas);
     Result<ExpertsOfRank> lists = read_placement_file(options.file, workload.n_ranks, workload.n_experts);
     if (!lists.ok()) return lists.status();
     Result<ExpertPlacement> placement =
         ExpertPlacement::from_lists(workload.n_experts, std::move(lists).value());
     if (!placement.ok()) return invalid_argument("--placement: %s", placement.status().message().c_str());
-    given = std::move(placement).value();
+    return std::optional<ExpertPlacement>(std::move(placement).value());
   }
-  if (options.num_replicas == 0) return given;
-  Result<ExpertPlacement> placement =
-      with_replicas(given ? *given : ExpertPlacement::even(workload.n_experts, workload.n_ranks).value(),
-                    rows_of_experts(workload), options.num_replicas);
-  if (!placement.ok()) return invalid_argument("--replicas: %s", placement.status().message().c_str());
-  return std::optional<ExpertPlacement>(std::move(placement).value());
+  if (options.num_replicas == 0) return std::optional<ExpertPlacement>();
+  Result<ExpertPlacement> planned = plan_placement({.rows_of_expert = rows_of_experts(workload),
+                                                    .n_ranks = workload.n_ranks,
+                                                    .num_replicas = options.num_replicas});
+  if (!planned.ok()) return planned.status();
+  return std::optional<ExpertPlacement>(std::move(planned).value());
 }
 
 int num_replicas(const ExpertPlacement& placement) {
