@@ -86,7 +86,7 @@ Status check_shape(const PlanOptions& options) {
                             cluster.ranks_per_device, cluster.ranks_per_node);
   const bool has_rows =
       shape.message == PlanMessage::kExpert || shape.combine_message == PlanMessage::kExpert;
-  if (shape.layout == RowLayout::kPerRank && has_rows)
+  if (shape.layout == PlanLayout::kPerRank && has_rows)
     return invalid_argument(
         "--layout: per-rank has a token once on each rank; --message and --combine-message must be rank or "
         "node, and are %s and %s",
@@ -120,7 +120,7 @@ void add_shape_options(Command& command, PlanOptions& options) {
   add_combine_format_option(command, shape.combine_format);
   command.add_choice(
       "--layout", shape.layout,
-      {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}, {"per-rank", RowLayout::kPerRank}},
+      {{"ragged", PlanLayout::kRagged}, {"masked", PlanLayout::kMasked}, {"per-rank", PlanLayout::kPerRank}},
       "How dispatched rows lie: ragged, masked, or per-rank, each token once");
   command.add_choice("--message", shape.message, kMessages,
                      "What dispatch sends of a token: a message per expert, per rank or per node");

@@ -16,10 +16,10 @@ namespace switchyard::tools {
 // on. On the way back the same rows are summed up before they leave.
 enum class PlanMessage { kExpert, kRank, kNode };
 // Where dispatched rows lie: expert by expert with or without gaps, or each token once per rank.
-enum class RowLayout { kRagged, kMasked, kPerRank };
+enum class PlanLayout { kRagged, kMasked, kPerRank };
 
 const char* to_string(PlanMessage message);
-const char* to_string(RowLayout layout);
+const char* to_string(PlanLayout layout);
 
 // What is sent.
 struct PlanShape {
@@ -31,7 +31,7 @@ struct PlanShape {
   Protocol protocol = Protocol::kDirect;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
-  RowLayout layout = RowLayout::kRagged;
+  PlanLayout layout = PlanLayout::kRagged;
   PlanMessage message = PlanMessage::kExpert;
   PlanMessage combine_message = PlanMessage::kExpert;
 };

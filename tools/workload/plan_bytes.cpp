@@ -163,7 +163,7 @@ void count_dispatch(const Movements& moved, const Sizes& sizes, const Counter& c
       // The direct protocol stores messages as rows; those of several rows are copied to the others.
       ledger.use_memory(to, hops * (is_direct ? sizes.row : sizes.message));
       const uint64_t deliveries = moved.deliveries.at(from, to);
-      const uint64_t rows_left = plan.shape.layout == RowLayout::kPerRank ? deliveries : rows;
+      const uint64_t rows_left = plan.shape.layout == PlanLayout::kPerRank ? deliveries : rows;
       if (!is_direct)
         ledger.use_memory(to, deliveries * sizes.message + rows_left * sizes.row);
       else if (!sends_rows)
@@ -183,9 +183,9 @@ void count_combine(const Movements& moved, const Sizes& sizes, const Counter& co
       const uint64_t hops = moved.hops.at(rank, owner), deliveries = moved.deliveries.at(rank, owner);
       const bool is_far = !cluster.is_same_node(rank, owner);
       ledger.send(owner, rank, hops * sizes.combine_row, sizes.combine_cells);
-      ledger.use_memory(owner,
-                        (plan.shape.layout == RowLayout::kPerRank ? deliveries : moved.rows.at(rank, owner)) *
-                            sizes.expert_row);
+      ledger.use_memory(
+          owner, (plan.shape.layout == PlanLayout::kPerRank ? deliveries : moved.rows.at(rank, owner)) *
+                     sizes.expert_row);
       // A sum is written and read again before it leaves; a row that is put is written to a send buffer,
       // except by the direct protocol, whose rows leave from where experts left them.
       const bool is_pulled = is_direct && !is_far && plan.shape.combine_message != PlanMessage::kNode;

@@ -10,8 +10,8 @@ namespace switchyard::tools {
 const char* to_string(PlanMessage message) {
   return message == PlanMessage::kExpert ? "expert" : message == PlanMessage::kRank ? "rank" : "node";
 }
-const char* to_string(RowLayout layout) {
-  return layout == RowLayout::kRagged ? "ragged" : layout == RowLayout::kMasked ? "masked" : "per-rank";
+const char* to_string(PlanLayout layout) {
+  return layout == PlanLayout::kRagged ? "ragged" : layout == PlanLayout::kMasked ? "masked" : "per-rank";
 }
 const char* to_string(Resource resource) {
   constexpr const char* kNames[] = {"memory", "link", "NIC", "latency"};

@@ -34,7 +34,7 @@ PlanShape shape_of(int tokens, PlanMessage message, TokenFormatKind format = Tok
   return {.max_tokens_per_rank = tokens,
           .protocol = is_per_expert ? Protocol::kSlotted : Protocol::kDirect,
           .format = format,
-          .layout = is_per_expert ? RowLayout::kMasked : RowLayout::kPerRank,
+          .layout = is_per_expert ? PlanLayout::kMasked : PlanLayout::kPerRank,
           .message = message,
           .combine_message = message};
 }
