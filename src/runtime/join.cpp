@@ -3,9 +3,9 @@
 
 #include "runtime/world_impl.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
-#include "transport/process_transport.hpp"
-#include "transport/shmem_plugin.hpp"
-#include "transport/shmem_transport.hpp"
+#include "transport/process/process_transport.hpp"
+#include "transport/shmem/shmem_plugin.hpp"
+#include "transport/shmem/shmem_transport.hpp"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // Placements of experts: planned ones against every placement of small cases, and the files of both.
-#include "workload/plan_placement.hpp"
+#include "workload/plan/plan_placement.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "reference/traffic.hpp"
-#include "workload/plan_routing.hpp"
-#include "workload/published_steps.hpp"
+#include "workload/plan/plan_routing.hpp"
+#include "workload/plan/published_steps.hpp"
 #include "workload/workload.hpp"
 
 namespace switchyard::tools {

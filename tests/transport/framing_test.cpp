@@ -10,13 +10,13 @@
 #include <cstdlib>
 #include <thread>
 
-#include "transport/address.hpp"
-#include "transport/channel.hpp"
 #include "transport/hello.hpp"
-#include "transport/message.hpp"
-#include "transport/rendezvous_frames.hpp"
-#include "transport/resolve.hpp"
-#include "transport/token.hpp"
+#include "transport/process/address.hpp"
+#include "transport/process/channel.hpp"
+#include "transport/process/message.hpp"
+#include "transport/process/rendezvous_frames.hpp"
+#include "transport/process/resolve.hpp"
+#include "transport/process/token.hpp"
 
 namespace switchyard {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
-#include "transport/address.hpp"
-#include "transport/rendezvous.hpp"
-#include "transport/resolve.hpp"
+#include "transport/process/address.hpp"
+#include "transport/process/rendezvous.hpp"
+#include "transport/process/resolve.hpp"
 
 namespace switchyard {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/token_format.hpp"
-#include "transport/shmem_plugin.hpp"
+#include "transport/shmem/shmem_plugin.hpp"
 
 #if !defined(SWITCHYARD_NVSHMEM_PLUGIN_FOLDER)
 #define SWITCHYARD_NVSHMEM_PLUGIN_FOLDER ""  // this build has none

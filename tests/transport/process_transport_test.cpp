@@ -12,7 +12,7 @@
 
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
-#include "transport/channel.hpp"
+#include "transport/process/channel.hpp"
 
 namespace switchyard {
 namespace {

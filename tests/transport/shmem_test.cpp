@@ -10,7 +10,7 @@
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "transport/deadline.hpp"
-#include "transport/shmem_plugin.hpp"
+#include "transport/shmem/shmem_plugin.hpp"
 
 namespace switchyard {
 namespace {

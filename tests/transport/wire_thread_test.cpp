@@ -1,13 +1,13 @@
 // The wire thread and the mailbox, over a SHMEM whose PEs are threads: the order of the queue, and agreements
 // with a deadline.
-#include "transport/wire_thread.hpp"
+#include "transport/shmem/wire_thread.hpp"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "fake_shmem.hpp"
-#include "transport/mailbox.hpp"
+#include "transport/shmem/mailbox.hpp"
 
 namespace switchyard {
 namespace {

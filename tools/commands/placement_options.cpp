@@ -3,7 +3,7 @@
 #include "files/placement_file.hpp"
 #include "switchyard/detail/ep/shape.hpp"
 #include "workload/expert_rows.hpp"
-#include "workload/plan_placement.hpp"
+#include "workload/plan/plan_placement.hpp"
 
 namespace switchyard::tools {
 

@@ -8,8 +8,8 @@
 #include "options.hpp"
 #include "plan_options.hpp"
 #include "report/plan_report.hpp"
-#include "workload/plan_placement.hpp"
-#include "workload/plan_routing.hpp"
+#include "workload/plan/plan_placement.hpp"
+#include "workload/plan/plan_routing.hpp"
 
 namespace switchyard::tools {
 namespace {

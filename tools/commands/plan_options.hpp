@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "command_line.hpp"
-#include "workload/cluster_plan.hpp"
+#include "workload/plan/cluster_plan.hpp"
 
 namespace switchyard::tools {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "workload/cluster_plan.hpp"
-#include "workload/published_steps.hpp"
+#include "workload/plan/cluster_plan.hpp"
+#include "workload/plan/published_steps.hpp"
 
 namespace switchyard::tools {
 

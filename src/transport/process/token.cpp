@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "wire_bytes.hpp"
+#include "transport/wire_bytes.hpp"
 
 namespace switchyard {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "message.hpp"
-#include "wire_bytes.hpp"
+#include "transport/wire_bytes.hpp"
 
 namespace switchyard {
 namespace {

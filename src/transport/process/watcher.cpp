@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "transport/wire_status.hpp"
+
 namespace switchyard {
 namespace {
 

@@ -8,10 +8,11 @@
 #include <map>
 #include <numeric>
 
-#include "check_members.hpp"
 #include "mesh.hpp"
 #include "process_memory.hpp"
 #include "rendezvous.hpp"
+#include "transport/check_members.hpp"
+#include "transport/wire_status.hpp"
 #include "watcher.hpp"
 
 namespace switchyard {

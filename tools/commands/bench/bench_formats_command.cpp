@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "benchmarks/format_accuracy.hpp"
-#include "commands.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
-#include "options.hpp"
 
 namespace switchyard::tools {
 namespace {

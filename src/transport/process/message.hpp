@@ -6,7 +6,7 @@
 #include <span>
 
 #include "channel.hpp"
-#include "wire_bytes.hpp"
+#include "transport/wire_bytes.hpp"
 
 namespace switchyard {
 
@@ -50,22 +50,6 @@ inline std::optional<Message> decode_message(Frame frame) {
   message.has_lost_files = frame.has_lost_files;
   if (kind > static_cast<uint32_t>(MessageKind::kGoodbye) || !reader.is_at_end()) return std::nullopt;
   return message;
-}
-
-inline Bytes encode_status(const Status& status) {
-  return ByteWriter()
-      .number(static_cast<uint32_t>(status.code()))
-      .text(status.message().substr(0, 1024))
-      .take();
-}
-// An error, or ok; what cannot be read is an error.
-inline Status decode_status(const Bytes& bytes) {
-  ByteReader reader(bytes);
-  const auto code = reader.number<uint32_t>();
-  std::string message = reader.text(1024);
-  if (!reader.is_at_end() || code > static_cast<uint32_t>(StatusCode::kInternal))
-    return internal_error("a status of %zu bytes cannot be read", bytes.size());
-  return code == 0 ? Status() : Status(static_cast<StatusCode>(code), std::move(message));
 }
 
 // The same for the same ranks in the same order, on every process.

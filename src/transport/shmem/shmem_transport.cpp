@@ -7,12 +7,12 @@
 #include <mutex>
 #include <optional>
 
-#include "check_members.hpp"
-#include "hello.hpp"
 #include "mailbox.hpp"
-#include "message.hpp"
 #include "shmem_memory.hpp"
-#include "wire_bytes.hpp"
+#include "transport/check_members.hpp"
+#include "transport/hello.hpp"
+#include "transport/wire_bytes.hpp"
+#include "transport/wire_status.hpp"
 
 namespace switchyard {
 namespace {

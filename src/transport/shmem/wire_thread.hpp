@@ -9,9 +9,9 @@
 #include <mutex>
 #include <vector>
 
-#include "deadline.hpp"
 #include "switchyard/detail/transport/shmem_api.hpp"
 #include "switchyard/status.hpp"
+#include "transport/deadline.hpp"
 
 namespace switchyard {
 

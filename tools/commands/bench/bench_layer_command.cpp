@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "benchmarks/layer_bench.hpp"
-#include "commands.hpp"
+#include "commands/commands.hpp"
 #include "files/output.hpp"
 #include "replay_bench.hpp"
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "random_bytes.hpp"
 #include "switchyard/detail/transport/transport.hpp"
+#include "transport/random_bytes.hpp"
 
 namespace switchyard {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "deadline.hpp"
 #include "switchyard/detail/transport/transport.hpp"
+#include "transport/deadline.hpp"
 #include "wire_thread.hpp"
 
 namespace switchyard {

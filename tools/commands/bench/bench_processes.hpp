@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "command_line.hpp"
-#include "rank_processes.hpp"
+#include "commands/command_line.hpp"
+#include "commands/rank_processes.hpp"
 #include "report/bench_report.hpp"
 
 namespace switchyard::tools {

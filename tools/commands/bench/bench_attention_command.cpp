@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "benchmarks/attention_bench.hpp"
-#include "commands.hpp"
+#include "commands/commands.hpp"
 #include "files/npy.hpp"
 #include "files/output.hpp"
 #include "replay_bench.hpp"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "commands/merged_report.hpp"
 #include "files/json_object.hpp"
-#include "merged_report.hpp"
 
 namespace switchyard::tools {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <string>
 
-#include "deadline.hpp"
 #include "switchyard/detail/device/file_descriptor.hpp"
 #include "switchyard/status.hpp"
+#include "transport/deadline.hpp"
 
 namespace switchyard {
 

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "bench_processes.hpp"
-#include "commands.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
 #include "files/output.hpp"
-#include "options.hpp"
 #include "report/bench_report.hpp"
 #include "report/progress.hpp"
 

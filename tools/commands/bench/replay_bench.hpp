@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "benchmarks/replay.hpp"
+#include "commands/options.hpp"
 #include "files/json_object.hpp"
-#include "options.hpp"
 #include "report/progress.hpp"
 #include "switchyard/world.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "address.hpp"
 #include "channel.hpp"
-#include "deadline.hpp"
-#include "hello.hpp"
+#include "transport/deadline.hpp"
+#include "transport/hello.hpp"
 
 namespace switchyard {
 

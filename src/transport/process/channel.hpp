@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "deadline.hpp"
 #include "switchyard/detail/device/file_descriptor.hpp"
 #include "switchyard/detail/transport/transport.hpp"
+#include "transport/deadline.hpp"
 
 namespace switchyard {
 

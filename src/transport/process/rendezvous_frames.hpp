@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "hello.hpp"
 #include "token.hpp"
-#include "wire_bytes.hpp"
+#include "transport/hello.hpp"
+#include "transport/wire_bytes.hpp"
 
 namespace switchyard {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "address.hpp"
-#include "deadline.hpp"
-#include "hello.hpp"
 #include "token.hpp"
+#include "transport/deadline.hpp"
+#include "transport/hello.hpp"
 
 namespace switchyard {
 
