@@ -50,7 +50,9 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
     const uint32_t num_blocks = static_cast<uint32_t>(num_sharing * n_sms);
     DeviceBuffers& buffers = set.emplace_back();
     buffers.rank = &rank;
-    buffers.scatter_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 256u};
+    buffers.scatter_shape = {.num_blocks = num_blocks,
+                             .num_threads = is_host ? 64u : 256u,
+                             .max_shared_bytes = rank.device().max_shared_bytes()};
     buffers.gather_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 1024u};
     buffers.num_tokens = static_cast<uint32_t>(num_sharing * workload.tokens_per_rank.front());
     const size_t num_values = size_t{buffers.num_tokens} * static_cast<size_t>(workload.hidden);

@@ -14,7 +14,7 @@ Status launch_scatter(const LaunchShape& shape, StreamHandle stream, const Scatt
   const uint64_t row_bytes = static_cast<uint64_t>(params.hidden) * sizeof(bf16);
   int num_warps = static_cast<int>(shape.num_threads) / kWarpSize;
   if (num_warps > ScatterShared::kMaxWarps) num_warps = ScatterShared::kMaxWarps;
-  while (num_warps > 1 && ScatterShared::bytes(num_warps, row_bytes) > kMaxSharedBytes) --num_warps;
+  while (num_warps > 1 && ScatterShared::bytes(num_warps, row_bytes) > shape.max_shared_bytes) --num_warps;
   LaunchShape fitted = shape;
   fitted.num_threads = static_cast<uint32_t>(num_warps * kWarpSize);
   fitted.shared_bytes = ScatterShared::bytes(num_warps, row_bytes);

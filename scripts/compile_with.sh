@@ -17,3 +17,17 @@ compile() {
 compile g++-11 g++-11 "" -DCMAKE_UNITY_BUILD=ON
 compile clang-16 clang++-16 "" -DCMAKE_UNITY_BUILD=ON
 compile clang-16-libc++ clang++-16 -stdlib=libc++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
+
+# The kernels that are not Hopper's alone, for an architecture without its copy engine; a format with and one without
+# scales stands for all.
+if command -v nvcc >/dev/null; then
+  echo "== sm_80"
+  mkdir -p build/sm_80
+  for kind in kBF16 kFP8; do
+    printf '#include "launch/make_format_kernels.hpp"\nnamespace switchyard {\n%s\n}\n' \
+      "template FormatKernels kernels_of_kind<TokenFormatKind::$kind, RunTimeShape>();" >"build/sm_80/$kind.cu"
+  done
+  printf '%s\n' build/sm_80/kBF16.cu build/sm_80/kFP8.cu src/launch/kernel_table.cu |
+    xargs -P "$(nproc)" -I{} sh -c 'nvcc -std=c++20 -arch=sm_80 --expt-relaxed-constexpr -fmad=false -Iinclude -Isrc -I. \
+      -c {} -o build/sm_80/$(basename {}).o'
+fi

@@ -44,6 +44,7 @@ struct LaunchShape {
   uint32_t num_blocks = 1;
   uint32_t num_threads = kWarpSize;  // a multiple of kWarpSize, at most 1024
   uint64_t shared_bytes = 0;
+  uint64_t max_shared_bytes = 227 * 1024;  // that a block of the device can have; this is Hopper's
   // The launch may start before its predecessor in the stream has ended; it then calls grid_dependency_wait()
   // before it reads what the predecessor wrote. The host target ignores this: its streams are strictly in
   // order.

@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "cuda_check.hpp"
 #include "cuda_recording.hpp"
 #include "cuda_shared_memory.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/gpu_architecture.hpp"
 
 namespace switchyard {
 namespace {
+
+constexpr char kArchitectures[] = SWITCHYARD_CUDA_ARCHITECTURES;
 
 constexpr CurrentDeviceCalls kCurrentDevice = {
     [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
@@ -44,7 +48,9 @@ class CudaDevice : public Device {
       : ordinal_(ordinal),
         name_(properties.name),
         uuid_(in_hex(properties.uuid)),
-        num_multiprocessors_(properties.multiProcessorCount) {}
+        num_multiprocessors_(properties.multiProcessorCount),
+        max_shared_bytes_(properties.sharedMemPerBlockOptin),
+        compute_capability_{properties.major, properties.minor} {}
 
   ~CudaDevice() override {
     if (service_stream_ != nullptr) cudaStreamDestroy(service_stream_);
@@ -54,6 +60,15 @@ class CudaDevice : public Device {
   std::string name() const override { return name_; }
   DeviceScope activate() override { return {kCurrentDevice, ordinal_}; }
   int num_multiprocessors() const override { return num_multiprocessors_; }
+  uint64_t max_shared_bytes() const override { return max_shared_bytes_; }
+  Status check_matrix_unit() const override {
+    if (has_matrix_unit(kArchitectures, compute_capability_)) return Status();
+    return unavailable(
+        "attention and the tiled matmul need the matrix unit of Hopper: compute capability 9.0 and a build "
+        "for "
+        "90a; GPU %d (%s) has %s, and this build is for %s",
+        ordinal_, name_.c_str(), compute_capability_.to_string().c_str(), kArchitectures);
+  }
 
   Result<void*> allocate(uint64_t bytes) override {
     const DeviceScope active = activate();
@@ -218,14 +233,25 @@ class CudaDevice : public Device {
   const std::string name_;
   const std::string uuid_;
   const int num_multiprocessors_;
+  const uint64_t max_shared_bytes_;
+  const ComputeCapability compute_capability_;
   std::mutex mutex_;
   cudaStream_t service_stream_ = nullptr;  // null until it is needed
 };
 
+std::optional<ComputeCapability> compute_capability_of(int ordinal) {
+  ComputeCapability gpu;
+  if (cudaDeviceGetAttribute(&gpu.major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
+      cudaDeviceGetAttribute(&gpu.minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess)
+    return gpu;
+  cudaGetLastError();  // a failed call must not fail the next one too
+  return std::nullopt;
+}
+
 }  // namespace
 
 CudaReport report_cuda() {
-  CudaReport report{.is_built_in = true, .toolkit_version = CUDART_VERSION};
+  CudaReport report{.is_built_in = true, .architectures = kArchitectures, .toolkit_version = CUDART_VERSION};
   int count = 0;
   if (cudaDriverGetVersion(&report.driver_version) != cudaSuccess ||
       cudaGetDeviceCount(&count) != cudaSuccess) {
@@ -256,12 +282,10 @@ int num_cuda_devices() {
     return 0;
   }
   int num_usable = 0;
-  for (; num_usable < count; ++num_usable) {
-    int major = 0;
-    // Machine code for one architecture ("sm_90a") runs on no other.
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, num_usable) != cudaSuccess ||
-        major != 9)
-      break;
+  while (num_usable < count) {
+    const std::optional<ComputeCapability> gpu = compute_capability_of(num_usable);
+    if (!gpu.has_value() || !runs_on(kArchitectures, *gpu)) break;
+    ++num_usable;
   }
   return num_usable;
 }
@@ -273,7 +297,10 @@ std::string why_no_cuda() {
     cudaGetLastError();
     return std::string("the CUDA driver says: ") + cudaGetErrorString(error);
   }
-  return "no GPU of compute capability 9 (Hopper)";
+  const std::optional<ComputeCapability> gpu = compute_capability_of(0);
+  if (!gpu.has_value()) return "there is no GPU";
+  return "GPU 0 has compute capability " + gpu->to_string() + ", and this build is for " + kArchitectures +
+         " (CMAKE_CUDA_ARCHITECTURES)";
 }
 
 Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices) {

@@ -130,6 +130,7 @@ class HostDevice : public Device {
   }
   void complete_wire() override { machine_.complete_wire(); }
   int num_multiprocessors() const override { return static_cast<int>(std::thread::hardware_concurrency()); }
+  uint64_t max_shared_bytes() const override { return LaunchShape().max_shared_bytes; }
 
   // Memory is mapped, not malloc'ed: receive buffers are large and mostly never touched.
   Result<void*> allocate(uint64_t bytes) override {

@@ -103,6 +103,7 @@ uint32_t GroupedMatmul::num_blocks() const { return impl_->num_blocks; }
 
 Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
   SWITCHYARD_RETURN_IF_ERROR(check_shape(given));
+  SWITCHYARD_RETURN_IF_ERROR(rank.device().check_matrix_unit());
   GroupedMatmulShape shape = given;
   if (shape.num_experts == 0) shape.num_experts = shape.num_groups;
   if (shape.expected_rows_per_group == 0)

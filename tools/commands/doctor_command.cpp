@@ -94,7 +94,8 @@ void print_text(const CudaReport& cuda) {
   std::printf("CPU        %s, %u cores, %.1f GiB\n", cpu_name().c_str(), std::thread::hardware_concurrency(),
               gib(host_memory_bytes()));
   if (cuda.is_built_in)
-    std::printf("CUDA       built with toolkit %s; driver %s\n", version_text(cuda.toolkit_version).c_str(),
+    std::printf("CUDA       built for %s with toolkit %s; driver %s\n", cuda.architectures.c_str(),
+                version_text(cuda.toolkit_version).c_str(),
                 cuda.driver_version == 0 ? "not there" : version_text(cuda.driver_version).c_str());
   else
     std::printf("CUDA       not in this build\n");
@@ -250,6 +251,7 @@ std::string to_json(const CudaReport& cuda) {
       .add("checked", kChecked)
       .add("cuda_built_in", cuda.is_built_in)
       .add("cuda_toolkit", cuda.toolkit_version)
+      .add("cuda_architectures", cuda.architectures)
       .add("cuda_driver", cuda.driver_version)
       .add("gpus", std::move(gpus))
       .add("automatic_protocol", std::move(protocols))

@@ -80,6 +80,7 @@ Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const Attention
   if (shape.own_kernels != nullptr && shape.own_kernels->target != rank.device().target())
     return invalid_argument("own_kernels are compiled for %s; the rank's target is %s",
                             to_string(shape.own_kernels->target), to_string(rank.device().target()));
+  SWITCHYARD_RETURN_IF_ERROR(rank.device().check_matrix_unit());
   const DeviceScope active = rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   auto impl = std::make_unique<Impl>(rank, shape);

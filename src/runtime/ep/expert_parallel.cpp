@@ -203,6 +203,7 @@ Result<int> ExpertParallel::Impl::max_resident_blocks() const {
 LaunchShape ExpertParallel::Impl::launch_shape() const {
   return {.num_blocks = static_cast<uint32_t>(config.n_sms),
           .num_threads = static_cast<uint32_t>(config.num_threads),
+          .max_shared_bytes = world.rank(world.local_ranks().front()).device().max_shared_bytes(),
           .programmatic_dependent = config.dependent_launch};
 }
 

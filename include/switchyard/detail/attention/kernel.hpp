@@ -8,10 +8,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// `Schedulers` has the schedulers that the planner may ask (schedule/any_scheduler.hpp).
 template <typename Config, typename Schedulers>
-SWITCHYARD_KERNEL_OF(Config::kNumResidentThreads)  // so that all of them have registers
-void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
+SWITCHYARD_DEVICE void attend(const AttentionParams& params) {
   AttentionShared<Config>& shared = target::shared_storage<AttentionShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
   if (target::thread_idx() == 0) {
@@ -32,6 +30,13 @@ void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
     target::take_registers<Config::kConsumerRegisters>();
     AttentionConsumer<Config>(params, shared, warpgroup - 1).run();
   }
+}
+
+// `Schedulers` has the schedulers that the planner may ask (schedule/any_scheduler.hpp).
+template <typename Config, typename Schedulers>
+SWITCHYARD_KERNEL_OF(Config::kNumResidentThreads)  // so that all of them have registers
+void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
+  if constexpr (target::kHasMatrixUnit) attend<Config, Schedulers>(params);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -26,6 +26,10 @@ class Device {
   // Rank::launch() does it.
   virtual DeviceScope activate() = 0;
   virtual int num_multiprocessors() const = 0;
+  // The most shared memory that a block can have.
+  virtual uint64_t max_shared_bytes() const = 0;
+  // Whether attention and the tiled matmul run here; if not, the error says what they need.
+  virtual Status check_matrix_unit() const { return Status(); }
   // The emulator's simulated mode: what tells one run from another, and the last actions of the stream's
   // threads, a line each. Other devices return nothing.
   virtual uint64_t trace_hash() const { return 0; }
@@ -89,13 +93,14 @@ struct GpuInfo {
 };
 struct CudaReport {
   bool is_built_in = false;
-  int toolkit_version = 0;  // as CUDA writes it: 13000 is 13.0
+  std::string architectures;  // that it was built for, as "80-real,90a-real"
+  int toolkit_version = 0;    // as CUDA writes it: 13000 is 13.0
   int driver_version = 0;
   std::vector<GpuInfo> gpus;
 };
 CudaReport report_cuda();
 
-// GPUs that can run our kernels (Hopper, compute capability 9); none in a build without CUDA.
+// GPUs that the build has machine code for; none in a build without CUDA.
 int num_cuda_devices();
 // Says why there are none.
 std::string why_no_cuda();

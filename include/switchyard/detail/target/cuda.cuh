@@ -1,5 +1,6 @@
-// The vocabulary on CUDA; sm_90 and later. Inline assembly is allowed here and in cuda_matrix*.cuh only.
-// target/host.hpp says what each word means.
+// The vocabulary on CUDA; sm_80 and later. What an older architecture lacks has a slower word there. Inline
+// assembly is allowed here, in cuda_copies.cuh and in cuda_matrix*.cuh only. target/host.hpp says what each
+// word means.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +10,7 @@
 #include <cuda/ptx>
 
 #include "switchyard/bf16.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
 
@@ -72,10 +74,26 @@ SWITCHYARD_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t select
   return __byte_perm(a, b, selector);
 }
 SWITCHYARD_DEVICE uint32_t max_u16x2(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return __vmaxu2(a, b);
+#else
   uint32_t max;
   asm("max.u16x2 %0, %1, %2;" : "=r"(max) : "r"(a), "r"(b));
   return max;
+#endif
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+template <typename Code>
+SWITCHYARD_DEVICE uint16_t to_codes(float first, float second) {
+  return static_cast<uint16_t>(to_minifloat<Code>(first).bits | to_minifloat<Code>(second).bits << 8);
+}
+SWITCHYARD_DEVICE uint16_t to_e4m3x2(float first, float second) { return to_codes<e4m3>(first, second); }
+SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) { return to_codes<e5m2>(first, second); }
+SWITCHYARD_DEVICE void from_e4m3x2(uint16_t codes, float& first, float& second) {
+  first = to_float(e4m3{static_cast<uint8_t>(codes)});
+  second = to_float(e4m3{static_cast<uint8_t>(codes >> 8)});
+}
+#else
 SWITCHYARD_DEVICE uint16_t to_e4m3x2(float first, float second) {
   uint16_t codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
@@ -88,6 +106,12 @@ SWITCHYARD_DEVICE void from_e4m3x2(uint16_t codes, float& first, float& second) 
       : "=f"(first), "=f"(second)
       : "r"(halves));
 }
+SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+}
+#endif
 SWITCHYARD_DEVICE uint32_t to_bf16x2(float first, float second) {
   if (first != first || second != second)  // the instruction would return another NaN
     return to_bf16(first).bits | static_cast<uint32_t>(to_bf16(second).bits) << 16;
@@ -95,12 +119,6 @@ SWITCHYARD_DEVICE uint32_t to_bf16x2(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
   return packed;
 }
-SWITCHYARD_DEVICE uint16_t to_e5m2x2(float first, float second) {
-  uint16_t codes;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
-  return codes;
-}
-
 // The mask must not be 0.
 SWITCHYARD_DEVICE int lowest_set_bit(uint32_t mask) { return __ffs(static_cast<int>(mask)) - 1; }
 
@@ -176,53 +194,6 @@ SWITCHYARD_DEVICE void copy_row(void* dst, const void* src, uint64_t num_bytes, 
   for (; i < num_vectors; i += stride) static_cast<uint4*>(dst)[i] = static_cast<const uint4*>(src)[i];
 }
 
-// Bulk copies.
-class TransferBarrier {
- public:
-  SWITCHYARD_DEVICE void init(uint32_t num_arrivals) {
-    cuda::ptx::mbarrier_init(&word_, num_arrivals);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  SWITCHYARD_DEVICE void arrive_expect(uint32_t bytes) {
-    cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta,
-                                         cuda::ptx::space_shared, &word_, bytes);
-  }
-  SWITCHYARD_DEVICE void arrive() { cuda::ptx::mbarrier_arrive(&word_); }
-  SWITCHYARD_DEVICE bool done(uint32_t parity) { return cuda::ptx::mbarrier_try_wait_parity(&word_, parity); }
-
- private:
-  friend SWITCHYARD_DEVICE void bulk_load(void*, const void*, uint32_t, TransferBarrier&);
-  uint64_t word_;
-};
-
-SWITCHYARD_DEVICE void bulk_load(void* shared_dst, const void* global_src, uint32_t bytes,
-                                 TransferBarrier& barrier) {
-  cuda::ptx::cp_async_bulk(cuda::ptx::space_shared, cuda::ptx::space_global, shared_dst, global_src, bytes,
-                           &barrier.word_);
-}
-SWITCHYARD_DEVICE void bulk_store(void* global_dst, const void* shared_src, uint32_t bytes) {
-  cuda::ptx::cp_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared, global_dst, shared_src, bytes);
-}
-SWITCHYARD_DEVICE void bulk_commit() { cuda::ptx::cp_async_bulk_commit_group(); }
-template <int kPending>
-SWITCHYARD_DEVICE void bulk_wait_read() {
-  cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<kPending>{});
-}
-template <int kPending>
-SWITCHYARD_DEVICE void bulk_wait() {
-  cuda::ptx::cp_async_bulk_wait_group(cuda::ptx::n32_t<kPending>{});
-}
-SWITCHYARD_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
-SWITCHYARD_DEVICE void fence_proxy_async_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-SWITCHYARD_DEVICE void grid_dependency_launch() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-SWITCHYARD_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 SWITCHYARD_DEVICE void check_may_wait_for_peer() {}
 
 // Time and waiting.
@@ -237,14 +208,23 @@ SWITCHYARD_DEVICE bool wait_until(Ready&& ready, uint64_t deadline_ns) {
   return true;
 }
 
+inline cudaError_t current_device_attribute(cudaDeviceAttr attribute, int& value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error == cudaSuccess ? cudaDeviceGetAttribute(&value, attribute, device) : error;
+}
+
 // Sets the attributes of a kernel before it is launched. They do not depend on the launch, so threads that
 // launch the kernel with different sizes do not overwrite each other's attributes.
 inline cudaError_t prepare_kernel(const void* kernel) {
   cudaFuncAttributes attributes{};
   cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  int max_shared_bytes = 0;
+  if (error == cudaSuccess)
+    error = current_device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, max_shared_bytes);
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(kMaxSharedBytes - attributes.sharedSizeBytes));
+                                 max_shared_bytes - static_cast<int>(attributes.sharedSizeBytes));
   // All our kernels have the same split between L1 and shared memory. A multiprocessor changes it only when
   // idle: a block that waited for that while resident blocks wait for it would wait forever.
   if (error == cudaSuccess)
@@ -267,10 +247,8 @@ struct ResidentKernel {
 // kernels they run.
 template <size_t kNumKernels>
 Result<int> max_resident_blocks(const ResidentKernel (&kernels)[kNumKernels], int num_threads) {
-  int device = 0, num_multiprocessors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  int num_multiprocessors = 0;
+  cudaError_t error = current_device_attribute(cudaDevAttrMultiProcessorCount, num_multiprocessors);
   int fewest_blocks = INT_MAX;
   for (const ResidentKernel& candidate : kernels) {
     int num_blocks = 0;
@@ -293,7 +271,10 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
   cudaError_t error = prepare_kernel(reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute attributes[2]{};
   unsigned num_attributes = 0;
-  if (shape.programmatic_dependent) {
+  int compute_major = 0;
+  if (error == cudaSuccess && shape.programmatic_dependent)
+    error = current_device_attribute(cudaDevAttrComputeCapabilityMajor, compute_major);
+  if (compute_major >= 9) {  // others launch it once its predecessor has ended, which is right, too
     attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -318,4 +299,5 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target
 
+#include "switchyard/detail/target/cuda_copies.cuh"
 #include "switchyard/detail/target/words.hpp"

@@ -10,6 +10,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET::target {
 
+// Code for any other architecture has no matrix unit that these words know: its tile kernels are empty, and
+// Device::check_matrix_unit() refuses to launch them.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHasMatrixUnit = false;
+#else
+inline constexpr bool kHasMatrixUnit = true;
+#endif
+
 inline constexpr size_t kTileAlignment = 1024;  // of a tile in shared memory, for the swizzle
 
 // A tensor as the copy engine sees it. It must be a kernel parameter.

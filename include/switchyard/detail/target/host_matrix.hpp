@@ -8,6 +8,7 @@
 
 namespace switchyard::inline host_target::target {
 
+inline constexpr bool kHasMatrixUnit = true;  // plain loops
 inline constexpr size_t kTileAlignment = alignof(Vec16);
 
 struct TensorMap {

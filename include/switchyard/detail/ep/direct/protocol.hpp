@@ -40,9 +40,10 @@ struct Direct {
   static uint64_t dispatch_shared_bytes(const Format& format, const EpShape& shape,
                                         const LaunchShape& launch) {
     constexpr uint64_t kReservedBytes = 1024;
-    return DirectDispatchShared::bytes(
-        format, shape.hidden,
-        launch.programmatic_dependent ? (kMaxSharedBytes - kReservedBytes) / 2 : kMaxSharedBytes);
+    return DirectDispatchShared::bytes(format, shape.hidden,
+                                       launch.programmatic_dependent
+                                           ? (launch.max_shared_bytes - kReservedBytes) / 2
+                                           : launch.max_shared_bytes);
   }
   template <FixedShape Fixed, typename Rows>
   static uint64_t combine_shared_bytes(int num_warps) {

@@ -11,8 +11,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <typename Config>
-SWITCHYARD_KERNEL_OF(Config::kNumThreads)
-void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
+SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params) {
   constexpr int kProducerWarp = 0, kPlannerWarp = 1;  // of the first warpgroup; the others consume
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
@@ -36,6 +35,12 @@ void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
   }
   // A block must not end while the other still loads into its shared memory or releases its stages.
   if constexpr (Config::kIsPair) target::sync_cluster();
+}
+
+template <typename Config>
+SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
+  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
