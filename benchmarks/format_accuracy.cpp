@@ -26,10 +26,10 @@ class NormalValues {
   std::mt19937_64 random_;
 };
 
-std::vector<float> make_values(InputKind kind, uint64_t seed) {
+std::vector<float> make_values(InputKind kind, uint64_t seed, int num_values) {
   NormalValues normal(seed);
   std::vector<float> values;
-  for (int i = 0; i < kNumAccuracyValues; ++i) {
+  for (int i = 0; i < num_values; ++i) {
     double value = normal();
     if (kind == InputKind::kHeavyTailed) {
       double chi_squared = 0;
@@ -132,7 +132,7 @@ const char* to_string(InputKind kind) {
   return "?";
 }
 
-std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed) {
+std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed, int num_values) {
   const std::vector<TokenFormatKind> formats = formats_that_differ();
   std::vector<FormatAccuracy> all;
   for (const TokenFormatKind kind : formats) {
@@ -140,7 +140,7 @@ std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed) {
     all.push_back({info.name, info.num_bits + 8.0 * info.scale_bytes / info.group_size, {}});
   }
   for (const InputKind kind : kInputKinds) {
-    const Values values = make_values(kind, seed);
+    const Values values = make_values(kind, seed, num_values);
     for (size_t i = 0; i < all.size(); ++i)
       all[i].errors.push_back(error_between(values, quantize_and_back(formats[i], values),
                                             static_cast<size_t>(info_of(formats[i]).group_size)));

@@ -29,9 +29,9 @@ struct FormatAccuracy {
   std::vector<FormatError> errors;  // [kInputKinds]
 };
 
-inline constexpr int kNumAccuracyValues = 1 << 20;
-
-// Measures every format on the same kNumAccuracyValues values of each kind, which are drawn from the seed.
-std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed);
+// Measures every format on the same num_values values of each kind, which are drawn from the seed. It is
+// a multiple of kAccuracyGroup, the longest group that shares a scale.
+inline constexpr int kAccuracyGroup = 128;
+std::vector<FormatAccuracy> measure_format_accuracy(uint64_t seed, int num_values);
 
 }  // namespace switchyard::tools

@@ -18,7 +18,8 @@ inline constexpr bool kFewCases = false;
 #endif
 
 // AddressSanitizer and UBSan look at what each size does to addresses. A sweep over what changes no size, as
-// how often a thing is done or by how many blocks, has nothing for them after its last value.
+// how often a thing is done or by how many blocks, or whose sizes another test has, too, has nothing for them
+// after its last value.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kFewRepeats = true;
 #else
@@ -39,7 +40,7 @@ std::vector<T> sweep(const T (&values)[kSize]) {
   return sweep(std::span<const T>(values));
 }
 
-// The same for a sweep over what changes no size.
+// The same for a sweep over what changes no size, or has another test with the same sizes.
 template <typename T, size_t kSize>
 std::vector<T> repeats(const T (&values)[kSize]) {
   return {kFewRepeats ? std::end(values) - 1 : std::begin(values), std::end(values)};

@@ -134,10 +134,13 @@ TEST_P(RowLayoutTest, AMaskedGroupThatIsFullIsReportedAndTheNextStepIsRight) {
   };
   const Status full = run_step();
   EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full.to_string();
-  if (protocol == Protocol::kDirect)
+  if (protocol == Protocol::kDirect) {
     EXPECT_EQ(must(counts[0].download()), std::vector<uint32_t>({0, 0})) << "nothing has moved";
+  }
   for (Buffer<int32_t>& of_rank : ids) ASSERT_TRUE(of_rank.upload(few).ok());
-  if (protocol == Protocol::kSlotted) ASSERT_TRUE(ep->reset().ok());
+  if (protocol == Protocol::kSlotted) {
+    ASSERT_TRUE(ep->reset().ok());
+  }
   ASSERT_TRUE(ep->synchronize().ok() || protocol == Protocol::kDirect);
   ASSERT_EQ(run_step().to_string(), Status().to_string());
   EXPECT_EQ(must(counts[0].download()), std::vector<uint32_t>({2, 2}));

@@ -259,7 +259,7 @@ TEST_P(GroupedMatmulTest, AllRowsInOneGroupAndNoneInAny) {
 }
 
 TEST_P(GroupedMatmulTest, NeighboursThatAreNoNumbersAndRowsOfNobodyAreLeftAlone) {
-  for (const MatmulTuning& tuning : sweep(kMatmulTunings))
+  for (const MatmulTuning& tuning : repeats(kMatmulTunings))
     for (const int group_of_nans : {0, 1, 2})
       EXPECT_EQ(compare(rank(), {.group_rows = {33, 65, 127},
                                  .inner = 144,
@@ -274,7 +274,7 @@ TEST_P(GroupedMatmulTest, NeighboursThatAreNoNumbersAndRowsOfNobodyAreLeftAlone)
 
 TEST_P(GroupedMatmulTest, LayoutsWithGapsBetweenGroups) {
   for (const Layout layout : {Layout::kAligned, Layout::kMasked})
-    for (const MatmulTuning& tuning : sweep(kMatmulTunings))
+    for (const MatmulTuning& tuning : repeats(kMatmulTunings))
       EXPECT_EQ(compare(rank(), {.group_rows = {3, 0, 130, 17, 65},
                                  .inner = 80,
                                  .columns = 144,
@@ -287,7 +287,7 @@ TEST_P(GroupedMatmulTest, LayoutsWithGapsBetweenGroups) {
 }
 
 TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
-  for (const MatmulTuning& tuning : sweep(kMatmulTunings)) {
+  for (const MatmulTuning& tuning : repeats(kMatmulTunings)) {
     std::vector<uint16_t> expected;
     for (const int num_blocks : repeats({1, 2, 12, 5})) {
       MatmulHarness harness(rank(), {.group_rows = {40, 0, 140, 65},
@@ -310,7 +310,7 @@ TEST_P(GroupedMatmulTest, TheSameBitsForEveryNumberOfBlocksAndEveryRun) {
 }
 
 TEST_P(GroupedMatmulTest, AGraphOfItReadsTheCountsAnew) {
-  for (const MatmulTuning& tuning : sweep(kMatmulTunings)) {
+  for (const MatmulTuning& tuning : repeats(kMatmulTunings)) {
     MatmulHarness harness(rank(), {.group_rows = {40, 0, 100},
                                    .inner = 144,
                                    .columns = 264,

@@ -42,7 +42,7 @@ TEST_F(CliOutput, WhatIsLostOnStdoutIsAFaultWithItsReason) {
        {kSmall, kSmall + "--json -", kSmall + "--trace -", std::string("schedule --ctas 4"),
         std::string("schedule --ctas 4 --json -"), std::string("schedule --ctas 4 --svg -"),
         std::string("schedule --compare"), std::string("doctor"), std::string("doctor --json -"),
-        std::string("bench formats"), std::string("simulate --seeds 2"), std::string("simulate --replay 3"),
+        std::string("bench formats --values 1024"), std::string("simulate --seeds 2"), std::string("simulate --replay 3"),
         kSmallBench, std::string("attend --target host --batch 1 --seq 20 --heads 1"), std::string("--help"),
         std::string("run --help"), std::string("--version")}) {
     SCOPED_TRACE(command);

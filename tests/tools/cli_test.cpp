@@ -362,10 +362,10 @@ TEST_F(Cli, BenchSkipsWhatDoesNotFit) {
 }
 
 TEST_F(Cli, BenchFormatsShowsWhatEachFormatLoses) {
-  const Outcome outcome = run("bench formats --json -");
+  const Outcome outcome = run("bench formats --values 131072 --json -");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(run("bench formats --json -").out, outcome.out) << "the same seed gives the same numbers";
-  EXPECT_NE(run("bench formats --seed 2 --json -").out, outcome.out);
+  EXPECT_EQ(run("bench formats --values 131072 --json -").out, outcome.out) << "the same seed gives the same numbers";
+  EXPECT_NE(run("bench formats --values 131072 --seed 2 --json -").out, outcome.out);
   const json report = read_json(outcome.out);
   std::map<std::string, const json*> normal;
   for (const json& result : report.at("formats"))
@@ -384,6 +384,7 @@ TEST_F(Cli, BenchFormatsShowsWhatEachFormatLoses) {
 
 TEST_F(Cli, BadBenchArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench formats --seed x", {"--seed"});
+  expect_refused("bench formats --values 1000", {"--values", "1000", "128"});
   expect_refused("bench", {"subcommand", "formats"});
   expect_refused("bench lunch", {"bench: lunch: no such subcommand", "formats"});
   expect_refused("bench ep --tokens 0", {"--tokens", "65535"});
@@ -474,7 +475,7 @@ TEST_F(Cli, JsonGoesToAFileOrAloneToStdoutWithEveryCommand) {
   const std::string path = folder / "report.json";
   for (const std::string& command :
        {kSmall, kSmallBench, std::string("simulate --seeds 2 "), std::string("simulate --replay 3 "),
-        std::string("schedule --ctas 4 "), std::string("schedule --compare "), std::string("bench formats "),
+        std::string("schedule --ctas 4 "), std::string("schedule --compare "), std::string("bench formats --values 1024 "),
         std::string("doctor ")}) {
     for (const char* to_stdout : {"--json -", "--json"}) {
       const Outcome alone = run(command + to_stdout);

@@ -224,9 +224,10 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
     std::this_thread::sleep_for(delay);
     processes.send_signal(static_cast<size_t>(victim), SIGKILL);
     const auto killed = std::chrono::steady_clock::now();
-    for (int rank = 0; rank < shape.n_ranks; ++rank)
-      if (rank != victim)
-        ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2)) << "run " << run_idx;
+    for (int rank = 0; rank < shape.n_ranks; ++rank) {
+      if (rank == victim) continue;
+      ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2)) << "run " << run_idx;
+    }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - killed).count();
     if (seconds > 1) std::printf("run %d: survivors knew after %.2f s\n", run_idx, seconds);
     for (int rank = 0; rank < shape.n_ranks; ++rank)

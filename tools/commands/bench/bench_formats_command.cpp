@@ -13,12 +13,13 @@ namespace {
 
 struct FormatsOptions {
   uint64_t seed = 1;
+  int num_values = 1 << 20;
   std::string json;
 };
 
 void print_accuracy(const FormatsOptions& options, const std::vector<FormatAccuracy>& formats) {
   std::printf("Switchyard: what number formats lose, in %%, over %d values of each kind, seed %llu\n\n",
-              kNumAccuracyValues, static_cast<unsigned long long>(options.seed));
+              options.num_values, static_cast<unsigned long long>(options.seed));
   std::printf("  rms       rms of the errors, by the rms of the values\n");
   std::printf("  element   rms of each element's error by the element itself\n");
   std::printf("  max       largest error, by the largest magnitude of its group\n\n");
@@ -49,14 +50,16 @@ std::string to_json(const FormatsOptions& options, const std::vector<FormatAccur
                                       .add("max_error_of_group_amax", format.errors[i].largest)));
   return JsonObject()
       .add("seed", options.seed)
-      .add("values", kNumAccuracyValues)
+      .add("values", options.num_values)
       .add("formats", std::move(results))
       .to_text();
 }
 
 Result<ExitCode> report_accuracy(const FormatsOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}}));
-  const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed);
+  if (options.num_values % kAccuracyGroup != 0)
+    return invalid_argument("--values: %d is no multiple of %d", options.num_values, kAccuracyGroup);
+  const std::vector<FormatAccuracy> formats = measure_format_accuracy(options.seed, options.num_values);
   if (options.json != "-") print_accuracy(options, formats);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, formats)));
   return kVerified;
@@ -69,6 +72,8 @@ void add_bench_formats_command(Command& bench) {
       "formats", "Number formats: bits per element, and errors on normal, heavy-tailed and outlier values");
   auto options = std::make_shared<FormatsOptions>();
   command.add_seed("--seed", options->seed, "All values follow from it");
+  command.add_number("--values", options->num_values, kAccuracyGroup, 1 << 26,
+                     "Values of each kind, a multiple of 128");
   add_json_option(command, options->json);
   command.set_work([options] { return report_accuracy(*options); });
 }
