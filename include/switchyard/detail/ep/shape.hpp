@@ -92,16 +92,29 @@ struct ShapeOf {
   // Returns -1 for padding, and for an expert that lives on another rank. Ids out of range have no expert,
   // and are a fault that others report.
   SWITCHYARD_HD constexpr int expert_of_id(int id) const {
-    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
-    int seat = expert_idx < static_cast<uint32_t>(num_placed_ids()) ? static_cast<int>(expert_idx) : -1;
-    if (given.seat_of_id != nullptr && seat >= 0)
-      seat = mutate<Fixed, LogicMutant::kNextSeat>([&] { return given.seat_of_id[expert_idx]; },
-                                                   [&] { return next_seat(given.seat_of_id[expert_idx]); });
-    return seat;
+    int expert_of[] = {id};
+    find_experts(expert_of);
+    return expert_of[0];
   }
-  // As many ids, from first_expert on, may have an expert here.
-  SWITCHYARD_HD constexpr int num_placed_ids() const {
-    return given.seat_of_id != nullptr ? num_ids() : n_experts();
+  // The same for several ids, each of which its expert replaces. One branch decides for all of them, before
+  // any id is looked at: without a table the ids may still be in flight, and the loads from a table are in
+  // flight together.
+  template <int kNumIds>
+  SWITCHYARD_HD constexpr void find_experts(int (&ids)[kNumIds]) const {
+    if (given.seat_of_id == nullptr) {
+      for (int& id : ids) id = expert_without_table(id);
+    } else {
+      for (int& id : ids) id = seat_of(id);
+    }
+  }
+  SWITCHYARD_HD constexpr int expert_without_table(int id) const {
+    const uint32_t expert_idx = static_cast<uint32_t>(id) - static_cast<uint32_t>(first_expert());
+    return expert_idx < static_cast<uint32_t>(n_experts()) ? static_cast<int>(expert_idx) : -1;
+  }
+  SWITCHYARD_HD constexpr int seat_of(int id) const {
+    if (static_cast<uint32_t>(id) >= static_cast<uint32_t>(num_ids())) return -1;
+    return mutate<Fixed, LogicMutant::kNextSeat>([&] { return given.seat_of_id[id]; },
+                                                 [&] { return next_seat(given.seat_of_id[id]); });
   }
   SWITCHYARD_HD constexpr int next_seat(int seat) const { return seat < 0 ? seat : (seat + 1) % n_experts(); }
   // Returns the expert's number among the model's experts; with a seat table, its seat.

@@ -37,11 +37,13 @@ struct AssignedRows {
     if (!leaves_out_carriers) target::sync_block();
   }
 
-  // For lane k of a carrier: the expert that choice k of the turn's token names; -1 if there is none.
-  SWITCHYARD_DEVICE int expert_of_turn(int turn) const {
+  // For lane k of a carrier: choice k of the turn's token; -1 if there is none.
+  SWITCHYARD_DEVICE int choice_of_turn(int turn) const {
     if (!staged.is_carrier() || target::lane_idx() >= shape.top_k() || !staged.has_turn(turn)) return -1;
-    return numbers.expert_of(id_of_turn(turn));
+    return numbers.topk_ids[id_of_turn(turn)];
   }
+  // The expert that it names.
+  SWITCHYARD_DEVICE int expert_of_turn(int turn) const { return shape.expert_of_id(choice_of_turn(turn)); }
   // For lane k of a carrier: the row of choice k on the expert's owner.
   SWITCHYARD_DEVICE uint32_t row_of_turn(int turn, int expert_idx) const {
     const int id_idx = id_of_turn(turn);

@@ -25,11 +25,11 @@ struct CarryEncoded {
   const DestinationRows<Fixed, Format>& rows;
   const uint32_t scales_stride = scale_row_bytes(params.format);
 
-  // first_expert is expert_of_turn(0).
-  SWITCHYARD_DEVICE void run(int first_expert) const {
+  // first_choice is choice_of_turn(0).
+  SWITCHYARD_DEVICE void run(int first_choice) const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
-    int expert_idx = first_expert;
+    int expert_idx = shape.expert_of_id(first_choice);
     for (int turn = 0; staged.has_turn(turn); ++turn) {
       if constexpr (BesideTokenFormat<Format>)
         carry_by_expert(turn, expert_idx);

@@ -18,12 +18,12 @@ struct CarryTokens {
   const AssignedRows<Fixed, Format>& assigned;
   const DestinationRows<Fixed, Format>& rows;
 
-  // first_expert is expert_of_turn(0).
-  SWITCHYARD_DEVICE void run(int first_expert) const {
+  // first_choice is choice_of_turn(0).
+  SWITCHYARD_DEVICE void run(int first_choice) const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kCarryRows);
     if (!staged.is_carrier()) return;
     target::fence_proxy_async();  // the previous step's rows were read by ordinary loads
-    std::byte* row = row_of_turn(0, first_expert);
+    std::byte* row = row_of_turn(0, shape.expert_of_id(first_choice));
     for (int turn = 0; staged.has_turn(turn); ++turn) {
       if (turn > 0) {
         // The next token is loaded into the stage that the last turn's copies have read.

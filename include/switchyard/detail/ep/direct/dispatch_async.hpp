@@ -49,7 +49,7 @@ struct DirectDispatchAsync {
   SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
 
   SWITCHYARD_DEVICE void run() {
-    const int first_expert = assigned.expert_of_turn(0);
+    const int first_choice = assigned.choice_of_turn(0);
     begin();
     staged.start_loads();  // the first tokens are in flight while the ranks agree where they go
     // False: an earlier step broke and was not reset.
@@ -66,7 +66,7 @@ struct DirectDispatchAsync {
         target::sync_block();
       }
       assigned.assign();
-      Carry{params, shape, staged, assigned, rows}.run(first_expert);
+      Carry{params, shape, staged, assigned, rows}.run(first_choice);
     }
     finish(has_room);
   }

@@ -43,19 +43,32 @@ struct IdCounts {
     SWITCHYARD_ROLLED
     for (int batch_idx = 0; IdBatch::first_of_four(batch_idx, 0) < num_ids; ++batch_idx) {
       const IdBatch next = IdBatch::load(ids, num_ids, batch_idx + 1);
-      for (int i = 0; i < IdBatch::kFours; ++i)
-        for (int j = 0; j < 4; ++j)
-          count_id(batch.fours[i].words[j], IdBatch::first_of_four(batch_idx, i) + j, largest);
+      count_batch(batch, batch_idx, largest);
       batch = next;
     }
     // The ids behind the last four.
     const int id_idx = num_ids / 4 * 4 + target::thread_idx();
-    if (id_idx < num_ids) count_id(static_cast<uint32_t>(ids[id_idx]), id_idx, largest);
+    if (id_idx < num_ids) {
+      note_id(static_cast<uint32_t>(ids[id_idx]), largest);
+      count_expert(shape.expert_of_id(ids[id_idx]), id_idx);
+    }
     return static_cast<int>(largest - 1);
   }
-  SWITCHYARD_DEVICE void count_id(uint32_t id, int id_idx, uint32_t& largest) const {
+  SWITCHYARD_DEVICE void count_batch(const IdBatch& batch, int batch_idx, uint32_t& largest) const {
+    int experts[4 * IdBatch::kFours];
+    for (int i = 0; i < 4 * IdBatch::kFours; ++i) {
+      const uint32_t id = batch.fours[i / 4].words[i % 4];
+      note_id(id, largest);
+      experts[i] = static_cast<int>(id);
+    }
+    shape.find_experts(experts);
+    for (int i = 0; i < 4 * IdBatch::kFours; ++i)
+      count_expert(experts[i], IdBatch::first_of_four(batch_idx, i / 4) + i % 4);
+  }
+  SWITCHYARD_DEVICE static void note_id(uint32_t id, uint32_t& largest) {
     if (id + 1 > largest) largest = id + 1;
-    const int expert_idx = shape.expert_of_id(static_cast<int>(id));
+  }
+  SWITCHYARD_DEVICE void count_expert(int expert_idx, int id_idx) const {
     const bool is_before = id_idx < mutate<Fixed, LogicMutant::kAssignedWithoutBlocksBefore>(first_id, 0);
     if (expert_idx >= 0)
       target::atomic_add_relaxed_block((is_before ? num_before : num_from_here) + expert_idx, 1u);

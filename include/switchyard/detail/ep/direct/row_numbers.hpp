@@ -27,36 +27,38 @@ struct RowNumbers {
   // The ids of the block that the ranker prefetches at once.
   struct RankedIds {
     static constexpr int kPerLane = kEpKernelSizes.prefetched_ids;
-    int experts[kPerLane];
+    int ids[kPerLane];
   };
   SWITCHYARD_DEVICE RankedIds load_ranked(int first_id) const {
-    RankedIds ids;
+    RankedIds ranked;
     for (int i = 0; i < RankedIds::kPerLane; ++i) {
       const int id_idx = first_id + i * kWarpSize + target::lane_idx();
-      ids.experts[i] = id_idx < id_end() ? expert_of(id_idx) : -1;
+      ranked.ids[i] = id_idx < id_end() ? topk_ids[id_idx] : -1;
     }
-    return ids;
+    return ranked;
   }
 
   // Numbers this block's rows of each expert in the order of (token, k), from where the blocks before it end.
   // One warp does it. Only next_row depends on the previous warpful of ids: everything else is done ahead.
   SWITCHYARD_DEVICE void number_rows() const {
     if (!is_ranker()) return;
-    RankedIds ids = load_ranked(first_id());
+    RankedIds ranked = load_ranked(first_id());
     SWITCHYARD_ROLLED
     for (int expert_idx = target::lane_idx(); expert_idx < shape.n_experts(); expert_idx += kWarpSize)
       shared.next_row[expert_idx] = shared.num_before[expert_idx];
     target::sync_warp();
     for (int first = first_id(); first < id_end();) {
+      int(&experts)[RankedIds::kPerLane] = ranked.ids;
+      shape.find_experts(experts);
       uint32_t same[RankedIds::kPerLane];
       for (int i = 0; i < RankedIds::kPerLane; ++i)
-        same[i] = target::match_any(static_cast<uint32_t>(ids.experts[i]));
+        same[i] = target::match_any(static_cast<uint32_t>(experts[i]));
       const int next = first + RankedIds::kPerLane * kWarpSize;
-      const RankedIds next_ids = load_ranked(next);
+      const RankedIds next_ranked = load_ranked(next);
       for (int i = 0; i < RankedIds::kPerLane && first + i * kWarpSize < id_end(); ++i)
-        rank_warpful(first + i * kWarpSize + target::lane_idx(), ids.experts[i], same[i]);
+        rank_warpful(first + i * kWarpSize + target::lane_idx(), experts[i], same[i]);
       first = next;
-      ids = next_ids;
+      ranked = next_ranked;
     }
   }
 
