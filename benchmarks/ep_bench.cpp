@@ -4,8 +4,10 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "reference/per_rank.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "workload/buffers.hpp"
 #include "workload/host_memory.hpp"
@@ -118,7 +120,8 @@ double EpBench::host_bytes(int num_sets, int num_scales) const {
 }
 
 Status EpBench::add_set(int set_idx) {
-  reference::Step step = make_routed_step(workload_, set_idx);
+  const reference::Step routed = make_routed_step(workload_, set_idx);
+  reference::Step step = is_per_rank() ? reference::per_rank(routed) : routed;
   step.format = ep_->config().dispatch_format;
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
@@ -136,7 +139,9 @@ Status EpBench::add_set(int set_idx) {
     }));
   std::vector<uint32_t> rows_of_expert(static_cast<size_t>(step.n_experts));
   for (const auto& ids : step.topk_ids)
-    for (const int32_t id : ids) ++rows_of_expert[static_cast<size_t>(id)];
+    for (const int32_t id : ids)
+      if (id >= 0) ++rows_of_expert[static_cast<size_t>(id)];
+  if (set_idx == 0) num_rows_ = std::accumulate(rows_of_expert.begin(), rows_of_expert.end(), uint64_t{0});
 
   BufferSet& set = sets_.emplace_back(local_ranks.size());
   for (size_t i = 0; i < local_ranks.size(); ++i) {
@@ -149,12 +154,16 @@ Status EpBench::add_set(int set_idx) {
       buffers.expected_offsets.push_back(static_cast<uint32_t>(
           step.next_group(buffers.expected_offsets.back(), rows_of_expert[static_cast<size_t>(expert)])));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, step.topk_ids[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, step.topk_weights[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, routed.topk_ids[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, routed.topk_weights[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, step.group_input_scales(r)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, static_cast<uint64_t>(n_local) + 1));
+    const uint64_t num_choices =
+        is_per_rank() ? buffers.src_info.size() / 2 * static_cast<uint64_t>(workload_.top_k) : 0;
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_experts, rank, num_choices));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_weights, rank, num_choices));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.check, rank, 1));
   }
@@ -205,15 +214,18 @@ Status EpBench::poison(BufferSet& set) {
 
 Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
   const auto dispatch_input = [&](const RankBuffers& buffers) {
-    return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens()};
+    return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens(),
+                         buffers.topk_weights.data()};
   };
   const auto dispatch_output = [&](const RankBuffers& buffers) {
-    return DispatchOutput{buffers.rows.data(),
-                          buffers.src_info.data(),
-                          static_cast<uint32_t>(buffers.src_info.size() / 2),
-                          buffers.row_offsets.data(),
-                          buffers.expert_ids.data(),
-                          buffers.scales.data()};
+    return DispatchOutput{.rows = buffers.rows.data(),
+                          .src_info = buffers.src_info.data(),
+                          .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                          .row_offsets = buffers.row_offsets.data(),
+                          .expert_ids = buffers.expert_ids.data(),
+                          .scales = buffers.scales.data(),
+                          .row_experts = is_per_rank() ? buffers.row_experts.data() : nullptr,
+                          .row_weights = is_per_rank() ? buffers.row_weights.data() : nullptr};
   };
   const auto combine_input = [&](const RankBuffers& buffers) {
     return CombineInput{(has_experts() ? buffers.expert_outputs : buffers.rows).data(),
@@ -425,7 +437,7 @@ Result<RepeatCheck> EpBench::repeat(StepMode mode, int64_t num_replays,
 // sum.
 uint64_t EpBench::bytes_of(const std::string& phase) const {
   const uint64_t tokens = static_cast<uint64_t>(workload_.n_ranks) * static_cast<uint64_t>(num_tokens());
-  const uint64_t rows = tokens * static_cast<uint64_t>(workload_.top_k);
+  const uint64_t rows = num_rows_;
   const uint64_t token_bytes = static_cast<uint64_t>(workload_.hidden) * sizeof(bf16);
   const uint64_t encoded_bytes = info_of(ep_->config().dispatch_format).encoded_bytes(workload_.hidden);
   const uint64_t message_bytes = ep_->dispatch_message_bytes(), row_bytes = ep_->combine_message_bytes();

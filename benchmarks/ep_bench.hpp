@@ -85,6 +85,8 @@ class EpBench {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
+    Buffer<int32_t> row_experts;  // of rows per rank, else empty
+    Buffer<float> row_weights;
     Buffer<float> group_input_scales;
     Buffer<OutputTally> check;
     std::vector<uint32_t> expected_offsets;
@@ -105,6 +107,7 @@ class EpBench {
   CombineFormat expert_format() const {
     return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
   }
+  bool is_per_rank() const { return ep_->config().row_layout == RowLayout::kPerRank; }
   // If false, the rows themselves are the expert outputs.
   bool has_experts() const {
     return ep_->config().dispatch_format != TokenFormatKind::kBF16 || expert_format() != CombineFormat::kBF16;
@@ -127,6 +130,7 @@ class EpBench {
   std::vector<BufferSet> sets_;
   std::string first_difference_;
   reference::StepTraffic traffic_;
+  uint64_t num_rows_ = 0;  // of a step; of the first set
 };
 
 struct CopyBandwidth {

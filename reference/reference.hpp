@@ -108,6 +108,8 @@ struct DispatchResult {
   std::vector<uint32_t> row_counts;                // [num_groups]; empty: not asked for
   std::vector<int32_t> src_ranks;                  // [rows]; empty: not asked for
   UnwrittenRows unwritten = UnwrittenRows::kLeft;  // what was asked for
+  std::vector<int32_t> row_experts;                // [rows][top_k]; empty: not asked for (per_rank.hpp)
+  std::vector<float> row_weights;                  // [rows][top_k]; empty: not asked for
 };
 
 // Returns an empty string if the result is right, else the first difference. The rows of one (expert, source

@@ -8,9 +8,11 @@
 //   caller owns the World, which must outlive it, and everything that an input or output points to.
 // Streams. Every call of a step enqueues one kernel on the rank's own stream (Rank::stream()) and returns: it
 //   runs behind what is on that stream and before what comes behind it. A dispatch that is asked for
-//   src_ranks or for unwritten rows enqueues a second one. Nothing else is ordered; in particular, ranks wait
-//   for each other only inside the kernels. Calls may be captured (World::capture). On a GPU all ranks must
-//   get to run at once: docs/architecture.md says in which order to enqueue.
+//   src_ranks or for unwritten rows enqueues a second one; per rank, dispatch_async enqueues one in front of
+//   its own, and a dispatch that is asked for row_experts or row_weights one behind it. Nothing else is
+//   ordered; in particular, ranks wait for each other only inside the kernels. Calls may be captured
+//   (World::capture). On a GPU all ranks must get to run at once: docs/architecture.md says in which order to
+//   enqueue.
 // Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
 //   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
 //   must not overlap with any other for the same rank.
@@ -49,7 +51,12 @@ const char* to_string(Protocol protocol);
 
 // Where the rows of a rank's groups lie. Ragged: one group behind the other. Masked: every group has memory
 // for max_rows_per_expert rows, so that group g begins at row g x that many, whatever has arrived.
-enum class RowLayout { kRagged, kMasked };
+// Per rank: a token comes once to each rank that owns some of its experts. All of a rank's rows are one
+// group, by source rank, then token; DispatchOutput::row_experts and row_weights say which local experts each
+// is for. The rank sums up what they make of a row, weighted, and combine adds the sums of the token's ranks:
+// one row per (token, rank) crosses in each direction, and there is always room (ranks x tokens). For the
+// direct protocol, between ranks that reach each other's memory.
+enum class RowLayout { kRagged, kMasked, kPerRank };
 
 const char* to_string(RowLayout layout);
 
@@ -133,12 +140,15 @@ struct DispatchInput {
   const bf16* tokens = nullptr;       // [num_tokens][hidden]
   const int32_t* topk_ids = nullptr;  // [num_tokens][top_k]; -1 is padding, repeats are legal
   int num_tokens = 0;
+  // [num_tokens][top_k]: per rank, they travel with the rows; otherwise not needed.
+  const float* topk_weights = nullptr;
 };
 
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
 // Behind them, up to row_offsets[g + 1], come rows that only fill up the group: for its alignment, or,
 // masked, to its capacity. They are not written unless `unwritten` asks for it. Groups are the local experts;
-// a fused shared expert is group 0, in front of them.
+// a fused shared expert is group 0, in front of them. Per rank, the tokens of all local experts are one
+// group.
 struct DispatchOutput {
   void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
@@ -152,19 +162,25 @@ struct DispatchOutput {
   // [max_rows]: the rank that each row came from; behind a group's rows -1. Null: not wanted.
   int32_t* src_ranks = nullptr;
   UnwrittenRows unwritten = UnwrittenRows::kLeft;
+  // Per rank: [max_rows][top_k], for every row of the group of tokens the local expert of each choice, and
+  // its weight; -1 and 0 where the choice is padding or another rank's. src_info has the first choice that is
+  // local. Null: not wanted.
+  int32_t* row_experts = nullptr;
+  float* row_weights = nullptr;
 };
 
 struct CombineInput {
-  // [rows][hidden] of bf16, row by row the result for DispatchOutput::rows. Direct with combine_format fp8:
-  // [rows][combine_message_bytes()], an encoded token each (docs/formats.md).
+  // [rows][hidden] of bf16, row by row the result for DispatchOutput::rows; per rank, the weighted sum of
+  // what the row's local experts made of it. Direct with combine_format fp8: [rows][combine_message_bytes()],
+  // an encoded token each (docs/formats.md).
   const void* expert_rows = nullptr;
   // As dispatch wrote it. The direct protocol has its own and does not need it.
   const int32_t* src_info = nullptr;
 };
 
 struct CombineOutput {
-  const int32_t* topk_ids = nullptr;    // as dispatched
-  const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced
+  const int32_t* topk_ids = nullptr;    // as dispatched; per rank, not needed
+  const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced or per rank
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
 };
@@ -264,9 +280,9 @@ class ExpertParallel {
   // scale tensor interleaves rows are refused, since dispatch_wait stores their scales.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
 
-  // [n_local_experts()][n_ranks()]: the row at which those of each source rank begin, among the rows of the
-  // rank's last dispatch. They end where the next rank's begin; padding rows of the expert may follow the
-  // last rank's. The call waits for the rank's stream.
+  // [n_local_experts()][n_ranks()], per rank [n_ranks()]: the row at which those of each source rank begin,
+  // among the rows of the rank's last dispatch. They end where the next rank's begin; padding rows of the
+  // expert may follow the last rank's. The call waits for the rank's stream.
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
   // config().protocol is never automatic: it has been chosen, for this reason. Masked,
@@ -276,13 +292,14 @@ class ExpertParallel {
   int n_ranks() const;
   // The seats of each rank: the most experts that one holds, or can hold.
   int n_local_experts() const;
-  // The groups of a rank's rows: the local experts, and the shared one if it is fused.
+  // The groups of a rank's rows: the local experts (per rank, one of all of them), and the shared one if it
+  // is fused.
   int num_groups() const;
   // Returns which tokens of a rank its shared expert works on: all of them, or the rank's share of them.
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   int n_sms() const;
-  // Returns how many rows a rank can receive at most: every token of every rank, top_k times, its own tokens
-  // once more for the shared expert, and the padding that aligns them.
+  // Returns how many rows a rank can receive at most: every token of every rank, top_k times (per rank,
+  // once), its own tokens once more for the shared expert, and the padding that aligns them.
   uint64_t max_recv_rows() const;
   // The bytes of a dispatched message, with its header if the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;

@@ -5,6 +5,7 @@
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/annotate_rows.hpp"
+#include "switchyard/detail/ep/rank_choices.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
 #include "switchyard/detail/launch/make_ep_kernels.hpp"
@@ -15,6 +16,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 inline constexpr char kAnnotateRows[] = "annotate_rows", kTopkSoftmax[] = "topk_softmax";
+inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
@@ -26,9 +28,14 @@ Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params&
 // The others are loaded when max_resident_blocks looks at them.
 inline Status load_plain_kernels() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {{&annotate_rows_kernel, 0},  {&topk_softmax_kernel, 0},
-                                            {&grouped_matmul_kernel, 0}, {&stall_kernel, 0},
-                                            {&time_stamp_kernel, 0},     {&check_output_kernel, 0}};
+  const target::ResidentKernel kernels[] = {{&annotate_rows_kernel, 0},
+                                            {&topk_softmax_kernel, 0},
+                                            {&choose_ranks_kernel<RunTimeShape>, 0},
+                                            {&fetch_choices_kernel<RunTimeShape>, 0},
+                                            {&grouped_matmul_kernel, 0},
+                                            {&stall_kernel, 0},
+                                            {&time_stamp_kernel, 0},
+                                            {&check_output_kernel, 0}};
   SWITCHYARD_RETURN_IF_ERROR(load_silu_mul_kernels());
   SWITCHYARD_RETURN_IF_ERROR(load_recode_rows_kernels());
   return target::max_resident_blocks(kernels, kWarpSize).status();
@@ -37,13 +44,17 @@ inline Status load_plain_kernels() {
 #endif
 }
 
-// The kernels of the two protocols, and all others beside them.
+// The kernels of the two protocols, and all others beside them. `Fixed` is the shape of those around a
+// dispatch.
+template <FixedShape Fixed = RunTimeShape>
 constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernels& direct) {
   return {
       .load = &load_plain_kernels,
       .slotted = slotted,
       .direct = direct,
       .annotate_rows = &launch_plain<kAnnotateRows, AnnotateRowsParams, annotate_rows_kernel>,
+      .choose_ranks = &launch_plain<kChooseRanks, ChooseRanksParams, choose_ranks_kernel<Fixed>>,
+      .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,
@@ -56,7 +67,7 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
 // bf16 only.
 template <FixedShape ForSlotted, FixedShape ForDirect>
 constexpr KernelTable make_kernel_table() {
-  return make_kernel_table(kBF16Kernels<Slotted, ForSlotted>, kBF16Kernels<Direct, ForDirect>);
+  return make_kernel_table<ForDirect>(kBF16Kernels<Slotted, ForSlotted>, kBF16Kernels<Direct, ForDirect>);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

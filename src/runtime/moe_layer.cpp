@@ -122,6 +122,9 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
   if (!ep.ok()) return ep.status();
   auto impl = std::unique_ptr<Impl>(new Impl{world, config, std::move(ep).value(), {}});
   impl->config.ep = impl->ep->config();
+  if (config.ep.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "row_layout: per-rank; a layer's matmuls take the rows of one expert after the other");
   if (impl->config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
     return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
                             to_string(config.ep.combine_format));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/identity_experts.hpp"
+#include "reference/per_rank.hpp"
 #include "reference/placement.hpp"
 #include "reference/token_format.hpp"
 
@@ -137,6 +138,8 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
         .topk_weights = must(owner.allocate<float>(tokens * top_k)),
         .row_offsets = must(owner.allocate<uint32_t>(num_groups + 1)),
         .row_counts = must(owner.allocate<uint32_t>(num_groups)),
+        .row_experts = must(owner.allocate<int32_t>(is_per_rank() ? max_rows * top_k : 0)),
+        .row_weights = must(owner.allocate<float>(is_per_rank() ? max_rows * top_k : 0)),
         .src_ranks = must(owner.allocate<int32_t>(options.unwritten == UnwrittenRows::kLeft ? 0 : max_rows)),
         .scale_row_offsets = format.placement == ScalePlacement::kTiled
                                  ? must(owner.allocate<uint32_t>(num_groups))
@@ -152,7 +155,9 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
     ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
     ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
-    ASSERT_TRUE(buffers.group_input_scales.upload(step.group_input_scales(rank)).ok());
+    ASSERT_TRUE(buffers.group_input_scales.upload(exchanged(step).group_input_scales(rank)).ok());
+    ASSERT_TRUE(buffers.row_experts.fill_bytes(0xee).ok());
+    ASSERT_TRUE(buffers.row_weights.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.encoded_rows.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.scales.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
@@ -166,7 +171,8 @@ void EpHarness::upload(const reference::Step& step) {
 }
 
 DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
-  return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank)};
+  return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank),
+          ranks_[rank].topk_weights.data()};
 }
 
 DispatchOutput EpHarness::dispatch_output(int rank) {
@@ -180,7 +186,9 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           buffers.scale_row_offsets.data(),
           buffers.row_counts.data(),
           buffers.src_ranks.size() > 0 ? buffers.src_ranks.data() : nullptr,
-          options_.unwritten};
+          options_.unwritten,
+          is_per_rank() ? buffers.row_experts.data() : nullptr,
+          is_per_rank() ? buffers.row_weights.data() : nullptr};
 }
 
 Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
@@ -348,6 +356,10 @@ reference::DispatchResult EpHarness::download_dispatch(int rank) {
   const size_t num_rows = std::min<size_t>(result.row_offsets.back(), buffers.src_info.size() / 2);
   result.src_info = must(buffers.src_info.download(2 * num_rows));
   if (buffers.src_ranks.size() > 0) result.src_ranks = must(buffers.src_ranks.download(num_rows));
+  if (is_per_rank()) {
+    result.row_experts = must(buffers.row_experts.download(num_rows * static_cast<size_t>(shape_.top_k)));
+    result.row_weights = must(buffers.row_weights.download(num_rows * static_cast<size_t>(shape_.top_k)));
+  }
   if (options_.format == TokenFormatKind::kBF16) {
     result.rows = must(buffers.rows.download(num_rows * shape_.hidden));
   } else {
@@ -364,29 +376,55 @@ void EpHarness::run_and_check(const reference::Step& step) { ASSERT_EQ(run_and_c
 
 // Checks what dispatch left and lets the experts work on it: every row by its own rule.
 std::string EpHarness::compare_dispatch(const reference::Step& step_as_sent) {
-  reference::Step step = step_as_sent;
+  reference::Step step = exchanged(step_as_sent);
   step.row_alignment = static_cast<uint32_t>(options_.row_alignment);
   step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
   for (const int rank : world_->local_ranks()) {
     const reference::DispatchResult result = download_dispatch(rank);
     if (const std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
       return difference;
+    if (const std::string difference =
+            is_per_rank() ? reference::check_choices(step_as_sent, rank, result) : "";
+        !difference.empty())
+      return difference;
     const auto origins = reference::dispatched_rows(step, rank);
-    const int first_group = step.num_groups() - step.n_local_experts();
     std::vector<bf16> expert_rows(static_cast<size_t>(result.row_offsets.back()) * step.hidden);
     for (int group = 0; group < step.num_groups(); ++group)
       for (size_t i = 0; i < origins[group].size(); ++i) {
         const size_t row = result.row_offsets[group] + i;
-        const int expert_idx =
-            group < first_group ? step.n_experts : step.expert_at(rank, group - first_group);
-        const std::vector<bf16> output =
-            scaling_expert(nullptr, step, origins[group][i].src_rank, result.src_info[2 * row], expert_idx);
+        const std::vector<bf16> output = expert_row(
+            step_as_sent, rank, group, {origins[group][i].src_rank, result.src_info[2 * row], /*k=*/0});
         std::copy(output.begin(), output.end(),
                   expert_rows.begin() + static_cast<ptrdiff_t>(row) * step.hidden);
       }
     if (const Status status = upload_expert_rows(rank, expert_rows); !status.ok()) return status.to_string();
   }
   return "";
+}
+
+std::vector<bf16> EpHarness::expert_row(const reference::Step& step, int rank, int group,
+                                        const reference::RowOrigin& origin) const {
+  const int first_group = step.has_shared_expert ? 1 : 0;
+  if (is_per_rank()) {
+    const reference::RankSums sums{step, &scaling_expert, nullptr};
+    return reference::rank_sum(&sums, step, origin.src_rank, origin.src_token,
+                               group < first_group ? step.n_ranks : rank);
+  }
+  const int expert_idx = group < first_group ? step.n_experts : step.expert_at(rank, group - first_group);
+  return scaling_expert(nullptr, step, origin.src_rank, origin.src_token, expert_idx);
+}
+
+reference::Step EpHarness::exchanged(const reference::Step& step) const {
+  return is_per_rank() ? reference::per_rank(step) : step;
+}
+
+std::vector<bf16> EpHarness::expected_output(const reference::Step& step, int rank,
+                                             reference::ExpertFunction expert) const {
+  const reference::RankSums sums{step, expert, nullptr};
+  // Per rank, identity experts return the row once, whoever they are.
+  if (is_per_rank() && expert == &scaling_expert)
+    return reference::combine_weighted(exchanged(step), rank, &reference::rank_sum, &sums);
+  return reference::combine_weighted(exchanged(step), rank, expert, nullptr);
 }
 
 std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expected,
@@ -420,7 +458,7 @@ std::string EpHarness::run_and_compare(const reference::Step& step) {
   for (const int rank : world_->local_ranks()) {
     const bool weighted = options_.reduction == CombineReduction::kWeighted;
     const std::vector<bf16> expected =
-        weighted ? reference::combine_weighted(step, rank, &scaling_expert, nullptr)
+        weighted ? expected_output(step, rank, &scaling_expert)
                  : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
     if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
         !difference.empty())
@@ -467,7 +505,8 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
     Buffer<float> topk_weights;
   };
   for (const int rank : world_->local_ranks())
-    if (const Status status = ranks_[rank].group_input_scales.upload(steps.front().group_input_scales(rank));
+    if (const Status status =
+            ranks_[rank].group_input_scales.upload(exchanged(steps.front()).group_input_scales(rank));
         !status.ok())
       return status.to_string();
   std::vector<std::vector<StepBuffers>> buffers(steps.size());  // [step][rank]
@@ -488,7 +527,8 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
       if (!status.ok()) break;
       const StepBuffers& step = buffers[i][rank];
       const int num_tokens = steps[i].num_tokens(rank);
-      status = launch_dispatch(rank, {step.tokens.data(), step.topk_ids.data(), num_tokens});
+      status = launch_dispatch(
+          rank, {step.tokens.data(), step.topk_ids.data(), num_tokens, step.topk_weights.data()});
       if (status.ok()) status = launch_experts(rank);
       if (status.ok())
         status = launch_combine(rank, {expert_outputs(rank), ranks_[rank].src_info.data()},
@@ -503,8 +543,7 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
   if (!status.ok()) return status.to_string();
   for (size_t i = 0; i < steps.size(); ++i)
     for (const int rank : world_->local_ranks()) {
-      const std::vector<bf16> expected =
-          reference::combine_weighted(steps[i], rank, &reference::identity_expert, nullptr);
+      const std::vector<bf16> expected = expected_output(steps[i], rank, &reference::identity_expert);
       if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output);
           !difference.empty())
         return "step " + std::to_string(i) + ": " + difference;

@@ -128,16 +128,25 @@ class EpHarness {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets, row_counts;
+    Buffer<int32_t> row_experts;         // of rows per rank, else empty
+    Buffer<float> row_weights;           // the same
     Buffer<int32_t> src_ranks;           // where unwritten rows are marked or zeroed, else empty
     Buffer<uint32_t> scale_row_offsets;  // of tiled scales, else empty
     Buffer<float> group_input_scales;
   };
 
   void upload(const reference::Step& step);
+  bool is_per_rank() const { return options_.row_layout == RowLayout::kPerRank; }
+  // The step as the exchange sees it, and what comes back to a rank.
+  reference::Step exchanged(const reference::Step& step) const;
+  std::vector<bf16> expected_output(const reference::Step& step, int rank,
+                                    reference::ExpertFunction expert) const;
   Status run_dispatch(const reference::Step& step);
   Status run_combine(const reference::Step& step);
   Status upload_expert_rows(int rank, const std::vector<bf16>& expert_rows);
   std::string compare_dispatch(const reference::Step& step);
+  std::vector<bf16> expert_row(const reference::Step& step, int rank, int group,
+                               const reference::RowOrigin& origin) const;
   std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);

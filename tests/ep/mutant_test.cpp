@@ -101,6 +101,13 @@ std::string run_masked(uint64_t seed, Protocol protocol, const KernelTable& kern
   return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
 }
 
+// The same with rows per rank.
+std::string run_per_rank(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.row_layout = RowLayout::kPerRank;
+  return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
+}
+
 // The same where scales lie in between those of other rows, with a shared expert.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
@@ -269,6 +276,9 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_MUTANT(RowCountOfOneRank, run_masked),
     SWITCHYARD_DIRECT_MUTANT(RowCountOfOneRank, run_masked),
+    SWITCHYARD_DIRECT_MUTANT(RanksNotDistinct, run_per_rank),
+    SWITCHYARD_DIRECT_MUTANT(ChoicesOfRankZero, run_per_rank),
+    SWITCHYARD_DIRECT_MUTANT(ChoicesOfOtherRanks, run_per_rank),
     SWITCHYARD_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),

@@ -263,6 +263,7 @@ TEST_F(Cli, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("--fast", {"--fast: no such option"});
   expect_refused("run --format int8", {"--format: 'int8' must be one of bf16, fp8"});
   expect_refused("run --format 3", {"--format: '3' must be one of"});
+  expect_refused("run --layout per-rank", {"--layout: per-rank", "bench ep --layout per-rank"});
   expect_refused("run --capacity-factor nan", {"--capacity-factor", "0..512"});
   expect_refused("run --skip-a2a --capacity-factor 1", {"--capacity-factor: with --skip-a2a"});
   for (const char* number : {"0x10", "1e1", "+1", "1.0", "' 1'", "''", "1x"})
@@ -343,6 +344,14 @@ TEST_F(Cli, BenchTimesEveryPhaseAndVerifies) {
   for (const char* part : {"whole step", "limits", "scatter", "gather"})
     EXPECT_NE(svg.find(part), std::string::npos) << part;
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
+TEST_F(Cli, BenchOfRowsPerRankVerifiesAndHasNoLimits) {
+  const Outcome outcome = run(kSmallBench + "--layout per-rank");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part : {"per-rank, aligned to 1", "direct", "verified"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in " << outcome.out;
+  EXPECT_EQ(outcome.out.find("scatter"), std::string::npos) << outcome.out;
 }
 
 TEST_F(Cli, BenchRepeatsAndComparesHashes) {

@@ -109,8 +109,11 @@ Status with_flags(const Status& status) {
 }
 
 void add_layout_options(Command& command, RowLayout& layout, int& alignment) {
-  command.add_choice("--layout", layout, {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}},
-                     "Rows of experts one behind the other, or with memory for all of each: ragged, masked");
+  command.add_choice(
+      "--layout", layout,
+      {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}, {"per-rank", RowLayout::kPerRank}},
+      "Rows of experts one behind the other, with memory for all of each, or a token once on\n"
+      "each rank: ragged, masked, per-rank");
   command.add_number("--alignment", alignment, 1, 256, "The rows of every expert begin at a multiple of it");
 }
 

@@ -150,6 +150,10 @@ Status finish_options(RunOptions& options) {
     return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
   if (options.skips_all_to_all && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
+  if (options.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "--layout: per-rank leaves the sum over a rank's experts to the application, which run does not do; "
+        "`switchyard bench ep --layout per-rank` and `switchyard simulate` verify it");
   if (options.row_layout == RowLayout::kMasked && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --layout masked every expert has room; it must be 0");
   if (workload.expert_width % 8 != 0)

@@ -196,9 +196,11 @@ void print_table(const BenchReport& report) {
         "  times     of all ranks together, median of %d replays, %llu us after each began; buffers take "
         "turns\n",
         report.num_replays, static_cast<unsigned long long>(report.lead_us));
-    std::printf(
-        "  limits    bare kernels on as many blocks: dispatch is compared with scatter, combine with "
-        "gather\n\n");
+    if (report.row_layout != RowLayout::kPerRank)
+      std::printf(
+          "  limits    bare kernels on as many blocks: dispatch is compared with scatter, combine with "
+          "gather\n");
+    std::printf("\n");
     print_times(report);
   }
   for (const SizeResult& size : report.sizes)

@@ -126,13 +126,19 @@ void draw_groups(Scenario& scenario) {
   if (is_near == 0 && !sizes.empty()) scenario.p2p_world_size = sizes[drawn % sizes.size()];
 }
 
-// Half of the seeds have rows one behind the other, as they come. Fewer ranks would need more memory for rows
+// A third of the seeds that can have rows per rank. Of the others, half have rows one behind the other, as
+// they come. Fewer ranks would need more memory for rows
 // that only fill up their groups, and a step that is over capacity needs memory without such rows.
 void draw_row_layout(Scenario& scenario) {
   std::mt19937_64 random(scenario.seed ^ 0x6c61796full);
   const uint64_t is_plain = random() % 2, is_masked = random() % 2, alignment = random() % 8;
-  if (is_plain == 0 || scenario.go_on_with_fewer || scenario.fault == SimulatedFault::kOverflow) return;
-  scenario.row_layout = is_masked == 1 ? RowLayout::kMasked : RowLayout::kRagged;
+  const uint64_t per_rank = random() % 3;
+  if (scenario.fault == SimulatedFault::kOverflow) return;
+  const bool may_be_per_rank = scenario.protocol == Protocol::kDirect && scenario.p2p_world_size == 0 &&
+                               !info_of(scenario.format).encodes_by_expert;
+  if (may_be_per_rank && per_rank == 0) scenario.row_layout = RowLayout::kPerRank;
+  if (is_plain == 0 || scenario.go_on_with_fewer) return;
+  if (scenario.row_layout == RowLayout::kRagged && is_masked == 1) scenario.row_layout = RowLayout::kMasked;
   scenario.row_alignment = 1 + static_cast<int>(alignment);
 }
 

@@ -6,6 +6,7 @@
 
 #include "buffers.hpp"
 #include "reference/identity_experts.hpp"
+#include "reference/per_rank.hpp"
 #include "reference/placement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
@@ -34,6 +35,8 @@ class SimulatedWorld {
     Buffer<int32_t> topk_ids, src_info, expert_ids;
     Buffer<float> topk_weights, group_input_scales;
     Buffer<uint32_t> row_offsets, row_counts;
+    Buffer<int32_t> row_experts;  // of rows per rank, else empty
+    Buffer<float> row_weights;
 
     uint32_t max_rows() const { return static_cast<uint32_t>(src_info.size() / 2); }
   };
@@ -41,6 +44,11 @@ class SimulatedWorld {
   Status allocate();
   Status view_rows(int rank);
   Status place_experts(int step_idx);
+  bool is_per_rank() const { return scenario_.row_layout == RowLayout::kPerRank; }
+  // The step as the exchange sees it.
+  reference::Step exchanged(const reference::Step& step) const {
+    return is_per_rank() ? reference::per_rank(step) : step;
+  }
   // Whether experts write fp8 rows: the direct protocol does not encode them.
   bool encodes_outputs() const {
     return scenario_.protocol == Protocol::kDirect && scenario_.combine_format != CombineFormat::kBF16;
@@ -100,7 +108,7 @@ Status SimulatedWorld::allocate() {
   const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
                  hidden = static_cast<uint64_t>(scenario_.hidden);
   const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k);
-  const uint64_t num_local = static_cast<uint64_t>(ep_->n_local_experts());
+  const uint64_t num_groups = static_cast<uint64_t>(ep_->num_groups());
   ranks_.clear();
   ranks_.resize(members_.size());
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
@@ -109,11 +117,14 @@ Status SimulatedWorld::allocate() {
     SWITCHYARD_RETURN_IF_ERROR(view_rows(rank));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_local));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_local + 1));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, member(rank), num_local));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), num_local));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_groups + 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, member(rank), num_groups));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), num_groups));
+    const uint64_t num_choices = is_per_rank() ? buffers.max_rows() * top_k : 0;
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_experts, member(rank), num_choices));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_weights, member(rank), num_choices));
   }
   return Status();
 }
@@ -180,7 +191,9 @@ Status SimulatedWorld::upload(const reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(exchanged(step).group_input_scales(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_experts.fill_bytes(0xee));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.row_weights.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_offsets.fill_bytes(0));
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.rows.fill_bytes(0xee));
@@ -200,7 +213,7 @@ Status SimulatedWorld::launch_experts(int rank) {
     return reference::launch_identity_experts(
         stream,
         {reinterpret_cast<bf16*>(buffers.rows.data()), reinterpret_cast<bf16*>(buffers.expert_outputs.data()),
-         buffers.row_offsets.data() + ep_->n_local_experts(), buffers.max_rows(), scenario_.hidden});
+         buffers.row_offsets.data() + ep_->num_groups(), buffers.max_rows(), scenario_.hidden});
   return member(rank).kernels().recode_rows(
       {}, stream,
       {.format = scenario_.format,
@@ -218,14 +231,17 @@ Status SimulatedWorld::launch_experts(int rank) {
 
 Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-  const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank)};
+  const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank),
+                            buffers.topk_weights.data()};
   const DispatchOutput rows{.rows = buffers.rows.data(),
                             .src_info = buffers.src_info.data(),
                             .max_rows = buffers.max_rows(),
                             .row_offsets = buffers.row_offsets.data(),
                             .expert_ids = buffers.expert_ids.data(),
                             .scales = buffers.scales.data(),
-                            .row_counts = buffers.row_counts.data()};
+                            .row_counts = buffers.row_counts.data(),
+                            .row_experts = is_per_rank() ? buffers.row_experts.data() : nullptr,
+                            .row_weights = is_per_rank() ? buffers.row_weights.data() : nullptr};
   const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
   const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
   if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
@@ -274,7 +290,8 @@ std::vector<T> downloaded(const Buffer<T>& buffer, size_t count) {
   return values.ok() ? std::move(values).value() : std::vector<T>(count);
 }
 
-std::string SimulatedWorld::compare(const reference::Step& step) {
+std::string SimulatedWorld::compare(const reference::Step& step_as_sent) {
+  const reference::Step step = exchanged(step_as_sent);
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
     reference::DispatchResult result;
@@ -293,6 +310,12 @@ std::string SimulatedWorld::compare(const reference::Step& step) {
     result.max_rows = buffers.max_rows();
     if (std::string difference = reference::check_dispatch(step, rank, result); !difference.empty())
       return difference;
+    if (is_per_rank()) {
+      result.row_experts = downloaded(buffers.row_experts, buffers.row_experts.size());
+      result.row_weights = downloaded(buffers.row_weights, buffers.row_weights.size());
+      if (std::string difference = reference::check_choices(step_as_sent, rank, result); !difference.empty())
+        return difference;
+    }
     const std::vector<bf16> expected =
         reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
     if (downloaded(buffers.output, expected.size()) != expected)

@@ -26,6 +26,8 @@ const char* to_string(RowLayout layout) {
       return "ragged";
     case RowLayout::kMasked:
       return "masked";
+    case RowLayout::kPerRank:
+      return "per-rank";
   }
   return "unknown";
 }
@@ -55,15 +57,44 @@ Status check_input_scales(const ExpertParallelConfig& config) {
   return Status();
 }
 
-Status check_row_layout(const ExpertParallelConfig& config) {
+// A token that comes once to a rank has one encoding there, no expert of its own, and a sender whose memory
+// is read.
+Status check_per_rank(const ExpertParallelConfig& config, int n_ranks) {
+  if (config.protocol == Protocol::kSlotted)
+    return invalid_argument(
+        "protocol is slotted; it must be direct or automatic where row_layout is per-rank");
+  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+    return invalid_argument("own_format %s is no DirectFormat, which row_layout per-rank needs",
+                            format_layout(config).name);
+  if (needs_wire(config, n_ranks))
+    return invalid_argument(
+        "p2p_world_size is %d and the number of ranks %d; where row_layout is per-rank all ranks must reach "
+        "each "
+        "other's memory: p2p_world_size 0, and at most %d ranks",
+        config.p2p_world_size, n_ranks, kMaxDirectRanks);
+  if (format_layout(config).encodes_by_expert)
+    return invalid_argument(
+        "format %s encodes a token for each expert; where row_layout is per-rank it comes once",
+        format_layout(config).name);
+  if (config.capacity_factor != 0)
+    return invalid_argument(
+        "capacity_factor is %g; it must be 0 where row_layout is per-rank: there is always room",
+        config.capacity_factor);
+  if (config.counts_experts)
+    return invalid_argument("counts_experts must be false where row_layout is per-rank: rows have no expert");
+  return Status();
+}
+
+Status check_row_layout(const ExpertParallelConfig& config, int n_ranks) {
   constexpr int kMaxRowAlignment = 256;
   SWITCHYARD_RETURN_IF_ERROR(check_range("row_alignment", config.row_alignment, 1, kMaxRowAlignment));
   SWITCHYARD_RETURN_IF_ERROR(
       check_range("max_rows_per_expert", config.max_rows_per_expert, 0, kMaxRowsPerExpert));
   if (config.row_layout != RowLayout::kMasked) {
-    if (config.max_rows_per_expert == 0) return Status();
-    return invalid_argument("max_rows_per_expert is %d; it must be 0 where row_layout is ragged",
-                            config.max_rows_per_expert);
+    if (config.max_rows_per_expert != 0)
+      return invalid_argument("max_rows_per_expert is %d; it must be 0 where row_layout is %s",
+                              config.max_rows_per_expert, to_string(config.row_layout));
+    return config.row_layout == RowLayout::kPerRank ? check_per_rank(config, n_ranks) : Status();
   }
   if (config.capacity_factor != 0)
     return invalid_argument(
@@ -208,7 +239,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (config.allreduce_world_size < 0 || n_ranks % num_reducing_ranks(config, n_ranks) != 0)
     return invalid_argument("allreduce_world_size is %d; it must divide the number of ranks (%d), or be 0",
                             config.allreduce_world_size, n_ranks);
-  SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config));
+  SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config, n_ranks));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
@@ -220,6 +251,13 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
                             static_cast<unsigned long long>(config.timeout_ns),
                             static_cast<unsigned long long>(kMaxTimeoutNs));
   return Status();
+}
+
+EpShape exchange_shape(const ExpertParallelConfig& config, int n_ranks) {
+  EpShape shape = shape_of(config, n_ranks);
+  if (config.row_layout != RowLayout::kPerRank) return shape;
+  shape.n_experts = shape.num_ids = shape.n_ranks;
+  return shape;
 }
 
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks) {
@@ -243,13 +281,14 @@ int num_reducing_ranks(const ExpertParallelConfig& config, int n_ranks) {
 
 namespace {
 
-// Counts every token of every rank, top_k times.
+// Counts every token of every rank, top_k times; per rank, once.
 uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
+  const int num_copies = config.row_layout == RowLayout::kPerRank ? 1 : config.top_k;
   return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
-         static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(config.top_k);
+         static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(num_copies);
 }
 uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(num_seats_per_rank(config, n_ranks)) +
+  return static_cast<uint64_t>(num_expert_groups(config, n_ranks)) +
          (config.shared_expert == SharedExpert::kFused ? 1 : 0);
 }
 // Counts the shared expert's rows, and at most as many as pad each group to its alignment.
@@ -261,10 +300,14 @@ uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
 
 }  // namespace
 
+int num_expert_groups(const ExpertParallelConfig& config, int n_ranks) {
+  return config.row_layout == RowLayout::kPerRank ? 1 : num_seats_per_rank(config, n_ranks);
+}
+
 GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks) {
   const uint32_t alignment =
       std::lcm(format_layout(config).row_alignment, static_cast<uint32_t>(config.row_alignment));
-  if (config.row_layout == RowLayout::kRagged) return {.alignment = alignment};
+  if (config.row_layout != RowLayout::kMasked) return {.alignment = alignment};
   int capacity = config.max_rows_per_expert;
   if (capacity == 0) capacity = num_exchanging_ranks(config, n_ranks) * config.max_tokens_per_rank;
   // Without all-to-all a rank cannot tell the others that a step is skipped: repeated ids must fit, too.
@@ -283,7 +326,8 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
   if (config.row_layout == RowLayout::kMasked) return worst_case_rows(config, n_ranks);
   // Without all-to-all a rank cannot tell the others that a step is skipped: its rows must always fit.
-  if (config.routing == Routing::kSkipAllToAll) return copies + others;
+  if (config.routing == Routing::kSkipAllToAll || config.row_layout == RowLayout::kPerRank)
+    return copies + others;
   if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kEpLimits.small_rows_bytes)
     return copies + others;
   const double factor = config.capacity_factor == 0 ? kEpLimits.capacity_factor : config.capacity_factor;
@@ -296,6 +340,8 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
   if (config.own_format != nullptr && config.own_format->direct == nullptr)
     return {Protocol::kSlotted,
             "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
+  if (config.row_layout == RowLayout::kPerRank)
+    return {Protocol::kDirect, "rows per rank are the direct protocol's"};
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
   if (num_exchanging > kEpLimits.max_direct_ranks &&

@@ -30,12 +30,17 @@ GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks);
 
 // If the all-to-all is skipped, each rank is a world of its own; the caller fills in first_expert.
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
+// The same as the kernels of dispatch and combine know it: per rank, ranks are their experts.
+EpShape exchange_shape(const ExpertParallelConfig& config, int n_ranks);
+// The groups of a rank's rows, without the shared expert's.
+int num_expert_groups(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks that send each other rows.
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks whose partial outputs are added up, if the all-to-all is skipped.
 int num_reducing_ranks(const ExpertParallelConfig& config, int n_ranks);
 
-// The most rows a rank can receive: every token of every rank, top_k times, and the padding of their groups.
+// The most rows a rank can receive: every token of every rank, top_k times (per rank, once), and the padding
+// of their groups.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);
 // The rows that row_buffers() and the direct protocol have memory for, on each rank.
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks);

@@ -96,8 +96,12 @@ void add_direct(const ExpertParallelConfig& config, const EpShape& shape, Exchan
   parts.add(layout.src_info, layout.src_info_bytes);
   parts.add(layout.combine_counts, OutputCellLayout{shape.n_ranks}.bytes());
   parts.add(layout.count_table, CountTableLayout{shape.n_ranks, num_counts}.bytes());
-  parts.add(layout.row_of, CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) *
-                               CheckedSize(sizeof(uint32_t)));
+  const CheckedSize choice_bytes =
+      CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) * CheckedSize(sizeof(uint32_t));
+  parts.add(layout.row_of, choice_bytes);
+  if (config.row_layout != RowLayout::kPerRank) return;
+  for (ArenaPart* part : {&layout.kept_seats, &layout.kept_weights, &layout.rank_ids, &layout.rank_weights})
+    parts.add(*part, choice_bytes);
 }
 
 // What the direct protocol keeps and receives where ranks are reached over a wire.
@@ -121,7 +125,7 @@ void add_far(const ExpertParallelConfig& config, const EpShape& shape, ExchangeL
 }  // namespace
 
 Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, int n_ranks, bool has_wire) {
-  const EpShape shape = shape_of(config, n_ranks);
+  const EpShape shape = exchange_shape(config, n_ranks);
   ExchangeLayout layout{};
   layout.row_capacity = switchyard::row_capacity(config, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(assign_rows(config, layout));

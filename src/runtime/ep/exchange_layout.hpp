@@ -20,9 +20,10 @@ struct ExchangeLayout {
   uint64_t scales_offset, token_scales_offset, scale_sources_offset, expert_outputs_offset;
 
   ArenaPart dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
-  ArenaPart row_memory, src_info;  // direct
-  ArenaPart send;                  // slotted: messages for the shared expert, and for the wire
-  ArenaPart combine_send;          // slotted, with a wire
+  ArenaPart row_memory, src_info;                              // direct
+  ArenaPart kept_seats, kept_weights, rank_ids, rank_weights;  // rows per rank: KeptChoices
+  ArenaPart send;          // slotted: messages for the shared expert, and for the wire
+  ArenaPart combine_send;  // slotted, with a wire
   // Direct, with a wire: FarDispatchPart; combine_recv is FarCombinePart's.
   ArenaPart counts_ready, kept_rows, kept_scales, kept_sources, kept_scale_sources, arrived_scales;
   ArenaPart reduce_values, reduce_cells;  // of all_reduce()

@@ -184,7 +184,7 @@ Status ExpertParallel::Impl::choose_launch() {
 
 // Covers dispatch, combine and, if there is one, the all-reduce; also loads them.
 Result<int> ExpertParallel::Impl::max_resident_blocks() const {
-  const EpShape shape = shape_of(config, n_ranks());
+  const EpShape shape = exchange_shape(config, n_ranks());
   const LaunchShape launch = launch_shape();
   int fewest = INT_MAX;
   const auto count = [&](const Result<int>& resident) {
@@ -257,6 +257,8 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   if (!impl_->is_direct())
     return failed_precondition(
         "row_readiness: rows of the slotted protocol are there after dispatch_wait only");
+  if (impl_->is_per_rank())
+    return failed_precondition("row_readiness: where row_layout is per-rank no rows are those of one expert");
   if (format_layout(impl_->config).interleaves_rows)
     return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
                                format_layout(impl_->config).name);

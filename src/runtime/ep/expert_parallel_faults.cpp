@@ -77,7 +77,7 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
   std::memset(&record, 0, sizeof(record));
   int32_t last_is_skipped = 0;
   const Rank& owner = member(rank);
-  const DirectCounters counters{state.memory.ep_counters(shape_of_rank(rank))};
+  const DirectCounters counters{state.memory.ep_counters(exchange_shape_of(rank))};
   SWITCHYARD_RETURN_IF_ERROR(
       owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
   if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))

@@ -20,6 +20,9 @@
 
 namespace switchyard {
 
+// Of an argument of a call: not null, and aligned to 16 bytes.
+Status check_pointer(const char* call, const char* name, const void* pointer);
+
 struct ExpertParallel::Impl {
   enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
 
@@ -89,13 +92,16 @@ struct ExpertParallel::Impl {
   RankState& state(int rank) const { return *ranks[static_cast<size_t>(rank)]; }
   int n_ranks() const { return static_cast<int>(members.size()); }
   int n_local_experts() const { return num_seats_per_rank(config, n_ranks()); }
+  int num_expert_groups() const { return switchyard::num_expert_groups(config, n_ranks()); }
   int num_groups() const {
-    return n_local_experts() + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+    return num_expert_groups() + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
   }
+  bool is_per_rank() const { return config.row_layout == RowLayout::kPerRank; }
   bool is_direct() const { return config.protocol == Protocol::kDirect; }
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
   LaunchShape launch_shape() const;
   EpShape shape_of_rank(int rank) const;
+  EpShape exchange_shape_of(int rank) const;  // as its dispatch and combine know it
   // Whether the world has ranks in other processes.
   bool is_one_of_many() const { return static_cast<int>(world.local_ranks().size()) < world.n_ranks(); }
   // The ranks of this process.
@@ -145,6 +151,12 @@ struct ExpertParallel::Impl {
     return Status();
   }
 
+  // Rows per rank: what comes before and behind a dispatch (rank_choices.cpp).
+  KeptChoices kept_choices(int rank) const;
+  Status check_choices(const char* call, const DispatchInput& input) const;
+  Status check_choices(const char* call, const DispatchOutput& output) const;
+  Status choose_ranks(int rank, const DispatchInput& input) const;
+  Status fetch_choices(int rank, const DispatchOutput& output) const;
   // Behind a dispatch: what `output` asks for besides the rows.
   Status annotate_rows(int rank, const DispatchOutput& output) const;
 

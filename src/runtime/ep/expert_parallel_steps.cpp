@@ -4,7 +4,6 @@
 #include "expert_parallel_impl.hpp"
 
 namespace switchyard {
-namespace {
 
 Status check_pointer(const char* call, const char* name, const void* pointer) {
   if (pointer == nullptr) return invalid_argument("%s: %s is null", call, name);
@@ -12,8 +11,6 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
     return invalid_argument("%s: %s is %p; it must be aligned to 16 bytes", call, name, pointer);
   return Status();
 }
-
-}  // namespace
 
 // To the emulator every rank is a device of its own.
 Scope ExpertParallel::Impl::signal_scope() const {
@@ -30,6 +27,10 @@ EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
   else if (config.routing == Routing::kSkipAllToAll)
     shape.first_expert = rank * n_local_experts();
   return shape;
+}
+
+EpShape ExpertParallel::Impl::exchange_shape_of(int rank) const {
+  return is_per_rank() ? exchange_shape(config, n_ranks()) : shape_of_rank(rank);
 }
 
 std::vector<int> ExpertParallel::Impl::local_ranks() const {
@@ -126,6 +127,7 @@ Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const
 
 Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& input) const {
   SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input.num_tokens, input.topk_ids));
+  SWITCHYARD_RETURN_IF_ERROR(check_choices(call, input));
   return input.num_tokens > 0 ? check_pointer(call, "tokens", input.tokens) : Status();
 }
 
@@ -147,6 +149,7 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
   if (output.unwritten == UnwrittenRows::kZeroed && config.own_format != nullptr)
     return invalid_argument("%s: unwritten rows cannot be zeroed in %s, a format of the caller's own", call,
                             format_layout(config).name);
+  SWITCHYARD_RETURN_IF_ERROR(check_choices(call, output));
   if (output.scale_row_offsets == nullptr) return Status();
   if (!format_layout(config).has_tiled_scales)
     return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
@@ -170,17 +173,21 @@ Status ExpertParallel::Impl::check_input(int rank, const char* call, const Combi
 Status ExpertParallel::Impl::check_destination(int rank, const char* call,
                                                const CombineOutput& output) const {
   const CombineDestination& destination = output.destination;
-  SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, output.num_tokens, output.topk_ids));
+  // Per rank, this object has kept what it needs of ids and weights.
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_tokens(call, output.num_tokens, is_per_rank() ? kept_choices(rank).rank_ids : output.topk_ids));
   if (output.num_tokens != state(rank).num_tokens)
     return invalid_argument("%s: num_tokens is %d; this step dispatched %d", call, output.num_tokens,
                             state(rank).num_tokens);
   if (config.shared_expert == SharedExpert::kFused && destination.reduction == CombineReduction::kUnreduced)
     return invalid_argument("%s: with a shared expert there is no unreduced output", call);
+  if (is_per_rank() && destination.reduction == CombineReduction::kUnreduced)
+    return invalid_argument("%s: where row_layout is per-rank there is no unreduced output", call);
   const bool has_own_epilogue = destination.reduction == CombineReduction::kOwnEpilogue;
   if (has_own_epilogue) SWITCHYARD_RETURN_IF_ERROR(check_epilogue(call, destination));
   if (output.num_tokens == 0) return Status();
   if (!has_own_epilogue) SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "output", destination.output));
-  return destination.reduction == CombineReduction::kUnreduced
+  return destination.reduction == CombineReduction::kUnreduced || is_per_rank()
              ? Status()
              : check_pointer(call, "topk_weights", output.topk_weights);
 }
@@ -206,7 +213,7 @@ DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) 
 
 void ExpertParallel::Impl::fill_in(const DispatchInput& input, DispatchCall& call) const {
   call.step.input_tokens = input.tokens;
-  call.step.topk_ids = input.topk_ids;
+  if (!is_per_rank()) call.step.topk_ids = input.topk_ids;
 }
 
 void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& call) const {
@@ -278,8 +285,10 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
 }
 
 void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& call) const {
-  call.step.topk_ids = output.topk_ids;
-  call.step.topk_weights = output.topk_weights;
+  if (!is_per_rank()) {
+    call.step.topk_ids = output.topk_ids;
+    call.step.topk_weights = output.topk_weights;
+  }
   call.destination = output.destination;
 }
 
@@ -293,6 +302,7 @@ Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(input, call);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->choose_ranks(rank, input));
   return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent);
 }
 
@@ -303,6 +313,7 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
   impl_->fill_in(output, call);
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output));
   return impl_->annotate_rows(rank, output);
 }
 
@@ -313,8 +324,10 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(input, call);
   impl_->fill_in(output, call);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->choose_ranks(rank, input));
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output));
   return impl_->annotate_rows(rank, output);
 }
 

@@ -50,9 +50,9 @@ Status ExpertParallel::Impl::prepare_calls(int rank) {
   own.wait_context = make_wait_context(rank, tables.value());
 
   const std::vector<int> peers = peers_of(rank);
-  PreparedStep prepared{.shape = shape_of_rank(rank),
+  PreparedStep prepared{.shape = exchange_shape_of(rank),
                         .my_idx = peers.size() == 1 ? 0 : rank,
-                        .ep_counters = own.memory.ep_counters(shape_of_rank(rank)),
+                        .ep_counters = own.memory.ep_counters(exchange_shape_of(rank)),
                         .wait_context = own.wait_context,
                         .peers = {tables.value().arena_of_rank, tables.value().wire}};
   for (const int peer : peers) prepared.arena_of_peer.push_back(arena_of(peer));
@@ -89,6 +89,7 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
                .kept_sources = own.memory.at<uint64_t>(layout.kept_sources),
                .kept_scale_sources = own.memory.at<uint32_t>(layout.kept_scale_sources),
                .arrived_scales = own.memory.at<std::byte>(layout.arrived_scales)}};
+  step.topk_ids = kept_choices(rank).rank_ids;  // per rank; else a call has its own
   call.tensors.max_rows = step.max_rows;
   call.tensors.tensor_scale = config.input_scale;
   call.tensors.expert_scales = own.memory.at<float>(layout.expert_scales);
@@ -101,6 +102,8 @@ void ExpertParallel::Impl::prepare_combine(int rank, const PreparedStep& prepare
   prepared.fill_in(step, signal_scope());
   step.recv_bufs = prepared.pointers_to<std::byte>(is_direct() ? layout.row_memory : layout.combine_recv);
   step.recv_counts = prepared.pointers_to<uint64_t>(layout.combine_counts);
+  step.topk_ids = kept_choices(rank).rank_ids;  // as in dispatch
+  step.topk_weights = kept_choices(rank).rank_weights;
   std::get<SlottedCombinePart>(call.parts).send_buf = own.memory.at<std::byte>(layout.combine_send);
   std::get<DirectCombinePart>(call.parts) = {
       .row_of = own.memory.at<uint32_t>(layout.row_of),

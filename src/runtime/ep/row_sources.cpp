@@ -10,7 +10,7 @@ namespace {
 struct Receiver {
   int rank;
   int n_ranks;
-  int n_local_experts;
+  int num_expert_groups;
   EpShape shape;
 
   bool is_alone() const { return shape.n_ranks == 1; }
@@ -20,7 +20,7 @@ struct Receiver {
 std::vector<uint32_t> slotted_offsets(const Receiver& receiver, std::vector<int32_t>& counters) {
   const EPLocalSyncCounters<> view(counters.data(), receiver.shape.n_experts);
   std::vector<uint32_t> offsets;
-  for (int local = 0; local < receiver.n_local_experts; ++local)
+  for (int local = 0; local < receiver.num_expert_groups; ++local)
     for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
       const int pair_idx = receiver.is_alone() ? local : local * receiver.n_ranks + src_rank;
       const int32_t row_end = *view.row_end(pair_idx);
@@ -36,7 +36,7 @@ std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32
                                      int first_group, const std::vector<uint64_t>& cells) {
   const DirectCounters view(EPLocalSyncCounters<>(counters.data(), receiver.shape.n_experts));
   std::vector<uint32_t> offsets;
-  for (int local = 0; local < receiver.n_local_experts; ++local) {
+  for (int local = 0; local < receiver.num_expert_groups; ++local) {
     uint32_t row = static_cast<uint32_t>(*view.row_offset(first_group + local));
     for (int src_rank = 0; src_rank < receiver.n_ranks; ++src_rank) {
       offsets.push_back(row);
@@ -53,7 +53,7 @@ std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32
 
 Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("source_row_offsets", rank));
-  const Receiver receiver{rank, n_ranks(), n_local_experts(), impl_->shape_of_rank(rank)};
+  const Receiver receiver{rank, n_ranks(), impl_->num_expert_groups(), impl_->exchange_shape_of(rank)};
   const auto download = [&](auto& values, const void* from) {
     return impl_->member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
                                              impl_->member(rank).stream());
@@ -63,7 +63,7 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   SWITCHYARD_RETURN_IF_ERROR(download(counters, impl_->arena_of(rank) + layout.counters.offset));
   if (!impl_->is_direct()) return slotted_offsets(receiver, counters);
 
-  const int first_group = num_groups() - n_local_experts();
+  const int first_group = num_groups() - receiver.num_expert_groups;
   std::vector<uint64_t> cells(layout.dispatch_counts.bytes / sizeof(uint64_t));
   SWITCHYARD_RETURN_IF_ERROR(download(cells, impl_->arena_of(rank) + layout.dispatch_counts.offset));
   return direct_offsets(receiver, counters, first_group, cells);

@@ -33,6 +33,7 @@ int ExpertParallel::Impl::expert_of(int rank, int seat_idx) const {
 }
 
 int ExpertParallel::Impl::named_expert(int expert_idx) const {
+  if (is_per_rank()) return -1;  // kernels know ranks only
   const int num_seats = n_local_experts();
   return expert_idx < 0 || !has_table()
              ? expert_idx

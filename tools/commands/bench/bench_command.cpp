@@ -140,6 +140,8 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
     return Status();
   }
   if (!status.ok() || options.repeat_check > 0 || options.rank >= 0) return status;
+  // They move a row for every choice, which rows per rank do not.
+  if (options.launch.row_layout == RowLayout::kPerRank) return Status();
   progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
   Result<Limits> limits =
       measure_limits(world, workload_of(options, size.tokens_per_rank), options.launch, options.num_replays);

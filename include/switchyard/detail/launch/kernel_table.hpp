@@ -7,6 +7,7 @@
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/annotate_rows_params.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/ep/rank_choices_params.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
@@ -81,6 +82,8 @@ struct KernelTable {
   EpKernels direct;
   ProtocolKernels wired = {};  // for worlds in which some ranks are reached over a wire; may have none
   LaunchFunction<AnnotateRowsParams> annotate_rows;
+  LaunchFunction<ChooseRanksParams> choose_ranks;
+  LaunchFunction<FetchChoicesParams> fetch_choices;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulInput, SiluMulDestination> silu_mul;

@@ -62,6 +62,11 @@ enum class LogicMutant {
   kMaskedGroupsPacked,  // dispatch: masked groups lie one behind the other
   kRowCountOfOneRank,   // dispatch_wait: counts the rows of rank 0 only
 
+  // Of rows per rank.
+  kRanksNotDistinct,     // choose_ranks: a token goes to a rank once for each of its choices there
+  kChoicesOfRankZero,    // fetch_choices: reads what rank 0 has kept, whoever sent the row
+  kChoicesOfOtherRanks,  // fetch_choices: takes experts of higher ranks for local ones
+
   // Of placements.
   kNextSeat,               // dispatch, combine: rows go to the seat behind that of the table
   kCombineIgnoresSeats,    // combine_wait, direct: pulls from the owners that an even division would have

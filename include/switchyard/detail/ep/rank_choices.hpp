@@ -1,0 +1,114 @@
+// The kernels around a dispatch that sends a token once to each rank (RowLayout::kPerRank). The exchange
+// itself knows no experts then: to it, ranks are the experts. choose_ranks, before it, turns each token's ids
+// into ranks, each at the first choice that it owns, and keeps seats and weights. fetch_choices, behind it,
+// finds which local experts each row is for: every rank reads what the row's sender has kept.
+//
+// What a rank keeps may be overwritten in its next step: its combine_wait has seen the signal of every rank's
+// combine_async (MM-11), which on that rank's stream comes behind fetch_choices.
+#pragma once
+
+#include "switchyard/detail/ep/begin_kernel.hpp"
+#include "switchyard/detail/ep/direct/layout.hpp"
+#include "switchyard/detail/ep/rank_choices_params.hpp"
+#include "switchyard/detail/sync/wait.hpp"
+#include "switchyard/detail/target/target.hpp"
+#include "switchyard/detail/testing/logic_mutant.hpp"
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+template <FixedShape Fixed>
+struct ChooseRanks {
+  const ChooseRanksParams& params;
+  const ShapeOf<Fixed> shape{params.shape};
+
+  // A lane has one choice; a warp has as many tokens as it has lanes for.
+  SWITCHYARD_DEVICE void run() const {
+    const bool is_healthy = sync_block_all(is_unpoisoned(params.wait_context));
+    const int tokens_per_warp = kWarpSize / shape.top_k();
+    const int token_of_warp = target::lane_idx() / shape.top_k();
+    const int warp = target::block_idx() * target::num_warps() + target::warp_idx();
+    const int num_warps = target::num_blocks() * target::num_warps();
+    for (int first = warp * tokens_per_warp; first < params.num_tokens;
+         first += num_warps * tokens_per_warp) {
+      const bool has_choice = token_of_warp < tokens_per_warp && first + token_of_warp < params.num_tokens;
+      choose(has_choice ? static_cast<int64_t>(first) * shape.top_k() + target::lane_idx() : -1,
+             token_of_warp, is_healthy);
+    }
+  }
+
+ private:
+  // Called by a whole warp; id_idx is -1 in a lane without a choice. Behind a step that broke and was not
+  // reset all is padding: the dispatch that follows must find ids, too. Peers may still read what that step
+  // kept.
+  SWITCHYARD_DEVICE void choose(int64_t id_idx, int token_of_warp, bool is_healthy) const {
+    const int id = id_idx >= 0 && is_healthy ? target::ld(params.topk_ids + id_idx) : -1;
+    if (kChecked && !shape.is_id(id))
+      raise_fault(params.wait_context, FaultKind::kBadExpertId,
+                  {Phase::kDispatchAsync, params.my_rank, -1, static_cast<uint64_t>(shape.num_ids())},
+                  static_cast<uint64_t>(static_cast<int64_t>(id)), 0);
+    const int seat = shape.expert_of_id(id);
+    const int rank = seat >= 0 ? shape.owner_rank(seat) : -1;
+    const uint32_t same = target::match_any(static_cast<uint32_t>(token_of_warp) << 16 |
+                                            (static_cast<uint32_t>(rank) & 0xffffu));
+    const bool is_first =
+        mutate<Fixed, LogicMutant::kRanksNotDistinct>((same & ((1u << target::lane_idx()) - 1)) == 0, true);
+    if (id_idx < 0) return;
+    target::st(params.kept.rank_ids + id_idx, is_first ? rank : -1);
+    target::st(params.kept.rank_weights + id_idx, 1.0f);
+    if (!is_healthy) return;
+    target::st(params.kept.seats + id_idx, seat);
+    target::st(params.kept.weights + id_idx, seat >= 0 ? target::ld(params.topk_weights + id_idx) : 0.0f);
+  }
+};
+
+template <FixedShape Fixed>
+struct FetchChoices {
+  const FetchChoicesParams& params;
+
+  SWITCHYARD_DEVICE void run() const {
+    if (is_poisoned(params.wait_context)) return;  // a step that broke has left anything
+    uint32_t row = target::ld(params.first_row);
+    for (int src_rank = 0; src_rank < params.n_ranks; ++src_rank) {
+      const uint32_t num_rows = StepCell::unpack(target::ld(params.step_cells + src_rank)).value;
+      fetch(mutate<Fixed, LogicMutant::kChoicesOfRankZero>(src_rank, 0), row, num_rows);
+      row += num_rows;
+    }
+  }
+
+ private:
+  // A thread has one choice of a row at a time.
+  SWITCHYARD_DEVICE void fetch(int src_rank, uint32_t first_row, uint32_t num_rows) const {
+    const uint64_t top_k = static_cast<uint64_t>(params.top_k);
+    const uint64_t num_threads = static_cast<uint64_t>(target::num_blocks()) * target::num_threads();
+    for (uint64_t i =
+             static_cast<uint64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
+         i < num_rows * top_k; i += num_threads) {
+      const uint64_t row = first_row + i / top_k, k = i % top_k;
+      const uint64_t token_idx = static_cast<uint64_t>(target::ld(params.src_info + 2 * row));
+      const uint64_t choice_idx = token_idx * top_k + k;
+      const int local =
+          target::ld(params.seats.of_rank[src_rank] + choice_idx) - params.my_rank * params.n_local_experts;
+      const bool is_local = mutate<Fixed, LogicMutant::kChoicesOfOtherRanks>(
+          local >= 0 && local < params.n_local_experts, local >= 0);
+      if (params.row_experts != nullptr)
+        target::st(params.row_experts + row * top_k + k, is_local ? local : -1);
+      if (params.row_weights != nullptr)
+        target::st(params.row_weights + row * top_k + k,
+                   is_local ? target::ld(params.weights.of_rank[src_rank] + choice_idx) : 0.0f);
+    }
+  }
+};
+
+template <FixedShape Fixed>
+SWITCHYARD_KERNEL void choose_ranks_kernel(ChooseRanksParams params) {
+  begin_kernel<Fixed>();
+  ChooseRanks<Fixed>{params}.run();
+}
+
+template <FixedShape Fixed>
+SWITCHYARD_KERNEL void fetch_choices_kernel(FetchChoicesParams params) {
+  begin_kernel<Fixed>();
+  FetchChoices<Fixed>{params}.run();
+}
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET

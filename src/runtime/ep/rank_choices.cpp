@@ -1,0 +1,73 @@
+// Rows per rank: the launches in front of a dispatch and behind it, which turn experts into ranks and back.
+#include "expert_parallel_impl.hpp"
+
+namespace switchyard {
+
+KeptChoices ExpertParallel::Impl::kept_choices(int rank) const {
+  const ExchangeMemory& memory = state(rank).memory;
+  return {.seats = memory.at<int32_t>(layout.kept_seats),
+          .weights = memory.at<float>(layout.kept_weights),
+          .rank_ids = memory.at<int32_t>(layout.rank_ids),
+          .rank_weights = memory.at<float>(layout.rank_weights)};
+}
+
+Status ExpertParallel::Impl::check_choices(const char* call, const DispatchInput& input) const {
+  if (!is_per_rank() || input.num_tokens == 0) return Status();
+  return check_pointer(call, "topk_weights", input.topk_weights);
+}
+
+Status ExpertParallel::Impl::check_choices(const char* call, const DispatchOutput& output) const {
+  for (const auto& [name, pointer] :
+       {std::pair<const char*, const void*>("row_experts", output.row_experts),
+        std::pair<const char*, const void*>("row_weights", output.row_weights)}) {
+    if (pointer == nullptr) continue;
+    if (!is_per_rank())
+      return invalid_argument("%s: %s must be null: row_layout is %s, and not per-rank", call, name,
+                              to_string(config.row_layout));
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, name, pointer));
+  }
+  return Status();
+}
+
+Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input) const {
+  if (!is_per_rank()) return Status();
+  const DispatchStep& step = state(rank).dispatch_call.step;
+  const Rank& here = member(rank);
+  const Status status = here.launch(here.kernels().choose_ranks, launch_shape(),
+                                    ChooseRanksParams{.shape = shape_of_rank(rank),
+                                                      .my_rank = step.my_rank,
+                                                      .num_tokens = input.num_tokens,
+                                                      .topk_ids = input.topk_ids,
+                                                      .topk_weights = input.topk_weights,
+                                                      .kept = kept_choices(rank),
+                                                      .wait_context = step.wait_context});
+  return status.ok() ? status : name_dead_peer(status);
+}
+
+Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& output) const {
+  if (output.row_experts == nullptr && output.row_weights == nullptr) return Status();
+  const DispatchStep& step = state(rank).dispatch_call.step;
+  FetchChoicesParams params{.my_rank = step.my_rank,
+                            .n_ranks = step.shape.n_ranks,
+                            .n_local_experts = n_local_experts(),
+                            .top_k = config.top_k,
+                            .first_row = output.row_offsets + (num_groups() - num_expert_groups()),
+                            .step_cells = step.recv_counts.mine,
+                            .src_info = state(rank).memory.row_buffers().src_info,
+                            .seats = {},
+                            .weights = {},
+                            .row_experts = output.row_experts,
+                            .row_weights = output.row_weights,
+                            .wait_context = step.wait_context};
+  const std::vector<int> peers = peers_of(rank);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    std::byte* arena = arena_of(peers[i]);
+    params.seats.of_rank[i] = reinterpret_cast<int32_t*>(arena + layout.kept_seats.offset);
+    params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
+  }
+  const Rank& here = member(rank);
+  const Status status = here.launch(here.kernels().fetch_choices, launch_shape(), params);
+  return status.ok() ? status : name_dead_peer(status);
+}
+
+}  // namespace switchyard
