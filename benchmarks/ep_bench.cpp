@@ -91,11 +91,6 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
                                            .timeout_ns = default_timeout_ns(world.target()),
                                            .dependent_launch = launch.dependent,
                                            .protocol = launch.protocol,
-                                           // With skewed routing, one rank may get nearly all tokens.
-                                           .capacity_factor = workload.routing == RoutingKind::kZipf &&
-                                                                      launch.row_layout == RowLayout::kRagged
-                                                                  ? static_cast<double>(workload.n_ranks)
-                                                                  : 0,
                                            .row_layout = launch.row_layout,
                                            .row_alignment = launch.row_alignment,
                                            .dispatch_format = launch.format,

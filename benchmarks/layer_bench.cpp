@@ -6,6 +6,7 @@
 
 #include "reference/token_format.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 #include "workload/buffers.hpp"
 
 namespace switchyard::tools {
@@ -150,6 +151,8 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
   SWITCHYARD_RETURN_IF_ERROR(upload(step, logits));
   MoeLayerConfig config = config_;
   config.ep.max_tokens_per_rank = num_tokens;
+  // Routing is even: memory for the worst case would only leave less for the weights.
+  config.ep.capacity_factor = kEpLimits.suggested_capacity_factor;
   std::vector<ExpertWeights> weights;
   for (const RankBuffers& buffers : ranks_)
     weights.push_back({.gate_up = buffers.gate_up.data(),

@@ -82,8 +82,9 @@ struct ExpertParallelConfig {
   bool dependent_launch = false;
   Protocol protocol = Protocol::kAutomatic;
   // Rows of row_buffers(), as a multiple of a rank's even share (max_tokens_per_rank x top_k). 0: enough for
-  // the worst case where that takes little memory, else 2. A direct step that does not fit is skipped on all
-  // ranks, with an error that says so; the next step may follow.
+  // the worst case, so that no step is lost; where there is no memory for that, create() fails and says how
+  // much it is, and which settings need less. With a factor, a direct step that does not fit is skipped on
+  // all ranks, with an error that says so; the next step may follow.
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   // 1..256: groups begin at multiples of it, and of what the format asks for.

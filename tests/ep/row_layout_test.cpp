@@ -2,6 +2,7 @@
 // that only fill up their group. EpHarness checks all of it against the reference.
 #include <string>
 
+#include "runtime/ep/exchange_layout.hpp"
 #include "step_test.hpp"
 #include "switchyard/detail/ep/group_layout.hpp"
 
@@ -175,6 +176,30 @@ TEST(RowLayout, WrongSettingsAreNamed) {
             "max_rows_per_expert is 7; it must be at least max_tokens_per_rank (8) where a shared expert is "
             "fused");
   EXPECT_EQ(error_of({.row_layout = RowLayout::kMasked, .row_alignment = 3}), "");
+}
+
+// 8 ranks x 1024 tokens x top-8 rows of 14336 bytes, and as many expert outputs.
+TEST(RowLayout, RoomForTheWorstCaseIsReservedUnlessAFactorIsAskedFor) {
+  ExpertParallelConfig config{.n_experts = 256, .top_k = 8, .hidden = 7168, .max_tokens_per_rank = 1024};
+  const uint64_t worst_case = uint64_t{8} * 1024 * 8 * 14336 * 2;
+  const uint64_t needed = must(ExpertParallel::memory_needed(config, 8)).total();
+  EXPECT_GE(needed, worst_case);
+  EXPECT_LT(needed, 2'200'000'000u);
+  config.capacity_factor = 2;
+  EXPECT_LT(must(ExpertParallel::memory_needed(config, 8)).total(), worst_case / 4 + 10'000'000);
+}
+
+TEST(RowLayout, WhatWouldNeedLessMemoryIsNamed) {
+  ExpertParallelConfig config{.n_experts = 256,
+                              .top_k = 8,
+                              .hidden = 7168,
+                              .max_tokens_per_rank = 1024,
+                              .protocol = Protocol::kDirect};
+  EXPECT_EQ(memory_advice(config, 8), "row_layout per-rank would need 0.24 GB, capacity_factor 2 0.47 GB");
+  config.p2p_world_size = 4;  // not per rank
+  EXPECT_EQ(memory_advice(config, 8).rfind("capacity_factor 2 0.", 0), 0u) << memory_advice(config, 8);
+  config.row_layout = RowLayout::kMasked;
+  EXPECT_EQ(memory_advice(config, 8), "");
 }
 
 TEST(RowLayout, AMaskedGroupHasRoomForEveryTokenOfEveryRank) {

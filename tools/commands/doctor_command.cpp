@@ -157,8 +157,7 @@ JsonObject ep_limits_json() {
   return std::move(JsonObject()
                        .add("max_direct_ranks", limits.max_direct_ranks)
                        .add("max_slotted_tokens", limits.max_slotted_tokens)
-                       .add("small_rows_bytes", limits.small_rows_bytes)
-                       .add("capacity_factor", limits.capacity_factor));
+                       .add("suggested_capacity_factor", limits.suggested_capacity_factor));
 }
 
 std::vector<JsonObject> attention_tunings_json() {

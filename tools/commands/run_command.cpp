@@ -507,7 +507,7 @@ void add_run_command(CommandLine& line) {
   command.add_number("--n-sms", options->n_sms, 0, 65535, "Blocks of each launch, per rank; 0 chooses");
   add_protocol_option(command, options->protocol, "chooses by shape and says why");
   command.add_fraction("--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
-                       "Room for rows, as a multiple of a rank's even share; 0 chooses");
+                       "Room for rows, as a multiple of a rank's even share; 0: for the worst case");
   add_layout_options(command, options->row_layout, options->row_alignment);
   command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"

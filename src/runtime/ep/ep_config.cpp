@@ -323,16 +323,10 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
-  const uint64_t row_bytes = static_cast<uint64_t>(config.hidden) * sizeof(bf16);
-  if (config.row_layout == RowLayout::kMasked) return worst_case_rows(config, n_ranks);
-  // Without all-to-all a rank cannot tell the others that a step is skipped: its rows must always fit.
-  if (config.routing == Routing::kSkipAllToAll || config.row_layout == RowLayout::kPerRank)
-    return copies + others;
-  if (config.capacity_factor == 0 && (copies + others) * row_bytes <= kEpLimits.small_rows_bytes)
-    return copies + others;
-  const double factor = config.capacity_factor == 0 ? kEpLimits.capacity_factor : config.capacity_factor;
+  // No step is lost unless a factor is asked for.
+  if (config.capacity_factor == 0) return worst_case_rows(config, n_ranks);
   const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k;
-  return std::min(copies, static_cast<uint64_t>(std::ceil(factor * even_share))) + others;
+  return std::min(copies, static_cast<uint64_t>(std::ceil(config.capacity_factor * even_share))) + others;
 }
 
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {

@@ -1,10 +1,12 @@
 #include "exchange_layout.hpp"
 
+#include <cstdio>
 #include <iterator>
 
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/layout.hpp"
+#include "switchyard/detail/ep/tuning.hpp"
 
 namespace switchyard {
 
@@ -162,6 +164,30 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
                             config.max_tokens_per_rank, config.n_experts, message_bytes(config));
   layout.arena_bytes = parts.end().value();
   return layout;
+}
+
+std::string memory_advice(const ExpertParallelConfig& config, int n_ranks) {
+  if (config.protocol != Protocol::kDirect || config.row_layout != RowLayout::kRagged ||
+      config.routing != Routing::kAllToAll)
+    return "";
+  std::string advice;
+  const auto add = [&](const std::string& setting, const ExpertParallelConfig& other) {
+    if (!validate(other, n_ranks).ok()) return;
+    const Result<ExchangeLayout> needed = ExchangeLayout::of(other, n_ranks, needs_wire(other, n_ranks));
+    if (!needed.ok()) return;
+    char text[64];
+    std::snprintf(text, sizeof(text), " %.2f GB", static_cast<double>(needed.value().arena_bytes) * 1e-9);
+    advice += (advice.empty() ? "" : ", ") + setting + text;
+  };
+  ExpertParallelConfig per_rank = config, smaller = config;
+  per_rank.row_layout = RowLayout::kPerRank;
+  per_rank.capacity_factor = 0;
+  smaller.capacity_factor = kEpLimits.suggested_capacity_factor;
+  add("row_layout per-rank would need", per_rank);
+  char setting[64];
+  std::snprintf(setting, sizeof(setting), "capacity_factor %g", smaller.capacity_factor);
+  if (config.capacity_factor == 0 || config.capacity_factor > smaller.capacity_factor) add(setting, smaller);
+  return advice;
 }
 
 }  // namespace switchyard

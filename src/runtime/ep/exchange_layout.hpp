@@ -36,6 +36,10 @@ struct ExchangeLayout {
   static Result<ExchangeLayout> of(const ExpertParallelConfig& config, int n_ranks, bool has_wire);
 };
 
+// Which settings would need less memory than the configuration does, and how much; empty: none that this
+// knows. The configuration must be valid, and its protocol chosen.
+std::string memory_advice(const ExpertParallelConfig& config, int n_ranks);
+
 // The bytes of a token as it comes and as it travels, with its header if it is a message.
 uint32_t token_bytes(const ExpertParallelConfig& config);
 uint32_t encoded_bytes(const ExpertParallelConfig& config);

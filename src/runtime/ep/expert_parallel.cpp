@@ -1,6 +1,7 @@
 // Making an ExpertParallel, and what it owns.
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <numeric>
 
 #include "agreement.hpp"
@@ -224,11 +225,16 @@ Status ExpertParallel::Impl::allocate_arenas() {
   arenas.reset();
   Result<std::unique_ptr<SymmetricMemory>> allocated =
       world.impl().transport().allocate(members, layout.arena_bytes, 2 * sizeof(FaultRecord));
-  if (!allocated.ok())
-    return Status(allocated.status().code(),
-                  "exchange buffers (max_tokens_per_rank " + std::to_string(config.max_tokens_per_rank) +
-                      ", capacity_factor " + std::to_string(config.capacity_factor) +
-                      "): " + allocated.status().message());
+  if (!allocated.ok()) {
+    char text[128];
+    std::snprintf(text, sizeof(text),
+                  "exchange buffers (max_tokens_per_rank %d, capacity_factor %g) need %.2f GB per rank",
+                  config.max_tokens_per_rank, config.capacity_factor,
+                  static_cast<double>(layout.arena_bytes) * 1e-9);
+    const std::string advice = memory_advice(config, n_ranks());
+    return Status(allocated.status().code(), std::string(text) + (advice.empty() ? "" : " (" + advice + ")") +
+                                                 ": " + allocated.status().message());
+  }
   arenas = std::move(allocated).value();
   arena_members = members;
   arena_capacity = layout.arena_bytes;

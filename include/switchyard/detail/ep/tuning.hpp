@@ -1,5 +1,5 @@
 // The numbers of the expert-parallel kernels: how a launch is cut into blocks and threads, the limits by
-// which protocol and capacity are chosen where the caller leaves them open, and the sizes that are compiled
+// which the protocol is chosen where the caller leaves it open, and the sizes that are compiled
 // into the kernels. Plain structs that can be compared and printed.
 #pragma once
 
@@ -29,16 +29,14 @@ inline std::string to_string(const EpTuning& tuning) {
                                 : ", a block per multiprocessor, shared by the ranks on it");
 }
 
-// The limits by which protocol and capacity are chosen (runtime/ep/ep_config.cpp).
+// The limits by which the protocol is chosen (runtime/ep/ep_config.cpp).
 struct EpLimits {
   // If more ranks than this must have exchanged counts before the first of so few rows moves, the slotted
   // protocol, which sends at once, is faster (docs/performance.md, "Many ranks").
   int max_direct_ranks = 32;
   int max_slotted_tokens = 4;  // of each rank
-  // Rows of the worst case may always take so much memory; where they would take more, the capacity is
-  // capacity_factor times an even share.
-  uint64_t small_rows_bytes = uint64_t{256} << 20;
-  double capacity_factor = 2;
+  // Where there is no memory for the worst case, create() says what so many times an even share would take.
+  double suggested_capacity_factor = 2;
 
   friend constexpr bool operator==(const EpLimits&, const EpLimits&) = default;
 };
