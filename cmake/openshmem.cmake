@@ -1,5 +1,6 @@
 # Sets SWITCHYARD_HAS_OPENSHMEM, and how the plugin is compiled and linked, where an OpenSHMEM is found that has the
 # progress of MPI: Open MPI's, whose compiler knows its flags.
+include(${CMAKE_CURRENT_LIST_DIR}/report_plugin.cmake)
 set(SWITCHYARD_OPENSHMEM "AUTO" CACHE STRING "Build the OpenSHMEM plugin: AUTO (if oshcc is there), ON, OFF")
 set_property(CACHE SWITCHYARD_OPENSHMEM PROPERTY STRINGS AUTO ON OFF)
 set(SWITCHYARD_HAS_OPENSHMEM OFF)
@@ -41,10 +42,4 @@ int main() {
     set(reason "${SWITCHYARD_OSHCC} does not compile a program of OpenSHMEM 1.4 and MPI")
   endif()
 endif()
-if(SWITCHYARD_HAS_OPENSHMEM)
-  message(STATUS "OpenSHMEM plugin: yes, with ${SWITCHYARD_OSHCC}")
-elseif(SWITCHYARD_OPENSHMEM STREQUAL "ON")
-  message(FATAL_ERROR "SWITCHYARD_OPENSHMEM is ON, but ${reason}")
-else()
-  message(STATUS "OpenSHMEM plugin: no, ${reason}")
-endif()
+switchyard_report_plugin(OpenSHMEM "${SWITCHYARD_OSHCC}" "${reason}")

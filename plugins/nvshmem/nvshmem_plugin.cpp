@@ -4,13 +4,13 @@
 #include <dlfcn.h>
 #include <nvshmem_host.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
+#include "abandon.hpp"
 #include "nvshmem_kernels.hpp"
 #include "switchyard/detail/transport/shmem_api.hpp"
 #include "switchyard/version.hpp"
@@ -170,17 +170,6 @@ int all_gather(const void* mine, uint64_t bytes, void* all, ShmemError* error) {
     barrier();
   }
   return failed;
-}
-
-// What has been registered with exit() may wait for ever. This handler is the last to be registered, and so
-// the first to run.
-void abandon() {
-  on_exit(
-      [](int status, void*) {
-        (void)std::fflush(nullptr);
-        _exit(status);
-      },
-      nullptr);
 }
 
 const ShmemApi& table() {

@@ -3,10 +3,10 @@
 #include <mpi.h>
 #include <shmem.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cstdio>
 
+#include "abandon.hpp"
 #include "switchyard/detail/transport/shmem_api.hpp"
 #include "switchyard/version.hpp"
 
@@ -22,17 +22,6 @@ int init(const ShmemRequirements*, ShmemError* error) {
                 "shmem_init_thread: error %d, thread level %d; it must be at least %d", code, provided,
                 SHMEM_THREAD_FUNNELED);
   return 1;
-}
-
-// What Open MPI has registered with exit() may wait for ever. This handler is the last to be registered, and
-// so the first to run.
-void abandon() {
-  on_exit(
-      [](int status, void*) {
-        (void)std::fflush(nullptr);
-        _exit(status);
-      },
-      nullptr);
 }
 
 void* allocate(uint64_t bytes) { return shmem_align(256, bytes); }
@@ -53,7 +42,7 @@ const ShmemApi kApi = {
     .target = kShmemHost,
     .init = init,
     .finalize = shmem_finalize,
-    .abandon = abandon,
+    .abandon = switchyard::abandon,
     .my_pe = shmem_my_pe,
     .n_pes = shmem_n_pes,
     .gpu = nullptr,

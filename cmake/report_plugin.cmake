@@ -1,0 +1,11 @@
+# Says whether the plugin of a SHMEM is built, and with what; if it is not, why, which is an error where it was asked for.
+function(switchyard_report_plugin name with reason)
+  string(TOUPPER ${name} NAME)
+  if(SWITCHYARD_HAS_${NAME})
+    message(STATUS "${name} plugin: yes, with ${with}")
+  elseif(SWITCHYARD_${NAME} STREQUAL "ON")
+    message(FATAL_ERROR "SWITCHYARD_${NAME} is ON, but ${reason}")
+  else()
+    message(STATUS "${name} plugin: no, ${reason}")
+  endif()
+endfunction()
