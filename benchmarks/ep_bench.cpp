@@ -16,6 +16,7 @@ namespace switchyard::tools {
 namespace {
 
 constexpr uint8_t kPoison = 0xff;
+constexpr char kStamp[] = "stamp";  // the span of a graph in which its end is recorded
 
 // The format that encodes a token once, and is like `format` in all else.
 TokenFormatKind encoded_once(TokenFormatKind format) {
@@ -74,7 +75,7 @@ const char* to_string(StepMode mode) { return mode == StepMode::kSplit ? "split"
 
 Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& workload,
                                                  const EpLaunch& launch, int max_sets) {
-  auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload, launch.lead_us));
+  auto bench = std::unique_ptr<EpBench>(new EpBench(world, workload, launch));
   const uint64_t set_bytes =
       static_cast<uint64_t>(workload.n_ranks) * static_cast<uint64_t>(bench->num_tokens()) *
       static_cast<uint64_t>(workload.hidden) * sizeof(bf16) * static_cast<uint64_t>(2 + workload.top_k);
@@ -161,6 +162,7 @@ Status EpBench::add_set(int set_idx) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_weights, rank, num_choices));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, buffers.expected_output.size()));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.check, rank, 1));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.stamps, rank, 2));
   }
   return Status();
 }
@@ -207,7 +209,7 @@ Status EpBench::poison(BufferSet& set) {
   return Status();
 }
 
-Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
+Status EpBench::enqueue_step(const BufferSet& set, StepMode mode, Extra extra) {
   const auto dispatch_input = [&](const RankBuffers& buffers) {
     return DispatchInput{buffers.tokens.data(), buffers.topk_ids.data(), num_tokens(),
                          buffers.topk_weights.data()};
@@ -240,9 +242,6 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
       SWITCHYARD_RETURN_IF_ERROR(call(first_rank + static_cast<int>(i), set[i]));
     return Status();
   };
-  if (extra == Extra::kStepTime || extra == Extra::kPhaseTimes)
-    SWITCHYARD_RETURN_IF_ERROR(enqueue_lead(world_, lead_us_));
-  if (extra == Extra::kStepTime) SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
   if (mode == StepMode::kFused) {
     SWITCHYARD_RETURN_IF_ERROR(phase("dispatch", [&](int rank, const RankBuffers& buffers) {
       return ep_->dispatch(rank, dispatch_input(buffers), dispatch_output(buffers));
@@ -271,6 +270,41 @@ Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
                [&](int rank, const RankBuffers& buffers) { return enqueue_check(rank, buffers); });
 }
 
+// The stamps are taken outside of what the marks time.
+Status EpBench::enqueue(const BufferSet& set, StepMode mode, Extra extra) {
+  if (extra == Extra::kStepTime || extra == Extra::kPhaseTimes)
+    SWITCHYARD_RETURN_IF_ERROR(enqueue_lead(world_, lead_us_));
+  if (extra != Extra::kStepTime) return enqueue_step(set, mode, extra);
+  if (is_stamped_) SWITCHYARD_RETURN_IF_ERROR(enqueue_stamp(set, 0));
+  SWITCHYARD_RETURN_IF_ERROR(world_.mark(kWholeStep));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue_step(set, mode, extra));
+  if (!is_stamped_) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(world_.mark(kStamp));
+  return enqueue_stamp(set, 1);
+}
+
+Status EpBench::enqueue_stamp(const BufferSet& set, size_t which) {
+  const int first_rank = world_.local_ranks().front();
+  for (size_t i = 0; i < set.size(); ++i) {
+    const Rank& rank = world_.rank(first_rank + static_cast<int>(i));
+    SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.kernels().time_stamp, {}, {set[i].stamps.data() + which}));
+  }
+  return Status();
+}
+
+Status EpBench::read_stamps(const BufferSet& set, Stamps& stamps) const {
+  uint64_t begin_ns = UINT64_MAX, end_ns = 0;
+  for (const RankBuffers& buffers : set) {
+    const Result<std::vector<uint64_t>> of_rank = buffers.stamps.download();
+    if (!of_rank.ok()) return of_rank.status();
+    begin_ns = std::min(begin_ns, of_rank.value()[0]);
+    end_ns = std::max(end_ns, of_rank.value()[1]);
+  }
+  stamps.begin_ns.push_back(begin_ns);
+  stamps.end_ns.push_back(end_ns);
+  return Status();
+}
+
 Result<Graphs> EpBench::capture(StepMode mode, Extra extra) {
   // The step runs once without a graph: this loads the kernels, and errors are easiest to read here.
   SWITCHYARD_RETURN_IF_ERROR(enqueue(sets_.front(), mode, Extra::kNothing));
@@ -292,10 +326,16 @@ Status EpBench::time_graphs(StepMode mode, Extra extra, int num_replays, std::ve
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
   for (BufferSet& set : sets_) SWITCHYARD_RETURN_IF_ERROR(poison(set));
 
-  Result<std::vector<SpanSamples>> phases = time_replays(graphs, num_replays);
+  Stamps stamps;
+  const bool has_stamps = is_stamped_ && extra == Extra::kStepTime;
+  Result<std::vector<SpanSamples>> phases = time_replays(graphs, num_replays, [&](size_t set_idx) {
+    return has_stamps ? read_stamps(sets_[set_idx], stamps) : Status();
+  });
   if (!phases.ok()) return phases.status();
   SWITCHYARD_RETURN_IF_ERROR(ep_->synchronize());
-  for (const SpanSamples& phase : phases.value()) times.push_back(summarize(phase, mode));
+  for (const SpanSamples& phase : phases.value())
+    if (phase.name != kStamp) times.push_back(summarize(phase, mode));
+  if (has_stamps) times.back().stamps = std::move(stamps);
   for (int set_idx = 0; set_idx < num_sets() && first_difference_.empty(); ++set_idx) {
     Result<std::string> difference = check(sets_[static_cast<size_t>(set_idx)], set_idx);
     if (!difference.ok()) return difference.status();

@@ -22,12 +22,19 @@ inline constexpr const char* kBackToBack = "back to back";  // a step, of many t
 
 const char* to_string(StepMode mode);
 
+// When the first local rank began, and when the last ended, in each replay: on the clock of the target, which
+// processes on one GPU, or on the host of one machine, share.
+struct Stamps {
+  std::vector<uint64_t> begin_ns, end_ns;
+};
+
 // One phase on all ranks together, or the whole step.
 struct PhaseTime : Timing {
   Protocol protocol;
   StepMode mode;
   std::string phase;
   std::vector<double> of_replay;  // the microseconds of each
+  Stamps stamps = {};             // of the whole step, if the launch is stamped
 };
 
 struct RepeatCheck {
@@ -44,7 +51,8 @@ struct EpLaunch {
   int n_sms = 0;
   int num_threads = 0;  // 0: as the target suggests
   bool dependent = false;
-  uint64_t lead_us = 50;  // a pause in front of what is timed: enqueue_lead()
+  uint64_t lead_us = 50;    // a pause in front of what is timed: enqueue_lead()
+  bool is_stamped = false;  // kernels around what is timed record when it began and ended
   Protocol protocol = Protocol::kAutomatic;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
@@ -89,20 +97,25 @@ class EpBench {
     Buffer<float> row_weights;
     Buffer<float> group_input_scales;
     Buffer<OutputTally> check;
+    Buffer<uint64_t> stamps;  // when the step began and ended
     std::vector<uint32_t> expected_offsets;
     std::vector<bf16> expected_output;
   };
   using BufferSet = std::vector<RankBuffers>;                      // of the local ranks
   enum class Extra { kNothing, kStepTime, kPhaseTimes, kHashes };  // what a graph does besides the step
 
-  EpBench(World& world, const Workload& workload, uint64_t lead_us)
-      : world_(world), workload_(workload), lead_us_(lead_us) {}
+  EpBench(World& world, const Workload& workload, const EpLaunch& launch)
+      : world_(world), workload_(workload), lead_us_(launch.lead_us), is_stamped_(launch.is_stamped) {}
   int num_tokens() const { return workload_.tokens_per_rank.front(); }
   // num_scales: how many input scales tokens are encoded with.
   double host_bytes(int num_sets, int num_scales) const;
   Status add_set(int set_idx);
   Status poison(BufferSet& set);
   Status enqueue(const BufferSet& set, StepMode mode, Extra extra);
+  Status enqueue_step(const BufferSet& set, StepMode mode, Extra extra);
+  Status enqueue_stamp(const BufferSet& set, size_t which);
+  // Adds what a replay of the set has stamped.
+  Status read_stamps(const BufferSet& set, Stamps& stamps) const;
   // The format of expert rows: in the direct protocol experts encode them.
   CombineFormat expert_format() const {
     return ep_->config().protocol == Protocol::kDirect ? ep_->config().combine_format : CombineFormat::kBF16;
@@ -126,6 +139,7 @@ class EpBench {
   World& world_;
   const Workload workload_;
   const uint64_t lead_us_;
+  const bool is_stamped_;
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<BufferSet> sets_;
   std::string first_difference_;

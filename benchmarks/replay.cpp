@@ -35,7 +35,8 @@ Status enqueue_lead(World& world, uint64_t microseconds) {
   return Status();
 }
 
-Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays) {
+Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays,
+                                              const std::function<Status(size_t graph_idx)>& on_replay) {
   std::vector<SpanSamples> samples;
   for (size_t i = 0; i < std::max<size_t>(static_cast<size_t>(num_replays), graphs.size()); ++i) {
     Graph& graph = *graphs[i % graphs.size()];
@@ -43,6 +44,7 @@ Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_repl
     SWITCHYARD_RETURN_IF_ERROR(graph.synchronize());
     Result<std::vector<GraphSpan>> spans = graph.elapsed();
     if (!spans.ok()) return spans.status();
+    if (on_replay) SWITCHYARD_RETURN_IF_ERROR(on_replay(i % graphs.size()));
     samples.resize(spans.value().size());
     for (size_t span_idx = 0; span_idx < samples.size(); ++span_idx) {
       samples[span_idx].name = spans.value()[span_idx].name;

@@ -2,6 +2,7 @@
 // data in a cache.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,7 +40,8 @@ int num_buffer_sets(Target target, uint64_t set_bytes, int max_sets);
 Status enqueue_lead(World& world, uint64_t microseconds);
 
 // Launches the graphs round-robin, each at least once, waits for each, and returns the times between their
-// marks.
-Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays);
+// marks. `on_replay`, if there is one, is told of each that has ended which graph it was.
+Result<std::vector<SpanSamples>> time_replays(const Graphs& graphs, int num_replays,
+                                              const std::function<Status(size_t graph_idx)>& on_replay = {});
 
 }  // namespace switchyard::tools

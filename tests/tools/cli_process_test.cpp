@@ -41,9 +41,12 @@ TEST_F(CliProcess, ABenchmarkHasBothTransportsSideBySide) {
   const json report = read_json(run(bench + "--transport process --format fp8 --json -").out);
   EXPECT_EQ(report.at("verified"), true);
   EXPECT_GT(report.at("join_ms"), 0);
+  EXPECT_EQ(report.at("transport"), "process");
   size_t num_steps = 0;
   for (const json& time : report.at("times")) {
     EXPECT_GT(time.at("process_us"), 0) << time.dump();
+    EXPECT_EQ(time.contains("start_skew_us"), time.at("phase") == "step") << time.dump();
+    if (time.contains("start_skew_us")) EXPECT_GT(time.at("from_last_start_us"), 0) << time.dump();
     num_steps += time.at("phase") == "back to back" ? 1 : 0;
   }
   EXPECT_EQ(num_steps, 4u);  // of two sizes, split and fused

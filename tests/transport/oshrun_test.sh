@@ -14,6 +14,7 @@ skip() { echo "skipped: $*"; exit 77; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 shape=(--target host --experts 8 --top-k 2 --hidden 128 --expert-width 16)
 tokens=(--tokens-per-rank 5,0,7,3)
+bench=(--target host --experts 8 --top-k 2 --hidden 128 --replays 2 --mode fused)
 launcher=()
 # Runs 4 ranks; what they print, and how the launcher ended, is left in $work.
 launch() {
@@ -94,13 +95,36 @@ TwoNodes() {
   printf '#!/bin/sh\nshift\nexec ip netns exec %s unshare --uts --ipc sh -c "hostname nodeb; $*"\n' $b >"$work/agent"
   chmod +x "$work/agent"
   printf '10.231.7.1 slots=2\n10.231.7.2 slots=2\n' >"$work/hosts"
-  timeout 60 ip netns exec $a oshrun --hostfile "$work/hosts" --mca plm_rsh_agent "$work/agent" \
-    --mca btl_tcp_if_include 10.231.7.0/24 --mca oob_tcp_if_include 10.231.7.0/24 -np 4 "$tool" run \
-    --transport shmem "${shape[@]}" "${tokens[@]}" --protocol direct >"$work/out" 2>&1
-  code=$?
-  [ $code -eq 0 ] || fail "exit code $code"
-  must_say "groups    of 2 ranks"
+  on_both_nodes() {
+    timeout 60 ip netns exec $a oshrun --hostfile "$work/hosts" --mca plm_rsh_agent "$work/agent" \
+      --mca btl_tcp_if_include 10.231.7.0/24 --mca oob_tcp_if_include 10.231.7.0/24 -np 4 "$tool" "$@" --transport shmem \
+      --protocol direct >"$work/out" 2>&1
+    code=$?
+    [ $code -eq 0 ] || fail "$1: exit code $code"
+    must_say "groups    of 2 ranks"
+  }
+  on_both_nodes run "${shape[@]}" "${tokens[@]}"
   must_say "  verified"
+  # One process for all ranks would be on one machine: there is nothing to compare with.
+  on_both_nodes bench ep "${bench[@]}" --tokens 2
+  must_say "transport shmem, a process for every rank on 2 machines"
+  ! grep -q "x local" "$work/out" || fail "there is a local transport"
+  must_say "verified: every output"
+}
+
+ABenchmarkHasTheLocalTransportBeside() {
+  timeout 60 oshrun --oversubscribe -np 4 "$tool" bench ep --transport shmem "${bench[@]}" --tokens 1,3 --p2p-world-size 2 \
+    --json "$work/json" >"$work/out" 2>&1 || fail "exit code $?"
+  must_say "transport local; and shmem, a process for every rank on 1 machine"
+  must_say "shmem us  x local"
+  must_say "groups    of 2 ranks"
+  must_say "verified: every output"
+  for key in transport shmem_us start_skew_us from_last_start_us join_ms; do
+    grep -q "\"$key\": " "$work/json" || fail "the JSON has no $key"
+  done
+  timeout 60 oshrun --oversubscribe -np 2 "$tool" bench ep --transport shmem "${bench[@]}" --ranks 3 >"$work/out" 2>&1
+  [ $? -eq 2 ] || fail "--ranks 3: exit code $?"
+  must_say "switchyard bench ep: --ranks: 3 given; the launcher has started 2 processes"
 }
 
 ADeadRankIsNamed() {

@@ -100,29 +100,48 @@ Result<ExitCode> merge_outcomes(const std::vector<RankOutcome>& outcomes, RunRep
   return code;
 }
 
+Result<std::vector<std::string>> gather_texts(const World& world, const std::string& mine) {
+  const Result<std::vector<std::vector<std::byte>>> all = world.all_gather(to_bytes(mine));
+  if (!all.ok()) return all.status();
+  std::vector<std::string> texts;
+  for (const std::vector<std::byte>& bytes : all.value()) texts.push_back(to_text(bytes));
+  return texts;
+}
+
 Status gather_reports(const World& world, const std::string& json, RunReport& report) {
-  const Result<std::vector<std::vector<std::byte>>> all = world.all_gather(to_bytes(json));
+  const Result<std::vector<std::string>> all = gather_texts(world, json);
   if (!all.ok()) return all.status();
   for (size_t rank = 0; rank < all.value().size(); ++rank)
-    SWITCHYARD_RETURN_IF_ERROR(merge_report(static_cast<int>(rank), to_text(all.value()[rank]), report));
+    SWITCHYARD_RETURN_IF_ERROR(merge_report(static_cast<int>(rank), all.value()[rank], report));
   return Status();
 }
 
 Status first_error_of(const World& world, const Status& mine) {
   // The code, as a letter, and the message.
   const std::string own = static_cast<char>('a' + static_cast<int>(mine.code())) + mine.message();
-  const Result<std::vector<std::vector<std::byte>>> all = world.all_gather(to_bytes(own));
+  const Result<std::vector<std::string>> all = gather_texts(world, own);
   if (!all.ok()) return all.status();
-  const bool all_say_the_same = std::all_of(all.value().begin(), all.value().end(),
-                                            [&](const auto& bytes) { return bytes == all.value().front(); });
+  const bool all_say_the_same =
+      std::all_of(all.value().begin(), all.value().end(),
+                  [&](const std::string& text) { return text == all.value().front(); });
   for (size_t rank = 0; rank < all.value().size(); ++rank) {
-    const std::string text = to_text(all.value()[rank]);
+    const std::string& text = all.value()[rank];
     const auto code = static_cast<StatusCode>(text.front() - 'a');
     if (code == StatusCode::kOk) continue;
     const std::string prefix = all_say_the_same ? "" : "rank " + std::to_string(rank) + ": ";
     return Status(code, prefix + text.substr(1));
   }
   return Status();
+}
+
+Status finish_launched_options(const World& world, bool ranks_given, int& n_ranks,
+                               const std::function<Status()>& finish) {
+  const int given = n_ranks;
+  n_ranks = world.n_ranks();
+  if (ranks_given && given != n_ranks)
+    return first_error_of(
+        world, invalid_argument("--ranks: %d given; the launcher has started %d processes", given, n_ranks));
+  return first_error_of(world, finish());
 }
 
 }  // namespace switchyard::tools

@@ -1,6 +1,7 @@
 // The reports of ranks that ran in processes of their own, as one.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,14 @@ Status gather_reports(const World& world, const std::string& json, RunReport& re
 
 // The error of the first rank that has one, prefixed with its number unless all say the same. Collective.
 Status first_error_of(const World& world, const Status& mine);
+
+// A launcher has started the processes, so how many ranks there are is known when the world is: sets
+// `n_ranks`, checks it if it was given, and has the other options finished. What is wrong with them in any
+// process is the answer in all. Collective.
+Status finish_launched_options(const World& world, bool ranks_given, int& n_ranks,
+                               const std::function<Status()>& finish);
+
+// The text of every rank's process. Collective.
+Result<std::vector<std::string>> gather_texts(const World& world, const std::string& mine);
 
 }  // namespace switchyard::tools

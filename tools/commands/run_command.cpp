@@ -420,22 +420,15 @@ Result<ExitCode> run_in_processes(const RunOptions& options, RunReport& report) 
   return code.ok() && code.value() <= kNotVerified && !traced.ok() ? traced : code;
 }
 
-// The launcher has started a process for each rank, so the ranks are known when the world is. The process of
-// rank 0 speaks for all.
+// The process of rank 0 speaks for all that the launcher has started.
 Result<ExitCode> run_by_shmem(RunOptions& options) {
   const Result<std::unique_ptr<World>> joined = make_world(options);
   if (!joined.ok()) return with_flags(joined.status());
   World& world = *joined.value();
   const bool is_first = world.is_local(0);
-  Status refusal;
-  if (options.ranks_given && options.workload.n_ranks != world.n_ranks())
-    refusal = invalid_argument("--ranks: %d given; the launcher has started %d processes",
-                               options.workload.n_ranks, world.n_ranks());
-  options.workload.n_ranks = world.n_ranks();
-  if (refusal.ok()) refusal = finish_options(options);
-  // What is wrong with the options is wrong in all processes, and said once.
-  refusal = first_error_of(world, refusal);
-  if (!refusal.ok() && !is_first) return kBadArgument;
+  const Status refusal = finish_launched_options(world, options.ranks_given, options.workload.n_ranks,
+                                                 [&] { return finish_options(options); });
+  if (!refusal.ok() && !is_first) return kBadArgument;  // it is said once
   SWITCHYARD_RETURN_IF_ERROR(refusal);
   RunReport own, report;
   SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, world, own)));

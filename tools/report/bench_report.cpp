@@ -21,8 +21,10 @@ class TimeTable {
   explicit TimeTable(const BenchReport& report) : report_(report) {
     std::printf(
         "  tokens/rank  protocol  mode   phase                  us          MB      %s   %% of copy   x "
-        "limit%s\n",
-        report.target == Target::kCuda ? "TB/s" : "GB/s", report.join_ms ? "  process us  x local" : "");
+        "limit",
+        report.target == Target::kCuda ? "TB/s" : "GB/s");
+    if (report.has_both_transports()) std::printf("  %7s us  x local", report.transport.c_str());
+    std::printf("\n");
   }
   // `size`, `protocol` and `mode` are empty if they are the same as in the line above.
   void print_line(const std::string& size, const char* protocol, const char* mode, const std::string& phase,
@@ -42,6 +44,21 @@ class TimeTable {
  private:
   const BenchReport& report_;
 };
+
+// Whether the processes began together: a rank that is early waits for the others.
+void print_starts(const BenchReport& report) {
+  for (const SizeResult& size : report.sizes)
+    for (size_t i = 0; i < size.process_times.size(); ++i) {
+      const ProcessTiming& process = size.process_times[i];
+      if (!process.start_skew_us) continue;
+      std::printf(
+          "\n  %d tokens/rank, %s, %s: processes began within %.1f us; from the last start to the last end "
+          "%.1f us",
+          size.tokens_per_rank, to_string(size.times[i].protocol), to_string(size.times[i].mode),
+          *process.start_skew_us, *process.from_last_start_us);
+    }
+  if (report.has_both_transports()) std::printf("\n");
+}
 
 void print_times(const BenchReport& report) {
   const TimeTable table(report);
@@ -65,6 +82,7 @@ void print_times(const BenchReport& report) {
                        i < size.process_times.size() ? &size.process_times[i] : nullptr);
     }
   }
+  print_starts(report);
   for (const SizeResult& size : report.sizes)
     for (const ProtocolTraffic& of_protocol : size.traffic) {
       std::printf("\n  %d tokens/rank, %s, %.2f MB of memory per rank\n", size.tokens_per_rank,
@@ -101,10 +119,12 @@ JsonObject time_json(const BenchReport& report, const SizeResult& size, size_t t
       .add("bytes_per_second", time.bytes_per_second())
       .add("fraction_of_copy", report.fraction_of_copy(time));
   if (const std::optional<double> over_limit = size.over_limit(time)) json.add("over_limit", *over_limit);
-  if (time_idx < size.process_times.size())
-    json.add("process_us", size.process_times[time_idx].median_us)
-        .add("process_us_min", size.process_times[time_idx].min_us)
-        .add("process_us_p95", size.process_times[time_idx].p95_us);
+  if (time_idx >= size.process_times.size()) return json;
+  const ProcessTiming& process = size.process_times[time_idx];
+  const std::string us = report.transport + "_us";
+  json.add(us, process.median_us).add(us + "_min", process.min_us).add(us + "_p95", process.p95_us);
+  if (process.start_skew_us) json.add("start_skew_us", *process.start_skew_us);
+  if (process.from_last_start_us) json.add("from_last_start_us", *process.from_last_start_us);
   return json;
 }
 
@@ -152,6 +172,11 @@ std::optional<double> SizeResult::over_limit(const PhaseTime& time) const {
   return {};
 }
 
+bool BenchReport::has_both_transports() const {
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [](const SizeResult& size) { return !size.process_times.empty(); });
+}
+
 bool BenchReport::anything_ran() const {
   return std::any_of(sizes.begin(), sizes.end(),
                      [](const SizeResult& size) { return size.why_skipped.empty(); });
@@ -181,17 +206,19 @@ void print_table(const BenchReport& report) {
   if (report.p2p_world_size != 0)
     std::printf("  groups    of %d rank%s; rows go over a wire between groups\n", report.p2p_world_size,
                 report.p2p_world_size == 1 ? "" : "s");
-  if (report.join_ms)
-    std::printf("  transport local; and process, a process for every rank, which joined in %.1f ms\n",
-                *report.join_ms);
+  if (!report.transport.empty())
+    std::printf("  transport %s%s, a process for every rank on %d machine%s, which joined in %.1f ms\n",
+                report.has_both_transports() ? "local; and " : "", report.transport.c_str(),
+                report.num_machines, report.num_machines == 1 ? "" : "s", report.join_ms);
   if (!kChecked) std::printf("  build     UNCHECKED: kernels without deadlines and fault checks\n");
   if (has_repeats) {
     std::printf("\n");
     print_repeats(report);
   } else {
-    std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
-                report.copy.bytes_per_second / 1e9,
-                static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
+    if (report.copy.bytes_copied != 0)
+      std::printf("  copy      %.1f GB/s read and written, copies of %llu MiB\n",
+                  report.copy.bytes_per_second / 1e9,
+                  static_cast<unsigned long long>(report.copy.bytes_copied >> 20));
     std::printf(
         "  times     of all ranks together, median of %d replays, %llu us after each began; buffers take "
         "turns\n",
@@ -238,7 +265,10 @@ std::string to_json(const BenchReport& report) {
       .add("combine_format", to_string(report.combine_format))
       .add("routing", report.routing)
       .add("seed", workload.seed);
-  if (report.join_ms) json.add("join_ms", *report.join_ms);
+  if (!report.transport.empty())
+    json.add("transport", report.transport)
+        .add("machines", report.num_machines)
+        .add("join_ms", report.join_ms);
   if (!times.empty())
     json.add("replays", report.num_replays)
         .add("lead_us", report.lead_us)

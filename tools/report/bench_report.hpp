@@ -17,15 +17,23 @@ struct ProtocolTraffic {
   uint64_t memory_per_rank = 0;  // bytes
 };
 
+// A phase by a transport between processes, of all of them together.
+struct ProcessTiming : Timing {
+  // Of the whole step, if the processes share a clock; medians. How long after the first process the last one
+  // began, and from then until the last has ended, with the launches of two kernels that look at the clock.
+  std::optional<double> start_skew_us, from_last_start_us;
+};
+
 struct SizeResult {
   int tokens_per_rank;
   std::string why_skipped;  // empty: it was measured
+  int p2p_world_size = 0;   // as it was taken
   int num_sets = 0;
   uint64_t exchange_bytes_per_rank = 0;
   std::optional<Limits> limits;
   std::vector<ProtocolTraffic> traffic;
   std::vector<PhaseTime> times;
-  std::vector<Timing> process_times;  // the same phases by the process transport, or none
+  std::vector<ProcessTiming> process_times;  // the same phases by `BenchReport::transport`, or none
   std::vector<RepeatCheck> repeats;
   std::string first_difference;  // empty: every output was right
 
@@ -48,13 +56,19 @@ struct BenchReport {
   int num_replays = 0;
   uint64_t lead_us = 0;
   CopyBandwidth copy{};
-  std::optional<double> join_ms;  // if there are times of the process transport: until all had joined
+  // Of the ranks that are in processes of their own, "process" or "shmem"; empty: all are in this one. The
+  // times of one process for all are beside it, unless the ranks are on several machines.
+  std::string transport;
+  int num_machines = 1;
+  double join_ms = 0;  // until all processes had joined
   std::vector<SizeResult> sizes;
 
+  bool has_both_transports() const;
   bool anything_ran() const;
   bool verified() const;
+  // 0: the copy bandwidth was not measured.
   double fraction_of_copy(const Timing& time) const {
-    return time.bytes_per_second() / copy.bytes_per_second;
+    return copy.bytes_copied == 0 ? 0 : time.bytes_per_second() / copy.bytes_per_second;
   }
 };
 

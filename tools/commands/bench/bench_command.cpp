@@ -6,6 +6,7 @@
 
 #include "bench_processes.hpp"
 #include "commands/commands.hpp"
+#include "commands/merged_report.hpp"
 #include "commands/options.hpp"
 #include "files/output.hpp"
 #include "report/bench_report.hpp"
@@ -32,16 +33,20 @@ struct BenchOptions {
   std::string transport = "local";
   std::string rendezvous;  // where the processes of the ranks meet
   int rank = -1;           // of this process; -1: it has all of them
+  bool is_joined = false;  // this process is one of several that the ranks are in
+  bool ranks_given = false;
   std::string json;
   std::string svg;
 
-  bool compares_transports() const { return transport == "process" || rank >= 0; }
-  // As many in all with a process for every rank as without: one each, or each rank's share of the cores.
+  bool is_by_shmem() const { return transport == "shmem"; }
+  bool compares_transports() const { return transport != "local" || is_joined; }
+  // As many in all with a process for every rank as without: one each, or each rank's share of the cores. A
+  // process that joins by SHMEM does not know yet how many ranks there are.
   HostDeviceOptions host() const {
     const unsigned num_ranks = static_cast<unsigned>(n_ranks),
                    num_cores = std::thread::hardware_concurrency();
-    const unsigned share = std::max(1u, num_cores / num_ranks);
-    return {.num_workers = !compares_transports() ? 0 : rank >= 0 ? share : share * num_ranks};
+    const unsigned share = is_by_shmem() ? 1 : std::max(1u, num_cores / num_ranks);
+    return {.num_workers = !compares_transports() ? 0 : is_joined ? share : share * num_ranks};
   }
 
   std::vector<StepMode> modes() const {
@@ -100,10 +105,12 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
   progress.begin(label + "preparing");
   EpLaunch launch = options.launch;
   launch.protocol = protocol;
+  launch.is_stamped = options.is_joined;
   Result<std::unique_ptr<EpBench>> created =
       EpBench::create(world, workload_of(options, size.tokens_per_rank), launch, options.num_replays);
   if (!created.ok()) return created.status();
   EpBench& bench = *created.value();
+  size.p2p_world_size = bench.ep().config().p2p_world_size;
   size.num_sets = bench.num_sets();
   size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
   size.traffic.push_back({bench.ep().config().protocol, bench.traffic(), bench.ep().bytes_per_rank()});
@@ -139,7 +146,7 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
     size.why_skipped = status.message();
     return Status();
   }
-  if (!status.ok() || options.repeat_check > 0 || options.rank >= 0) return status;
+  if (!status.ok() || options.repeat_check > 0 || options.is_joined) return status;
   // They move a row for every choice, which rows per rank do not.
   if (options.launch.row_layout == RowLayout::kPerRank) return Status();
   progress.begin(std::to_string(size.tokens_per_rank) + " tokens per rank: limits");
@@ -153,8 +160,10 @@ Status measure_size(World& world, const BenchOptions& options, Progress& progres
 
 Result<std::unique_ptr<World>> make_world(const BenchOptions& options) {
   const TargetChoice target = target_choice(options.target);
-  if (options.rank < 0)
+  if (!options.is_joined)
     return World::create({.target = target, .n_ranks = options.n_ranks, .host = options.host()});
+  if (options.is_by_shmem())
+    return World::join({.transport = TransportChoice::kShmem, .target = target, .host = options.host()});
   return World::join({.target = target,
                       .rank = options.rank,
                       .n_ranks = options.n_ranks,
@@ -162,19 +171,14 @@ Result<std::unique_ptr<World>> make_world(const BenchOptions& options) {
                       .rendezvous = options.rendezvous});
 }
 
-Status measure(const BenchOptions& options, BenchReport& report) {
+Status measure(const BenchOptions& options, World& world, BenchReport& report) {
   const int units_per_size = (options.repeat_check == 0 ? 1 : 0) +
                              static_cast<int>(options.protocols().size() * (1 + options.modes().size()));
   Progress progress(1 + static_cast<int>(options.tokens.size()) * units_per_size);
+  if (!world.is_local(0)) progress.hide();
   progress.begin("copy bandwidth");
-  const auto begin = std::chrono::steady_clock::now();
-  Result<std::unique_ptr<World>> world = make_world(options);
-  if (!world.ok()) return world.status();
-  if (options.rank >= 0)
-    report.join_ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  report.target = world.value()->target();
-  report.device = world.value()->rank(world.value()->local_ranks().front()).device_name();
+  report.target = world.target();
+  report.device = world.rank(world.local_ranks().front()).device_name();
   report.workload = workload_of(options, 0);
   report.routing = options.routing;
   report.n_sms = options.launch.n_sms;
@@ -185,18 +189,29 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
   report.lead_us = options.launch.lead_us;
-  if (options.repeat_check == 0 && options.rank < 0) {
-    Result<CopyBandwidth> copy = measure_copy(*world.value());
+  if (options.repeat_check == 0 && !options.is_joined) {
+    Result<CopyBandwidth> copy = measure_copy(world);
     if (!copy.ok()) return copy.status();
     report.copy = copy.value();
   }
   for (const int tokens : options.tokens) {
     SizeResult& size = report.sizes.emplace_back();
     size.tokens_per_rank = tokens;
-    if (Status status = measure_size(*world.value(), options, progress, size); !status.ok())
+    if (Status status = measure_size(world, options, progress, size); !status.ok())
       return Status(status.code(), std::to_string(tokens) + " tokens per rank: " + status.message());
+    if (size.why_skipped.empty()) report.p2p_world_size = size.p2p_world_size;
   }
   return Status();
+}
+
+Status measure_here(const BenchOptions& options, BenchReport& report) {
+  const auto begin = std::chrono::steady_clock::now();
+  Result<std::unique_ptr<World>> world = make_world(options);
+  if (!world.ok()) return world.status();
+  if (options.is_joined)
+    report.join_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  return measure(options, *world.value(), report);
 }
 
 // The same once more with a process for every rank, each this command with its rank.
@@ -204,14 +219,68 @@ Result<ExitCode> measure_in_processes(const BenchOptions& options, BenchReport& 
   const Result<std::vector<RankOutcome>> outcomes =
       run_rank_processes(options.n_ranks, own_arguments_without({"--transport", "--json", "--svg"}));
   if (!outcomes.ok()) return outcomes.status();
+  report.transport = options.transport;
   return merge_bench_outcomes(outcomes.value(), report);
 }
 
+Result<ExitCode> show(const BenchOptions& options, const BenchReport& report) {
+  if (options.json != "-" && options.svg != "-") print_table(report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
+  if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
+  return report.verified() ? kVerified : kNotVerified;
+}
+
+// What all processes have measured together that a launcher has started. SHMEM ends with the world.
+Result<ExitCode> measure_by_shmem(BenchOptions& options, BenchReport& own,
+                                  std::vector<std::string>& rank_jsons, bool& is_first) {
+  const auto begin = std::chrono::steady_clock::now();
+  options.is_joined = true;
+  const Result<std::unique_ptr<World>> joined = make_world(options);
+  if (!joined.ok()) return with_flags(joined.status());
+  own.join_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  World& world = *joined.value();
+  is_first = world.is_local(0);
+  const Status refusal = finish_launched_options(world, options.ranks_given, options.n_ranks,
+                                                 [&] { return finish_options(options); });
+  if (!refusal.ok() && !is_first) return kBadArgument;  // it is said once
+  SWITCHYARD_RETURN_IF_ERROR(refusal);
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, world, own)));
+  const Result<int> num_machines = num_machines_of(world);
+  if (!num_machines.ok()) return num_machines.status();
+  own.num_machines = num_machines.value();
+  Result<std::vector<std::string>> gathered = gather_texts(world, to_rank_json(own));
+  if (!gathered.ok()) return gathered.status();
+  rank_jsons = std::move(gathered).value();
+  return own.verified() ? kVerified : kNotVerified;
+}
+
+// The process of rank 0 speaks for all. When the others have ended it has the machine for itself, and
+// measures the local transport.
+Result<ExitCode> bench_by_shmem(BenchOptions& options) {
+  BenchReport own, report;
+  std::vector<std::string> rank_jsons;
+  bool is_first = false;
+  const Result<ExitCode> code = measure_by_shmem(options, own, rank_jsons, is_first);
+  if (!code.ok() || code.value() > kNotVerified || !is_first) return code;
+  options.is_joined = false;
+  options.launch.p2p_world_size = own.p2p_world_size;
+  if (own.num_machines == 1)
+    SWITCHYARD_RETURN_IF_ERROR(with_flags(measure_here(options, report)));
+  else
+    report = own;
+  report.transport = options.transport;
+  report.num_machines = own.num_machines;
+  SWITCHYARD_RETURN_IF_ERROR(merge_bench_reports(rank_jsons, report));
+  return show(options, report);
+}
+
 Result<ExitCode> bench_and_report(BenchOptions& options) {
+  if (options.is_by_shmem()) return bench_by_shmem(options);
   BenchReport report;
+  options.is_joined = options.rank >= 0;
   SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
-  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, report)));
-  if (options.rank >= 0) {
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure_here(options, report)));
+  if (options.is_joined) {
     SWITCHYARD_RETURN_IF_ERROR(write_output({"stdout", "-"}, to_rank_json(report)));
     return report.verified() ? kVerified : kNotVerified;
   }
@@ -219,10 +288,7 @@ Result<ExitCode> bench_and_report(BenchOptions& options) {
     const Result<ExitCode> code = measure_in_processes(options, report);
     if (!code.ok() || code.value() > kNotVerified) return code;
   }
-  if (options.json != "-" && options.svg != "-") print_table(report);
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
-  if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
-  return report.verified() ? kVerified : kNotVerified;
+  return show(options, report);
 }
 
 void add_ep(Command& bench) {
@@ -231,9 +297,10 @@ void add_ep(Command& bench) {
       "Dispatch and combine: time of each phase by graph replay, bytes moved, part of the copy bandwidth");
   auto options = std::make_shared<BenchOptions>();
   add_target_option(command, options->target);
-  command.add_number("--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
-  command.add_name("--transport", options->transport, {"local", "process"},
-                   "All ranks in this process; or that, and then a process started for each, side by side");
+  const Option ranks = command.add_number("--ranks", options->n_ranks, 1, kMaxRanks, "Ranks in the world");
+  command.add_name("--transport", options->transport, {"local", "process", "shmem"},
+                   "All ranks in this process; or that beside a process started for each, or beside the\n"
+                   "processes that a launcher of SHMEM has started");
   command
       .add_text("--rendezvous", options->rendezvous,
                 "Where the processes meet that --transport process starts")
@@ -286,7 +353,10 @@ void add_ep(Command& bench) {
       .add_text("--svg", options->svg,
                 "Plot time and bandwidth against tokens per rank to FILE, or alone to stdout with -")
       .show_type("FILE");
-  command.set_work([options] { return bench_and_report(*options); });
+  command.set_work([=] {
+    options->ranks_given = ranks.is_given();
+    return bench_and_report(*options);
+  });
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "bench_processes.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "commands/merged_report.hpp"
 #include "files/json_object.hpp"
@@ -25,26 +28,70 @@ SpanSamples last_rank_of_each_replay(const std::vector<Json>& reports, size_t si
   return samples;
 }
 
+double median_of(std::vector<double> microseconds) {
+  return SpanSamples{"", std::move(microseconds)}.summarize(0).median_us;
+}
+
+double microseconds_between(uint64_t begin_ns, uint64_t end_ns) {
+  return (static_cast<double>(end_ns) - static_cast<double>(begin_ns)) * 1e-3;
+}
+
+// What the stamps of all processes say of when they began and ended.
+void add_starts(const std::vector<Json>& reports, size_t size_idx, size_t time_idx, ProcessTiming& timing) {
+  std::vector<uint64_t> first_begin, last_begin, last_end;
+  const auto collect = [](const std::vector<uint64_t>& of_rank, auto pick, std::vector<uint64_t>& of_all) {
+    if (of_all.empty()) of_all = of_rank;
+    for (size_t i = 0; i < of_rank.size(); ++i) of_all.at(i) = pick(of_all[i], of_rank[i]);
+  };
+  const auto earlier = [](uint64_t a, uint64_t b) { return std::min(a, b); };
+  const auto later = [](uint64_t a, uint64_t b) { return std::max(a, b); };
+  for (const Json& report : reports) {
+    const Json& time = report.at("sizes").at(size_idx).at("times").at(time_idx);
+    const auto begin_ns = time.at("begin_ns").get<std::vector<uint64_t>>();
+    if (begin_ns.empty()) return;
+    collect(begin_ns, earlier, first_begin);
+    collect(begin_ns, later, last_begin);
+    collect(time.at("end_ns").get<std::vector<uint64_t>>(), later, last_end);
+  }
+  std::vector<double> skew, from_last_start;
+  for (size_t i = 0; i < last_begin.size(); ++i) {
+    skew.push_back(microseconds_between(first_begin[i], last_begin[i]));
+    from_last_start.push_back(microseconds_between(last_begin[i], last_end.at(i)));
+  }
+  timing.start_skew_us = median_of(std::move(skew));
+  timing.from_last_start_us = median_of(std::move(from_last_start));
+}
+
+void merge_size(const std::vector<Json>& reports, size_t size_idx, const BenchReport& report,
+                SizeResult& size) {
+  // Both transports time the same phases in the same order, or have skipped the size.
+  const size_t num_times = reports.front().at("sizes").at(size_idx).at("times").size();
+  for (size_t i = 0; i < std::min(num_times, size.times.size()); ++i) {
+    PhaseTime& time = size.times[i];
+    const SpanSamples samples = last_rank_of_each_replay(reports, size_idx, i);
+    if (samples.name != time.phase)
+      throw std::runtime_error(samples.name + " was timed in place of " + time.phase);
+    ProcessTiming timing{samples.summarize(time.bytes), {}, {}};
+    if (report.num_machines == 1) {
+      add_starts(reports, size_idx, i, timing);
+      size.process_times.push_back(timing);
+    } else {
+      static_cast<Timing&>(time) = timing;
+    }
+  }
+}
+
 void merge(const std::vector<Json>& reports, BenchReport& report) {
   for (const Json& of_rank : reports) {
-    report.join_ms = std::max(report.join_ms.value_or(0), of_rank.at("join_ms").get<double>());
+    report.join_ms = std::max(report.join_ms, of_rank.at("join_ms").get<double>());
     for (size_t size_idx = 0; size_idx < report.sizes.size(); ++size_idx) {
       const auto difference = of_rank.at("sizes").at(size_idx).at("first_difference").get<std::string>();
       if (report.sizes[size_idx].first_difference.empty() && !difference.empty())
-        report.sizes[size_idx].first_difference = "process transport: " + difference;
+        report.sizes[size_idx].first_difference = report.transport + " transport: " + difference;
     }
   }
-  for (size_t size_idx = 0; size_idx < report.sizes.size(); ++size_idx) {
-    SizeResult& size = report.sizes[size_idx];
-    // Both transports time the same phases in the same order, or have skipped the size.
-    const size_t num_times = reports.front().at("sizes").at(size_idx).at("times").size();
-    for (size_t i = 0; i < std::min(num_times, size.times.size()); ++i) {
-      const SpanSamples samples = last_rank_of_each_replay(reports, size_idx, i);
-      if (samples.name != size.times[i].phase)
-        throw std::runtime_error(samples.name + " was timed in place of " + size.times[i].phase);
-      size.process_times.push_back(samples.summarize(size.times[i].bytes));
-    }
-  }
+  for (size_t size_idx = 0; size_idx < report.sizes.size(); ++size_idx)
+    merge_size(reports, size_idx, report, report.sizes[size_idx]);
 }
 
 }  // namespace
@@ -55,7 +102,10 @@ std::string to_rank_json(const BenchReport& report) {
     std::vector<JsonObject> times;
     for (const PhaseTime& time : size.times) {
       JsonObject json;
-      json.add("phase", time.phase).add("us", time.of_replay);
+      json.add("phase", time.phase)
+          .add("us", time.of_replay)
+          .add("begin_ns", time.stamps.begin_ns)
+          .add("end_ns", time.stamps.end_ns);
       times.push_back(std::move(json));
     }
     JsonObject json;
@@ -63,20 +113,35 @@ std::string to_rank_json(const BenchReport& report) {
     sizes.push_back(std::move(json));
   }
   JsonObject json;
-  json.add("join_ms", report.join_ms.value_or(0)).add("sizes", std::move(sizes));
-  return json.to_text();
+  json.add("join_ms", report.join_ms).add("sizes", std::move(sizes));
+  return json.to_line();
+}
+
+Result<int> num_machines_of(const World& world) {
+  char name[256] = "";
+  (void)gethostname(name, sizeof(name) - 1);
+  const Result<std::vector<std::string>> names = gather_texts(world, name);
+  if (!names.ok()) return names.status();
+  return static_cast<int>(std::set<std::string>(names.value().begin(), names.value().end()).size());
+}
+
+Status merge_bench_reports(const std::vector<std::string>& rank_jsons, BenchReport& report) {
+  try {
+    std::vector<Json> reports;
+    for (const std::string& text : rank_jsons) reports.push_back(Json::parse(text));
+    merge(reports, report);
+  } catch (const std::exception& error) {
+    return internal_error("the report of a rank cannot be read: %s", error.what());
+  }
+  return Status();
 }
 
 Result<ExitCode> merge_bench_outcomes(const std::vector<RankOutcome>& outcomes, BenchReport& report) {
   const ExitCode code = print_errors(outcomes);
   if (code > kNotVerified) return code;
-  try {
-    std::vector<Json> reports;
-    for (const RankOutcome& outcome : outcomes) reports.push_back(Json::parse(outcome.output));
-    merge(reports, report);
-  } catch (const std::exception& error) {
-    return internal_error("the report of a rank cannot be read: %s", error.what());
-  }
+  std::vector<std::string> rank_jsons;
+  for (const RankOutcome& outcome : outcomes) rank_jsons.push_back(outcome.output);
+  SWITCHYARD_RETURN_IF_ERROR(merge_bench_reports(rank_jsons, report));
   return code;
 }
 

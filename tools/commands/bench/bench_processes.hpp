@@ -1,4 +1,4 @@
-// `bench ep --transport process`: what each rank's process has measured, and what follows for all of them.
+// `bench ep` with ranks in processes of their own: what each has measured, and what follows for all of them.
 #pragma once
 
 #include <string>
@@ -10,12 +10,17 @@
 
 namespace switchyard::tools {
 
-// What the process of a rank writes to stdout.
+// What the process of a rank tells the one that reports.
 std::string to_rank_json(const BenchReport& report);
 
-// Adds the times of the processes to those of the local transport. Processes begin a replay as they come, and
-// a rank that is early waits for the others: of each replay the rank counts that took least, which is the one
-// that came last.
+// On how many machines the processes of the world are. Collective.
+Result<int> num_machines_of(const World& world);
+
+// Puts the times of the processes beside those of the local transport; if the ranks are on several machines,
+// in place of those of one rank. Processes begin a replay as they come, and a rank that is early waits for
+// the others: of each replay the rank counts that took least, which is the one that came last.
+Status merge_bench_reports(const std::vector<std::string>& rank_jsons, BenchReport& report);
+// The same of processes that this one has started.
 Result<ExitCode> merge_bench_outcomes(const std::vector<RankOutcome>& outcomes, BenchReport& report);
 
 }  // namespace switchyard::tools
