@@ -12,12 +12,12 @@ Status check_pointer(const char* call, const char* name, const void* pointer) {
   return Status();
 }
 
-// To the emulator every rank is a device of its own.
+// To the emulator every rank is a device of its own. Ranks on one GPU meet in its L2, whichever process they
+// are in.
 Scope ExpertParallel::Impl::signal_scope() const {
   const int here = world.local_ranks().front();
   const bool is_one_device = world.num_ranks_on_device_of(here) == world.n_ranks();
-  const bool is_one_process = static_cast<int>(world.local_ranks().size()) == world.n_ranks();
-  return world.target() == Target::kCuda && is_one_device && is_one_process ? Scope::kDevice : Scope::kSystem;
+  return world.target() == Target::kCuda && is_one_device ? Scope::kDevice : Scope::kSystem;
 }
 
 EpShape ExpertParallel::Impl::shape_of_rank(int rank) const {
