@@ -237,6 +237,75 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
   }
 }
 
+// A step of a rank that is alone, with experts that return what they get; what is wrong, or nothing.
+std::string run_alone(EpHarness& harness, int rank, const reference::Step& step) {
+  const Rank& owner = harness.world().rank(rank);
+  ExpertParallel& ep = harness.ep();
+  const size_t num_groups = static_cast<size_t>(ep.num_groups()), num_rows = step.topk_ids[0].size();
+  const Buffer<bf16> tokens = must(owner.upload(step.tokens[0]));
+  const Buffer<int32_t> topk_ids = must(owner.upload(step.topk_ids[0]));
+  const Buffer<float> topk_weights = must(owner.upload(step.topk_weights[0]));
+  const Buffer<uint32_t> row_offsets = must(owner.allocate<uint32_t>(num_groups + 1));
+  const Buffer<int32_t> expert_ids = must(owner.allocate<int32_t>(num_groups));
+  const Buffer<bf16> output = must(owner.allocate<bf16>(step.tokens[0].size()));
+  const Buffer<bf16> own_rows = must(owner.allocate<bf16>(num_rows * static_cast<size_t>(step.hidden)));
+  const Buffer<int32_t> own_src_info = must(owner.allocate<int32_t>(2 * num_rows));
+  DispatchOutput dispatched{.rows = own_rows.data(),
+                            .src_info = own_src_info.data(),
+                            .max_rows = static_cast<uint32_t>(num_rows),
+                            .row_offsets = row_offsets.data(),
+                            .expert_ids = expert_ids.data()};
+  if (ep.config().protocol == Protocol::kDirect) {
+    const RowBuffers rows = must(ep.row_buffers(0));
+    dispatched.rows = rows.encoded_rows;
+    dispatched.src_info = rows.src_info;
+    dispatched.max_rows = rows.max_rows;
+  }
+  Status status = ep.dispatch(0, {tokens.data(), topk_ids.data(), step.num_tokens(0)}, dispatched);
+  if (status.ok())
+    status = ep.combine(0, {dispatched.rows, dispatched.src_info},
+                        {topk_ids.data(),
+                         topk_weights.data(),
+                         step.num_tokens(0),
+                         {CombineReduction::kWeighted, output.data()}});
+  if (status.ok()) status = ep.synchronize(0);
+  if (!status.ok()) return status.to_string();
+  const std::vector<bf16> expected =
+      reference::combine_weighted(step, 0, &reference::identity_expert, nullptr);
+  return must(output.download()) == expected ? "" : "the output is wrong";
+}
+
+// On a GPU this is a run without MPS, whose processes have contexts of their own.
+TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
+  const Shape shape{.n_ranks = 2, .n_experts = 6, .top_k = 2, .tokens_per_rank = {5, 7}};
+  const Shape alone{.n_ranks = 1, .n_experts = 6, .top_k = 2, .tokens_per_rank = {6}};
+  const RunOptions run = options();
+  for (const int victim : {0, 1}) {
+    const std::string address = unique_address();
+    Processes processes;
+    for (const int rank : {0, 1})
+      processes.start([&, rank]() -> std::string {
+        EpHarness harness(join(rank, 2, address), shape, run);
+        Status status;
+        for (int i = 0; status.ok(); ++i) {
+          status = harness.enqueue_steps(make_step(shape, 1), 1);
+          if (status.ok()) status = harness.ep().synchronize();
+          processes.shared().stage[rank] = 1 + i;
+        }
+        if (status.message().find("rank " + std::to_string(victim) + " has ended") == std::string::npos)
+          return status.to_string();
+        if (const Status reset = harness.ep().reset({rank}); !reset.ok()) return reset.to_string();
+        for (uint64_t seed = 1; seed <= 3; ++seed)
+          if (const std::string wrong = run_alone(harness, rank, make_step(alone, seed)); !wrong.empty())
+            return wrong;
+        return "went on alone";
+      });
+    for (const int rank : {0, 1}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 3));
+    processes.send_signal(static_cast<size_t>(victim), SIGKILL);
+    EXPECT_EQ(processes.report_of(static_cast<size_t>(1 - victim)), "went on alone");
+  }
+}
+
 // A process that is being ended closes its sockets first; what it has on a device goes later.
 TEST(ProcessWorlds, AResetWaitsUntilNothingIsLeftOfTheProcess) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
