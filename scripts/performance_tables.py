@@ -15,6 +15,8 @@ shapes          the same with other shapes, one FILE for each
 many-ranks      the same with other numbers of ranks, one FILE for each
 token-formats   switchyard bench ep --format F --mode fused --json FILE, one FILE for each F, bf16 among them
 combine-formats switchyard bench ep --combine-format C --mode fused --json FILE, one FILE for each C, bf16 among them
+process         switchyard bench ep --transport process --protocol both --mode fused --json FILE
+shmem           mpirun -np N switchyard bench ep --transport shmem .. --json FILE, one FILE for each --p2p-world-size
 checks          switchyard bench ep --mode fused --json FILE, of a checked and of an unchecked build, any number of each
 attention       scripts/bench_attention.py --json FILE, or switchyard bench attention --json FILE
 ragged, decode  the same
@@ -173,6 +175,25 @@ def formats_table(reports, key, phase):
     return markdown(["format", "protocol", "tokens/rank", phase, "over bf16"], rows)
 
 
+def transports_table(reports):
+    """Each phase as local / by processes (ratio)."""
+    rows = []
+    for report in reports:
+        transport = report.get("transport", "process")
+        group = report["p2p_world_size"] or report["ranks"]
+        name = transport if group == report["ranks"] else f"{transport}, groups of {group}"
+        times = times_of(report)
+        for protocol in protocols_of(report):
+            for tokens in sizes_of(report):
+                row = [name, protocol, tokens]
+                for phase in ("dispatch", "combine", "step"):
+                    time = times[tokens, protocol, phase]
+                    local, between = time["us"], time[f"{transport}_us"]
+                    row.append(f"{microseconds(local)} / {microseconds(between)} ({between / local:.2f})")
+                rows.append(row)
+    return markdown(["transport", "protocol", "tokens/rank", "dispatch", "combine", "step"], rows)
+
+
 def checks_table(reports):
     """Steps of a checked build beside those of an unchecked one: means over the runs of each."""
     def mean(runs, key):
@@ -315,6 +336,8 @@ TABLES = {
     "many-ranks": many_ranks_table,
     "token-formats": lambda reports: formats_table(reports, "format", "dispatch"),
     "combine-formats": lambda reports: formats_table(reports, "combine_format", "combine"),
+    "process": transports_table,
+    "shmem": transports_table,
     "checks": checks_table,
     "attention": attention_table,
     "ragged": ragged_table,

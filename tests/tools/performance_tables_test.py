@@ -64,6 +64,17 @@ class TablesOfStoredRuns(unittest.TestCase):
 |---|---|---|
 | 2 x 4, 8 | 1309 / 1299 | 969 / 1177 |""")
 
+    def test_transports_stand_beside_the_local_one(self):
+        process, shmem = stored("ep"), with_changes(stored("ep"), transport="shmem", p2p_world_size=1)
+        process["p2p_world_size"] = 0
+        for report, key in ((process, "process_us"), (shmem, "shmem_us")):
+            for time in report["times"]:
+                time[key] = time["us"] * 1.5
+        rows = rows_of(tables.TABLES["process"]([process, shmem]))
+        self.assertIn(["process", "direct", "4", "834 / 1251 (1.50)", "312 / 467 (1.50)", "1177 / 1766 (1.50)"], rows)
+        self.assertIn("shmem, groups of 1", [row[0] for row in rows])
+        self.assertEqual(len(rows), 8)
+
     def test_formats_are_compared_with_bf16_of_the_same_size_and_protocol(self):
         half = with_changes(stored("ep"), format="fp8")
         for time in half["times"]:
