@@ -275,7 +275,7 @@ std::string run_alone(EpHarness& harness, int rank, const reference::Step& step)
   return must(output.download()) == expected ? "" : "the output is wrong";
 }
 
-// On a GPU this is a run without MPS, whose processes have contexts of their own.
+// On a GPU this is a run without MPS: processes have contexts of their own.
 TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
   const Shape shape{.n_ranks = 2, .n_experts = 6, .top_k = 2, .tokens_per_rank = {5, 7}};
   const Shape alone{.n_ranks = 1, .n_experts = 6, .top_k = 2, .tokens_per_rank = {6}};
@@ -294,6 +294,7 @@ TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
         }
         if (status.message().find("rank " + std::to_string(victim) + " has ended") == std::string::npos)
           return status.to_string();
+        if (is_on_gpu() && status.message().find("is lost") != std::string::npos) return "lost its context";
         if (const Status reset = harness.ep().reset({rank}); !reset.ok()) return reset.to_string();
         for (uint64_t seed = 1; seed <= 3; ++seed)
           if (const std::string wrong = run_alone(harness, rank, make_step(alone, seed)); !wrong.empty())
@@ -302,7 +303,9 @@ TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
       });
     for (const int rank : {0, 1}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 3));
     processes.send_signal(static_cast<size_t>(victim), SIGKILL);
-    EXPECT_EQ(processes.report_of(static_cast<size_t>(1 - victim)), "went on alone");
+    const std::string report = processes.report_of(static_cast<size_t>(1 - victim));
+    if (report == "lost its context") GTEST_SKIP() << "MPS runs, under which none can go on";
+    EXPECT_EQ(report, "went on alone");
   }
 }
 
