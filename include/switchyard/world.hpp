@@ -41,9 +41,9 @@ struct WorldOptions {
 enum class TransportChoice { kProcess, kShmem };
 
 // Which ranks of which world this process has, and how it finds the processes of the others: by exactly one
-// of `all_gather` and `rendezvous`, or by SHMEM, whose launcher has started the processes. With kShmem each
-// process has one rank, that of its PE, and `rank`, `num_local_ranks`, `n_ranks`, `all_gather`, `rendezvous`
-// and `token` are left as they are. A process can join by SHMEM once.
+// of `all_gather` and `rendezvous`. By SHMEM, which a process can join once, it has one rank. A launcher has
+// started the processes and numbers them: `rank`, `n_ranks`, `all_gather`, `rendezvous` and `token` are left
+// as they are. On CUDA `rank`, `n_ranks` and `all_gather` may be given instead of a launcher.
 struct JoinOptions {
   TransportChoice transport = TransportChoice::kProcess;
   TargetChoice target = TargetChoice::kAuto;  // the same for all ranks, once kAuto has chosen

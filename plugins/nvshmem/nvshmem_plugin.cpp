@@ -1,5 +1,5 @@
 // CUDA's plugin: NVSHMEM 3 (detail/transport/shmem_api.hpp). A launcher starts the processes, one per rank:
-// mpirun, or whatever else NVSHMEM's bootstraps know.
+// mpirun, or whatever else NVSHMEM's bootstraps know; or the caller has, and gives them an id.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nvshmem_host.h>
@@ -63,27 +63,50 @@ int choose_gpu(const ShmemRequirements& requirements, ShmemError* error) {
 // What NVSHMEM should know before it starts, unless the user has said it: how the processes find each other
 // (it would look for PMI-1 only), and that processes may share a GPU, as far as MPS lets their kernels run at
 // once. The library sees to it that all blocks of all ranks are resident together.
-int choose_bootstrap(ShmemError* error) {
+int choose_bootstrap(const ShmemRequirements& requirements, ShmemError* error) {
   constexpr int kKeep = 0;
   setenv("NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1", kKeep);
+  if (requirements.n_ranks != 0) return 0;
   const bool is_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
   if (getenv("NVSHMEM_BOOTSTRAP") == nullptr && is_open_mpi) setenv("NVSHMEM_BOOTSTRAP", "MPI", kKeep);
   if (getenv("PMIX_RANK") != nullptr) setenv("NVSHMEM_BOOTSTRAP_PMI", "PMIX", kKeep);
   const char* bootstrap = getenv("NVSHMEM_BOOTSTRAP");
   if (bootstrap == nullptr && getenv("PMIX_RANK") == nullptr && getenv("PMI_RANK") == nullptr)
-    return fail(error, "no launcher has started this process; start it by mpirun, or set NVSHMEM_BOOTSTRAP");
+    return fail(error,
+                "no launcher has started this process; start it by mpirun, set NVSHMEM_BOOTSTRAP, or give "
+                "JoinOptions::all_gather");
   if (bootstrap == nullptr || std::strcmp(bootstrap, "MPI") != 0) return 0;
   // Parts of Open MPI look up its symbols among the global ones.
   if (dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL) != nullptr) return 0;
   return fail(error, "NVSHMEM's bootstrap by MPI needs Open MPI: %s", dlerror());
 }
 
+static_assert(sizeof(nvshmemx_uniqueid_t) <= sizeof(ShmemId));
+int make_id(ShmemId* id, ShmemError* error) {
+  nvshmemx_uniqueid_t made = NVSHMEMX_UNIQUEID_INITIALIZER;
+  const int code = nvshmemx_get_uniqueid(&made);
+  if (code != 0) return fail(error, "nvshmemx_get_uniqueid: error %d; NVSHMEM_DEBUG=INFO says more", code);
+  std::memcpy(id->bytes, &made, sizeof(made));
+  return 0;
+}
+
 // NVSHMEM's own macros would end the process where it does not start.
-int start(ShmemError* error) {
+int start(const ShmemRequirements& requirements, ShmemError* error) {
   int provided = NVSHMEM_THREAD_SINGLE;
+  nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
+  nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+  unsigned flags = 0;
+  if (requirements.n_ranks != 0) {
+    std::memcpy(&id, requirements.id.bytes, sizeof(id));
+    flags = NVSHMEMX_INIT_WITH_UNIQUEID;
+    const int code =
+        nvshmemx_set_attr_uniqueid_args(requirements.rank, requirements.n_ranks, &id, &attributes);
+    if (code != 0) return fail(error, "nvshmemx_set_attr_uniqueid_args: error %d", code);
+  }
   const nvshmemi_version_t version = {NVSHMEM_VENDOR_MAJOR_VERSION, NVSHMEM_VENDOR_MINOR_VERSION,
                                       NVSHMEM_VENDOR_PATCH_VERSION};
-  const int code = nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, 0, nullptr, version);
+  const int code = nvshmemi_init_thread(NVSHMEM_THREAD_SERIALIZED, &provided, flags,
+                                        flags != 0 ? &attributes : nullptr, version);
   if (code != 0) return fail(error, "nvshmem_init_thread: error %d; NVSHMEM_DEBUG=INFO says more", code);
   if (provided < NVSHMEM_THREAD_SERIALIZED)
     return fail(error, "nvshmem_init_thread: thread level %d; it must be at least %d", provided,
@@ -117,7 +140,9 @@ int check_order_of_writes(ShmemError* error) {
 }
 
 int init(const ShmemRequirements* requirements, ShmemError* error) {
-  if (choose_bootstrap(error) != 0 || choose_gpu(*requirements, error) != 0 || start(error) != 0) return 1;
+  if (choose_bootstrap(*requirements, error) != 0 || choose_gpu(*requirements, error) != 0 ||
+      start(*requirements, error) != 0)
+    return 1;
   if (check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate", error) != 0)
     return 1;
   const uint64_t bytes = static_cast<uint64_t>(nvshmem_n_pes()) * kGatherBytes;
@@ -183,6 +208,7 @@ const ShmemApi& table() {
       .library = library,
       .heap_variable = "NVSHMEM_SYMMETRIC_SIZE",
       .target = kShmemCuda,
+      .make_id = make_id,
       .init = init,
       .finalize = finalize,
       .abandon = abandon,

@@ -40,6 +40,7 @@ const ShmemApi kApi = {
     .library = SWITCHYARD_OPENSHMEM_NAME,
     .heap_variable = "SHMEM_SYMMETRIC_HEAP_SIZE",
     .target = kShmemHost,
+    .make_id = nullptr,
     .init = init,
     .finalize = shmem_finalize,
     .abandon = switchyard::abandon,

@@ -22,12 +22,15 @@ Status validate(const JoinOptions& options) {
   if (options.timeout_ns == 0) return invalid_argument("timeout_ns is 0; it must be at least 1");
   if (options.host.mode != EmulatorMode::kFast)
     return invalid_argument("host.mode is simulated; a world that is joined needs the fast mode");
-  if (is_by_shmem && (options.all_gather || !options.rendezvous.empty()))
-    return invalid_argument("%s is given; SHMEM's launcher brings the processes together",
-                            options.all_gather ? "all_gather" : "rendezvous");
-  if (is_by_shmem && (options.n_ranks != 1 || options.rank != 0 || options.num_local_ranks != 1))
+  if (is_by_shmem && !options.rendezvous.empty())
+    return invalid_argument(
+        "rendezvous is given; SHMEM's launcher or all_gather brings the processes together");
+  if (is_by_shmem && !options.all_gather && (options.n_ranks != 1 || options.rank != 0))
     return invalid_argument("rank %d of n_ranks %d is given; SHMEM's launcher numbers the ranks",
                             options.rank, options.n_ranks);
+  if (is_by_shmem && options.num_local_ranks != 1)
+    return invalid_argument("num_local_ranks is %d; by SHMEM a process has one rank",
+                            options.num_local_ranks);
   if (!is_by_shmem && static_cast<bool>(options.all_gather) == !options.rendezvous.empty())
     return invalid_argument("join needs one of all_gather and rendezvous; %s given",
                             options.all_gather ? "both are" : "none is");
@@ -51,7 +54,16 @@ Status join_by_shmem(const JoinOptions& options, World::Impl& impl) {
                                           ? Result<const ShmemApi*>(hooks->shmem)
                                           : load_shmem_plugin(target);
   if (!api.ok()) return api.status();
-  Result<ShmemProcess> process = start_shmem(*api.value(), options.gpu, options.timeout_ns);
+  ShmemRequirements requirements{.size = sizeof(ShmemRequirements), .gpu = options.gpu};
+  if (options.all_gather) {
+    const Result<ShmemId> id =
+        agree_on_shmem_id(*api.value(), options.rank, options.n_ranks, options.all_gather);
+    if (!id.ok()) return id.status();
+    requirements.id = id.value();
+    requirements.rank = options.rank;
+    requirements.n_ranks = options.n_ranks;
+  }
+  Result<ShmemProcess> process = start_shmem(*api.value(), requirements, options.timeout_ns);
   if (!process.ok()) return process.status();
   JoinOptions of_pe = options;
   of_pe.gpu = process.value().gpu;

@@ -106,10 +106,30 @@ namespace {
 
 using State = FakeShmem::State;
 
-int init(const ShmemRequirements*, ShmemError* error) {
+constexpr char kId[] = "fake";
+int make_id(ShmemId* id, ShmemError* error) {
+  if (!State::current->options.makes_ids) {
+    std::strcpy(error->text, "no id today");
+    return 1;
+  }
+  std::memcpy(id->bytes, kId, sizeof(kId));
+  return 0;
+}
+
+int init(const ShmemRequirements* requirements, ShmemError* error) {
   std::lock_guard lock(State::current->mutex);
   auto& pes = State::current->pes;
   my_number = 0;
+  if (requirements->n_ranks != 0) {
+    my_number = requirements->rank;
+    if (std::memcmp(requirements->id.bytes, kId, sizeof(kId)) == 0 &&
+        requirements->n_ranks == State::current->options.n_pes) {
+      pes[static_cast<size_t>(my_number)]->num_used = kAlignment;
+      return 0;
+    }
+    std::strcpy(error->text, "another id");
+    return 1;
+  }
   while (my_number < State::current->options.n_pes && pes[static_cast<size_t>(my_number)]->num_used != 0)
     ++my_number;
   if (my_number == State::current->options.n_pes) {
@@ -170,6 +190,7 @@ const ShmemApi kApi = {.size = sizeof(ShmemApi),
                        .library = "the fake SHMEM",
                        .heap_variable = "FAKE_HEAP_SIZE",
                        .target = kShmemHost,
+                       .make_id = make_id,
                        .init = init,
                        .finalize = finalize,
                        .abandon = abandon,

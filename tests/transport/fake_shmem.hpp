@@ -15,6 +15,7 @@ struct FakeShmemOptions {
   uint64_t heap_bytes = 16 << 20;  // of each PE
   uint32_t seed = 1;               // of the order in which puts arrive
   bool fence_orders = true;        // false: a SHMEM that breaks its promise
+  bool makes_ids = true;           // for processes without a launcher
 };
 
 // One at a time: the table has no place for a context. A PE is whoever calls init(), in that order.

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "ep/ep_harness.hpp"
+#include "processes.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/token_format.hpp"
 #include "transport/shmem/shmem_plugin.hpp"
@@ -73,6 +75,32 @@ TEST_F(NvshmemPlugin, SaysThatALauncherIsMissing) {
   ShmemError error{};
   EXPECT_NE(api->init(&requirements, &error), 0);
   EXPECT_NE(std::string(error.text).find("mpirun"), std::string::npos) << error.text;
+}
+
+// On a GPU under MPS, as tests of the process transport are (CONTRIBUTING.md):
+// SWITCHYARD_PROCESS_TARGET=cuda.
+TEST(NvshmemWorld, ProcessesWithoutALauncherMeetByAnAllGather) {
+  const char* target = std::getenv("SWITCHYARD_PROCESS_TARGET");
+  if (sizeof(kFolder) == 1 || target == nullptr || std::string(target) != "cuda")
+    GTEST_SKIP() << "no NVSHMEM plugin, or no GPU asked for";
+  const testing_support::Shape shape{.n_ranks = 2, .n_experts = 6, .top_k = 2, .tokens_per_rank = {5, 7}};
+  const testing_support::RunOptions run{
+      .target = TargetChoice::kCuda, .p2p_world_size = 1, .timeout_ns = 20'000'000'000};
+  testing_support::Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      setenv("SWITCHYARD_PLUGIN_PATH", kFolder, 1);
+      JoinOptions options;
+      options.transport = TransportChoice::kShmem;
+      options.target = TargetChoice::kCuda;
+      options.rank = rank;
+      options.n_ranks = 2;
+      options.gpu = 0;
+      options.all_gather = processes.all_gather(2);
+      testing_support::EpHarness harness(testing_support::join(options), shape, run);
+      return harness.run_and_compare(as_run(testing_support::make_step(shape, 1), run));
+    });
+  for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "ep/ep_harness.hpp"
@@ -80,6 +82,81 @@ TEST(ShmemWorld, SaysWhichRanksItHas) {
       EXPECT_EQ(all[static_cast<size_t>(other)], Bytes(3, static_cast<std::byte>(other)));
   });
   EXPECT_EQ(sum_of_ranks, 1);
+}
+
+// Processes that no launcher has started, but that have an all-gather of their own; `said` is what they gave
+// it.
+class CallersGather {
+ public:
+  explicit CallersGather(size_t num_processes) : num_processes_(num_processes) {}
+  Result<std::vector<Bytes>> operator()(const Bytes& mine) {
+    std::unique_lock lock(mutex_);
+    said_.push_back(mine);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return said_.size() >= num_processes_; });
+    return said_;
+  }
+
+ private:
+  const size_t num_processes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Bytes> said_;
+};
+
+Result<std::unique_ptr<World>> join_without_launcher(const FakeShmem& shmem, int rank, int n_ranks,
+                                                     CallersGather& gather) {
+  const TestHooks hooks{.shmem = &shmem.api()};
+  JoinOptions options;
+  options.transport = TransportChoice::kShmem;
+  options.target = TargetChoice::kHost;
+  options.rank = rank;
+  options.n_ranks = n_ranks;
+  options.host.num_workers = 1;
+  options.host.hooks = &hooks;
+  options.all_gather = [&](const Bytes& mine) { return gather(mine); };
+  return World::join(options);
+}
+
+TEST(ShmemWorld, AnAllGatherOfTheCallersStandsInForALauncher) {
+  const FakeShmem shmem({.n_pes = 3});
+  CallersGather gather(3);
+  in_threads(3, [&](int i) {
+    const auto world = must(join_without_launcher(shmem, 2 - i, 3, gather));
+    EXPECT_EQ(world->local_ranks(), std::vector<int>{2 - i});
+    EXPECT_EQ(world->n_ranks(), 3);
+    EXPECT_TRUE(world->all_gather(Bytes(1)).ok());
+  });
+  EXPECT_EQ(shmem.num_finalized(), 3);
+}
+
+TEST(ShmemWorld, WhatIsWrongWithoutALauncherIsToldToAll) {
+  const auto messages = [](const FakeShmem& shmem, const std::vector<int>& ranks, int n_ranks_of_last) {
+    CallersGather gather(ranks.size());
+    std::vector<std::string> all(ranks.size());
+    in_threads(static_cast<int>(ranks.size()), [&](int i) {
+      const bool is_last = i + 1 == static_cast<int>(ranks.size());
+      all[static_cast<size_t>(i)] =
+          join_without_launcher(shmem, ranks[static_cast<size_t>(i)], is_last ? n_ranks_of_last : 2, gather)
+              .status()
+              .message();
+    });
+    return all;
+  };
+  const FakeShmem sound({.n_pes = 2});
+  for (const std::string& message : messages(sound, {1, 1}, 2))
+    EXPECT_EQ(message, "two processes are rank 1");
+  for (const std::string& message : messages(sound, {0, 1}, 3))
+    EXPECT_NE(message.find("n_ranks is "), std::string::npos) << message;
+}
+
+TEST(ShmemWorld, AnIdThatCannotBeMadeIsToldToAll) {
+  const FakeShmem without_ids({.n_pes = 2, .makes_ids = false});
+  CallersGather gather(2);
+  in_threads(2, [&](int i) {
+    EXPECT_EQ(join_without_launcher(without_ids, i, 2, gather).status().message(),
+              "rank 0: the fake SHMEM: no id today");
+  });
 }
 
 TEST(ShmemWorld, AGroupThatMemoryDoesNotSpanIsRefused) {

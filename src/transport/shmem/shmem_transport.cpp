@@ -339,9 +339,47 @@ Status ShmemTransport::compare_processes() {
 
 }  // namespace
 
-Result<ShmemProcess> start_shmem(const ShmemApi& api, int gpu, uint64_t timeout_ns) {
+// What each process says: its rank, how many it takes them to be, and, of rank 0, the id or why there is
+// none.
+Result<ShmemId> agree_on_shmem_id(const ShmemApi& api, int rank, int n_ranks, const AllGather& all_gather) {
+  if (api.make_id == nullptr)
+    return invalid_argument("all_gather is given, but %s needs the processes of its launcher", api.library);
+  ShmemId id{};
+  ShmemError error{};
+  const bool has_failed = rank == 0 && api.make_id(&id, &error) != 0;
+  const auto* begin = reinterpret_cast<const std::byte*>(id.bytes);
+  const Result<std::vector<Bytes>> all = all_gather(ByteWriter()
+                                                        .number(static_cast<int32_t>(rank))
+                                                        .number(static_cast<int32_t>(n_ranks))
+                                                        .text(has_failed ? error.text : "")
+                                                        .bytes(Bytes(begin, begin + sizeof(id.bytes)))
+                                                        .take());
+  if (!all.ok()) return all.status();
+  if (static_cast<int>(all.value().size()) != n_ranks)
+    return invalid_argument("all_gather gave the bytes of %zu processes; n_ranks is %d", all.value().size(),
+                            n_ranks);
+  std::vector<bool> is_there(static_cast<size_t>(n_ranks));
+  for (const Bytes& bytes : all.value()) {
+    ByteReader reader(bytes);
+    const auto their_rank = reader.number<int32_t>(), their_n_ranks = reader.number<int32_t>();
+    const std::string why = reader.text(sizeof(error.text));
+    const Bytes their_id = reader.bytes(sizeof(id.bytes));
+    if (!reader.is_at_end() || their_id.size() != sizeof(id.bytes))
+      return invalid_argument("all_gather gave bytes that no process has said");
+    if (their_n_ranks != n_ranks)
+      return invalid_argument("n_ranks is %d here and %d at rank %d", n_ranks, their_n_ranks, their_rank);
+    if (their_rank < 0 || their_rank >= n_ranks || is_there[static_cast<size_t>(their_rank)])
+      return invalid_argument("two processes are rank %d", their_rank);
+    is_there[static_cast<size_t>(their_rank)] = true;
+    if (!why.empty()) return unavailable("rank 0: %s: %s", api.library, why.c_str());
+    if (their_rank == 0) std::memcpy(id.bytes, their_id.data(), sizeof(id.bytes));
+  }
+  return id;
+}
+
+Result<ShmemProcess> start_shmem(const ShmemApi& api, const ShmemRequirements& requirements,
+                                 uint64_t timeout_ns) {
   const Deadline deadline = Deadline::in_ns(timeout_ns);
-  const ShmemRequirements requirements{.size = sizeof(ShmemRequirements), .gpu = gpu};
   Result<std::unique_ptr<WireThread>> wire = WireThread::start(api, requirements, deadline);
   if (!wire.ok()) return wire.status();
   struct Answer {

@@ -20,10 +20,19 @@ struct ShmemError {
 
 enum ShmemTarget : int32_t { kShmemHost = 0, kShmemCuda = 1 };
 
+// How processes meet that no launcher has started.
+struct ShmemId {
+  unsigned char bytes[128];
+};
+
 // What the library needs from init().
 struct ShmemRequirements {
   uint64_t size;  // sizeof(ShmemRequirements)
   int32_t gpu;    // CUDA: which of the visible GPUs; -1: the number of the PE on its machine modulo theirs
+  // If no launcher has started the processes: which of how many this one is, and what make_id() has given one
+  // of them. 0 of them: a launcher has.
+  int32_t rank, n_ranks;
+  ShmemId id;
 };
 
 struct ShmemApi {
@@ -33,6 +42,10 @@ struct ShmemApi {
   // The environment variable that says how much symmetric memory there is.
   const char* heap_variable;
   ShmemTarget target;  // whose memory is symmetric, and who makes puts: the host, or kernels on CUDA
+
+  // One of the processes that no launcher has started makes what all give to init(). Any thread may call it,
+  // before init(). Null: this SHMEM needs its launcher.
+  int (*make_id)(ShmemId* id, ShmemError* error);
 
   // Starts SHMEM. Collective. On CUDA the GPU is current from then on, for this thread.
   int (*init)(const ShmemRequirements* requirements, ShmemError* error);
