@@ -1,7 +1,5 @@
 #include "machine.hpp"
 
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -251,7 +249,6 @@ class Machine::Impl : public ExecutorHost {
     // one from it for whole slices of time.
     constexpr int kMostYields = 50;
     constexpr auto kNap = std::chrono::microseconds(10);
-    prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: Linux would make each nap 50 us longer
     int num_fruitless = 0;
     for (;;) {
       if (!failed_) take_mail(worker);  // it may run out of memory, again and again
