@@ -1,0 +1,146 @@
+#include "switchyard/attention.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "kernels.hpp"
+#include "options.hpp"
+
+namespace switchyard::python {
+namespace {
+
+constexpr Choice<TileSchedulerKind> kSchedulers[] = {{"auto", TileSchedulerKind::kAutomatic},
+                                                     {"transient", TileSchedulerKind::kTransient},
+                                                     {"tile", TileSchedulerKind::kTile},
+                                                     {"queued", TileSchedulerKind::kQueued}};
+constexpr Choice<MHASchedule> kOrderChoices[] = {{"auto", MHASchedule::AUTOMATIC},
+                                                 {"default", MHASchedule::DEFAULT},
+                                                 {"rotate", MHASchedule::PROMPT_ROTATE},
+                                                 {"lpt", MHASchedule::LPT}};
+
+struct AttentionHandle {
+  std::shared_ptr<Session> session;
+  int rank;
+  std::shared_ptr<WorldCore> core;
+  Owned<Attention> attention;
+};
+
+std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int rank, int head_dim,
+                                        int num_heads, int num_kv_heads, int batch_size, int max_query_len,
+                                        int max_key_len, int64_t num_query_rows, int64_t num_key_rows,
+                                        bool causal, int window, int page_size, int pages_per_sequence,
+                                        float scale, const std::string& scheduler, const std::string& order,
+                                        int num_blocks) {
+  const AttentionShape shape{
+      .head_dim = head_dim,
+      .num_heads = num_heads,
+      .num_kv_heads = num_kv_heads,
+      .batch_size = batch_size,
+      .max_query_len = max_query_len,
+      .max_key_len = max_key_len,
+      .num_query_rows = num_query_rows != 0 ? num_query_rows : int64_t{batch_size} * max_query_len,
+      .num_key_rows = num_key_rows != 0 ? num_key_rows : int64_t{batch_size} * max_key_len,
+      .causal = causal,
+      .window = window,
+      .page_size = page_size,
+      .pages_per_sequence = pages_per_sequence,
+      .scale = scale,
+      .scheduler = parse(kSchedulers, "scheduler", scheduler),
+      .order = parse(kOrderChoices, "order", order),
+      .num_blocks = num_blocks};
+  auto made = need(Attention::create(session->rank("Attention", rank), shape));
+  auto core = session->core();
+  return std::unique_ptr<AttentionHandle>(
+      new AttentionHandle{std::move(session), rank, std::move(core), Owned<Attention>(made.release())});
+}
+
+template <typename T>
+const T* checked(Arguments& arguments, const Session& session, nb::handle object, const char* name,
+                 const Expected& expected, int64_t most, bool must_ascend) {
+  if (object.is_none()) return nullptr;
+  const Array array = arguments.array(object, name, expected);
+  check_values<T>(session, "run", name, array, 0, most, must_ascend);
+  return static_cast<const T*>(array.data);
+}
+
+nb::object run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values,
+               nb::object out, nb::handle lse, nb::handle query_offsets, nb::handle key_offsets,
+               nb::handle key_lengths, nb::handle page_table) {
+  Session& session = *handle.session;
+  (void)session.rank("run", handle.rank);
+  const AttentionShape& shape = handle.attention->shape();
+  Arguments arguments("run", session, handle.rank);
+  const Expected query_rows{kBFloat16,
+                            {shape.num_query_rows, shape.num_heads, shape.head_dim},
+                            "(num_query_rows, num_heads, head_dim)"};
+  const Expected key_rows{kBFloat16,
+                          {shape.num_key_rows, shape.num_kv_heads, shape.head_dim},
+                          "(num_key_rows, num_kv_heads, head_dim)"};
+  if (out.is_none())
+    out = nb::cast(allocate(session, "run", handle.rank,
+                            {static_cast<size_t>(shape.num_query_rows), static_cast<size_t>(shape.num_heads),
+                             static_cast<size_t>(shape.head_dim)},
+                            kBFloat16));
+  AttentionTensors tensors;
+  tensors.queries = arguments.pointer<const bf16>(queries, "queries", query_rows);
+  tensors.keys = arguments.pointer<const bf16>(keys, "keys", key_rows);
+  tensors.values = arguments.pointer<const bf16>(values, "values", key_rows);
+  Expected written = query_rows;
+  written.access = Access::kWrite;
+  tensors.output = arguments.pointer<bf16>(out, "out", written);
+  tensors.lse = arguments.pointer<float>(
+      lse, "lse",
+      {kFloat32, {shape.num_query_rows, shape.num_heads}, "(num_query_rows, num_heads)", Access::kWrite});
+  const int64_t batch = shape.batch_size;
+  tensors.query_offsets =
+      checked<uint32_t>(arguments, session, query_offsets, "query_offsets",
+                        {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_query_rows, true);
+  tensors.key_offsets =
+      checked<uint32_t>(arguments, session, key_offsets, "key_offsets",
+                        {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_key_rows, true);
+  tensors.key_lengths = checked<uint32_t>(arguments, session, key_lengths, "key_lengths",
+                                          {kUInt32, {batch}, "(batch_size,)"}, shape.max_key_len, false);
+  const int64_t num_pages = shape.page_size == 0 ? 0 : shape.num_key_rows / shape.page_size;
+  tensors.page_table = checked<int32_t>(
+      arguments, session, page_table, "page_table",
+      {kInt32, {batch, shape.pages_per_sequence}, "(batch_size, pages_per_sequence)"}, num_pages - 1, false);
+  need(handle.attention->run(tensors));
+  arguments.enqueued();
+  return out;
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+  nb::class_<AttentionHandle>(
+      module, "Attention",
+      "Softmax attention over bfloat16, of one shape on one rank: full, causal, windowed or decoding, ragged "
+      "or paged. "
+      "num_query_rows and num_key_rows are those of all sequences together; 0: batch_size x the longest. "
+      "scheduler is "
+      "'auto', 'transient', 'tile' or 'queued', order 'auto', 'default', 'rotate' or 'lpt'.")
+      .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("head_dim"),
+           nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("batch_size") = 1, nb::arg("max_query_len"),
+           nb::arg("max_key_len"), nb::arg("num_query_rows") = 0, nb::arg("num_key_rows") = 0,
+           nb::arg("causal") = false, nb::arg("window") = 0, nb::arg("page_size") = 0,
+           nb::arg("pages_per_sequence") = 0, nb::arg("scale") = 0.0f, nb::arg("scheduler") = "auto",
+           nb::arg("order") = "auto", nb::arg("num_blocks") = 0)
+      .def("run", &run, nb::arg("queries").none(), nb::arg("keys").none(), nb::arg("values").none(),
+           nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
+           nb::arg("query_offsets") = nb::none(), nb::arg("key_offsets") = nb::none(),
+           nb::arg("key_lengths") = nb::none(), nb::arg("page_table") = nb::none(),
+           "Enqueues the attention on the rank's stream and returns out, (num_query_rows, num_heads, "
+           "head_dim). Offsets "
+           "and lengths are uint32, the page table is int32; those of a GPU, and a Tensor's, are taken on "
+           "trust.")
+      .def(
+          "choice",
+          [](const AttentionHandle& handle) {
+            (void)handle.session->use("choice");
+            return switchyard::to_string(handle.attention->choice({}));
+          },
+          "Returns what run() launches, and why, in words.");
+}
+
+}  // namespace switchyard::python

@@ -1,0 +1,258 @@
+// ExpertParallel, its outputs and its traces as Python sees them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "ep_config.hpp"
+#include "expert_parallel.hpp"
+
+namespace switchyard::python {
+namespace {
+
+std::unique_ptr<EpHandle> create(std::shared_ptr<Session> session, const nb::kwargs& options) {
+  session->use("ExpertParallel");
+  auto made = std::make_shared<std::unique_ptr<ExpertParallel>>();
+  need(session->wait([core = session->core(), config = config_of(options), made](CallerThread&) -> Status {
+    Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(*core->world, config);
+    if (!ep.ok()) return ep.status();
+    *made = std::move(ep).value();
+    return Status();
+  }));
+  auto core = std::make_shared<EpCore>(session->core(), std::move(*made));
+  return std::make_unique<EpHandle>(std::move(session), std::move(core));
+}
+
+// Events in the order of the fields of switchyard_ep.trace.Event, by rank.
+nb::object take_trace(const EpHandle& handle) {
+  handle.use("take_trace");
+  const auto call = handle.core()->gate.enter_all("take_trace");
+  auto traces = std::make_shared<std::vector<RankTrace>>();
+  need(handle.session().wait(
+      [core = handle.core(), call, traces](CallerThread&) -> Status {
+        Result<std::vector<RankTrace>> taken = core->ep->take_trace();
+        call->leave();
+        if (!taken.ok()) return taken.status();
+        *traces = std::move(taken).value();
+        return Status();
+      },
+      [call] { call->abandon(); }));
+  nb::list ranks;
+  for (const RankTrace& trace : *traces) {
+    nb::list events;
+    for (size_t block = 0; block < trace.blocks.size(); ++block)
+      for (const TraceEvent& event : trace.blocks[block].events)
+        events.append(nb::make_tuple(block, switchyard::to_string(event.name),
+                                     switchyard::to_string(event.phase), event.begin_ns, event.end_ns,
+                                     event.late_rank, event.expert));
+    ranks.append(events);
+  }
+  return nb::module_::import_("switchyard_ep.trace").attr("Trace")(ranks);
+}
+
+template <typename T>
+T waited(const EpHandle& handle, const char* name, int rank, Result<T> (ExpertParallel::*method)(int) const) {
+  (void)handle.world_rank(name, rank);
+  const auto call = handle.core()->gate.enter(name, rank);
+  auto value = std::make_shared<T>();
+  need(handle.session().wait(
+      [core = handle.core(), call, value, rank, method](CallerThread&) -> Status {
+        Result<T> result = (*core->ep.*method)(rank);
+        call->leave();
+        if (!result.ok()) return result.status();
+        *value = std::move(result).value();
+        return Status();
+      },
+      [call] { call->abandon(); }));
+  return std::move(*value);
+}
+
+void bind_rows(nb::module_& module) {
+  nb::class_<DispatchedRows>(
+      module, "DispatchedRows",
+      "What dispatch writes. The memory is the ExpertParallel's, and the rank's next dispatch overwrites it.")
+      .def_ro("rows", &DispatchedRows::rows,
+              "(max_rows, hidden) in the dispatch format; 4 and 6 bits as packed bytes.")
+      .def_ro("row_offsets", &DispatchedRows::row_offsets,
+              "(num_groups + 1,): the rows of group g begin there.")
+      .def_ro("row_counts", &DispatchedRows::row_counts, "(num_groups,): how many rows each group has.")
+      .def_ro("expert_ids", &DispatchedRows::expert_ids, "(num_groups,): 0, 1, ..")
+      .def_ro("src_info", &DispatchedRows::src_info, "(max_rows, 2): the source token and k of each row.")
+      .def_ro("src_ranks", &DispatchedRows::src_ranks,
+              "(max_rows,): the source rank of each row, if asked for.")
+      .def_ro("scales", &DispatchedRows::scales, "Of formats that have them.")
+      .def_ro("scale_row_offsets", &DispatchedRows::scale_row_offsets, "Of formats with tiled scales.")
+      .def_ro("expert_outputs", &DispatchedRows::expert_outputs,
+              "(max_rows, hidden): where experts may leave what they make, for combine.");
+}
+
+constexpr const char* kDoc =
+    "Dispatch and combine for the ranks of a world. A step is dispatch, then combine, on every rank; each "
+    "has an _async "
+    "half, which sends, and a _wait half, which receives. Calls enqueue on the rank's stream and return; "
+    "synchronize() waits and raises what went wrong. Arrays that are passed are used where they are, and "
+    "kept until "
+    "synchronize(). Options: n_experts, top_k, hidden, max_tokens_per_rank (these four must be given), "
+    "n_sms, "
+    "num_threads, timeout (seconds), protocol ('auto', 'slotted', 'direct'), capacity_factor, row_layout "
+    "('ragged', "
+    "'masked'), row_alignment, max_rows_per_expert, dispatch_format (a name of token_formats()), "
+    "input_scale, "
+    "expert_input_scales, combine_format ('bf16', 'fp8'), shared_expert ('none', 'fused'), routing "
+    "('all-to-all', "
+    "'skip-all-to-all'), p2p_world_size, allreduce_world_size, dependent_launch, placement (the experts of "
+    "each rank), "
+    "max_experts_per_rank, counts_experts.";
+
+void bind_queries(nb::class_<EpHandle>& ep) {
+  ep.def_prop_ro(
+        "config", [](const EpHandle& handle) { return to_python(handle.use("config").config()); },
+        "The options as they are in force: protocol is never 'auto'.")
+      .def_prop_ro("protocol_reason",
+                   [](const EpHandle& handle) { return handle.use("config").protocol_reason(); })
+      .def_prop_ro("n_ranks", [](const EpHandle& handle) { return handle.use("n_ranks").n_ranks(); })
+      .def_prop_ro("n_local_experts",
+                   [](const EpHandle& handle) { return handle.use("n_local_experts").n_local_experts(); })
+      .def_prop_ro("num_groups", [](const EpHandle& handle) { return handle.use("num_groups").num_groups(); })
+      .def_prop_ro("max_recv_rows",
+                   [](const EpHandle& handle) { return handle.use("max_recv_rows").max_recv_rows(); })
+      .def_prop_ro("bytes_per_rank",
+                   [](const EpHandle& handle) { return handle.use("bytes_per_rank").bytes_per_rank(); })
+      .def_prop_ro(
+          "placement",
+          [](const EpHandle& handle) { return handle.use("placement").placement().experts_of_rank(); },
+          "The experts of each rank.")
+      .def(
+          "row_buffers",
+          [](EpHandle& handle, int rank) { return handle.rows_of("row_buffers", rank, false); },
+          nb::arg("rank"), "Returns the memory that the rank's dispatch writes, as dispatch returns it.")
+      .def(
+          "fault", [](const EpHandle& handle, int rank) { return handle.use("fault").fault(rank); },
+          nb::arg("rank"),
+          "Returns what the rank itself found wrong in the step that failed, without waiting; None: nothing.")
+      .def(
+          "expert_counts",
+          [](const EpHandle& handle, int rank) {
+            return waited<std::vector<int64_t>>(handle, "expert_counts", rank,
+                                                &ExpertParallel::expert_counts);
+          },
+          nb::arg("rank"), "Returns the rows that this rank has sent to each expert (option counts_experts).")
+      .def(
+          "clear_expert_counts",
+          [](const EpHandle& handle, int rank) {
+            need(handle.use("clear_expert_counts").clear_expert_counts(rank));
+          },
+          nb::arg("rank"))
+      .def(
+          "source_row_offsets",
+          [](const EpHandle& handle, int rank) {
+            return waited<std::vector<uint32_t>>(handle, "source_row_offsets", rank,
+                                                 &ExpertParallel::source_row_offsets);
+          },
+          nb::arg("rank"),
+          "Returns, local expert by local expert, the row at which those of each source rank begin.")
+      .def(
+          "enable_trace",
+          [](const EpHandle& handle, uint32_t events_per_block) {
+            handle.use("enable_trace");
+            const auto call = handle.core()->gate.enter_all("enable_trace");
+            need(handle.core()->ep->enable_trace(events_per_block));
+          },
+          nb::arg("events_per_block") = 1024,
+          "From now on kernels record when their roles and waits began and ended.")
+      .def("take_trace", &take_trace, nb::sig("def take_trace(self) -> switchyard_ep.trace.Trace"),
+           "Waits for all ranks and returns what each has recorded since the last call.");
+}
+
+void bind_steps(nb::class_<EpHandle>& ep) {
+  ep.def("dispatch", &EpHandle::dispatch, nb::arg("rank"), nb::arg("tokens").none(),
+         nb::arg("topk_ids").none(), nb::kw_only(), nb::arg("src_ranks") = false,
+         nb::arg("unwritten") = "left",
+         "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
+         "(num_tokens, top_k) "
+         "of int32 (-1 is padding), and returns the rows that arrive here. unwritten: rows that only fill up "
+         "a group "
+         "are 'left' as they are, 'marked' (src_info is -1) or 'zeroed'.")
+      .def("dispatch_async", &EpHandle::dispatch_async, nb::arg("rank"), nb::arg("tokens").none(),
+           nb::arg("topk_ids").none(), "The half of dispatch that sends.")
+      .def("dispatch_wait", &EpHandle::dispatch_wait, nb::arg("rank"), nb::kw_only(),
+           nb::arg("src_ranks") = false, nb::arg("unwritten") = "left", "The half of dispatch that receives.")
+      .def("combine", &EpHandle::combine, nb::arg("rank"), nb::arg("expert_rows").none(),
+           nb::arg("topk_ids").none(), nb::arg("topk_weights") = nb::none(), nb::kw_only(),
+           nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted",
+           "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
+           "and returns "
+           "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
+           "of float32. "
+           "reduction='unreduced': (num_tokens, top_k, hidden). expert_rows None: they are in "
+           "expert_outputs. The "
+           "direct protocol takes rows or expert_outputs of DispatchedRows only.")
+      .def("combine_async", &EpHandle::combine_async, nb::arg("rank"), nb::arg("expert_rows").none(),
+           "The half of combine that sends.")
+      .def("combine_wait", &EpHandle::combine_wait, nb::arg("rank"), nb::arg("topk_ids").none(),
+           nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("reduction") = "weighted", "The half of combine that receives.")
+      .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(),
+           "Completes a step that skipped the all-to-all: values become the sum over the ranks of the group.")
+      .def("synchronize", &EpHandle::synchronize, nb::arg("rank") = nb::none(),
+           "Waits for the stream of a rank, or of all ranks of this process, and raises what went wrong, "
+           "with the fault "
+           "record. Ctrl-C interrupts the wait.")
+      .def(
+          "reset",
+          [](EpHandle& handle, std::optional<std::vector<int>> survivors, nb::object placement) {
+            handle.reset(std::move(survivors), std::move(placement), false);
+          },
+          nb::arg("survivors") = nb::none(), nb::arg("placement") = nb::none(),
+          "After a fault: makes all buffers ready again; all processes call it. With survivors, ranks by "
+          "their present "
+          "numbers, those go on as ranks 0, 1, .. and hold all experts.")
+      .def(
+          "reset_to",
+          [](EpHandle& handle, std::vector<int> world_ranks, nb::object placement) {
+            handle.reset(std::move(world_ranks), std::move(placement), true);
+          },
+          nb::arg("world_ranks"), nb::arg("placement") = nb::none(),
+          "The same with any ranks of the world, by their numbers there, so that ranks come back.")
+      .def(
+          "set_placement",
+          [](EpHandle& handle, nb::object placement) {
+            const ExpertPlacement next =
+                placement_of(handle.use("set_placement").config().n_experts, placement);
+            const auto call = handle.core()->gate.enter_all("set_placement");
+            need(handle.session().wait(
+                [core = handle.core(), call, next](CallerThread&) {
+                  Status status = core->ep->set_placement(next);
+                  call->leave();
+                  return status;
+                },
+                [call] { call->abandon(); }));
+          },
+          nb::arg("placement"), "From the next step on, rows go where the placement says.");
+}
+
+}  // namespace
+
+void bind_expert_parallel(nb::module_& module) {
+  bind_rows(module);
+  nb::class_<EpHandle> ep(module, "ExpertParallel", kDoc);
+  ep.def(nb::new_(&create), nb::arg("world"), nb::arg("options"));
+  bind_steps(ep);
+  bind_queries(ep);
+  ep.def_static(
+      "memory_needed",
+      [](int n_ranks, const nb::kwargs& options) {
+        const MemoryNeeded needed = need(ExpertParallel::memory_needed(config_of(options), n_ranks));
+        nb::dict result;
+        result["exchange"] = needed.exchange;
+        result["row_buffers"] = needed.row_buffers;
+        result["total"] = needed.total();
+        return result;
+      },
+      nb::arg("n_ranks"), nb::arg("options"),
+      nb::sig("def memory_needed(n_ranks: int, **options: object) -> dict[str, int]"),
+      "Returns the bytes of each rank's memory that an ExpertParallel of these options would allocate.");
+}
+
+}  // namespace switchyard::python

@@ -1,0 +1,187 @@
+#include "switchyard/grouped_matmul.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "kernels.hpp"
+#include "options.hpp"
+#include "switchyard/token_format.hpp"
+
+namespace switchyard::python {
+namespace {
+
+constexpr Choice<MatmulElement> kElementChoices[] = {{"bf16", MatmulElement::kBF16},
+                                                     {"fp8", MatmulElement::kFP8}};
+constexpr Choice<MatmulOutput> kOutputs[] = {{"bf16", MatmulOutput::kBF16}, {"fp8", MatmulOutput::kFP8}};
+constexpr Choice<Activation> kActivations[] = {{"none", Activation::kNone},
+                                               {"silu", Activation::kSiLU},
+                                               {"gelu", Activation::kGELU},
+                                               {"clamped-swiglu", Activation::kClampedSwiGLU}};
+constexpr Choice<GateLayout> kGateLayouts[] = {{"stacked", GateLayout::kStacked},
+                                               {"interleaved", GateLayout::kInterleaved}};
+
+struct MatmulHandle {
+  std::shared_ptr<Session> session;
+  int rank;
+  std::shared_ptr<WorldCore> core;
+  Owned<GroupedMatmul> matmul;
+};
+
+std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank, int num_groups, int inner,
+                                     int columns, int64_t max_rows, int num_experts,
+                                     const std::string& element, const std::string& activation,
+                                     const std::string& gate_layout, const std::string& output,
+                                     int64_t group_capacity, int64_t expected_rows_per_group,
+                                     int num_blocks) {
+  const GroupedMatmulShape shape{.num_groups = num_groups,
+                                 .num_experts = num_experts,
+                                 .element = parse(kElementChoices, "element", element),
+                                 .inner = inner,
+                                 .columns = columns,
+                                 .activation = parse(kActivations, "activation", activation),
+                                 .gate_layout = parse(kGateLayouts, "gate_layout", gate_layout),
+                                 .output = parse(kOutputs, "output", output),
+                                 .max_rows = max_rows,
+                                 .group_capacity = group_capacity,
+                                 .expected_rows_per_group = expected_rows_per_group,
+                                 .num_blocks = num_blocks,
+                                 .tuning = {}};
+  auto made = need(GroupedMatmul::create(session->rank("GroupedMatmul", rank), shape));
+  auto core = session->core();
+  return std::unique_ptr<MatmulHandle>(
+      new MatmulHandle{std::move(session), rank, std::move(core), Owned<GroupedMatmul>(made.release())});
+}
+
+int64_t ceil_of(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+// Where the groups are, as the kernel reads it.
+void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row_offsets,
+                nb::handle row_counts, nb::handle expert_ids, GroupedMatmulTensors& tensors) {
+  const GroupedMatmulShape& shape = handle.matmul->shape();
+  const Session& session = *handle.session;
+  const int64_t groups = shape.num_groups;
+  if (!row_counts.is_none()) {
+    const Array array = arguments.array(row_counts, "row_counts", {kUInt32, {groups}, "(num_groups,)"});
+    check_values<uint32_t>(session, "run", "row_counts", array, 0,
+                           shape.group_capacity != 0 ? shape.group_capacity : shape.max_rows);
+    tensors.row_counts = static_cast<const uint32_t*>(array.data);
+  }
+  if (!row_offsets.is_none()) {
+    const Array array =
+        arguments.array(row_offsets, "row_offsets", {kUInt32, {groups + 1}, "(num_groups + 1,)"});
+    check_values<uint32_t>(session, "run", "row_offsets", array, 0, shape.max_rows, true);
+    tensors.row_offsets = static_cast<const uint32_t*>(array.data);
+  }
+  if (!expert_ids.is_none()) {
+    const Array array = arguments.array(expert_ids, "expert_ids", {kInt32, {groups}, "(num_groups,)"});
+    check_values<int32_t>(session, "run", "expert_ids", array, 0, shape.num_experts - 1);
+    tensors.expert_ids = static_cast<const int32_t*>(array.data);
+  }
+}
+
+nb::object run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets,
+               nb::object out, nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales,
+               nb::handle weight_scales, nb::handle bias, nb::handle row_weights, nb::handle output_scales) {
+  Session& session = *handle.session;
+  (void)session.rank("run", handle.rank);
+  const GroupedMatmulShape& shape = handle.matmul->shape();
+  Arguments arguments("run", session, handle.rank);
+  const bool is_fp8 = shape.element == MatmulElement::kFP8,
+             is_fp8_output = shape.output == MatmulOutput::kFP8;
+  const int64_t experts = shape.num_experts, columns = shape.columns;
+  const int64_t out_columns = shape.activation == Activation::kNone ? columns : columns / 2;
+  const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4, inner_scales = ceil_of(shape.inner, 128);
+  const Element& element = is_fp8 ? kE4M3 : kBFloat16;
+  const Element& out_element = is_fp8_output ? kE4M3 : kBFloat16;
+  if (out.is_none())
+    out = nb::cast(allocate(session, "run", handle.rank,
+                            {static_cast<size_t>(shape.max_rows), static_cast<size_t>(out_columns)},
+                            out_element));
+  GroupedMatmulTensors tensors;
+  tensors.rows = arguments.pointer<const void>(rows, "rows",
+                                               {element, {shape.max_rows, shape.inner}, "(max_rows, inner)"});
+  tensors.weights = arguments.pointer<const void>(
+      weights, "weights", {element, {experts, columns, shape.inner}, "(num_experts, columns, inner)"});
+  tensors.output = arguments.pointer<void>(
+      out, "out", {out_element, {shape.max_rows, out_columns}, "(max_rows, output columns)", Access::kWrite});
+  add_groups(handle, arguments, row_offsets, row_counts, expert_ids, tensors);
+  tensors.row_scales = arguments.pointer<const float>(
+      row_scales, "row_scales",
+      {kFloat32, {inner_scales, scale_rows}, "(ceil(inner / 128), max_rows rounded up to 4)"});
+  tensors.weight_scales =
+      arguments.pointer<const float>(weight_scales, "weight_scales",
+                                     {kFloat32,
+                                      {experts, ceil_of(columns, 128), inner_scales},
+                                      "(num_experts, ceil(columns / 128), ceil(inner / 128))"});
+  tensors.bias =
+      arguments.pointer<const float>(bias, "bias", {kFloat32, {experts, columns}, "(num_experts, columns)"});
+  tensors.row_weights =
+      arguments.pointer<const float>(row_weights, "row_weights", {kFloat32, {shape.max_rows}, "(max_rows,)"});
+  tensors.output_scales = arguments.pointer<float>(output_scales, "output_scales",
+                                                   {kFloat32,
+                                                    {ceil_of(out_columns, 128), scale_rows},
+                                                    "(ceil(output columns / 128), max_rows rounded up to 4)",
+                                                    Access::kWrite});
+  need(handle.matmul->run(tensors));
+  arguments.enqueued();
+  return out;
+}
+
+nb::dict to_python(TokenFormatKind kind) {
+  constexpr const char* kElementNames[] = {"bf16", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1"};
+  constexpr const char* kScaleNames[] = {"none", "float32", "e8m0", "e4m3"};
+  constexpr const char* kPlacementNames[] = {"none", "transposed", "by row", "tiled"};
+  const TokenFormatInfo info = info_of(kind);
+  nb::dict result;
+  result["element"] = kElementNames[static_cast<int>(info.element)];
+  result["num_bits"] = info.num_bits;
+  result["group_size"] = info.group_size;
+  result["scale"] = kScaleNames[static_cast<int>(info.scale)];
+  result["scale_placement"] = kPlacementNames[static_cast<int>(info.placement)];
+  result["row_alignment"] = info.row_alignment;
+  result["hidden_multiple"] = info.hidden_multiple();
+  return result;
+}
+
+}  // namespace
+
+void bind_grouped_matmul(nb::module_& module) {
+  nb::class_<MatmulHandle>(module, "GroupedMatmul",
+                           "A matmul over the groups of rows that dispatch writes, of one shape on one rank: "
+                           "the rows of each group times the "
+                           "weights of its expert. element is 'bf16' or 'fp8', activation 'none', 'silu', "
+                           "'gelu' or 'clamped-swiglu', "
+                           "gate_layout 'stacked' or 'interleaved', output 'bf16' or 'fp8'.")
+      .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("num_groups"),
+           nb::arg("inner"), nb::arg("columns"), nb::arg("max_rows"), nb::arg("num_experts") = 0,
+           nb::arg("element") = "bf16", nb::arg("activation") = "none", nb::arg("gate_layout") = "stacked",
+           nb::arg("output") = "bf16", nb::arg("group_capacity") = 0, nb::arg("expected_rows_per_group") = 0,
+           nb::arg("num_blocks") = 0)
+      .def("run", &run, nb::arg("rows").none(), nb::arg("weights").none(),
+           nb::arg("row_offsets") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
+           nb::arg("row_counts") = nb::none(), nb::arg("expert_ids") = nb::none(),
+           nb::arg("row_scales") = nb::none(), nb::arg("weight_scales") = nb::none(),
+           nb::arg("bias") = nb::none(), nb::arg("row_weights") = nb::none(),
+           nb::arg("output_scales") = nb::none(),
+           "Enqueues the matmul on the rank's stream and returns out, (max_rows, columns); rows of no group "
+           "are not "
+           "written. row_offsets, row_counts and expert_ids are what DispatchedRows has; those of a GPU, and "
+           "a "
+           "Tensor's, are taken on trust.");
+}
+
+void bind_formats(nb::module_& module) {
+  module.def(
+      "token_formats",
+      [] {
+        nb::dict formats;
+        for (const TokenFormatKind kind : kTokenFormatKinds)
+          formats[switchyard::to_string(kind)] = to_python(kind);
+        return formats;
+      },
+      nb::sig("def token_formats() -> dict[str, dict[str, object]]"),
+      "Returns the formats that dispatch_format may name, and what there is to know of each.");
+}
+
+}  // namespace switchyard::python

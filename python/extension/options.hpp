@@ -1,0 +1,34 @@
+// Enumerators as strings, as Python writes options.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace switchyard::python {
+
+template <typename Enum>
+struct Choice {
+  const char* name;
+  Enum value;
+};
+
+template <typename Enum, size_t kCount>
+Enum parse(const Choice<Enum> (&choices)[kCount], const char* option, const std::string& name) {
+  std::string names;
+  for (const Choice<Enum>& choice : choices) {
+    if (name == choice.name) return choice.value;
+    names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  raise(invalid_argument("%s is '%s'; it must be one of: %s", option, name.c_str(), names.c_str()));
+}
+
+template <typename Enum, size_t kCount>
+const char* name_of(const Choice<Enum> (&choices)[kCount], Enum value) {
+  for (const Choice<Enum>& choice : choices)
+    if (value == choice.value) return choice.name;
+  return "(none)";
+}
+
+}  // namespace switchyard::python

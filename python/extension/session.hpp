@@ -1,0 +1,68 @@
+// A world as Python objects share it. Everything that owns memory of the world (Tensor, the cores of
+// ExpertParallel and the others) owns the WorldCore, so that the world lives as long as the last of them.
+// Everything that enqueues owns the Session, which keeps the arrays that were passed to a call alive until
+// the rank's stream has been waited for.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "switchyard/world.hpp"
+#include "waiting.hpp"
+
+namespace switchyard::python {
+
+struct WorldCore {
+  Owned<World> world;
+  int first_gpu = -1;  // CUDA: of rank 0, or of all ranks of this process
+  int num_gpus = 0;    // CUDA: ranks are spread over so many; 0: all local ranks are on first_gpu
+  bool is_simulated = false;
+  std::atomic<bool> is_closed = false;
+  const uint64_t generation = fork_generation();
+
+  // The world, unless it has been closed or belongs to the process that this one is a fork of.
+  World& use(const char* call) const;
+  bool is_cuda() const { return world->target() == Target::kCuda; }
+  // The GPU's number as CUDA has it; -1 on the host.
+  int gpu_of(int world_rank) const;
+};
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<WorldCore> core);
+  ~Session();
+
+  const std::shared_ptr<WorldCore>& core() const { return core_; }
+  World& use(const char* call) const { return core_->use(call); }
+  // A local rank, or the exception that says why there is none.
+  Rank& rank(const char* call, int world_rank) const;
+
+  // Until release(), or as long as the graph that is being captured.
+  void keep(int world_rank, std::vector<nb::object> objects);
+  void release(int world_rank) { kept_.erase(world_rank); }
+  void release_all() { kept_.clear(); }
+  // What is kept from now on goes to `captured`; null: to the ranks again.
+  void keep_for_graph(std::vector<nb::object>* captured) { captured_ = captured; }
+
+  // Waits for the stream of a rank (of all), and then releases what was kept for it.
+  void synchronize(int world_rank);
+  void synchronize();
+  // Waits; in the emulator's simulated mode on this thread, since that is where kernels run then.
+  Status wait(std::function<Status(CallerThread&)> work,
+              const std::function<void()>& on_interrupt = {}) const;
+
+ private:
+  std::shared_ptr<WorldCore> core_;
+  std::map<int, std::vector<nb::object>> kept_;  // by rank of the world; guarded by the GIL
+  std::vector<nb::object>* captured_ = nullptr;
+};
+
+// At the interpreter's end: waits until no kernel runs any more that may use memory of Python's.
+void drain_sessions();
+
+void bind_world(nb::module_& module);
+
+}  // namespace switchyard::python

@@ -1,0 +1,275 @@
+#include "tensor.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+
+namespace switchyard::python {
+namespace {
+
+using nb::dlpack::dtype_code;
+
+constexpr nb::dlpack::dtype type_of(dtype_code code, int bits) {
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+}
+
+}  // namespace
+
+const Element kBFloat16{"bfloat16", type_of(dtype_code::Bfloat, 16)};
+const Element kFloat32{"float32", type_of(dtype_code::Float, 32)};
+const Element kInt32{"int32", type_of(dtype_code::Int, 32)};
+const Element kUInt32{"uint32", type_of(dtype_code::UInt, 32)};
+const Element kInt64{"int64", type_of(dtype_code::Int, 64)};
+const Element kUInt64{"uint64", type_of(dtype_code::UInt, 64)};
+const Element kUInt8{"uint8", type_of(dtype_code::UInt, 8)};
+const Element kE4M3{"float8_e4m3fn", type_of(dtype_code::Float8_E4M3FN, 8)};
+const Element kE5M2{"float8_e5m2", type_of(dtype_code::Float8_E5M2, 8)};
+const Element kE8M0{"float8_e8m0fnu", type_of(dtype_code::Float8_E8M0FNU, 8)};
+
+namespace {
+
+const Element* const kElements[] = {&kBFloat16, &kFloat32, &kInt32, &kUInt32, &kInt64,
+                                    &kUInt64,   &kUInt8,   &kE4M3,  &kE5M2,   &kE8M0};
+
+// Those that NumPy has from ml_dtypes alone, which exports neither DLPack nor buffers of them.
+bool is_of_ml_dtypes(const Element& element) {
+  return element.dlpack.code > static_cast<uint8_t>(dtype_code::Complex) ||
+         element.dlpack.code == static_cast<uint8_t>(dtype_code::Bfloat);
+}
+
+std::string name_of(nb::dlpack::dtype dtype) {
+  for (const Element* element : kElements)
+    if (element->dlpack == dtype) return element->name;
+  const char* kinds[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  return (dtype.code < 7 ? kinds[dtype.code] : "float") + std::to_string(dtype.bits);
+}
+
+std::string text_of(const std::vector<int64_t>& numbers) {
+  std::string text = "(";
+  for (size_t i = 0; i < numbers.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
+  return text + (numbers.size() == 1 ? ",)" : ")");
+}
+
+std::string device_text(int device_type, int device_id) {
+  if (device_type == nb::device::cpu::value) return "the host";
+  if (device_type == nb::device::cuda::value) return "cuda:" + std::to_string(device_id);
+  return "a device of DLPack's type " + std::to_string(device_type);
+}
+
+template <typename NdArray>
+Array from_ndarray(const NdArray& array, nb::object kept) {
+  Array view;
+  view.data = const_cast<void*>(static_cast<const void*>(array.data()));
+  for (size_t i = 0; i < array.ndim(); ++i) {
+    view.shape.push_back(static_cast<int64_t>(array.shape(i)));
+    view.strides.push_back(array.stride(i));
+  }
+  view.dtype = array.dtype();
+  view.device_type = array.device_type();
+  view.device_id = array.device_id();
+  view.kept = std::move(kept);
+  return view;
+}
+
+Array from_tensor(const Tensor& tensor, nb::handle object) {
+  Array view;
+  view.data = tensor.data;
+  view.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  view.strides.assign(view.shape.size(), 1);
+  for (size_t i = view.shape.size(); i-- > 1;) view.strides[i - 1] = view.strides[i] * view.shape[i];
+  view.dtype = tensor.element.dlpack;
+  view.device_type = tensor.gpu < 0 ? nb::device::cpu::value : nb::device::cuda::value;
+  view.device_id = tensor.gpu < 0 ? 0 : tensor.gpu;
+  view.is_own = true;
+  view.kept = nb::borrow(object);
+  return view;
+}
+
+bool import_ndarray(nb::handle object, Access access, Array& view) {
+  if (access == Access::kWrite) {
+    nb::ndarray<> array;
+    if (!nb::try_cast(object, array, false)) return false;
+    view = from_ndarray(array, nb::borrow(object));
+  } else {
+    nb::ndarray<nb::ro> array;
+    if (!nb::try_cast(object, array, false)) return false;
+    view = from_ndarray(array, nb::borrow(object));
+  }
+  return true;
+}
+
+// NumPy's arrays of bfloat16 and fp8: the same memory as integers.
+bool import_ml_dtypes(nb::handle object, Access access, Array& view) {
+  if (!nb::hasattr(object, "__array_interface__") || !nb::hasattr(object, "dtype")) return false;
+  const nb::object dtype = object.attr("dtype");
+  if (!nb::hasattr(dtype, "name")) return false;
+  const std::string name = nb::cast<std::string>(dtype.attr("name"));
+  for (const Element* element : kElements) {
+    if (!is_of_ml_dtypes(*element) || name != element->name) continue;
+    if (!import_ndarray(object.attr("view")(element->bytes() == 2 ? "uint16" : "uint8"), access, view))
+      return false;
+    view.dtype = element->dlpack;
+    view.kept = nb::borrow(object);
+    return true;
+  }
+  return false;
+}
+
+nb::dlpack::dtype type_of_typestr(const std::string& typestr) {
+  if (typestr.size() < 3) return {};
+  const int bits = std::atoi(typestr.c_str() + 2) * 8;
+  switch (typestr[1]) {
+    case 'i':
+      return type_of(dtype_code::Int, bits);
+    case 'u':
+      return type_of(dtype_code::UInt, bits);
+    case 'f':
+      return type_of(dtype_code::Float, bits);
+    case 'V':  // as bfloat16 is written
+      return bits == 16 ? kBFloat16.dlpack : kUInt8.dlpack;
+    default:
+      return {};
+  }
+}
+
+// __cuda_array_interface__, of objects that have no DLPack. It does not name the GPU; the caller vouches for
+// it.
+bool import_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
+  if (!nb::hasattr(object, "__cuda_array_interface__")) return false;
+  const nb::dict interface = nb::cast<nb::dict>(object.attr("__cuda_array_interface__"));
+  const nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
+  if (access == Access::kWrite && nb::cast<bool>(data[1])) return false;
+  view = Array();
+  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
+  view.shape = nb::cast<std::vector<int64_t>>(interface["shape"]);
+  view.dtype = type_of_typestr(nb::cast<std::string>(interface["typestr"]));
+  if (interface.contains("strides") && !interface["strides"].is_none()) {
+    view.strides = nb::cast<std::vector<int64_t>>(interface["strides"]);
+    for (int64_t& stride : view.strides) stride /= std::max<int>(1, view.dtype.bits / 8);
+  } else {
+    view.strides.assign(view.shape.size(), 1);
+    for (size_t i = view.shape.size(); i-- > 1;) view.strides[i - 1] = view.strides[i] * view.shape[i];
+  }
+  view.device_type = nb::device::cuda::value;
+  view.device_id = gpu < 0 ? 0 : gpu;
+  view.kept = nb::borrow(object);
+  return true;
+}
+
+[[noreturn]] void refuse(const char* call, const char* name, nb::handle object, Access access) {
+  Array view;
+  const char* type = Py_TYPE(object.ptr())->tp_name;
+  if (access == Access::kWrite &&
+      (import_ndarray(object, Access::kRead, view) || import_ml_dtypes(object, Access::kRead, view)))
+    raise(invalid_argument("%s: %s is read-only; the call writes to it", call, name));
+  if (nb::hasattr(object, "requires_grad") && nb::cast<bool>(object.attr("requires_grad")))
+    raise(invalid_argument("%s: %s requires grad; pass its detach()", call, name));
+  PyErr_Format(
+      PyExc_TypeError,
+      "%s: %s is a %s; it must be an array of NumPy, PyTorch, CuPy or switchyard_ep, or have __dlpack__ or "
+      "__cuda_array_interface__",
+      call, name, type);
+  throw nb::python_error();
+}
+
+Array import(const char* call, const char* name, nb::handle object, Access access, int gpu) {
+  const Tensor* tensor = nullptr;
+  if (nb::try_cast(object, tensor, false) && tensor != nullptr) return from_tensor(*tensor, object);
+  Array view;
+  if (import_ndarray(object, access, view) || import_ml_dtypes(object, access, view) ||
+      import_cuda_array(object, access, gpu, view))
+    return view;
+  refuse(call, name, object, access);
+}
+
+// NumPy gives such an array any strides.
+bool is_empty(const Array& array) {
+  return std::find(array.shape.begin(), array.shape.end(), 0) != array.shape.end();
+}
+
+bool has_bits_of(nb::dlpack::dtype given, const Element& expected) {
+  if (given == expected.dlpack) return true;
+  // Plain integers serve as the bits of a type that the other library does not have.
+  const bool is_unsigned = given.code == static_cast<uint8_t>(dtype_code::UInt);
+  return is_unsigned && given.bits == expected.dlpack.bits && is_of_ml_dtypes(expected);
+}
+
+void check_shape(const char* call, const char* name, const Array& array, const Expected& expected) {
+  bool fits = array.shape.size() == expected.shape.size();
+  for (size_t i = 0; fits && i < array.shape.size(); ++i)
+    fits = expected.shape[i] < 0 || array.shape[i] == expected.shape[i];
+  if (!fits) {
+    std::string wanted = text_of(expected.shape);
+    for (size_t at; (at = wanted.find("-1")) != std::string::npos;) wanted.replace(at, 2, "any");
+    raise(invalid_argument("%s: %s has shape %s; it must be %s = %s", call, name,
+                           text_of(array.shape).c_str(), expected.shape_name, wanted.c_str()));
+  }
+  int64_t stride = 1;
+  for (size_t i = array.shape.size(); i-- > 0 && !is_empty(array); stride *= array.shape[i])
+    if (array.shape[i] > 1 && array.strides[i] != stride)
+      raise(invalid_argument("%s: %s has strides %s for shape %s; it must be contiguous (C order)", call,
+                             name, text_of(array.strides).c_str(), text_of(array.shape).c_str()));
+}
+
+}  // namespace
+
+const Element& element_by_name(const char* call, const std::string& name) {
+  std::string names;
+  for (const Element* element : kElements) {
+    if (name == element->name) return *element;
+    names += (names.empty() ? "" : ", ") + std::string(element->name);
+  }
+  raise(invalid_argument("%s: dtype is %s; it must be one of %s", call, name.c_str(), names.c_str()));
+}
+
+size_t Tensor::size() const {
+  return std::accumulate(shape.begin(), shape.end(), size_t{1}, std::multiplies<>());
+}
+
+Tensor allocate(const Session& session, const char* call, int world_rank, std::vector<size_t> shape,
+                const Element& element) {
+  // The buffer goes first.
+  struct Memory {
+    std::shared_ptr<WorldCore> core;
+    Owned<Buffer<std::byte>> buffer;
+  };
+  const Rank& rank = session.rank(call, world_rank);
+  Tensor tensor{nullptr, std::move(shape), element, session.core()->gpu_of(world_rank), nullptr};
+  const size_t bytes = tensor.size() * static_cast<size_t>(element.bytes());
+  auto memory = std::make_shared<Memory>();
+  memory->core = session.core();
+  memory->buffer = Owned<Buffer<std::byte>>(new Buffer<std::byte>(need(rank.allocate<std::byte>(bytes))));
+  tensor.data = memory->buffer->data();
+  tensor.owner = std::move(memory);
+  return tensor;
+}
+
+Array Arguments::array(nb::handle object, const char* name, const Expected& expected) {
+  const WorldCore& core = *session_.core();
+  const int gpu = core.gpu_of(world_rank_);
+  Array array = import(call_, name, object, expected.access, gpu);
+  if (!has_bits_of(array.dtype, expected.element))
+    raise(invalid_argument("%s: %s has dtype %s; it must be %s", call_, name, name_of(array.dtype).c_str(),
+                           expected.element.name));
+  check_shape(call_, name, array, expected);
+  const bool is_here =
+      core.is_cuda()
+          ? (array.device_type == nb::device::cuda::value && array.device_id == gpu) ||
+                array.device_type == nb::device::cuda_managed::value
+          : array.device_type == nb::device::cpu::value || array.device_type == nb::device::cuda_host::value;
+  if (!is_here)
+    raise(invalid_argument("%s: %s is on %s; rank %d is on %s", call_, name,
+                           device_text(array.device_type, array.device_id).c_str(), world_rank_,
+                           core.is_cuda() ? ("cuda:" + std::to_string(gpu)).c_str() : "the host"));
+  if (!is_empty(array) && reinterpret_cast<uintptr_t>(array.data) % 16 != 0)
+    raise(
+        invalid_argument("%s: %s is at address %p; it must be aligned to 16 bytes", call_, name, array.data));
+  kept_.push_back(array.kept);
+  return array;
+}
+
+}  // namespace switchyard::python

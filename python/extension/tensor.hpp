@@ -1,0 +1,85 @@
+// Arrays: those that Python passes (NumPy, PyTorch, CuPy, anything with DLPack or __cuda_array_interface__),
+// which are used where they are, and Tensor, memory of a rank that Python sees through the same protocols.
+#pragma once
+
+#include <nanobind/ndarray.h>
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session.hpp"
+
+namespace switchyard::python {
+
+// An element type, by the names that NumPy and ml_dtypes have for it.
+struct Element {
+  const char* name;
+  nb::dlpack::dtype dlpack;
+
+  int bytes() const { return dlpack.bits / 8; }
+};
+extern const Element kBFloat16, kFloat32, kInt32, kUInt32, kInt64, kUInt64, kUInt8, kE4M3, kE5M2, kE8M0;
+const Element& element_by_name(const char* call, const std::string& name);
+
+// Memory of a rank. Copies share it.
+struct Tensor {
+  void* data = nullptr;
+  std::vector<size_t> shape;
+  Element element;
+  int gpu = -1;                 // -1: host memory
+  std::shared_ptr<void> owner;  // what the memory belongs to; it destroys nothing that needs the GIL
+
+  size_t size() const;
+};
+// Allocates zeroed memory of a rank, freed behind what is on its stream once the last Tensor is gone.
+Tensor allocate(const Session& session, const char* call, int world_rank, std::vector<size_t> shape,
+                const Element& element);
+
+// An array as it was passed.
+struct Array {
+  void* data = nullptr;
+  std::vector<int64_t> shape, strides;  // strides in elements
+  nb::dlpack::dtype dtype;
+  int device_type = 0;
+  int device_id = 0;
+  bool is_own = false;  // a Tensor
+  nb::object kept;      // keeps the memory alive
+};
+
+enum class Access { kRead, kWrite };
+
+// What an argument must be. A dimension of -1 may have any size.
+struct Expected {
+  const Element& element;
+  std::vector<int64_t> shape;
+  const char* shape_name;  // "(num_tokens, hidden)"
+  Access access = Access::kRead;
+};
+
+// The arguments of one call: each is checked by name, and kept for the session.
+class Arguments {
+ public:
+  Arguments(const char* call, Session& session, int world_rank)
+      : call_(call), session_(session), world_rank_(world_rank) {}
+
+  // Imports and checks an array; None is no array, and null.
+  Array array(nb::handle object, const char* name, const Expected& expected);
+  template <typename T>
+  T* pointer(nb::handle object, const char* name, const Expected& expected) {
+    return object.is_none() ? nullptr : static_cast<T*>(array(object, name, expected).data);
+  }
+  // The call has been enqueued: what was passed is kept until the stream has been waited for.
+  void enqueued() { session_.keep(world_rank_, std::move(kept_)); }
+
+ private:
+  const char* call_;
+  Session& session_;
+  int world_rank_;
+  std::vector<nb::object> kept_;
+};
+
+void bind_tensor(nb::module_& module);
+
+}  // namespace switchyard::python
