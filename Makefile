@@ -1,5 +1,5 @@
 # The two commands of the README, and what CI adds. Each installs what it needs, builds and runs.
-.PHONY: run test sanitize compilers format clean
+.PHONY: run test python wheel sanitize compilers format clean
 
 # What this machine can run, unless `build` has been configured already.
 run:
@@ -15,6 +15,16 @@ test:
 	cmake --preset release
 	cmake --build build
 	scripts/test.sh build
+
+# The Python package, installed in build/venv, and its tests. It links what `make run` and `make test` have built.
+python:
+	scripts/setup.sh python
+	scripts/python.sh test
+
+# A wheel of it in build/wheels, tested in a venv that holds nothing else.
+wheel:
+	scripts/setup.sh python
+	scripts/python.sh wheel
 
 # Host tests under AddressSanitizer, UBSan and ThreadSanitizer.
 sanitize:

@@ -3,6 +3,7 @@
 #   scripts/setup.sh             for the command
 #   scripts/setup.sh tests       and for the tests, of which those with OpenSHMEM are skipped where it cannot be installed
 #   scripts/setup.sh compilers   and for scripts/compile_with.sh
+#   scripts/setup.sh python      for the command and scripts/python.sh
 # The README says what each is for.
 set -uo pipefail
 scope=${1:-command}
@@ -11,6 +12,14 @@ missing=() packages=()  # what was looked for in vain, and Debian's names for it
 lack() { missing+=("$1") packages+=("${@:2}"); }
 has() { command -v "$1" >/dev/null; }
 is_older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+look_for_python() {
+  [ "$scope" = python ] || return 0
+  has python3 || { lack "no python3 on the PATH" python3 python3-venv python3-dev && return; }
+  python3 -c 'import ensurepip, venv' 2>/dev/null || lack "python3 has no venv" python3-venv
+  python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+    lack "python3 has no headers" python3-dev
+}
 
 look_for_tools() {
   local compiler=${CXX:-c++}
@@ -23,6 +32,7 @@ look_for_tools() {
     local version=$(cmake --version | grep -oE -m 1 '[0-9]+\.[0-9.]+')
     ! is_older "$version" 3.22 || lack "$(command -v cmake) is $version, older than 3.22" cmake
   fi
+  look_for_python
   [ "$scope" = compilers ] || return 0
   has g++-11 || lack "no g++-11 on the PATH" g++-11
   has clang++-16 || lack "no clang++-16 on the PATH" clang-16
@@ -59,7 +69,7 @@ find_package(nlohmann_json QUIET)
 if(NOT nlohmann_json_FOUND)
   lack("CMake finds no nlohmann-json" nlohmann-json3-dev)
 endif()
-if(NOT SCOPE STREQUAL "command")
+if(NOT SCOPE MATCHES "^(command|python)$")
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
     lack("CMake finds no GoogleTest" libgtest-dev)
