@@ -1,0 +1,530 @@
+"""A stand-in for DeepEP V1's Python interface: Buffer, EventOverlap and Config with its methods, arguments, shapes and
+dtypes, over switchyard_ep. Code that says `import deep_ep` can say `import switchyard_ep.deep_ep as deep_ep`.
+
+So far: dispatch and combine inside a node, on the host target, over arrays of NumPy or CPU tensors of PyTorch. Everything
+else raises NotImplementedError, which says what to use instead.
+
+A token travels once to each rank that holds any of its experts, with its ids and weights behind it. To the library ranks
+are experts: an ExpertParallel with one expert per rank moves the rows and brings the results back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from . import _core
+from .errors import FailedPrecondition
+
+__all__ = ["Buffer", "Config", "EventOverlap"]
+
+_SCALE_GROUP = 128  # fp8: elements that share a scale
+
+
+def _not_here(what: str, instead: str) -> NotImplementedError:
+    return NotImplementedError(f"switchyard_ep.deep_ep has no {what} yet; {instead}")
+
+
+class Config:
+    """DeepEP's tuning numbers. They are kept and have no effect: Switchyard chooses by shape."""
+
+    def __init__(
+        self,
+        num_sms: int = 20,
+        num_max_nvl_chunked_send_tokens: int = 6,
+        num_max_nvl_chunked_recv_tokens: int = 256,
+        num_max_rdma_chunked_send_tokens: int = 6,
+        num_max_rdma_chunked_recv_tokens: int = 256,
+    ):
+        if num_sms < 1 or num_sms % 2:
+            raise ValueError(f"num_sms is {num_sms}; it must be even and at least 2")
+        self.num_sms = num_sms
+        self.num_max_nvl_chunked_send_tokens = num_max_nvl_chunked_send_tokens
+        self.num_max_nvl_chunked_recv_tokens = num_max_nvl_chunked_recv_tokens
+        self.num_max_rdma_chunked_send_tokens = num_max_rdma_chunked_send_tokens
+        self.num_max_rdma_chunked_recv_tokens = num_max_rdma_chunked_recv_tokens
+
+    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """Returns 0: memory is allocated when the shape is known."""
+        return 0
+
+    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """Returns 0: memory is allocated when the shape is known."""
+        return 0
+
+
+class EventOverlap:
+    """What a call that finishes asynchronously returns. On the host target calls are complete when they return, so there
+    is nothing to wait for."""
+
+    def __init__(self, event: Any = None, extra_tensors: Optional[tuple] = None):
+        self.event, self.extra_tensors = event, extra_tensors
+
+    def current_stream_wait(self) -> None:
+        """The current stream waits for the event."""
+
+    def __enter__(self) -> "EventOverlap":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current_stream_wait()
+
+
+class _Arrays:
+    """NumPy arrays of what was passed, and arrays of the same library to return."""
+
+    def __init__(self, example: Any):
+        self._torch = None
+        if type(example).__module__.split(".")[0] == "torch":
+            import torch
+
+            self._torch = torch
+            if example.is_cuda:
+                raise _not_here("CUDA tensors", "use switchyard_ep.ExpertParallel with them, or pass CPU tensors")
+
+    def to_numpy(self, array: Any, dtype: str) -> Any:
+        """The memory as an array of this dtype, which it must have."""
+        import ml_dtypes
+        import numpy
+
+        wanted = numpy.dtype(getattr(ml_dtypes, dtype, dtype))
+        if self._torch is None:
+            values = numpy.asarray(array)
+        else:
+            name = str(array.dtype).split(".")[-1]
+            integer = {1: self._torch.uint8, 2: self._torch.int16}.get(array.element_size())
+            values = array.detach().contiguous()
+            values = values.view(integer).numpy().view(wanted) if name == dtype and hasattr(ml_dtypes, name) else values.numpy()
+        if values.dtype != wanted:
+            raise ValueError(f"an array has dtype {values.dtype}; it must be {dtype}")
+        return numpy.ascontiguousarray(values)
+
+    def from_numpy(self, values: Any) -> Any:
+        if self._torch is None:
+            return values
+        name = values.dtype.name
+        if not hasattr(self._torch, name) or name.startswith(("bfloat", "float8")):
+            integer = {1: "uint8", 2: "int16"}[values.dtype.itemsize]
+            return self._torch.from_numpy(values.view(integer)).view(getattr(self._torch, name))
+        return self._torch.from_numpy(values)
+
+
+class _Handle(NamedTuple):
+    """What combine, and a dispatch of the same layout, need. The first fields are DeepEP's, by position."""
+
+    rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][j], how many tokens ranks 0..i send to rank j
+    channel_prefix_matrix: Any
+    recv_channel_prefix_matrix: Any
+    recv_src_idx: Any  # (received,) of int32: the source token of each row
+    is_token_in_rank: Any  # (tokens, ranks) of bool
+    send_head: Any
+    destinations: Any  # (tokens, ranks) of int32: the ranks of each token, ascending, then -1
+    num_recv_tokens: int
+    layout: int  # tells one dispatch from another
+
+
+class _OpenStep(NamedTuple):
+    """A dispatch that has no combine yet."""
+
+    ep: _core.ExpertParallel
+    layout: int
+    destinations: Any
+
+
+class _Lanes:
+    """How a row is laid out in elements of two bytes: the token, its scales, ids, weights."""
+
+    def __init__(self, hidden_bytes: int, num_scales: int, num_topk: int):
+        self.hidden_bytes, self.num_scales, self.num_topk = hidden_bytes, num_scales, num_topk
+        parts = [hidden_bytes, 4 * num_scales, 4 * num_topk, 4 * num_topk]
+        self.ends = [sum(parts[: i + 1]) for i in range(4)]
+        self.num_elements = -(-self.ends[-1] // 16) * 8  # whole 16 bytes
+
+    def pack(self, parts: List[Any]) -> Any:
+        """One row of bytes per token."""
+        import ml_dtypes
+        import numpy
+
+        rows = numpy.zeros((len(parts[0]), 2 * self.num_elements), numpy.uint8)
+        for part, end in zip(parts, self.ends):
+            if part is not None and part.size:
+                octets = numpy.ascontiguousarray(part).view(numpy.uint8).reshape(len(part), -1)
+                rows[:, end - octets.shape[1] : end] = octets
+        return rows.view(ml_dtypes.bfloat16)
+
+    def unpack(self, rows: Any, part: int, dtype: Any) -> Any:
+        """One part of all rows, as a copy."""
+        import numpy
+
+        begin = self.ends[part - 1] if part else 0
+        octets = rows.view(numpy.uint8)[:, begin : self.ends[part]]
+        return numpy.ascontiguousarray(octets).view(dtype)
+
+
+class Buffer:
+    """DeepEP's Buffer.
+
+    group is a process group of torch.distributed, or any object that has rank(), size() and all_gather(bytes) ->
+    list[bytes]. The sizes of memory are DeepEP's business and have no effect: memory grows with the largest step.
+    """
+
+    num_sms: int = 20
+
+    def __init__(
+        self,
+        group: Any,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,
+        allow_nvlink_for_low_latency_mode: bool = True,
+        allow_mnnvl: bool = False,
+        use_fabric: bool = False,
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: Any = None,
+    ):
+        if group is None:
+            raise _not_here("bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()")
+        if low_latency_mode:
+            raise _not_here(
+                "low latency mode", "use switchyard_ep.ExpertParallel(row_layout='masked', dispatch_format='fp8')"
+            )
+        self.rank, self.group_size, self.group = group.rank(), group.size(), group
+        self.explicitly_destroy = explicitly_destroy
+        self._world: Optional[_core.World] = _core.World.join(
+            self.rank, self.group_size, all_gather=_all_gather_of(group), target="host"
+        )
+        self._eps: Dict[int, _core.ExpertParallel] = {}  # by the elements of a row
+        self._open: Optional[_OpenStep] = None
+        self._num_layouts = 0
+
+    # The library's steps. Ranks make the same calls in the same order, so all of them decide alike.
+
+    def _use(self) -> _core.World:
+        if self._world is None:
+            raise FailedPrecondition("the buffer has been destroyed")
+        return self._world
+
+    def _reserve(self, num_elements: int, num_tokens: int) -> _core.ExpertParallel:
+        """An ExpertParallel for rows of so many elements, and for the most tokens of any rank."""
+        world = self._use()
+        gathered = world.all_gather(num_tokens.to_bytes(8, "little") + num_elements.to_bytes(8, "little"))
+        widths = {int.from_bytes(part[8:], "little") for part in gathered}
+        if len(widths) > 1:
+            raise ValueError(f"ranks differ in the bytes of a token, its scales, ids and weights: {sorted(2 * w for w in widths)}")
+        most = max(int.from_bytes(part[:8], "little") for part in gathered)
+        ep = self._eps.get(num_elements)
+        if ep is None or ep.config["max_tokens_per_rank"] < most:
+            self._close_step()
+            self._eps.pop(num_elements, None)
+            self._eps[num_elements] = ep = _core.ExpertParallel(
+                world,
+                n_experts=self.group_size,
+                top_k=self.group_size,
+                hidden=num_elements,
+                max_tokens_per_rank=max(16, 1 << max(most - 1, 0).bit_length()),
+                protocol="direct",
+                capacity_factor=float(self.group_size),
+            )
+        return ep
+
+    def _close_step(self) -> None:
+        """Ends a step that nobody combines."""
+        if self._open is None:
+            return
+        import numpy
+
+        step, self._open = self._open, None
+        step.ep.combine(self.rank, None, step.destinations, numpy.zeros(step.destinations.shape, numpy.float32))
+        step.ep.synchronize(self.rank)
+
+    def _open_step(self, ep: _core.ExpertParallel, rows: Any, destinations: Any, layout: int) -> _core.DispatchedRows:
+        self._close_step()
+        sent = ep.dispatch(self.rank, rows, destinations)
+        ep.synchronize(self.rank)
+        self._open = _OpenStep(ep, layout, destinations)
+        return sent
+
+    # DeepEP's methods.
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """Kept; the host target has none."""
+        if new_num_sms % 2:
+            raise ValueError(f"new_num_sms is {new_num_sms}; it must be even")
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """Returns the event of now."""
+        return EventOverlap()
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        return _core.has_cuda()
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        return Config(Buffer.num_sms)
+
+    def destroy(self) -> None:
+        """Leaves the world; the buffer is of no use then."""
+        if self._world is None:
+            return
+        self._close_step()
+        self._eps.clear()
+        self._world.close()
+        self._world = None
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: Any,
+        num_experts: int,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Tuple[Any, Optional[Any], Any, Any, EventOverlap]:
+        """Returns tokens per rank, per RDMA rank (None inside a node), per expert, is_token_in_rank and an event."""
+        import numpy
+
+        arrays = _Arrays(topk_idx)
+        ids = arrays.to_numpy(topk_idx, "int64")
+        if num_experts < 1 or num_experts % self.group_size:
+            raise ValueError(f"num_experts is {num_experts}; it must be a multiple of the {self.group_size} ranks")
+        if ids.size and (ids.min() < -1 or ids.max() >= num_experts):
+            raise ValueError(f"topk_idx holds {ids.min()}..{ids.max()}; it must be -1..{num_experts - 1}")
+        per_expert = numpy.bincount(ids[ids >= 0], minlength=num_experts).astype(numpy.int32)
+        ranks = numpy.where(ids >= 0, ids // (num_experts // self.group_size), -1)
+        in_rank = (ranks[:, :, None] == numpy.arange(self.group_size)).any(axis=1)
+        per_rank = in_rank.sum(axis=0, dtype=numpy.int32)
+        out = arrays.from_numpy
+        return out(per_rank), None, out(per_expert), out(in_rank), EventOverlap()
+
+    def dispatch(
+        self,
+        x: Union[Any, Tuple[Any, Any]],
+        handle: Optional[_Handle] = None,
+        num_tokens_per_rank: Optional[Any] = None,
+        num_tokens_per_rdma_rank: Optional[Any] = None,
+        is_token_in_rank: Optional[Any] = None,
+        num_tokens_per_expert: Optional[Any] = None,
+        topk_idx: Optional[Any] = None,
+        topk_weights: Optional[Any] = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Optional[Config] = None,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Tuple[Any, Optional[Any], Optional[Any], List[int], Any, EventOverlap]:
+        """Sends each token once to every rank that holds one of its experts. x is bfloat16, (tokens, hidden), or a pair of
+        fp8 (e4m3) and float32 scales, (tokens, hidden / 128). Returns what arrived, by source rank and token: x,
+        ids as local numbers (-1: an expert of another rank), weights, the tokens of each local expert (rounded up to
+        expert_alignment), a handle and an event. With a handle the layout is that of its dispatch, and ids, weights and
+        the list are left out. num_worst_tokens: the arrays have so many rows, the last ones with ids of -1, and the list
+        is empty."""
+        import numpy
+
+        is_fp8 = isinstance(x, tuple)
+        arrays = _Arrays(x[0] if is_fp8 else x)
+        tokens = arrays.to_numpy(x[0] if is_fp8 else x, "float8_e4m3fn" if is_fp8 else "bfloat16")
+        scales = arrays.to_numpy(x[1], "float32") if is_fp8 else None
+        self._check_tokens(tokens, scales, handle, is_token_in_rank, topk_idx, topk_weights, num_tokens_per_expert)
+        num_tokens, hidden = tokens.shape
+        ids = weights = None
+        if handle is None and topk_idx is not None:
+            ids = arrays.to_numpy(topk_idx, "int64").astype(numpy.int32)
+            weights = arrays.to_numpy(topk_weights, "float32")
+        num_topk = 0 if ids is None else ids.shape[1]
+        lanes = _Lanes(tokens.itemsize * hidden, 0 if scales is None else scales.shape[1], num_topk)
+        in_rank = arrays.to_numpy(is_token_in_rank if handle is None else handle.is_token_in_rank, "bool")
+        destinations = _destinations_of(in_rank) if handle is None else handle.destinations
+        layout = self._num_layouts = self._num_layouts + 1
+        ep = self._reserve(lanes.num_elements, num_tokens)
+        sent = self._open_step(ep, lanes.pack([tokens, scales, ids, weights]), destinations, layout)
+
+        num_received = int(sent.row_counts.numpy()[0])
+        rows = sent.rows.numpy()[:num_received]
+        padding = max(num_worst_tokens - num_received, 0)
+        if num_worst_tokens and num_received > num_worst_tokens:
+            raise ValueError(f"num_worst_tokens is {num_worst_tokens}; {num_received} tokens have arrived")
+
+        def part(index: int, dtype: Any, fill: float = 0) -> Any:
+            values = lanes.unpack(rows, index, dtype)
+            return numpy.concatenate([values, numpy.full((padding, values.shape[1]), fill, dtype)]) if padding else values
+
+        received = arrays.from_numpy(part(0, tokens.dtype))
+        if is_fp8:
+            received = (received, arrays.from_numpy(part(1, numpy.float32)))
+        if handle is not None:
+            same = handle._replace(layout=layout)
+            return received, None, None, [], same, EventOverlap()
+        made = self._make_handle(arrays, sent, ep, num_received, in_rank, destinations, layout)
+        if ids is None:
+            return received, None, None, [], made, EventOverlap()
+        num_local = len(num_tokens_per_expert) // self.group_size
+        local = part(2, numpy.int32, -1).astype(numpy.int64) - self.rank * num_local
+        is_local = (local >= 0) & (local < num_local)
+        is_local[num_received:] = False
+        local = numpy.where(is_local, local, -1)
+        counts = numpy.bincount(local[is_local], minlength=num_local)
+        listed = [] if num_worst_tokens else [int(-(-n // expert_alignment) * expert_alignment) for n in counts]
+        local_weights = numpy.where(is_local, part(3, numpy.float32), numpy.float32(0))
+        return received, arrays.from_numpy(local), arrays.from_numpy(local_weights), listed, made, EventOverlap()
+
+    def combine(
+        self,
+        x: Any,
+        handle: _Handle,
+        topk_weights: Optional[Any] = None,
+        bias: Union[None, Any, Tuple[Any, Any]] = None,
+        config: Optional[Config] = None,
+        previous_event: Optional[EventOverlap] = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> Tuple[Any, Optional[Any], EventOverlap]:
+        """Sends x, (received, hidden) of bfloat16, a row for each token that dispatch brought, back to the tokens' ranks,
+        and returns the sum over the ranks of each token, in fp32 and rounded once, plus bias, one or two of (tokens,
+        hidden); and the sum of topk_weights, (received, top_k), if given."""
+        import ml_dtypes
+        import numpy
+
+        arrays = _Arrays(x)
+        values = arrays.to_numpy(x, "bfloat16")
+        if values.ndim != 2 or len(values) < handle.num_recv_tokens:
+            raise ValueError(f"x has shape {values.shape}; it must be (at least {handle.num_recv_tokens} rows, hidden)")
+        values = values[: handle.num_recv_tokens]
+        weights = None
+        if topk_weights is not None:
+            weights = arrays.to_numpy(topk_weights, "float32")[: handle.num_recv_tokens]
+        hidden = values.shape[1]
+        lanes = _Lanes(2 * hidden, 0, 0 if weights is None else weights.shape[1])
+        num_tokens = len(handle.destinations)
+        step = self._open
+        if step is None or step.layout != handle.layout or step.ep.config["hidden"] < lanes.num_elements:
+            # The rows of that dispatch are no longer on their way back: the same layout once more, with nothing in it.
+            ep = self._reserve(lanes.num_elements, num_tokens)
+            nothing = numpy.zeros((num_tokens, lanes.num_elements), ml_dtypes.bfloat16)
+            self._open_step(ep, nothing, handle.destinations, handle.layout)
+            step = self._open
+        assert step is not None
+        self._open = None
+        outputs = step.ep.row_buffers(self.rank).expert_outputs
+        assert outputs is not None
+        outputs.numpy()[: len(values), : lanes.num_elements] = lanes.pack([values, None, None, weights])
+        by_rank = step.ep.combine(self.rank, None, handle.destinations, reduction="unreduced")
+        step.ep.synchronize(self.rank)
+        rows = by_rank.numpy()
+
+        def total(part: int, dtype: Any, start: Any) -> Any:
+            for k in range(rows.shape[1]):  # in the order of ranks; padding is 0
+                start = start + lanes.unpack(rows[:, k], part, dtype).astype(numpy.float32)
+            return start
+
+        start = numpy.zeros((num_tokens, hidden), numpy.float32)
+        for one in () if bias is None else bias if isinstance(bias, tuple) else (bias,):
+            start = start + arrays.to_numpy(one, "bfloat16").astype(numpy.float32)
+        combined = total(0, ml_dtypes.bfloat16, start).astype(ml_dtypes.bfloat16)
+        if weights is None:
+            return arrays.from_numpy(combined), None, EventOverlap()
+        sums = total(3, numpy.float32, numpy.zeros((num_tokens, weights.shape[1]), numpy.float32))
+        return arrays.from_numpy(combined), arrays.from_numpy(sums), EventOverlap()
+
+    # What dispatch is made of.
+
+    def _check_tokens(self, tokens: Any, scales: Any, handle: Any, in_rank: Any, ids: Any, weights: Any, per_expert: Any) -> None:
+        if tokens.ndim != 2:
+            raise ValueError(f"x has shape {tokens.shape}; it must be (tokens, hidden)")
+        if scales is not None and scales.shape != (len(tokens), tokens.shape[1] // _SCALE_GROUP):
+            raise ValueError(f"the scales have shape {scales.shape}; they must be {(len(tokens), tokens.shape[1] // _SCALE_GROUP)}")
+        if handle is not None:
+            if ids is not None or weights is not None:
+                raise ValueError("with a handle, topk_idx and topk_weights must be None")
+            if len(handle.destinations) != len(tokens):
+                raise ValueError(f"x has {len(tokens)} tokens; the handle's dispatch had {len(handle.destinations)}")
+            return
+        if in_rank is None or per_expert is None:
+            raise ValueError("without a handle, is_token_in_rank and num_tokens_per_expert must be given (get_dispatch_layout)")
+        if (ids is None) != (weights is None):
+            raise ValueError("topk_idx and topk_weights must be given together")
+        if tuple(in_rank.shape) != (len(tokens), self.group_size):
+            raise ValueError(f"is_token_in_rank has shape {tuple(in_rank.shape)}; it must be {(len(tokens), self.group_size)}")
+
+    def _make_handle(self, arrays: _Arrays, sent: Any, ep: Any, num_received: int, in_rank: Any, destinations: Any, layout: int) -> _Handle:
+        import numpy
+
+        mine = in_rank.sum(axis=0, dtype=numpy.int32).tobytes()
+        per_rank = numpy.stack([numpy.frombuffer(part, numpy.int32) for part in self._use().all_gather(mine)])
+        source = numpy.ascontiguousarray(sent.src_info.numpy()[:num_received, 0])
+        none = numpy.zeros((self.group_size, 0), numpy.int32)
+        out = arrays.from_numpy
+        return _Handle(
+            out(numpy.cumsum(per_rank, axis=0, dtype=numpy.int32)), out(none), out(none), out(source), out(in_rank),
+            out(numpy.zeros((len(in_rank), self.group_size), numpy.int32)), destinations, num_received, layout,
+        )
+
+    # What is not there yet.
+
+    def get_comm_stream(self) -> Any:
+        raise _not_here("stream for communication", "calls are complete when they return on the host target")
+
+    def get_local_buffer_tensor(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("access to its memory", "use switchyard_ep.ExpertParallel, whose rows are in DispatchedRows")
+
+    def internode_dispatch(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("dispatch between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
+
+    def internode_combine(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("combine between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(*_: Any, **__: Any) -> int:
+        raise _not_here("low latency mode", "ExpertParallel.memory_needed() tells what a shape takes")
+
+    def low_latency_dispatch(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("low latency mode", "use ExpertParallel(row_layout='masked'), dispatch_async and dispatch_wait")
+
+    def low_latency_combine(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("low latency mode", "use ExpertParallel, combine_async and combine_wait")
+
+    def clean_low_latency_buffer(self, *_: Any, **__: Any) -> None:
+        raise _not_here("low latency mode", "ExpertParallel needs no cleaning between steps")
+
+    def low_latency_update_mask_buffer(self, *_: Any, **__: Any) -> None:
+        raise _not_here("mask of ranks", "ExpertParallel.reset(survivors) goes on without ranks that have ended")
+
+    def low_latency_query_mask_buffer(self, *_: Any, **__: Any) -> None:
+        raise _not_here("mask of ranks", "ExpertParallel.fault(rank) names a rank that has ended")
+
+    def low_latency_clean_mask_buffer(self, *_: Any, **__: Any) -> None:
+        raise _not_here("mask of ranks", "ExpertParallel.reset_to(world_ranks) takes ranks back")
+
+    def get_next_low_latency_combine_buffer(self, *_: Any, **__: Any) -> Any:
+        raise _not_here("low latency mode", "DispatchedRows.expert_outputs is memory that combine reads without a copy")
+
+
+def _all_gather_of(group: Any) -> Callable[[bytes], List[bytes]]:
+    if hasattr(group, "all_gather"):
+        return group.all_gather
+    import torch.distributed
+
+    def all_gather(mine: bytes) -> List[bytes]:
+        parts: List[Any] = [None] * group.size()
+        torch.distributed.all_gather_object(parts, mine, group=group)
+        return parts
+
+    return all_gather
+
+
+def _destinations_of(in_rank: Any) -> Any:
+    """The ranks of each token, ascending, then -1."""
+    import numpy
+
+    ranks = numpy.where(in_rank, numpy.arange(in_rank.shape[1]), in_rank.shape[1])
+    ranks.sort(axis=1)
+    return numpy.where(ranks < in_rank.shape[1], ranks, -1).astype(numpy.int32)
+

@@ -1,0 +1,183 @@
+"""The stand-in for DeepEP, several processes on the host target: random tokens, checked against plain NumPy."""
+
+import multiprocessing
+import queue
+import traceback
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from switchyard_ep import deep_ep
+
+CONTEXT = multiprocessing.get_context("spawn")
+RANKS, EXPERTS, TOP_K, HIDDEN = 2, 8, 3, 256
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+
+
+class Group:
+    """A process group over a pipe between two processes."""
+
+    def __init__(self, rank, pipe):
+        self._rank, self._pipe = rank, pipe
+
+    def rank(self):
+        return self._rank
+
+    def size(self):
+        return RANKS
+
+    def all_gather(self, mine):
+        self._pipe.send(mine)
+        other = self._pipe.recv()
+        return [mine, other] if self._rank == 0 else [other, mine]
+
+
+class Tokens:
+    """What each rank has; every process can make those of all."""
+
+    def __init__(self, rank, seed=0, num_tokens=(13, 7)):
+        random = np.random.default_rng((seed, rank))
+        count = num_tokens[rank]
+        self.x = random.standard_normal((count, HIDDEN)).astype(BF16)
+        self.ids = np.argsort(random.random((count, EXPERTS)), axis=1)[:, :TOP_K].astype(np.int64)
+        self.ids[random.random(self.ids.shape) < 0.2] = -1
+        self.weights = random.random((count, TOP_K)).astype(np.float32)
+        owners = np.where(self.ids >= 0, self.ids // (EXPERTS // RANKS), -1)
+        self.in_rank = (owners[:, :, None] == np.arange(RANKS)).any(axis=1)
+        self.fp8 = (random.standard_normal((count, HIDDEN)).astype(E4M3), random.random((count, HIDDEN // 128)).astype(np.float32))
+
+
+def layout_of(buffer, tokens):
+    per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(tokens.ids, EXPERTS)
+    np.testing.assert_array_equal(in_rank, tokens.in_rank)
+    np.testing.assert_array_equal(per_rank, tokens.in_rank.sum(axis=0))
+    np.testing.assert_array_equal(per_expert, np.bincount(tokens.ids[tokens.ids >= 0], minlength=EXPERTS))
+    assert per_node is None and per_rank.dtype == per_expert.dtype == np.int32 and in_rank.dtype == bool
+    return dict(num_tokens_per_rank=per_rank, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert)
+
+
+def check_dispatch(rank, every, got, alignment=1):
+    x, ids, weights, listed, handle, event = got
+    event.current_stream_wait()
+    np.testing.assert_array_equal(x, np.concatenate([t.x[t.in_rank[:, rank]] for t in every]))
+    global_ids = np.concatenate([t.ids[t.in_rank[:, rank]] for t in every])
+    is_local = (global_ids >= 0) & (global_ids // 4 == rank)
+    np.testing.assert_array_equal(ids, np.where(is_local, global_ids - 4 * rank, -1))
+    assert ids.dtype == np.int64 and weights.dtype == np.float32
+    expected = np.concatenate([t.weights[t.in_rank[:, rank]] for t in every])
+    np.testing.assert_array_equal(weights, np.where(is_local, expected, 0))
+    counts = np.bincount(ids[ids >= 0], minlength=4)
+    assert listed == [-(-int(n) // alignment) * alignment for n in counts]
+    sizes = np.cumsum([t.in_rank[:, rank].sum() for t in every])
+    np.testing.assert_array_equal(handle[0][:, rank], sizes)
+    return handle
+
+
+def run_all(rank, group):
+    buffer = deep_ep.Buffer(group, int(1e6))
+    every = [Tokens(r) for r in range(RANKS)]
+    mine = every[rank]
+    layout = layout_of(buffer, mine)
+    own = dict(topk_idx=mine.ids, topk_weights=mine.weights)
+
+    got = buffer.dispatch(mine.x, **layout, **own)
+    handle = check_dispatch(rank, every, got)
+    num_ranks_of = mine.in_rank.sum(axis=1)
+    combined, none, _ = buffer.combine(got[0], handle)
+    expected = (mine.x.astype(np.float32) * num_ranks_of[:, None]).astype(BF16)
+    np.testing.assert_array_equal(combined, expected)
+    assert none is None
+
+    # The same layout by its handle, twice before it is combined; then an older handle.
+    again = buffer.dispatch(mine.x * BF16(2), handle=handle)
+    np.testing.assert_array_equal(again[0], got[0] * BF16(2))
+    assert again[1] is None and again[3] == []
+    again = buffer.dispatch(mine.x, handle=handle)
+    combined, sums, _ = buffer.combine(again[0], again[4], topk_weights=got[2])
+    np.testing.assert_array_equal(combined, expected)
+    np.testing.assert_allclose(sums, np.where(mine.ids >= 0, mine.weights, 0), rtol=1e-6)
+    bias = (np.ones_like(mine.x), np.full_like(mine.x, 2))
+    combined, _, _ = buffer.combine(got[0], handle, bias=bias)
+    np.testing.assert_array_equal(combined, (3 + mine.x.astype(np.float32) * num_ranks_of[:, None]).astype(BF16))
+
+    # fp8, an alignment, worst-case sizes, other tokens.
+    codes, scales = buffer.dispatch(mine.fp8, **layout, **own)[0]
+    np.testing.assert_array_equal(codes.view("u1"), np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every]).view("u1"))
+    np.testing.assert_array_equal(scales, np.concatenate([t.fp8[1][t.in_rank[:, rank]] for t in every]))
+    check_dispatch(rank, every, buffer.dispatch(mine.x, **layout, **own, expert_alignment=8), 8)
+    worst = buffer.dispatch(mine.x, **layout, **own, num_worst_tokens=64, async_finish=True)
+    assert worst[0].shape == (64, HIDDEN) and worst[3] == [] and (worst[1][len(got[0]) :] == -1).all()
+    more = [Tokens(r, seed=1, num_tokens=(40, 0)) for r in range(RANKS)]
+    got = buffer.dispatch(more[rank].x, **layout_of(buffer, more[rank]), topk_idx=more[rank].ids, topk_weights=more[rank].weights)
+    check_dispatch(rank, more, got)
+    buffer.destroy()
+    buffer.destroy()
+    with pytest.raises(RuntimeError, match="destroyed"):
+        buffer.dispatch(mine.x, handle=handle)
+
+
+def work(rank, pipe, results):
+    try:
+        run_all(rank, Group(rank, pipe))
+        results.put((rank, None))
+    except BaseException:
+        results.put((rank, traceback.format_exc()))
+
+
+def test_dispatch_and_combine_between_processes():
+    results, ends = CONTEXT.Queue(), CONTEXT.Pipe()
+    processes = [CONTEXT.Process(target=work, args=(rank, ends[rank], results)) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    try:
+        for _ in processes:
+            rank, error = results.get(timeout=60)
+            assert error is None, f"rank {rank}: {error}"
+    finally:
+        for process in processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+
+
+class Alone:
+    rank = staticmethod(lambda: 0)
+    size = staticmethod(lambda: 1)
+    all_gather = staticmethod(lambda mine: [mine])
+
+
+def test_bad_arguments_are_named():
+    buffer = deep_ep.Buffer(Alone())
+    x, ids = np.zeros((4, HIDDEN), BF16), np.zeros((4, 2), np.int64)
+    with pytest.raises(ValueError, match="must be int64"):
+        buffer.get_dispatch_layout(ids.astype(np.int32), 8)
+    with pytest.raises(ValueError, match=r"topk_idx holds 0\.\.0; it must be -1\.\.-1|num_experts is 0"):
+        buffer.get_dispatch_layout(ids, 0)
+    layout = buffer.get_dispatch_layout(ids, 8)
+    with pytest.raises(ValueError, match="is_token_in_rank and num_tokens_per_expert must be given"):
+        buffer.dispatch(x)
+    with pytest.raises(ValueError, match="given together"):
+        buffer.dispatch(x, is_token_in_rank=layout[3], num_tokens_per_expert=layout[2], topk_idx=ids)
+    with pytest.raises(ValueError, match="must be bfloat16"):
+        buffer.dispatch(x.astype(np.float32), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
+
+
+def test_what_is_not_there_says_what_to_use():
+    with pytest.raises(NotImplementedError, match="masked"):
+        deep_ep.Buffer(Alone(), low_latency_mode=True)
+    buffer = deep_ep.Buffer(Alone())
+    for name in ("low_latency_dispatch", "low_latency_combine", "internode_dispatch", "get_comm_stream"):
+        with pytest.raises(NotImplementedError, match="; .*(use|complete)"):
+            getattr(buffer, name)()
+    assert deep_ep.Config(24).num_sms == 24
+    with pytest.raises(ValueError, match="num_sms is 3"):
+        deep_ep.Config(3)
+
+
+def test_names_are_those_of_deep_ep():
+    import inspect
+
+    arguments = list(inspect.signature(deep_ep.Buffer.dispatch).parameters)
+    assert arguments[1:4] == ["x", "handle", "num_tokens_per_rank"] and arguments[-1] == "allocate_on_comm_stream"
+    assert list(inspect.signature(deep_ep.Buffer.combine).parameters)[1:5] == ["x", "handle", "topk_weights", "bias"]
