@@ -17,7 +17,7 @@ make_venv() {
   fi
 }
 
-make_venv build/venv "scikit-build-core>=0.10" "nanobind>=2.4" "numpy>=1.23" "ml_dtypes>=0.2" "pytest>=7"
+make_venv build/venv "scikit-build-core>=0.10" "nanobind>=2.4" "numpy>=1.23" "ml_dtypes>=0.5" "pytest>=7"
 [ -e "$libraries/build.ninja" ] || cmake --preset run
 cmake --build "$libraries" --target switchyard_runtime
 rm -rf build/wheels
@@ -28,7 +28,7 @@ venv=build/venv
 if [ "$1" = wheel ]; then
   venv=build/venv-wheel
   rm -rf $venv
-  make_venv $venv "numpy>=1.23" "ml_dtypes>=0.2" "pytest>=7"
+  make_venv $venv "numpy>=1.23" "ml_dtypes>=0.5" "pytest>=7"
 fi
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheels/*.whl
 ls -l build/wheels | awk 'NR > 1 {printf "%s: %.1f MB\n", $9, $5 / 1e6}'

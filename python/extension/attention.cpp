@@ -64,9 +64,9 @@ const T* checked(Arguments& arguments, const Session& session, nb::handle object
   return static_cast<const T*>(array.data);
 }
 
-nb::object run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values,
-               nb::object out, nb::handle lse, nb::handle query_offsets, nb::handle key_offsets,
-               nb::handle key_lengths, nb::handle page_table) {
+nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values, nb::object out,
+            nb::handle lse, nb::handle query_offsets, nb::handle key_offsets, nb::handle key_lengths,
+            nb::handle page_table) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const AttentionShape& shape = handle.attention->shape();
@@ -106,8 +106,9 @@ nb::object run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb:
       arguments, session, page_table, "page_table",
       {kInt32, {batch, shape.pages_per_sequence}, "(batch_size, pages_per_sequence)"}, num_pages - 1, false);
   need(handle.attention->run(tensors));
+  if (session.is_capturing()) arguments.keep(nb::find(handle));
   arguments.enqueued();
-  return out;
+  return nb::borrow<nb::any>(out);
 }
 
 }  // namespace

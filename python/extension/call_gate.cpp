@@ -23,33 +23,32 @@ std::shared_ptr<CallGate::Call> CallGate::enter_all(const char* call) {
   return enter(call, std::move(ranks));
 }
 
+bool CallGate::try_enter(const char* call, const std::vector<int>& ranks) {
+  std::lock_guard lock(mutex_);
+  bool is_free = true;
+  for (const int rank : ranks) {
+    const Use& use = uses_[static_cast<size_t>(rank)];
+    is_free = is_free && use.call == nullptr;
+    if (use.call != nullptr && !use.is_abandoned)
+      raise(failed_precondition("%s: rank %d is in %s on another thread; calls for one rank must not overlap",
+                                call, rank, use.call));
+  }
+  if (is_free)
+    for (const int rank : ranks) uses_[static_cast<size_t>(rank)] = {call, false};
+  return is_free;
+}
+
 std::shared_ptr<CallGate::Call> CallGate::enter(const char* call, std::vector<int> ranks) {
   std::erase_if(ranks, [&](int rank) { return rank < 0 || rank >= static_cast<int>(uses_.size()); });
-  for (;;) {
+  while (!try_enter(call, ranks)) {
     {
       nb::gil_scoped_release no_gil;
       std::unique_lock lock(mutex_);
-      const auto is_abandoned = [&] {
-        return std::any_of(ranks.begin(), ranks.end(),
-                           [&](int rank) { return uses_[static_cast<size_t>(rank)].is_abandoned; });
-      };
-      changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return !is_abandoned(); });
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    std::lock_guard lock(mutex_);
-    bool is_free = true;
-    for (const int rank : ranks) {
-      const Use& use = uses_[static_cast<size_t>(rank)];
-      is_free = is_free && use.call == nullptr;
-      if (use.call != nullptr && !use.is_abandoned)
-        raise(
-            failed_precondition("%s: rank %d is in %s on another thread; calls for one rank must not overlap",
-                                call, rank, use.call));
-    }
-    if (!is_free) continue;
-    for (const int rank : ranks) uses_[static_cast<size_t>(rank)] = {call, false};
-    return std::make_shared<Call>(*this, std::move(ranks));
   }
+  return std::make_shared<Call>(*this, std::move(ranks));
 }
 
 }  // namespace switchyard::python

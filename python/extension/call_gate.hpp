@@ -40,6 +40,8 @@ class CallGate {
     bool is_abandoned = false;
   };
   std::shared_ptr<Call> enter(const char* call, std::vector<int> ranks);
+  // Returns false while an abandoned call holds one of the ranks.
+  bool try_enter(const char* call, const std::vector<int>& ranks);
 
   std::mutex mutex_;
   std::condition_variable changed_;

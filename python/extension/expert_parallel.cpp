@@ -162,7 +162,7 @@ void EpHandle::dispatch_async(int rank, nb::handle tokens, nb::handle topk_ids) 
   const DispatchInput input = input_of(arguments, tokens, topk_ids);
   const auto call = core_->gate.enter("dispatch_async", rank);
   need(core_->ep->dispatch_async(rank, input));
-  arguments.enqueued();
+  enqueued(arguments);
 }
 
 DispatchedRows EpHandle::dispatch_wait(int rank, bool src_ranks, const std::string& unwritten) {
@@ -170,7 +170,7 @@ DispatchedRows EpHandle::dispatch_wait(int rank, bool src_ranks, const std::stri
   const auto call = core_->gate.enter("dispatch_wait", rank);
   DispatchedRows rows = rows_of("dispatch_wait", rank, src_ranks);
   need(core_->ep->dispatch_wait(rank, output_of(rows, unwritten)));
-  arguments.enqueued();
+  enqueued(arguments);
   return rows;
 }
 
@@ -181,8 +181,17 @@ DispatchedRows EpHandle::dispatch(int rank, nb::handle tokens, nb::handle topk_i
   const auto call = core_->gate.enter("dispatch", rank);
   DispatchedRows rows = rows_of("dispatch", rank, src_ranks);
   need(core_->ep->dispatch(rank, input, output_of(rows, unwritten)));
-  arguments.enqueued();
+  enqueued(arguments);
   return rows;
+}
+
+// A graph keeps this object, and a share of its rows, so that they stay where they are.
+void EpHandle::enqueued(Arguments& arguments) {
+  if (session_->is_capturing()) {
+    arguments.keep(nb::find(*this));
+    arguments.keep(nb::cast(Tensor{nullptr, {0}, kUInt8, -1, core_}));
+  }
+  arguments.enqueued();
 }
 
 // Kernels read as many rows as dispatch has written. Fewer than could have come are enough if fewer did,
@@ -259,28 +268,28 @@ void EpHandle::combine_async(int rank, nb::handle expert_rows) {
   Arguments arguments("combine_async", *session_, world_rank("combine_async", rank));
   const auto call = core_->gate.enter("combine_async", rank);
   need(core_->ep->combine_async(rank, expert_rows_of("combine_async", arguments, rank, expert_rows)));
-  arguments.enqueued();
+  enqueued(arguments);
 }
 
-nb::object EpHandle::combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                                  const std::string& reduction) {
+nb::any EpHandle::combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
+                               const std::string& reduction) {
   Arguments arguments("combine_wait", *session_, world_rank("combine_wait", rank));
   const auto call = core_->gate.enter("combine_wait", rank);
   need(core_->ep->combine_wait(
       rank, destination_of("combine_wait", arguments, rank, topk_ids, topk_weights, out, reduction)));
-  arguments.enqueued();
-  return out;
+  enqueued(arguments);
+  return nb::borrow<nb::any>(out);
 }
 
-nb::object EpHandle::combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                             nb::object out, const std::string& reduction) {
+nb::any EpHandle::combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
+                          nb::object out, const std::string& reduction) {
   Arguments arguments("combine", *session_, world_rank("combine", rank));
   const auto call = core_->gate.enter("combine", rank);
   const CombineInput input = expert_rows_of("combine", arguments, rank, expert_rows);
   need(core_->ep->combine(
       rank, input, destination_of("combine", arguments, rank, topk_ids, topk_weights, out, reduction)));
-  arguments.enqueued();
-  return out;
+  enqueued(arguments);
+  return nb::borrow<nb::any>(out);
 }
 
 void EpHandle::all_reduce(int rank, nb::handle values) {
@@ -290,7 +299,7 @@ void EpHandle::all_reduce(int rank, nb::handle values) {
                       {kBFloat16, {-1, core_->ep->config().hidden}, "(num_tokens, hidden)", Access::kWrite});
   const auto call = core_->gate.enter("all_reduce", rank);
   need(core_->ep->all_reduce(rank, static_cast<bf16*>(array.data), static_cast<int>(array.shape[0])));
-  arguments.enqueued();
+  enqueued(arguments);
 }
 
 // The record of the rank itself, or of the rank that stopped it.
@@ -305,14 +314,14 @@ void EpHandle::synchronize(std::optional<int> rank) {
   use("synchronize");
   const int where = rank ? world_rank("synchronize", *rank) : -1;
   const auto call = rank ? core_->gate.enter("synchronize", *rank) : core_->gate.enter_all("synchronize");
-  const Status status = session_->wait(
+  const Status status = session_->wait_for_streams(
+      rank ? std::optional<int>(where) : std::nullopt,
       [core = core_, call, rank](CallerThread&) {
         Status result = rank ? core->ep->synchronize(*rank) : core->ep->synchronize();
         call->leave();
         return result;
       },
       [call] { call->abandon(); });
-  rank ? session_->release(where) : session_->release_all();
   if (!status.ok()) raise_fault(status, rank);
 }
 
@@ -322,13 +331,13 @@ void EpHandle::reset(std::optional<std::vector<int>> survivors, nb::object place
   std::optional<ExpertPlacement> next;
   if (!placement.is_none()) next = placement_of(n_experts, placement);
   const auto call = core_->gate.enter_all("reset");
-  (void)session_->wait([core = core_](CallerThread&) { return core->world->world->synchronize(); },
-                       [call] { call->abandon(); });
-  session_->release_all();
+  (void)session_->wait_for_streams(
+      {}, [core = core_](CallerThread&) { return core->world->world->synchronize(); },
+      [call] { call->abandon(); });
   if (survivors && core_.use_count() > 1)
     raise(failed_precondition(
-        "reset: %ld tensors of this object's rows are still referenced; with other ranks the rows "
-        "may move, so delete them first",
+        "reset: %ld tensors of this object's rows, or graphs that use them, are still referenced; with other "
+        "ranks the rows may move, so delete them first",
         core_.use_count() - 1));
   need(session_->wait(
       [core = core_, call, survivors, next, by_world_rank](CallerThread&) {

@@ -45,10 +45,10 @@ class EpHandle {
   DispatchedRows dispatch(int rank, nb::handle tokens, nb::handle topk_ids, bool src_ranks,
                           const std::string& unwritten);
   void combine_async(int rank, nb::handle expert_rows);
-  nb::object combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                          const std::string& reduction);
-  nb::object combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                     nb::object out, const std::string& reduction);
+  nb::any combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
+                       const std::string& reduction);
+  nb::any combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
+                  nb::object out, const std::string& reduction);
   void all_reduce(int rank, nb::handle values);
 
   void synchronize(std::optional<int> rank);
@@ -68,6 +68,7 @@ class EpHandle {
   // Makes `out` if it is None.
   CombineOutput destination_of(const char* call, Arguments& arguments, int rank, nb::handle topk_ids,
                                nb::handle topk_weights, nb::object& out, const std::string& reduction) const;
+  void enqueued(Arguments& arguments);
   void check_num_rows(const char* call, int rank, int64_t num_rows);
   [[noreturn]] void raise_fault(const Status& status, std::optional<int> rank) const;
 

@@ -80,9 +80,9 @@ void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row
   }
 }
 
-nb::object run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets,
-               nb::object out, nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales,
-               nb::handle weight_scales, nb::handle bias, nb::handle row_weights, nb::handle output_scales) {
+nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
+            nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle weight_scales,
+            nb::handle bias, nb::handle row_weights, nb::handle output_scales) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const GroupedMatmulShape& shape = handle.matmul->shape();
@@ -124,8 +124,9 @@ nb::object run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::ha
                                                     "(ceil(output columns / 128), max_rows rounded up to 4)",
                                                     Access::kWrite});
   need(handle.matmul->run(tensors));
+  if (session.is_capturing()) arguments.keep(nb::find(handle));
   arguments.enqueued();
-  return out;
+  return nb::borrow<nb::any>(out);
 }
 
 nb::dict to_python(TokenFormatKind kind) {

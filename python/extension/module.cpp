@@ -12,7 +12,7 @@ NB_MODULE(_core, module) {
   using namespace switchyard::python;
   nb::set_leak_warnings(false);  // an interpreter that ends with objects alive is none of ours
   install_fork_handler();
-  module.attr("__version__") = switchyard::kVersion;
+  module.attr("VERSION") = switchyard::kVersion;
   bind_errors(module);
   bind_tensor(module);
   bind_world(module);

@@ -1,6 +1,8 @@
 #include "session.hpp"
 
+#include <iterator>
 #include <set>
+#include <utility>
 
 namespace switchyard::python {
 namespace {
@@ -34,7 +36,7 @@ Session::Session(std::shared_ptr<WorldCore> core) : core_(std::move(core)) { liv
 Session::~Session() {
   live_sessions().erase(this);
   if (core_->generation != fork_generation()) {
-    new std::map<int, std::vector<nb::object>>(std::move(kept_));
+    new KeptByRank(std::move(kept_));
     return;
   }
   if (kept_.empty()) return;
@@ -66,16 +68,33 @@ Status Session::wait(std::function<Status(CallerThread&)> work,
   return work(caller);
 }
 
+Status Session::wait_for_streams(std::optional<int> world_rank, std::function<Status(CallerThread&)> work,
+                                 const std::function<void()>& on_interrupt) {
+  KeptByRank taken;
+  if (!world_rank)
+    taken = std::exchange(kept_, {});
+  else if (auto kept = kept_.extract(*world_rank))
+    taken.insert(std::move(kept));
+  try {
+    return wait(std::move(work), on_interrupt);
+  } catch (...) {  // kernels may still run
+    for (auto& [rank, objects] : taken) {
+      std::vector<nb::object>& kept = kept_[rank];
+      kept.insert(kept.end(), std::make_move_iterator(objects.begin()),
+                  std::make_move_iterator(objects.end()));
+    }
+    throw;
+  }
+}
+
 void Session::synchronize(int world_rank) {
   const Rank& here = rank("synchronize", world_rank);
-  need(wait([core = core_, &here](CallerThread&) { return here.synchronize(); }));
-  release(world_rank);
+  need(wait_for_streams(world_rank, [core = core_, &here](CallerThread&) { return here.synchronize(); }));
 }
 
 void Session::synchronize() {
   use("synchronize");
-  need(wait([core = core_](CallerThread&) { return core->world->synchronize(); }));
-  release_all();
+  need(wait_for_streams({}, [core = core_](CallerThread&) { return core->world->synchronize(); }));
 }
 
 void drain_sessions() {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,14 +41,17 @@ class Session {
   // A local rank, or the exception that says why there is none.
   Rank& rank(const char* call, int world_rank) const;
 
-  // Until release(), or as long as the graph that is being captured.
+  // Until the rank's stream has been waited for, or as long as the graph that is being captured.
   void keep(int world_rank, std::vector<nb::object> objects);
-  void release(int world_rank) { kept_.erase(world_rank); }
-  void release_all() { kept_.clear(); }
   // What is kept from now on goes to `captured`; null: to the ranks again.
   void keep_for_graph(std::vector<nb::object>* captured) { captured_ = captured; }
+  bool is_capturing() const { return captured_ != nullptr; }
 
-  // Waits for the stream of a rank (of all), and then releases what was kept for it.
+  // Waits for streams: those of a rank, or of all. What was kept for them when the wait began is then
+  // released; what other threads enqueue meanwhile is not.
+  Status wait_for_streams(std::optional<int> world_rank, std::function<Status(CallerThread&)> work,
+                          const std::function<void()>& on_interrupt = {});
+
   void synchronize(int world_rank);
   void synchronize();
   // Waits; in the emulator's simulated mode on this thread, since that is where kernels run then.
@@ -55,8 +59,10 @@ class Session {
               const std::function<void()>& on_interrupt = {}) const;
 
  private:
+  using KeptByRank = std::map<int, std::vector<nb::object>>;
+
   std::shared_ptr<WorldCore> core_;
-  std::map<int, std::vector<nb::object>> kept_;  // by rank of the world; guarded by the GIL
+  KeptByRank kept_;  // by rank of the world; guarded by the GIL
   std::vector<nb::object>* captured_ = nullptr;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -104,9 +105,10 @@ bool import_ndarray(nb::handle object, Access access, Array& view) {
 
 // NumPy's arrays of bfloat16 and fp8: the same memory as integers.
 bool import_ml_dtypes(nb::handle object, Access access, Array& view) {
-  if (!nb::hasattr(object, "__array_interface__") || !nb::hasattr(object, "dtype")) return false;
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "view")) return false;
   const nb::object dtype = object.attr("dtype");
-  if (!nb::hasattr(dtype, "name")) return false;
+  constexpr int kFirstOfUsers = 256;  // NumPy's numbers of types that others have registered
+  if (!nb::hasattr(dtype, "num") || nb::cast<int>(dtype.attr("num")) < kFirstOfUsers) return false;
   const std::string name = nb::cast<std::string>(dtype.attr("name"));
   for (const Element* element : kElements) {
     if (!is_of_ml_dtypes(*element) || name != element->name) continue;
@@ -166,8 +168,6 @@ bool import_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
   if (access == Access::kWrite &&
       (import_ndarray(object, Access::kRead, view) || import_ml_dtypes(object, Access::kRead, view)))
     raise(invalid_argument("%s: %s is read-only; the call writes to it", call, name));
-  if (nb::hasattr(object, "requires_grad") && nb::cast<bool>(object.attr("requires_grad")))
-    raise(invalid_argument("%s: %s requires grad; pass its detach()", call, name));
   PyErr_Format(
       PyExc_TypeError,
       "%s: %s is a %s; it must be an array of NumPy, PyTorch, CuPy or switchyard_ep, or have __dlpack__ or "
@@ -180,8 +180,10 @@ Array import(const char* call, const char* name, nb::handle object, Access acces
   const Tensor* tensor = nullptr;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) return from_tensor(*tensor, object);
   Array view;
-  if (import_ndarray(object, access, view) || import_ml_dtypes(object, access, view) ||
-      import_cuda_array(object, access, gpu, view))
+  // DLPack of such an array would fail, and slowly.
+  const bool is_numpy = std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0;
+  if ((is_numpy && import_ml_dtypes(object, access, view)) || import_ndarray(object, access, view) ||
+      import_cuda_array(object, access, gpu, view) || (!is_numpy && import_ml_dtypes(object, access, view)))
     return view;
   refuse(call, name, object, access);
 }

@@ -70,6 +70,7 @@ class Arguments {
   T* pointer(nb::handle object, const char* name, const Expected& expected) {
     return object.is_none() ? nullptr : static_cast<T*>(array(object, name, expected).data);
   }
+  void keep(nb::object object) { kept_.push_back(std::move(object)); }
   // The call has been enqueued: what was passed is kept until the stream has been waited for.
   void enqueued() { session_.keep(world_rank_, std::move(kept_)); }
 

@@ -23,7 +23,7 @@ from ._core import (
     Rank,
     Tensor,
     World,
-    __version__,
+    VERSION as __version__,
     has_cuda,
     token_formats,
 )
@@ -38,6 +38,7 @@ from .errors import (
     SwitchyardError,
     Unavailable,
 )
+from .simulate import simulate
 
 # Kernels may still use memory of Python's.
 _atexit.register(_core._drain)
@@ -63,6 +64,7 @@ __all__ = [
     "__version__",
     "has_cuda",
     "plots",
+    "simulate",
     "token_formats",
     "trace",
 ]

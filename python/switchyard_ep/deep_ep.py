@@ -366,6 +366,7 @@ class Buffer:
         made = self._make_handle(arrays, sent, ep, num_received, in_rank, destinations, layout)
         if ids is None:
             return received, None, None, [], made, EventOverlap()
+        assert num_tokens_per_expert is not None
         num_local = len(num_tokens_per_expert) // self.group_size
         local = part(2, numpy.int32, -1).astype(numpy.int64) - self.rank * num_local
         is_local = (local >= 0) & (local < num_local)

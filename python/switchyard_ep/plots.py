@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Iterable, List, Optional, Sequence, TYPE_CHECKING
+from typing import Any, Iterable, List, Optional, Sequence, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -59,10 +59,10 @@ class Svg:
             file.write(str(self))
 
 
-def _rows_of(array: object) -> List[List[int]]:
+def _rows_of(array: Any) -> List[List[int]]:
     """The rows of a two-dimensional array of anything's: NumPy, PyTorch, lists."""
     values = array.tolist() if hasattr(array, "tolist") else array
-    return [[int(value) for value in row] for row in values]  # type: ignore[attr-defined]
+    return [[int(value) for value in row] for row in values]
 
 
 def count_rows(topk_ids: Sequence[object], n_experts: int) -> List[List[int]]:

@@ -163,6 +163,20 @@ def test_bad_arguments_are_named():
         buffer.dispatch(x.astype(np.float32), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
 
 
+def test_torch_tensors_come_back_as_such():
+    torch = pytest.importorskip("torch")
+    buffer = deep_ep.Buffer(Alone())
+    x, ids = torch.randn(6, HIDDEN).bfloat16(), torch.rand(6, EXPERTS).topk(TOP_K, -1).indices
+    layout = buffer.get_dispatch_layout(ids, EXPERTS)
+    received, local, weights, counts, handle, _ = buffer.dispatch(
+        x, num_tokens_per_rank=layout[0], is_token_in_rank=layout[3], num_tokens_per_expert=layout[2], topk_idx=ids,
+        topk_weights=torch.ones(6, TOP_K),
+    )
+    assert torch.equal(received, x) and torch.equal(local, ids) and sum(counts) == 6 * TOP_K
+    combined, sums, _ = buffer.combine(received, handle, topk_weights=weights)
+    assert torch.equal(combined, x) and torch.equal(sums, torch.ones(6, TOP_K)) and handle[0].dtype == torch.int32
+
+
 def test_what_is_not_there_says_what_to_use():
     with pytest.raises(NotImplementedError, match="masked"):
         deep_ep.Buffer(Alone(), low_latency_mode=True)

@@ -1,5 +1,6 @@
 """Steps over arrays of NumPy: what goes to which rank, and what comes back."""
 
+import gc
 import threading
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_a_step_is_captured_and_replayed(world, step):
         ep.synchronize()
         for output in outputs:
             assert (output.numpy() == BF16(value)).all()
+
+
+def test_a_graph_keeps_what_it_uses(world, step):
+    ep = sy.ExpertParallel(world, protocol="direct", **SHAPE)
+    outputs = []
+    graph = world.capture(lambda: outputs.extend(step.run(ep)))
+    with pytest.raises(sy.FailedPrecondition, match="graphs that use them"):
+        ep.reset(survivors=[0, 1])
+    expected = [tokens.copy() for tokens in step.tokens]
+    del ep, step
+    gc.collect()
+    graph.launch()
+    graph.synchronize()
+    np.testing.assert_array_equal(outputs[1].numpy(), expected[1])
 
 
 def test_what_capture_calls_may_raise(world):

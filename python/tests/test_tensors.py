@@ -136,5 +136,3 @@ def test_torch_shares_memory(world, ep, step):
     ep.synchronize()
     rows = torch.from_dlpack(sent[0].rows)
     assert rows.dtype == torch.bfloat16 and rows.data_ptr() == sent[0].rows.data_ptr
-    with pytest.raises(sy.InvalidArgument, match="tokens requires grad; pass its detach"):
-        ep.dispatch(0, torch.zeros(16, 256, requires_grad=True), torch.from_numpy(step.topk_ids[0]))

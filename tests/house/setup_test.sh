@@ -94,3 +94,8 @@ printf '#!/bin/bash\nexec %q "$@" -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON\
 chmod +x "$work/bin/cmake"
 setup
 [ $status -eq 1 ] && is_one_line && says "no nlohmann-json" && says "install nlohmann-json3-dev," || fail "no nlohmann-json"
+
+make_machine
+setup python
+[ $status -eq 1 ] && is_one_line && says "no python3 on the PATH" && says "install python3 python3-venv python3-dev" ||
+  fail "no Python"
