@@ -2,15 +2,31 @@
 # Builds a wheel of the Python package over the libraries of a build folder, and tests it.
 #   scripts/python.sh test    installed in build/venv, beside what it was built with
 #   scripts/python.sh wheel   in a clean venv, with what its users have
-# Where packages cannot be had from PyPI or its mirror, it says so and does nothing.
+#   scripts/python.sh asan    under AddressSanitizer, over the libraries of build/asan
+# Where there is no venv, or packages cannot be had from PyPI or its mirror, it says so and does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-libraries=${SWITCHYARD_PREBUILT:-build}
+libraries=${SWITCHYARD_PREBUILT:-build} venv=build/venv options=() tests= preload=
+case $1 in
+  wheel) venv=build/venv-wheel ;;
+  asan)
+    libraries=build/asan venv=build/venv-asan
+    options=(-C build-dir=build/pip/asan -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1
+      -C cmake.define.SWITCHYARD_SANITIZER=address,undefined)
+    # Python is not built with the sanitizer, which must come first all the same. It frees nothing at its end.
+    tests="not import_is_quick and not is_typed"
+    preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
+    export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
+    ;;
+esac
 
 # Makes a venv with these packages.
 make_venv() {
   local venv=$1 log
-  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  if ! [ -x "$venv/bin/python" ] && ! python3 -m venv "$venv" >/dev/null 2>&1; then
+    echo "python: skipped, python3 cannot make a venv (scripts/setup.sh python installs what it needs)"
+    exit 0
+  fi
   if ! log=$("$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}" 2>&1); then
     echo "python: skipped, pip cannot install ${*:2} ($(tail -n 1 <<<"$log"))"
     exit 0
@@ -22,15 +38,11 @@ make_venv build/venv "scikit-build-core>=0.10" "nanobind>=2.4" "numpy>=1.23" "ml
 cmake --build "$libraries" --target switchyard_runtime
 rm -rf build/wheels
 build/venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-  --wheel-dir build/wheels -C "cmake.define.SWITCHYARD_PREBUILT=$PWD/$libraries" .
+  --wheel-dir build/wheels -C "cmake.define.SWITCHYARD_PREBUILT=$PWD/$libraries" ${options[@]+"${options[@]}"} .
 
-venv=build/venv
-if [ "$1" = wheel ]; then
-  venv=build/venv-wheel
-  rm -rf $venv
-  make_venv $venv "numpy>=1.23" "ml_dtypes>=0.5" "pytest>=7"
-fi
+[ $venv = build/venv ] || { rm -rf $venv && make_venv $venv "numpy>=1.23" "ml_dtypes>=0.5" "pytest>=7"; }
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheels/*.whl
 ls -l build/wheels | awk 'NR > 1 {printf "%s: %.1f MB\n", $9, $5 / 1e6}'
-$venv/bin/python -m pytest -q -p no:cacheprovider python/tests
+export LD_PRELOAD=$preload
+$venv/bin/python -m pytest -q -p no:cacheprovider -k "$tests" python/tests
 $venv/bin/python examples/two_experts.py
