@@ -1,11 +1,12 @@
 """A stand-in for DeepEP V1's Python interface: Buffer, EventOverlap and Config with its methods, arguments, shapes and
 dtypes, over switchyard_ep. Code that says `import deep_ep` can say `import switchyard_ep.deep_ep as deep_ep`.
 
-So far: dispatch and combine inside a node, on the host target, over arrays of NumPy or CPU tensors of PyTorch. Everything
-else raises NotImplementedError, which says what to use instead.
+So far: dispatch and combine inside a node, and low latency, on the host target, over arrays of NumPy or CPU tensors of
+PyTorch. Everything else raises NotImplementedError, which says what to use instead.
 
-A token travels once to each rank that holds any of its experts, with its ids and weights behind it. To the library ranks
-are experts: an ExpertParallel with one expert per rank moves the rows and brings the results back.
+dispatch: a token travels once to each rank that holds any of its experts, with its ids and weights behind it. To the
+library ranks are experts: an ExpertParallel with one expert per rank moves the rows and brings the results back.
+low_latency_dispatch: an ExpertParallel with the model's experts and masked rows.
 """
 
 from __future__ import annotations
@@ -122,6 +123,18 @@ class _Handle(NamedTuple):
     layout: int  # tells one dispatch from another
 
 
+class _LowLatencyHandle(NamedTuple):
+    """What low_latency_combine needs. The first fields are DeepEP's, by position."""
+
+    packed_recv_src_info: Any  # (local experts, ranks x max tokens) of int32: the source token of each row
+    packed_recv_layout_range: Any  # (local experts, ranks) of int64: begin << 32 | count
+    num_max_dispatch_tokens_per_rank: int
+    hidden: int
+    num_experts: int
+    topk_ids: Any
+    layout: int
+
+
 class _OpenStep(NamedTuple):
     """A dispatch that has no combine yet."""
 
@@ -185,16 +198,12 @@ class Buffer:
     ):
         if group is None:
             raise _not_here("bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()")
-        if low_latency_mode:
-            raise _not_here(
-                "low latency mode", "use switchyard_ep.ExpertParallel(row_layout='masked', dispatch_format='fp8')"
-            )
         self.rank, self.group_size, self.group = group.rank(), group.size(), group
         self.explicitly_destroy = explicitly_destroy
         self._world: Optional[_core.World] = _core.World.join(
             self.rank, self.group_size, all_gather=_all_gather_of(group), target="host"
         )
-        self._eps: Dict[int, _core.ExpertParallel] = {}  # by the elements of a row
+        self._eps: Dict[Any, _core.ExpertParallel] = {}  # by the elements of a row, or by the shape of low latency
         self._open: Optional[_OpenStep] = None
         self._num_layouts = 0
 
@@ -468,6 +477,133 @@ class Buffer:
             out(numpy.zeros((len(in_rank), self.group_size), numpy.int32)), destinations, num_received, layout,
         )
 
+    # Low latency.
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Returns the bytes that a rank needs with a top-k of 8. Nothing is allocated before the shape is known."""
+        options = _low_latency_options(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts, 8, False)
+        return _core.ExpertParallel.memory_needed(num_ranks, **options)["total"]
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Does nothing: no step needs buffers to be cleaned."""
+
+    def _low_latency_ep(self, num_max: int, hidden: int, num_experts: int, top_k: int, use_fp8: bool) -> _core.ExpertParallel:
+        world, key = self._use(), (num_max, hidden, num_experts, top_k, use_fp8)
+        if key not in self._eps:
+            self._close_step()
+            options = _low_latency_options(num_max, hidden, self.group_size, num_experts, top_k, use_fp8)
+            self._eps[key] = _core.ExpertParallel(world, **options)
+        return self._eps[key]
+
+    def low_latency_dispatch(
+        self,
+        x: Any,
+        topk_idx: Any,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Optional[Any] = None,
+        dispatch_wait_recv_cost_stats: Optional[Any] = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> Tuple[Any, Any, _LowLatencyHandle, EventOverlap, Optional[Callable[[], None]]]:
+        """Sends each token to its experts. Returns rows, (local experts, ranks x max tokens, hidden) of bfloat16, or a pair
+        of fp8 and float32 scales, (local experts, ranks x max tokens, hidden / 128); how many of them each expert has; a
+        handle, an event and a hook, which has nothing left to do. The counts are added to
+        cumulative_local_expert_recv_stats."""
+        import numpy
+
+        if round_scale or use_ue8m0:
+            raise _not_here("scales that are powers of two", "use switchyard_ep.ExpertParallel(dispatch_format='mxfp8')")
+        if dispatch_wait_recv_cost_stats is not None:
+            raise _not_here("statistics of waits", "ExpertParallel.enable_trace() records every wait")
+        arrays = _Arrays(x)
+        tokens = arrays.to_numpy(x, "bfloat16")
+        ids = arrays.to_numpy(topk_idx, "int64").astype(numpy.int32)
+        if tokens.ndim != 2 or len(tokens) > num_max_dispatch_tokens_per_rank or len(ids) != len(tokens):
+            raise ValueError(
+                f"x has shape {tokens.shape} and topk_idx {ids.shape}; both must have the same number of tokens, at most "
+                f"{num_max_dispatch_tokens_per_rank}"
+            )
+        hidden, num_rows = tokens.shape[1], self.group_size * num_max_dispatch_tokens_per_rank
+        ep = self._low_latency_ep(num_max_dispatch_tokens_per_rank, hidden, num_experts, ids.shape[1], use_fp8)
+        layout = self._num_layouts = self._num_layouts + 1
+        sent = self._open_step(ep, tokens, ids, layout)
+        num_local, capacity = ep.n_local_experts, ep.config["max_rows_per_expert"]
+
+        def masked(rows: Any) -> Any:
+            return rows.reshape(num_local, capacity, *rows.shape[1:])[:, :num_rows].copy()
+
+        counts = sent.row_counts.numpy().astype(numpy.int32)
+        received = arrays.from_numpy(masked(sent.rows.numpy()))
+        if use_fp8:
+            assert sent.scales is not None
+            scales = sent.scales.numpy()[:, : num_local * capacity].T
+            received = (received, arrays.from_numpy(masked(scales)))
+        begins = numpy.array(ep.source_row_offsets(self.rank), numpy.int64).reshape(num_local, self.group_size)
+        begins -= capacity * numpy.arange(num_local)[:, None]
+        ends = numpy.concatenate([begins[:, 1:], counts[:, None].astype(numpy.int64)], axis=1)
+        handle = _LowLatencyHandle(
+            arrays.from_numpy(masked(sent.src_info.numpy()[:, :1])[:, :, 0].copy()),
+            arrays.from_numpy(begins << 32 | (ends - begins)),
+            num_max_dispatch_tokens_per_rank, hidden, num_experts, ids, layout,
+        )
+        if cumulative_local_expert_recv_stats is not None:
+            cumulative_local_expert_recv_stats += arrays.from_numpy(counts)
+        hook = (lambda: None) if return_recv_hook else None
+        return received, arrays.from_numpy(counts), handle, EventOverlap(), hook
+
+    def low_latency_combine(
+        self,
+        x: Any,
+        topk_idx: Any,
+        topk_weights: Any,
+        handle: _LowLatencyHandle,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Optional[Any] = None,
+        combine_wait_recv_cost_stats: Optional[Any] = None,
+    ) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
+        """Sends x, a row of bfloat16 for each row of the dispatch, back, and returns the sum of each token's rows times
+        topk_weights, an event and a hook, which has nothing left to do."""
+        import ml_dtypes
+        import numpy
+
+        if use_logfmt or zero_copy or combine_wait_recv_cost_stats is not None:
+            raise _not_here("logfmt, zero copy or statistics of waits", "ExpertParallel has combine_format='fp8', "
+                            "expert_outputs and enable_trace(); use those")
+        arrays = _Arrays(x)
+        values = arrays.to_numpy(x, "bfloat16")
+        num_max, hidden, num_experts = handle[2:5]
+        shape = (num_experts // self.group_size, self.group_size * num_max, hidden)
+        if values.shape != shape:
+            raise ValueError(f"x has shape {values.shape}; it must be {shape}")
+        step = self._open
+        if step is None or step.layout != handle.layout:
+            ep = self._low_latency_ep(num_max, hidden, num_experts, handle.topk_ids.shape[1], False)
+            nothing = numpy.zeros((len(handle.topk_ids), hidden), ml_dtypes.bfloat16)
+            self._open_step(ep, nothing, handle.topk_ids, handle.layout)
+            step = self._open
+        assert step is not None
+        self._open = None
+        outputs = step.ep.row_buffers(self.rank).expert_outputs
+        assert outputs is not None
+        outputs.numpy().reshape(shape[0], -1, hidden)[:, : shape[1]] = values
+        combined = step.ep.combine(self.rank, None, handle.topk_ids, arrays.to_numpy(topk_weights, "float32"))
+        step.ep.synchronize(self.rank)
+        result = arrays.from_numpy(combined.numpy().copy())
+        if out is not None:
+            out[:] = result
+            result = out
+        return result, EventOverlap(), (lambda: None) if return_recv_hook else None
+
     # What is not there yet.
 
     def get_comm_stream(self) -> Any:
@@ -482,19 +618,6 @@ class Buffer:
     def internode_combine(self, *_: Any, **__: Any) -> Any:
         raise _not_here("combine between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
 
-    @staticmethod
-    def get_low_latency_rdma_size_hint(*_: Any, **__: Any) -> int:
-        raise _not_here("low latency mode", "ExpertParallel.memory_needed() tells what a shape takes")
-
-    def low_latency_dispatch(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("low latency mode", "use ExpertParallel(row_layout='masked'), dispatch_async and dispatch_wait")
-
-    def low_latency_combine(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("low latency mode", "use ExpertParallel, combine_async and combine_wait")
-
-    def clean_low_latency_buffer(self, *_: Any, **__: Any) -> None:
-        raise _not_here("low latency mode", "ExpertParallel needs no cleaning between steps")
-
     def low_latency_update_mask_buffer(self, *_: Any, **__: Any) -> None:
         raise _not_here("mask of ranks", "ExpertParallel.reset(survivors) goes on without ranks that have ended")
 
@@ -506,6 +629,20 @@ class Buffer:
 
     def get_next_low_latency_combine_buffer(self, *_: Any, **__: Any) -> Any:
         raise _not_here("low latency mode", "DispatchedRows.expert_outputs is memory that combine reads without a copy")
+
+
+def _low_latency_options(num_max: int, hidden: int, num_ranks: int, num_experts: int, top_k: int, use_fp8: bool) -> Dict[str, Any]:
+    """An ExpertParallel whose rows are masked: room for every token of every rank at each expert."""
+    return dict(
+        n_experts=num_experts,
+        top_k=top_k,
+        hidden=hidden,
+        max_tokens_per_rank=num_max,
+        protocol="direct",
+        row_layout="masked",
+        max_rows_per_expert=num_ranks * num_max,
+        dispatch_format="fp8" if use_fp8 else "bf16",
+    )
 
 
 def _all_gather_of(group: Any) -> Callable[[bytes], List[bytes]]:

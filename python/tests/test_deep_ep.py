@@ -111,10 +111,49 @@ def run_all(rank, group):
     more = [Tokens(r, seed=1, num_tokens=(40, 0)) for r in range(RANKS)]
     got = buffer.dispatch(more[rank].x, **layout_of(buffer, more[rank]), topk_idx=more[rank].ids, topk_weights=more[rank].weights)
     check_dispatch(rank, more, got)
+    run_low_latency(rank, buffer)
     buffer.destroy()
     buffer.destroy()
     with pytest.raises(RuntimeError, match="destroyed"):
         buffer.dispatch(mine.x, handle=handle)
+
+
+def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):
+    every = [Tokens(r, seed=2) for r in range(RANKS)]
+    mine, stats = every[rank], np.zeros(num_local, np.int32)
+    for use_fp8 in (False, True, True):
+        got, counts, handle, event, hook = buffer.low_latency_dispatch(
+            mine.x, mine.ids, num_max, EXPERTS, use_fp8=use_fp8, return_recv_hook=True,
+            cumulative_local_expert_recv_stats=stats,
+        )
+        hook()
+        rows = got
+        if use_fp8:
+            assert got[0].dtype == E4M3 and got[1].shape == (num_local, RANKS * num_max, HIDDEN // 128)
+            rows = (got[0].astype(np.float32) * np.repeat(got[1], 128, axis=2)).astype(BF16)
+        assert rows.shape == (num_local, RANKS * num_max, HIDDEN) and counts.dtype == np.int32
+        for local in range(num_local):
+            # By source rank, and each rank's by token.
+            tokens = [np.nonzero((t.ids == num_local * rank + local).any(axis=1))[0] for t in every]
+            assert counts[local] == sum(map(len, tokens))
+            expected = np.concatenate([t.x[index] for t, index in zip(every, tokens)]).astype(np.float32)
+            found = rows[local, : counts[local]].astype(np.float32)
+            np.testing.assert_allclose(found, expected, rtol=0.08 if use_fp8 else 0, atol=0.02 if use_fp8 else 0)
+            np.testing.assert_array_equal(handle[0][local, : counts[local]], np.concatenate(tokens))
+            for source, index in enumerate(tokens):
+                begin, count = handle[1][local, source] >> 32, handle[1][local, source] & 0xFFFFFFFF
+                assert count == len(index) and begin == sum(map(len, tokens[:source]))
+        combined, _, _ = buffer.low_latency_combine(rows, mine.ids, mine.weights, handle)
+        expected = mine.x.astype(np.float32) * np.where(mine.ids >= 0, mine.weights, 0).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(combined.astype(np.float32), expected, rtol=0.1, atol=0.05)
+    np.testing.assert_array_equal(stats, 3 * counts)
+    # A handle that is not the last one.
+    rows, _, first, _, _ = buffer.low_latency_dispatch(mine.x, mine.ids, num_max, EXPERTS, use_fp8=False)
+    buffer.low_latency_dispatch(mine.x, mine.ids, num_max, EXPERTS)
+    again, _, _ = buffer.low_latency_combine(rows, mine.ids, mine.weights, first, out=np.zeros_like(mine.x))
+    np.testing.assert_allclose(again.astype(np.float32), expected, rtol=0.02, atol=0.02)
+    buffer.clean_low_latency_buffer(num_max, HIDDEN, EXPERTS)
+    assert deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max, HIDDEN, RANKS, EXPERTS) > 0
 
 
 def work(rank, pipe, results):
@@ -178,11 +217,11 @@ def test_torch_tensors_come_back_as_such():
 
 
 def test_what_is_not_there_says_what_to_use():
-    with pytest.raises(NotImplementedError, match="masked"):
-        deep_ep.Buffer(Alone(), low_latency_mode=True)
-    buffer = deep_ep.Buffer(Alone())
-    for name in ("low_latency_dispatch", "low_latency_combine", "internode_dispatch", "get_comm_stream"):
-        with pytest.raises(NotImplementedError, match="; .*(use|complete)"):
+    buffer = deep_ep.Buffer(Alone(), low_latency_mode=True)
+    with pytest.raises(NotImplementedError, match="mxfp8"):
+        buffer.low_latency_dispatch(np.zeros((1, HIDDEN), BF16), np.zeros((1, 2), np.int64), 4, 8, use_ue8m0=True)
+    for name in ("low_latency_update_mask_buffer", "internode_dispatch", "get_comm_stream"):
+        with pytest.raises(NotImplementedError, match="; .+"):
             getattr(buffer, name)()
     assert deep_ep.Config(24).num_sms == 24
     with pytest.raises(ValueError, match="num_sms is 3"):
