@@ -11,166 +11,26 @@ low_latency_dispatch: an ExpertParallel with the model's experts and masked rows
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from . import _core
+from ._deep_ep import (
+    Arrays,
+    Config,
+    EventOverlap,
+    Handle,
+    Lanes,
+    LowLatencyHandle,
+    OpenStep,
+    all_gather_of,
+    check_tokens,
+    destinations_of,
+    low_latency_options,
+    not_here,
+)
 from .errors import FailedPrecondition
 
 __all__ = ["Buffer", "Config", "EventOverlap"]
-
-_SCALE_GROUP = 128  # fp8: elements that share a scale
-
-
-def _not_here(what: str, instead: str) -> NotImplementedError:
-    return NotImplementedError(f"switchyard_ep.deep_ep has no {what} yet; {instead}")
-
-
-class Config:
-    """DeepEP's tuning numbers. They are kept and have no effect: Switchyard chooses by shape."""
-
-    def __init__(
-        self,
-        num_sms: int = 20,
-        num_max_nvl_chunked_send_tokens: int = 6,
-        num_max_nvl_chunked_recv_tokens: int = 256,
-        num_max_rdma_chunked_send_tokens: int = 6,
-        num_max_rdma_chunked_recv_tokens: int = 256,
-    ):
-        if num_sms < 1 or num_sms % 2:
-            raise ValueError(f"num_sms is {num_sms}; it must be even and at least 2")
-        self.num_sms = num_sms
-        self.num_max_nvl_chunked_send_tokens = num_max_nvl_chunked_send_tokens
-        self.num_max_nvl_chunked_recv_tokens = num_max_nvl_chunked_recv_tokens
-        self.num_max_rdma_chunked_send_tokens = num_max_rdma_chunked_send_tokens
-        self.num_max_rdma_chunked_recv_tokens = num_max_rdma_chunked_recv_tokens
-
-    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns 0: memory is allocated when the shape is known."""
-        return 0
-
-    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Returns 0: memory is allocated when the shape is known."""
-        return 0
-
-
-class EventOverlap:
-    """What a call that finishes asynchronously returns. On the host target calls are complete when they return, so there
-    is nothing to wait for."""
-
-    def __init__(self, event: Any = None, extra_tensors: Optional[tuple] = None):
-        self.event, self.extra_tensors = event, extra_tensors
-
-    def current_stream_wait(self) -> None:
-        """The current stream waits for the event."""
-
-    def __enter__(self) -> "EventOverlap":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.current_stream_wait()
-
-
-class _Arrays:
-    """NumPy arrays of what was passed, and arrays of the same library to return."""
-
-    def __init__(self, example: Any):
-        self._torch = None
-        if type(example).__module__.split(".")[0] == "torch":
-            import torch
-
-            self._torch = torch
-            if example.is_cuda:
-                raise _not_here("CUDA tensors", "use switchyard_ep.ExpertParallel with them, or pass CPU tensors")
-
-    def to_numpy(self, array: Any, dtype: str) -> Any:
-        """The memory as an array of this dtype, which it must have."""
-        import ml_dtypes
-        import numpy
-
-        wanted = numpy.dtype(getattr(ml_dtypes, dtype, dtype))
-        if self._torch is None:
-            values = numpy.asarray(array)
-        else:
-            name = str(array.dtype).split(".")[-1]
-            integer = {1: self._torch.uint8, 2: self._torch.int16}.get(array.element_size())
-            values = array.detach().contiguous()
-            values = values.view(integer).numpy().view(wanted) if name == dtype and hasattr(ml_dtypes, name) else values.numpy()
-        if values.dtype != wanted:
-            raise ValueError(f"an array has dtype {values.dtype}; it must be {dtype}")
-        return numpy.ascontiguousarray(values)
-
-    def from_numpy(self, values: Any) -> Any:
-        if self._torch is None:
-            return values
-        name = values.dtype.name
-        if not hasattr(self._torch, name) or name.startswith(("bfloat", "float8")):
-            integer = {1: "uint8", 2: "int16"}[values.dtype.itemsize]
-            return self._torch.from_numpy(values.view(integer)).view(getattr(self._torch, name))
-        return self._torch.from_numpy(values)
-
-
-class _Handle(NamedTuple):
-    """What combine, and a dispatch of the same layout, need. The first fields are DeepEP's, by position."""
-
-    rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][j], how many tokens ranks 0..i send to rank j
-    channel_prefix_matrix: Any
-    recv_channel_prefix_matrix: Any
-    recv_src_idx: Any  # (received,) of int32: the source token of each row
-    is_token_in_rank: Any  # (tokens, ranks) of bool
-    send_head: Any
-    destinations: Any  # (tokens, ranks) of int32: the ranks of each token, ascending, then -1
-    num_recv_tokens: int
-    layout: int  # tells one dispatch from another
-
-
-class _LowLatencyHandle(NamedTuple):
-    """What low_latency_combine needs. The first fields are DeepEP's, by position."""
-
-    packed_recv_src_info: Any  # (local experts, ranks x max tokens) of int32: the source token of each row
-    packed_recv_layout_range: Any  # (local experts, ranks) of int64: begin << 32 | count
-    num_max_dispatch_tokens_per_rank: int
-    hidden: int
-    num_experts: int
-    topk_ids: Any
-    layout: int
-
-
-class _OpenStep(NamedTuple):
-    """A dispatch that has no combine yet."""
-
-    ep: _core.ExpertParallel
-    layout: int
-    destinations: Any
-
-
-class _Lanes:
-    """How a row is laid out in elements of two bytes: the token, its scales, ids, weights."""
-
-    def __init__(self, hidden_bytes: int, num_scales: int, num_topk: int):
-        self.hidden_bytes, self.num_scales, self.num_topk = hidden_bytes, num_scales, num_topk
-        parts = [hidden_bytes, 4 * num_scales, 4 * num_topk, 4 * num_topk]
-        self.ends = [sum(parts[: i + 1]) for i in range(4)]
-        self.num_elements = -(-self.ends[-1] // 16) * 8  # whole 16 bytes
-
-    def pack(self, parts: List[Any]) -> Any:
-        """One row of bytes per token."""
-        import ml_dtypes
-        import numpy
-
-        rows = numpy.zeros((len(parts[0]), 2 * self.num_elements), numpy.uint8)
-        for part, end in zip(parts, self.ends):
-            if part is not None and part.size:
-                octets = numpy.ascontiguousarray(part).view(numpy.uint8).reshape(len(part), -1)
-                rows[:, end - octets.shape[1] : end] = octets
-        return rows.view(ml_dtypes.bfloat16)
-
-    def unpack(self, rows: Any, part: int, dtype: Any) -> Any:
-        """One part of all rows, as a copy."""
-        import numpy
-
-        begin = self.ends[part - 1] if part else 0
-        octets = rows.view(numpy.uint8)[:, begin : self.ends[part]]
-        return numpy.ascontiguousarray(octets).view(dtype)
 
 
 class Buffer:
@@ -197,14 +57,16 @@ class Buffer:
         comm: Any = None,
     ):
         if group is None:
-            raise _not_here("bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()")
+            raise not_here(
+                "bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()"
+            )
         self.rank, self.group_size, self.group = group.rank(), group.size(), group
         self.explicitly_destroy = explicitly_destroy
         self._world: Optional[_core.World] = _core.World.join(
-            self.rank, self.group_size, all_gather=_all_gather_of(group), target="host"
+            self.rank, self.group_size, all_gather=all_gather_of(group), target="host"
         )
         self._eps: Dict[Any, _core.ExpertParallel] = {}  # by the elements of a row, or by the shape of low latency
-        self._open: Optional[_OpenStep] = None
+        self._open: Optional[OpenStep] = None
         self._num_layouts = 0
 
     # The library's steps. Ranks make the same calls in the same order, so all of them decide alike.
@@ -220,7 +82,9 @@ class Buffer:
         gathered = world.all_gather(num_tokens.to_bytes(8, "little") + num_elements.to_bytes(8, "little"))
         widths = {int.from_bytes(part[8:], "little") for part in gathered}
         if len(widths) > 1:
-            raise ValueError(f"ranks differ in the bytes of a token, its scales, ids and weights: {sorted(2 * w for w in widths)}")
+            raise ValueError(
+                f"ranks differ in the bytes of a token, its scales, ids and weights: {sorted(2 * w for w in widths)}"
+            )
         most = max(int.from_bytes(part[:8], "little") for part in gathered)
         ep = self._eps.get(num_elements)
         if ep is None or ep.config["max_tokens_per_rank"] < most:
@@ -251,7 +115,7 @@ class Buffer:
         self._close_step()
         sent = ep.dispatch(self.rank, rows, destinations)
         ep.synchronize(self.rank)
-        self._open = _OpenStep(ep, layout, destinations)
+        self._open = OpenStep(ep, layout, destinations)
         return sent
 
     # DeepEP's methods.
@@ -300,7 +164,7 @@ class Buffer:
         """Returns tokens per rank, per RDMA rank (None inside a node), per expert, is_token_in_rank and an event."""
         import numpy
 
-        arrays = _Arrays(topk_idx)
+        arrays = Arrays(topk_idx)
         ids = arrays.to_numpy(topk_idx, "int64")
         if num_experts < 1 or num_experts % self.group_size:
             raise ValueError(f"num_experts is {num_experts}; it must be a multiple of the {self.group_size} ranks")
@@ -316,7 +180,7 @@ class Buffer:
     def dispatch(
         self,
         x: Union[Any, Tuple[Any, Any]],
-        handle: Optional[_Handle] = None,
+        handle: Optional[Handle] = None,
         num_tokens_per_rank: Optional[Any] = None,
         num_tokens_per_rdma_rank: Optional[Any] = None,
         is_token_in_rank: Optional[Any] = None,
@@ -339,19 +203,21 @@ class Buffer:
         import numpy
 
         is_fp8 = isinstance(x, tuple)
-        arrays = _Arrays(x[0] if is_fp8 else x)
+        arrays = Arrays(x[0] if is_fp8 else x)
         tokens = arrays.to_numpy(x[0] if is_fp8 else x, "float8_e4m3fn" if is_fp8 else "bfloat16")
         scales = arrays.to_numpy(x[1], "float32") if is_fp8 else None
-        self._check_tokens(tokens, scales, handle, is_token_in_rank, topk_idx, topk_weights, num_tokens_per_expert)
+        check_tokens(
+            self.group_size, tokens, scales, handle, is_token_in_rank, topk_idx, topk_weights, num_tokens_per_expert
+        )
         num_tokens, hidden = tokens.shape
         ids = weights = None
         if handle is None and topk_idx is not None:
             ids = arrays.to_numpy(topk_idx, "int64").astype(numpy.int32)
             weights = arrays.to_numpy(topk_weights, "float32")
         num_topk = 0 if ids is None else ids.shape[1]
-        lanes = _Lanes(tokens.itemsize * hidden, 0 if scales is None else scales.shape[1], num_topk)
+        lanes = Lanes(tokens.itemsize * hidden, 0 if scales is None else scales.shape[1], num_topk)
         in_rank = arrays.to_numpy(is_token_in_rank if handle is None else handle.is_token_in_rank, "bool")
-        destinations = _destinations_of(in_rank) if handle is None else handle.destinations
+        destinations = destinations_of(in_rank) if handle is None else handle.destinations
         layout = self._num_layouts = self._num_layouts + 1
         ep = self._reserve(lanes.num_elements, num_tokens)
         sent = self._open_step(ep, lanes.pack([tokens, scales, ids, weights]), destinations, layout)
@@ -364,7 +230,9 @@ class Buffer:
 
         def part(index: int, dtype: Any, fill: float = 0) -> Any:
             values = lanes.unpack(rows, index, dtype)
-            return numpy.concatenate([values, numpy.full((padding, values.shape[1]), fill, dtype)]) if padding else values
+            return (
+                numpy.concatenate([values, numpy.full((padding, values.shape[1]), fill, dtype)]) if padding else values
+            )
 
         received = arrays.from_numpy(part(0, tokens.dtype))
         if is_fp8:
@@ -389,7 +257,7 @@ class Buffer:
     def combine(
         self,
         x: Any,
-        handle: _Handle,
+        handle: Handle,
         topk_weights: Optional[Any] = None,
         bias: Union[None, Any, Tuple[Any, Any]] = None,
         config: Optional[Config] = None,
@@ -403,7 +271,7 @@ class Buffer:
         import ml_dtypes
         import numpy
 
-        arrays = _Arrays(x)
+        arrays = Arrays(x)
         values = arrays.to_numpy(x, "bfloat16")
         if values.ndim != 2 or len(values) < handle.num_recv_tokens:
             raise ValueError(f"x has shape {values.shape}; it must be (at least {handle.num_recv_tokens} rows, hidden)")
@@ -412,7 +280,7 @@ class Buffer:
         if topk_weights is not None:
             weights = arrays.to_numpy(topk_weights, "float32")[: handle.num_recv_tokens]
         hidden = values.shape[1]
-        lanes = _Lanes(2 * hidden, 0, 0 if weights is None else weights.shape[1])
+        lanes = Lanes(2 * hidden, 0, 0 if weights is None else weights.shape[1])
         num_tokens = len(handle.destinations)
         step = self._open
         if step is None or step.layout != handle.layout or step.ep.config["hidden"] < lanes.num_elements:
@@ -446,25 +314,9 @@ class Buffer:
 
     # What dispatch is made of.
 
-    def _check_tokens(self, tokens: Any, scales: Any, handle: Any, in_rank: Any, ids: Any, weights: Any, per_expert: Any) -> None:
-        if tokens.ndim != 2:
-            raise ValueError(f"x has shape {tokens.shape}; it must be (tokens, hidden)")
-        if scales is not None and scales.shape != (len(tokens), tokens.shape[1] // _SCALE_GROUP):
-            raise ValueError(f"the scales have shape {scales.shape}; they must be {(len(tokens), tokens.shape[1] // _SCALE_GROUP)}")
-        if handle is not None:
-            if ids is not None or weights is not None:
-                raise ValueError("with a handle, topk_idx and topk_weights must be None")
-            if len(handle.destinations) != len(tokens):
-                raise ValueError(f"x has {len(tokens)} tokens; the handle's dispatch had {len(handle.destinations)}")
-            return
-        if in_rank is None or per_expert is None:
-            raise ValueError("without a handle, is_token_in_rank and num_tokens_per_expert must be given (get_dispatch_layout)")
-        if (ids is None) != (weights is None):
-            raise ValueError("topk_idx and topk_weights must be given together")
-        if tuple(in_rank.shape) != (len(tokens), self.group_size):
-            raise ValueError(f"is_token_in_rank has shape {tuple(in_rank.shape)}; it must be {(len(tokens), self.group_size)}")
-
-    def _make_handle(self, arrays: _Arrays, sent: Any, ep: Any, num_received: int, in_rank: Any, destinations: Any, layout: int) -> _Handle:
+    def _make_handle(
+        self, arrays: Arrays, sent: Any, ep: Any, num_received: int, in_rank: Any, destinations: Any, layout: int
+    ) -> Handle:
         import numpy
 
         mine = in_rank.sum(axis=0, dtype=numpy.int32).tobytes()
@@ -472,9 +324,16 @@ class Buffer:
         source = numpy.ascontiguousarray(sent.src_info.numpy()[:num_received, 0])
         none = numpy.zeros((self.group_size, 0), numpy.int32)
         out = arrays.from_numpy
-        return _Handle(
-            out(numpy.cumsum(per_rank, axis=0, dtype=numpy.int32)), out(none), out(none), out(source), out(in_rank),
-            out(numpy.zeros((len(in_rank), self.group_size), numpy.int32)), destinations, num_received, layout,
+        return Handle(
+            out(numpy.cumsum(per_rank, axis=0, dtype=numpy.int32)),
+            out(none),
+            out(none),
+            out(source),
+            out(in_rank),
+            out(numpy.zeros((len(in_rank), self.group_size), numpy.int32)),
+            destinations,
+            num_received,
+            layout,
         )
 
     # Low latency.
@@ -484,17 +343,19 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
         """Returns the bytes that a rank needs with a top-k of 8. Nothing is allocated before the shape is known."""
-        options = _low_latency_options(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts, 8, False)
+        options = low_latency_options(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts, 8, False)
         return _core.ExpertParallel.memory_needed(num_ranks, **options)["total"]
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Does nothing: no step needs buffers to be cleaned."""
 
-    def _low_latency_ep(self, num_max: int, hidden: int, num_experts: int, top_k: int, use_fp8: bool) -> _core.ExpertParallel:
+    def _low_latency_ep(
+        self, num_max: int, hidden: int, num_experts: int, top_k: int, use_fp8: bool
+    ) -> _core.ExpertParallel:
         world, key = self._use(), (num_max, hidden, num_experts, top_k, use_fp8)
         if key not in self._eps:
             self._close_step()
-            options = _low_latency_options(num_max, hidden, self.group_size, num_experts, top_k, use_fp8)
+            options = low_latency_options(num_max, hidden, self.group_size, num_experts, top_k, use_fp8)
             self._eps[key] = _core.ExpertParallel(world, **options)
         return self._eps[key]
 
@@ -511,7 +372,7 @@ class Buffer:
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
-    ) -> Tuple[Any, Any, _LowLatencyHandle, EventOverlap, Optional[Callable[[], None]]]:
+    ) -> Tuple[Any, Any, LowLatencyHandle, EventOverlap, Optional[Callable[[], None]]]:
         """Sends each token to its experts. Returns rows, (local experts, ranks x max tokens, hidden) of bfloat16, or a pair
         of fp8 and float32 scales, (local experts, ranks x max tokens, hidden / 128); how many of them each expert has; a
         handle, an event and a hook, which has nothing left to do. The counts are added to
@@ -519,10 +380,10 @@ class Buffer:
         import numpy
 
         if round_scale or use_ue8m0:
-            raise _not_here("scales that are powers of two", "use switchyard_ep.ExpertParallel(dispatch_format='mxfp8')")
+            raise not_here("scales that are powers of two", "use switchyard_ep.ExpertParallel(dispatch_format='mxfp8')")
         if dispatch_wait_recv_cost_stats is not None:
-            raise _not_here("statistics of waits", "ExpertParallel.enable_trace() records every wait")
-        arrays = _Arrays(x)
+            raise not_here("statistics of waits", "ExpertParallel.enable_trace() records every wait")
+        arrays = Arrays(x)
         tokens = arrays.to_numpy(x, "bfloat16")
         ids = arrays.to_numpy(topk_idx, "int64").astype(numpy.int32)
         if tokens.ndim != 2 or len(tokens) > num_max_dispatch_tokens_per_rank or len(ids) != len(tokens):
@@ -548,10 +409,14 @@ class Buffer:
         begins = numpy.array(ep.source_row_offsets(self.rank), numpy.int64).reshape(num_local, self.group_size)
         begins -= capacity * numpy.arange(num_local)[:, None]
         ends = numpy.concatenate([begins[:, 1:], counts[:, None].astype(numpy.int64)], axis=1)
-        handle = _LowLatencyHandle(
+        handle = LowLatencyHandle(
             arrays.from_numpy(masked(sent.src_info.numpy()[:, :1])[:, :, 0].copy()),
             arrays.from_numpy(begins << 32 | (ends - begins)),
-            num_max_dispatch_tokens_per_rank, hidden, num_experts, ids, layout,
+            num_max_dispatch_tokens_per_rank,
+            hidden,
+            num_experts,
+            ids,
+            layout,
         )
         if cumulative_local_expert_recv_stats is not None:
             cumulative_local_expert_recv_stats += arrays.from_numpy(counts)
@@ -563,7 +428,7 @@ class Buffer:
         x: Any,
         topk_idx: Any,
         topk_weights: Any,
-        handle: _LowLatencyHandle,
+        handle: LowLatencyHandle,
         use_logfmt: bool = False,
         zero_copy: bool = False,
         async_finish: bool = False,
@@ -577,9 +442,11 @@ class Buffer:
         import numpy
 
         if use_logfmt or zero_copy or combine_wait_recv_cost_stats is not None:
-            raise _not_here("logfmt, zero copy or statistics of waits", "ExpertParallel has combine_format='fp8', "
-                            "expert_outputs and enable_trace(); use those")
-        arrays = _Arrays(x)
+            raise not_here(
+                "logfmt, zero copy or statistics of waits",
+                "ExpertParallel has combine_format='fp8', " "expert_outputs and enable_trace(); use those",
+            )
+        arrays = Arrays(x)
         values = arrays.to_numpy(x, "bfloat16")
         num_max, hidden, num_experts = handle[2:5]
         shape = (num_experts // self.group_size, self.group_size * num_max, hidden)
@@ -607,62 +474,25 @@ class Buffer:
     # What is not there yet.
 
     def get_comm_stream(self) -> Any:
-        raise _not_here("stream for communication", "calls are complete when they return on the host target")
+        raise not_here("stream for communication", "calls are complete when they return on the host target")
 
     def get_local_buffer_tensor(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("access to its memory", "use switchyard_ep.ExpertParallel, whose rows are in DispatchedRows")
+        raise not_here("access to its memory", "use switchyard_ep.ExpertParallel, whose rows are in DispatchedRows")
 
     def internode_dispatch(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("dispatch between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
+        raise not_here("dispatch between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
 
     def internode_combine(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("combine between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
+        raise not_here("combine between nodes", "use switchyard_ep.World.join(transport='shmem') with ExpertParallel")
 
     def low_latency_update_mask_buffer(self, *_: Any, **__: Any) -> None:
-        raise _not_here("mask of ranks", "ExpertParallel.reset(survivors) goes on without ranks that have ended")
+        raise not_here("mask of ranks", "ExpertParallel.reset(survivors) goes on without ranks that have ended")
 
     def low_latency_query_mask_buffer(self, *_: Any, **__: Any) -> None:
-        raise _not_here("mask of ranks", "ExpertParallel.fault(rank) names a rank that has ended")
+        raise not_here("mask of ranks", "ExpertParallel.fault(rank) names a rank that has ended")
 
     def low_latency_clean_mask_buffer(self, *_: Any, **__: Any) -> None:
-        raise _not_here("mask of ranks", "ExpertParallel.reset_to(world_ranks) takes ranks back")
+        raise not_here("mask of ranks", "ExpertParallel.reset_to(world_ranks) takes ranks back")
 
     def get_next_low_latency_combine_buffer(self, *_: Any, **__: Any) -> Any:
-        raise _not_here("low latency mode", "DispatchedRows.expert_outputs is memory that combine reads without a copy")
-
-
-def _low_latency_options(num_max: int, hidden: int, num_ranks: int, num_experts: int, top_k: int, use_fp8: bool) -> Dict[str, Any]:
-    """An ExpertParallel whose rows are masked: room for every token of every rank at each expert."""
-    return dict(
-        n_experts=num_experts,
-        top_k=top_k,
-        hidden=hidden,
-        max_tokens_per_rank=num_max,
-        protocol="direct",
-        row_layout="masked",
-        max_rows_per_expert=num_ranks * num_max,
-        dispatch_format="fp8" if use_fp8 else "bf16",
-    )
-
-
-def _all_gather_of(group: Any) -> Callable[[bytes], List[bytes]]:
-    if hasattr(group, "all_gather"):
-        return group.all_gather
-    import torch.distributed
-
-    def all_gather(mine: bytes) -> List[bytes]:
-        parts: List[Any] = [None] * group.size()
-        torch.distributed.all_gather_object(parts, mine, group=group)
-        return parts
-
-    return all_gather
-
-
-def _destinations_of(in_rank: Any) -> Any:
-    """The ranks of each token, ascending, then -1."""
-    import numpy
-
-    ranks = numpy.where(in_rank, numpy.arange(in_rank.shape[1]), in_rank.shape[1])
-    ranks.sort(axis=1)
-    return numpy.where(ranks < in_rank.shape[1], ranks, -1).astype(numpy.int32)
-
+        raise not_here("low latency mode", "DispatchedRows.expert_outputs is memory that combine reads without a copy")

@@ -86,7 +86,15 @@ class Internal(SwitchyardError):
 
 _CLASS_OF_CODE = {
     cls.code: cls
-    for cls in (InvalidArgument, FailedPrecondition, ResourceExhausted, DeadlineExceeded, Deadlock, Unavailable, Internal)
+    for cls in (
+        InvalidArgument,
+        FailedPrecondition,
+        ResourceExhausted,
+        DeadlineExceeded,
+        Deadlock,
+        Unavailable,
+        Internal,
+    )
 }
 
 

@@ -101,8 +101,14 @@ def routing_heat_map(topk_ids: Sequence[object], n_experts: int) -> Svg:
         svg.text(left - 6, top + height * rank + 13, f"rank {rank}", "end")
         for expert, count in enumerate(row):
             tooltip = f"rank {rank} to expert {expert}: {count} rows"
-            svg.rect(left + width * expert, top + height * rank, width - 0.5, height - 0.5,
-                     _shade(count / most if most else 0), tooltip)
+            svg.rect(
+                left + width * expert,
+                top + height * rank,
+                width - 0.5,
+                height - 0.5,
+                _shade(count / most if most else 0),
+                tooltip,
+            )
     step = max(1, round(n_experts / max(1, (width * n_experts) // 40)))
     for expert in range(0, n_experts, step):
         svg.text(left + width * (expert + 0.5), top + height * len(table) + 14, str(expert), "middle")
@@ -133,8 +139,14 @@ def load_per_rank(
     for rank, count in enumerate(rows):
         y = top + height * rank
         svg.text(left - 6, y + 13, f"rank {rank}", "end")
-        svg.rect(left, y + 2, length * count / most if most else 0, height - 4,
-                 _OVER if count > 1.25 * mean else _BAR, f"rank {rank}: {count:g} rows")
+        svg.rect(
+            left,
+            y + 2,
+            length * count / most if most else 0,
+            height - 4,
+            _OVER if count > 1.25 * mean else _BAR,
+            f"rank {rank}: {count:g} rows",
+        )
         svg.text(left + (length * count / most if most else 0) + 4, y + 13, f"{count:g}")
     if most:
         svg.line(left + length * mean / most, top - 4, left + length * mean / most, top + height * len(rows), _INK)
@@ -171,7 +183,12 @@ def gantt(trace: "Trace", max_blocks_per_rank: int = 8) -> Svg:
             what = f"{event.phase}: {event.name}, {(event.end_ns - event.begin_ns) / 1e3:.1f} us"
             if event.is_wait and event.late_rank >= 0:
                 what += f", for rank {event.late_rank}"
-            svg.rect(left + (event.begin_ns - begin) * scale, y + (4 if event.is_wait else 1),
-                     max((event.end_ns - event.begin_ns) * scale, 0.5), height - (8 if event.is_wait else 2),
-                     _WAIT if event.is_wait else _PHASES.get(event.phase, _BAR), what)
+            svg.rect(
+                left + (event.begin_ns - begin) * scale,
+                y + (4 if event.is_wait else 1),
+                max((event.end_ns - event.begin_ns) * scale, 0.5),
+                height - (8 if event.is_wait else 2),
+                _WAIT if event.is_wait else _PHASES.get(event.phase, _BAR),
+                what,
+            )
     return svg

@@ -16,7 +16,9 @@ class Failure(NamedTuple):
     reason: str
 
 
-def simulate(seeds: Iterable[int], *, n_ranks: int = 4, num_tokens: int = 4, weak: bool = True, **options: Any) -> List[Failure]:
+def simulate(
+    seeds: Iterable[int], *, n_ranks: int = 4, num_tokens: int = 4, weak: bool = True, **options: Any
+) -> List[Failure]:
     """Runs a step of random tokens and ids for each seed, with experts that return what they get, and returns the seeds
     whose output is not what it must be. options are those of ExpertParallel; its shape may be left out. Needs NumPy and
     ml_dtypes."""

@@ -45,7 +45,10 @@ class Tokens:
         self.weights = random.random((count, TOP_K)).astype(np.float32)
         owners = np.where(self.ids >= 0, self.ids // (EXPERTS // RANKS), -1)
         self.in_rank = (owners[:, :, None] == np.arange(RANKS)).any(axis=1)
-        self.fp8 = (random.standard_normal((count, HIDDEN)).astype(E4M3), random.random((count, HIDDEN // 128)).astype(np.float32))
+        self.fp8 = (
+            random.standard_normal((count, HIDDEN)).astype(E4M3),
+            random.random((count, HIDDEN // 128)).astype(np.float32),
+        )
 
 
 def layout_of(buffer, tokens):
@@ -103,13 +106,17 @@ def run_all(rank, group):
 
     # fp8, an alignment, worst-case sizes, other tokens.
     codes, scales = buffer.dispatch(mine.fp8, **layout, **own)[0]
-    np.testing.assert_array_equal(codes.view("u1"), np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every]).view("u1"))
+    np.testing.assert_array_equal(
+        codes.view("u1"), np.concatenate([t.fp8[0][t.in_rank[:, rank]] for t in every]).view("u1")
+    )
     np.testing.assert_array_equal(scales, np.concatenate([t.fp8[1][t.in_rank[:, rank]] for t in every]))
     check_dispatch(rank, every, buffer.dispatch(mine.x, **layout, **own, expert_alignment=8), 8)
     worst = buffer.dispatch(mine.x, **layout, **own, num_worst_tokens=64, async_finish=True)
     assert worst[0].shape == (64, HIDDEN) and worst[3] == [] and (worst[1][len(got[0]) :] == -1).all()
     more = [Tokens(r, seed=1, num_tokens=(40, 0)) for r in range(RANKS)]
-    got = buffer.dispatch(more[rank].x, **layout_of(buffer, more[rank]), topk_idx=more[rank].ids, topk_weights=more[rank].weights)
+    got = buffer.dispatch(
+        more[rank].x, **layout_of(buffer, more[rank]), topk_idx=more[rank].ids, topk_weights=more[rank].weights
+    )
     check_dispatch(rank, more, got)
     run_low_latency(rank, buffer)
     buffer.destroy()
@@ -123,7 +130,12 @@ def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):
     mine, stats = every[rank], np.zeros(num_local, np.int32)
     for use_fp8 in (False, True, True):
         got, counts, handle, event, hook = buffer.low_latency_dispatch(
-            mine.x, mine.ids, num_max, EXPERTS, use_fp8=use_fp8, return_recv_hook=True,
+            mine.x,
+            mine.ids,
+            num_max,
+            EXPERTS,
+            use_fp8=use_fp8,
+            return_recv_hook=True,
             cumulative_local_expert_recv_stats=stats,
         )
         hook()
@@ -208,7 +220,11 @@ def test_torch_tensors_come_back_as_such():
     x, ids = torch.randn(6, HIDDEN).bfloat16(), torch.rand(6, EXPERTS).topk(TOP_K, -1).indices
     layout = buffer.get_dispatch_layout(ids, EXPERTS)
     received, local, weights, counts, handle, _ = buffer.dispatch(
-        x, num_tokens_per_rank=layout[0], is_token_in_rank=layout[3], num_tokens_per_expert=layout[2], topk_idx=ids,
+        x,
+        num_tokens_per_rank=layout[0],
+        is_token_in_rank=layout[3],
+        num_tokens_per_expert=layout[2],
+        topk_idx=ids,
         topk_weights=torch.ones(6, TOP_K),
     )
     assert torch.equal(received, x) and torch.equal(local, ids) and sum(counts) == 6 * TOP_K

@@ -49,7 +49,9 @@ def test_processes_run_a_step(work, n_ranks=2):
     mine, others = zip(*[CONTEXT.Pipe() for _ in range(n_ranks - 1)])
     address = f"unix:@switchyard-test-{os.getpid()}"
     processes = [
-        CONTEXT.Process(target=work, args=(rank, n_ranks, address, list(mine) if rank == 0 else others[rank - 1], results))
+        CONTEXT.Process(
+            target=work, args=(rank, n_ranks, address, list(mine) if rank == 0 else others[rank - 1], results)
+        )
         for rank in range(n_ranks)
     ]
     for process in processes:

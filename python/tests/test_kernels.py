@@ -45,8 +45,16 @@ def test_attention_over_a_ragged_batch(one):
     q, k, v = (random_bf16(random, 30, 1, 64) for _ in range(3))
     offsets = np.array([0, 10, 30], np.uint32)
     attention = sy.Attention(
-        one, 0, head_dim=64, num_heads=1, num_kv_heads=1, batch_size=2, max_query_len=20, max_key_len=20,
-        num_query_rows=30, num_key_rows=30,
+        one,
+        0,
+        head_dim=64,
+        num_heads=1,
+        num_kv_heads=1,
+        batch_size=2,
+        max_query_len=20,
+        max_key_len=20,
+        num_query_rows=30,
+        num_key_rows=30,
     )
     out = attention.run(q, k, v, query_offsets=offsets, key_offsets=offsets)
     one.synchronize()
@@ -79,7 +87,9 @@ def test_bad_groups_are_refused(one):
         matmul.run(rows, weights, np.array([0, 5, 5, 25], np.uint32))
     with pytest.raises(sy.InvalidArgument, match=r"expert_ids\[1\] is 3; it must be 0\.\.2"):
         matmul.run(rows, weights, np.array([0, 5, 5, 20], np.uint32), expert_ids=np.array([0, 3, 1], np.int32))
-    with pytest.raises(sy.InvalidArgument, match=r"weights has shape \(3, 64, 128\); it must be \(num_experts, columns"):
+    with pytest.raises(
+        sy.InvalidArgument, match=r"weights has shape \(3, 64, 128\); it must be \(num_experts, columns"
+    ):
         matmul.run(rows, weights.reshape(3, 64, 128), np.array([0, 5, 5, 20], np.uint32))
     with pytest.raises(sy.InvalidArgument, match="row_offsets"):
         matmul.run(rows, weights)

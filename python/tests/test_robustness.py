@@ -130,8 +130,7 @@ def test_a_fork_has_no_world(world, ep, step):
 
 
 def test_a_fork_ends_like_any_process():
-    ended = run_python(
-        """
+    ended = run_python("""
         import os
         import switchyard_ep as sy
         from conftest import Step, SHAPE
@@ -142,8 +141,7 @@ def test_a_fork_ends_like_any_process():
             raise SystemExit(0)  # with all destructors and atexit
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
         ep.synchronize()
-        """
-    )
+        """)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -229,8 +227,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_interpreter_ends_with_kernels(end):
-    ended = run_python(
-        f"""
+    ended = run_python(f"""
         import switchyard_ep as sy
         from conftest import Step, SHAPE
         world = sy.World(n_ranks=4, target="host")
@@ -239,14 +236,12 @@ def test_the_interpreter_ends_with_kernels(end):
         step = Step(seed=1)
         ep.dispatch(0, step.tokens[0], step.topk_ids[0])  # will wait for the others until its deadline
         {ENDS[end]}
-        """
-    )
+        """)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_an_interrupted_program_ends():
-    ended = run_python(
-        """
+    ended = run_python("""
         import os, signal, threading
         import switchyard_ep as sy
         from conftest import Step, SHAPE
@@ -256,23 +251,20 @@ def test_an_interrupted_program_ends():
         ep.dispatch(0, step.tokens[0], step.topk_ids[0])
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         ep.synchronize()
-        """
-    )
+        """)
     assert ended.returncode in (1, 130, -signal.SIGINT), ended.stderr
     assert "KeyboardInterrupt" in ended.stderr
 
 
 def test_import_is_quick_and_needs_no_numpy():
-    ended = run_python(
-        """
+    ended = run_python("""
         import sys, time
         begin = time.perf_counter()
         import switchyard_ep
         elapsed = time.perf_counter() - begin
         assert "numpy" not in sys.modules and "torch" not in sys.modules
         assert elapsed < 0.3, elapsed
-        """
-    )
+        """)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -70,7 +70,10 @@ BAD_TOKENS = [
     (lambda x: x.astype(np.float32), "tokens has dtype float32; it must be bfloat16"),
     (lambda x: x[:, :128], "tokens has shape (16, 128); it must be (num_tokens, hidden) = (any, 256)"),
     (lambda x: x[0], "tokens has shape (256,); it must be (num_tokens, hidden)"),
-    (lambda x: np.concatenate([x, x], axis=1)[:, :256], "tokens has strides (512, 1) for shape (16, 256); it must be contiguous"),
+    (
+        lambda x: np.concatenate([x, x], axis=1)[:, :256],
+        "tokens has strides (512, 1) for shape (16, 256); it must be contiguous",
+    ),
     (lambda x: np.concatenate([x, x])[::2], "it must be contiguous"),
     (lambda x: np.concatenate([x, x]), "tokens has 32 rows; max_tokens_per_rank is 16"),
     (unaligned, "it must be aligned to 16 bytes"),
@@ -130,7 +133,9 @@ def test_options_are_checked(world):
 def test_torch_shares_memory(world, ep, step):
     torch = pytest.importorskip("torch")
     sent = [
-        ep.dispatch(r, torch.from_numpy(step.tokens[r].view(np.int16)).view(torch.bfloat16), torch.from_numpy(step.topk_ids[r]))
+        ep.dispatch(
+            r, torch.from_numpy(step.tokens[r].view(np.int16)).view(torch.bfloat16), torch.from_numpy(step.topk_ids[r])
+        )
         for r in range(4)
     ]
     ep.synchronize()
