@@ -11,8 +11,9 @@ case $1 in
   wheel) venv=build/venv-wheel ;;
   asan)
     libraries=build/asan venv=build/venv-asan
-    options=(-C build-dir=build/pip/asan -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1
-      -C cmake.define.SWITCHYARD_SANITIZER=address,undefined)
+    options=(--config-settings=build-dir=build/pip/asan --config-settings=cmake.build-type=Debug
+      --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1
+      --config-settings=cmake.define.SWITCHYARD_SANITIZER=address,undefined)
     # Python is not built with the sanitizer, which must come first all the same. It frees nothing at its end.
     tests="not import_is_quick and not is_typed"
     preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
@@ -38,7 +39,7 @@ make_venv build/venv "scikit-build-core>=0.10" "nanobind>=2.4" "numpy>=1.23" "ml
 cmake --build "$libraries" --target switchyard_runtime
 rm -rf build/wheels
 build/venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-  --wheel-dir build/wheels -C "cmake.define.SWITCHYARD_PREBUILT=$PWD/$libraries" ${options[@]+"${options[@]}"} .
+  --wheel-dir build/wheels --config-settings="cmake.define.SWITCHYARD_PREBUILT=$PWD/$libraries" ${options[@]+"${options[@]}"} .
 
 [ $venv = build/venv ] || { rm -rf $venv && make_venv $venv "numpy>=1.23" "ml_dtypes>=0.5" "pytest>=7"; }
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheels/*.whl
