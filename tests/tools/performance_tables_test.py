@@ -252,13 +252,17 @@ class Command(unittest.TestCase):
                            stdout=subprocess.DEVNULL)
             return str(path)
 
-        ep = bench("ep", "ep", "--target", "host", "--protocol", "both", "--mode", "fused", "--tokens", "1,4", "--ranks",
-                   "2", "--hidden", "64", "--experts", "8", "--top-k", "2")
+        shape = ("ep", "--target", "host", "--protocol", "both", "--mode", "fused", "--tokens", "1,4", "--ranks", "2",
+                 "--hidden", "64", "--experts", "8", "--top-k", "2")
+        ep = bench("ep", *shape)
+        process = bench("process", *shape, "--transport", "process")
+        shmem = self.folder / "shmem.json"  # it has the same fields, and needs a launcher
+        shmem.write_text(pathlib.Path(process).read_text(encoding="utf-8").replace('"process', '"shmem'))
         attention = bench("attention", "attention", "--target", "host", "--lengths", "64")
         matmul, matmul_fp8 = (
             bench(f"matmul-{element}", "matmul", "--target", "host", "--element", element, "--hidden", "64",
                   "--expert-width", "32", "--rows", "8,20") for element in ("bf16", "fp8"))
-        accuracy = bench("accuracy", "formats")
+        accuracy = bench("accuracy", "formats", "--values", "1024")
         published = self.folder / "published.json"
         subprocess.run([os.environ["SWITCHYARD_TOOL"], "plan", "--published", "--json", str(published)], check=True,
                        stdout=subprocess.DEVNULL)
@@ -266,7 +270,8 @@ class Command(unittest.TestCase):
         with open(ep, encoding="utf-8") as file:
             unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
-                   "checks": f"{ep},{unchecked}", "attention": attention, "ragged": attention, "decode": attention,
+                   "process": process, "shmem": str(shmem), "checks": f"{ep},{unchecked}",
+                   "attention": attention, "ragged": attention, "decode": attention,
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy,
                    "host": str(FOLDER / "performance_tables" / "host.json"), "published": str(published)}
         self.assertEqual(sources.keys(), tables.TABLES.keys())
