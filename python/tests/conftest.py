@@ -1,5 +1,7 @@
 """What the tests share: a world, and steps whose experts return what they get."""
 
+import signal
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,6 +10,9 @@ import switchyard_ep as sy
 
 BF16 = ml_dtypes.bfloat16
 SHAPE = dict(n_experts=8, top_k=2, hidden=256, max_tokens_per_rank=16)
+
+# A shell starts what runs in the background with Ctrl-C ignored, and Python leaves it so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Step:
