@@ -23,10 +23,25 @@ std::string text(const RowOrigin& origin) {
 }  // namespace
 
 std::vector<bf16> Step::token(int rank, int token_idx, int expert_idx) const {
+  if (format != TokenFormatKind::kBF16) return decoded(encoded_token(rank, token_idx, expert_idx));
   const auto first = tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * hidden;
-  const std::vector<bf16> token(first, first + hidden);
-  return format == TokenFormatKind::kBF16 ? token
-                                          : decoded(encode_token(format, token, input_scale_of(expert_idx)));
+  return {first, first + hidden};
+}
+
+EncodedToken Step::encoded_token(int rank, int token_idx, int expert_idx) const {
+  const float scale = input_scale_of(expert_idx);
+  if (token_codes.empty()) {
+    const auto first = tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx) * hidden;
+    return encode_token(format, std::vector<bf16>(first, first + hidden), scale);
+  }
+  const auto part = [&](const std::vector<uint8_t>& of_rank, size_t bytes) {
+    const auto first = of_rank.begin() + static_cast<ptrdiff_t>(token_idx * bytes);
+    return std::vector<uint8_t>(first, first + static_cast<ptrdiff_t>(bytes));
+  };
+  const TokenFormatInfo info = info_of(format);
+  return decode_token(
+      format, part(token_codes[rank], info.row_bytes(hidden)),
+      part(token_scales[rank], static_cast<size_t>(info.num_scales(hidden) * info.scale_bytes)), scale);
 }
 
 std::vector<bf16> identity_expert(const void*, const Step& step, int rank, int token_idx, int expert_idx) {
@@ -188,12 +203,7 @@ class RowChecker {
   std::string check_encoded(size_t row, const RowOrigin& origin, int expert_idx) {
     EncodedToken& want =
         encoded_[{origin.src_rank, origin.src_token, step_.encodes_by_expert() ? expert_idx : 0}];
-    if (want.codes.empty()) {
-      const auto first =
-          step_.tokens[origin.src_rank].begin() + static_cast<ptrdiff_t>(origin.src_token) * step_.hidden;
-      want = encode_token(step_.format, std::vector<bf16>(first, first + step_.hidden),
-                          step_.input_scale_of(expert_idx));
-    }
+    if (want.codes.empty()) want = step_.encoded_token(origin.src_rank, origin.src_token, expert_idx);
     const auto difference = [&](const char* what, size_t i, uint8_t got, uint8_t expected) {
       return differs(row, origin) + what + " " + std::to_string(i) + ": " + std::to_string(got) +
              ", expected " + std::to_string(expected);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/token_format.hpp"
 #include "switchyard/bf16.hpp"
 #include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
@@ -25,6 +26,9 @@ struct Step {
   // The formats in which tokens are sent, and expert results sent back.
   TokenFormatKind format = TokenFormatKind::kBF16;
   float input_scale = 1;
+  // Tokens that come encoded: [rank][token * bytes of its codes, of its scales]; `tokens` is not looked at
+  // then. Empty: the tokens are those of bf16.
+  std::vector<std::vector<uint8_t>> token_codes = {}, token_scales = {};
   std::vector<float> expert_input_scales;  // NVFP4 by expert: [expert]; input_scale is the shared one's
   // Every token goes to one expert more, on its own rank, which counts as expert n_experts: its rows are
   // group 0 of the rank's rows, and its result is added last, with weight 1.
@@ -75,6 +79,8 @@ struct Step {
   }
   // The input scale of each group of the rank's rows; 1 for an empty seat.
   std::vector<float> group_input_scales(int rank) const;
+  // The token in its format, as the expert gets it; not bf16.
+  EncodedToken encoded_token(int rank, int token_idx, int expert_idx) const;
   // The token as an expert sees it: encoded and decoded in its format.
   std::vector<bf16> token(int rank, int token_idx, int expert_idx) const;
 };

@@ -118,24 +118,40 @@ QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token
 }
 
 EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
-  const NumberFormat& elements = elements_of(format);
   const QuantizedToken codes = quantized(format, to_floats(token), tensor_scale);
-  EncodedToken result{packed(codes.codes, elements.num_bits()), codes.scale_codes, {}};
+  std::vector<uint8_t> scales = codes.scale_codes;
   for (const float scale : codes.float_scales)
     for (int byte = 0; byte < 4; ++byte)
-      result.scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
-  const size_t group_size = token.size() / std::max(codes.float_scales.size(), codes.scale_codes.size());
-  for (size_t i = 0; i < token.size(); ++i) {
-    const size_t group = i / group_size;
-    const float code = static_cast<float>(elements.value_of(codes.codes[i]));
-    if (!codes.float_scales.empty())
-      result.values.push_back(code * codes.float_scales[group]);
-    else if (info_of(format).scale == ScaleType::kE4M3)
-      result.values.push_back(code * static_cast<float>(kE4M3.value_of(codes.scale_codes[group])) *
-                              tensor_scale);
-    else
-      result.values.push_back(
-          codes.scale_codes[group] == 0xff ? kNan : code * std::ldexp(1.0f, codes.scale_codes[group] - 127));
+      scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
+  return decode_token(format, packed(codes.codes, elements_of(format).num_bits()), std::move(scales),
+                      tensor_scale);
+}
+
+EncodedToken decode_token(TokenFormatKind format, std::vector<uint8_t> codes, std::vector<uint8_t> scales,
+                          float tensor_scale) {
+  const NumberFormat& elements = elements_of(format);
+  const size_t num_bits = static_cast<size_t>(elements.num_bits()),
+               num_elements = codes.size() * 8 / num_bits;
+  const TokenFormatInfo info = info_of(format);
+  EncodedToken result{std::move(codes), std::move(scales), {}};
+  for (size_t i = 0; i < num_elements; ++i) {
+    uint8_t code_bits = 0;
+    for (size_t bit = 0; bit < num_bits; ++bit) {
+      const size_t bit_idx = i * num_bits + bit;
+      code_bits |= static_cast<uint8_t>((result.codes[bit_idx / 8] >> (bit_idx % 8) & 1) << bit);
+    }
+    const float code = static_cast<float>(elements.value_of(code_bits));
+    const uint8_t* scale =
+        &result.scales[i / static_cast<size_t>(info.group_size) * static_cast<size_t>(info.scale_bytes)];
+    if (info.scale == ScaleType::kFloat) {
+      uint32_t bits = 0;
+      for (int byte = 0; byte < 4; ++byte) bits |= uint32_t{scale[byte]} << (8 * byte);
+      result.values.push_back(code * std::bit_cast<float>(bits));
+    } else if (info.scale == ScaleType::kE4M3) {
+      result.values.push_back(code * static_cast<float>(kE4M3.value_of(*scale)) * tensor_scale);
+    } else {
+      result.values.push_back(*scale == 0xff ? kNan : code * std::ldexp(1.0f, *scale - 127));
+    }
   }
   return result;
 }

@@ -39,6 +39,9 @@ struct EncodedToken {
   std::vector<float> values;    // [element]: code * scale (* tensor scale), each product rounded
 };
 EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale);
+// The same of codes and scales that are there.
+EncodedToken decode_token(TokenFormatKind format, std::vector<uint8_t> codes, std::vector<uint8_t> scales,
+                          float tensor_scale);
 // The values, rounded to bf16.
 std::vector<bf16> decoded(const EncodedToken& token);
 // The offset in bytes of the scale of (row, group) in the tensor of so many rows.

@@ -8,11 +8,11 @@
 //   caller owns the World, which must outlive it, and everything that an input or output points to.
 // Streams. Every call of a step enqueues one kernel on the rank's own stream (Rank::stream()) and returns: it
 //   runs behind what is on that stream and before what comes behind it. A dispatch that is asked for
-//   src_ranks or for unwritten rows enqueues a second one; per rank, dispatch_async enqueues one in front of
-//   its own, and a dispatch that is asked for row_experts or row_weights one behind it. Nothing else is
-//   ordered; in particular, ranks wait for each other only inside the kernels. Calls may be captured
-//   (World::capture). On a GPU all ranks must get to run at once: docs/architecture.md says in which order to
-//   enqueue.
+//   src_ranks or for unwritten rows enqueues a second one, and so does one with 64-bit ids; per rank,
+//   dispatch_async enqueues one in front of its own, and a dispatch that is asked for row_experts or
+//   row_weights one behind it. Nothing else is ordered; in particular, ranks wait for each other only inside
+//   the kernels. Calls may be captured (World::capture). On a GPU all ranks must get to run at once:
+//   docs/architecture.md says in which order to enqueue.
 // Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
 //   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
 //   must not overlap with any other for the same rank.
@@ -136,13 +136,33 @@ struct ProtocolChoice {
 };
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks);
 
+// What tokens come as. Encoded: in dispatch_format already, as codes and scales, which are sent as they are.
+// fp16 is refused.
+enum class InputFormat { kBF16, kEncoded, kFP16 };
+
+const char* to_string(InputFormat format);
+
 // Pointers are into the rank's memory, 16-byte aligned, and must stay valid until the step has ended.
 struct DispatchInput {
-  const bf16* tokens = nullptr;       // [num_tokens][hidden]
+  // [num_tokens][hidden] of bf16; encoded: [num_tokens], the codes of a row of dispatch_format each.
+  const void* tokens = nullptr;
   const int32_t* topk_ids = nullptr;  // [num_tokens][top_k]; -1 is padding, repeats are legal
   int num_tokens = 0;
   // [num_tokens][top_k]: per rank, they travel with the rows; otherwise not needed.
   const float* topk_weights = nullptr;
+  // Instead of topk_ids. A kernel in front of the dispatch makes 32-bit ids of them, which combine reads,
+  // too: CombineOutput::topk_ids is null then.
+  const int64_t* topk_ids_64 = nullptr;
+  // From a token to the next, a multiple of 16; 0: they are contiguous.
+  uint64_t token_stride_bytes = 0;
+  InputFormat format = InputFormat::kBF16;
+  // Encoded: [num_tokens], the scales of a token side by side, and the bytes from a token's to the next's; 0:
+  // they are contiguous.
+  const void* scales = nullptr;
+  uint64_t scales_stride_bytes = 0;
+  // NVFP4: the tensor scale, instead of the configuration's. It must be 2^-100..2^100, which is not checked.
+  // Only aligned to 4 bytes. Whoever decodes the rows must know it.
+  const float* input_scale = nullptr;
 };
 
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
@@ -180,7 +200,8 @@ struct CombineInput {
 };
 
 struct CombineOutput {
-  const int32_t* topk_ids = nullptr;    // as dispatched; per rank, not needed
+  // As dispatched; not needed per rank, or if those were of 64 bits.
+  const int32_t* topk_ids = nullptr;
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced or per rank
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()

@@ -25,6 +25,8 @@ struct CombineDestination {
   // own_destination() in own_kernels.hpp fills in both.
   const void* epilogue = nullptr;
   const OwnEpilogue* epilogue_kernels = nullptr;
+  // From a row of the output to the next, a multiple of 16; 0: they are contiguous.
+  uint64_t output_stride_bytes = 0;
 };
 
 // What becomes of rows that only fill up their group, behind those that have been written. Marked: their

@@ -189,6 +189,8 @@ struct FormatTensors {
   std::byte* scales = nullptr;  // as the format places them
   uint32_t max_rows = 0;        // rows both hold
   float tensor_scale = 1;       // NVFP4: element = code * scale * tensor_scale
+  // Instead of it, for who encodes: its address in device memory; null: not given.
+  const float* device_tensor_scale = nullptr;
   // NVFP4 by expert: [expert of the model], the tensor scale of its rows; tensor_scale is the shared
   // expert's.
   const float* expert_scales = nullptr;

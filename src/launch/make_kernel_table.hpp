@@ -5,6 +5,7 @@
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/annotate_rows.hpp"
+#include "switchyard/detail/ep/narrow_ids.hpp"
 #include "switchyard/detail/ep/rank_choices.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
@@ -15,7 +16,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-inline constexpr char kAnnotateRows[] = "annotate_rows", kTopkSoftmax[] = "topk_softmax";
+inline constexpr char kAnnotateRows[] = "annotate_rows", kNarrowIds[] = "narrow_ids";
+inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
@@ -32,6 +34,7 @@ inline Status load_plain_kernels() {
                                             {&topk_softmax_kernel, 0},
                                             {&choose_ranks_kernel<RunTimeShape>, 0},
                                             {&fetch_choices_kernel<RunTimeShape>, 0},
+                                            {&narrow_ids_kernel, 0},
                                             {&grouped_matmul_kernel, 0},
                                             {&stall_kernel, 0},
                                             {&time_stamp_kernel, 0},
@@ -55,6 +58,7 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .annotate_rows = &launch_plain<kAnnotateRows, AnnotateRowsParams, annotate_rows_kernel>,
       .choose_ranks = &launch_plain<kChooseRanks, ChooseRanksParams, choose_ranks_kernel<Fixed>>,
       .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
+      .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

@@ -51,6 +51,7 @@ reference::Step as_run(reference::Step step, const RunOptions& options) {
   step.expert_input_scales = expert_input_scales(options.format, step.n_experts);
   step.combine_format = options.combine_format;
   step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
+  if (options.style.is_encoded) step = reference::with_encoded_tokens(std::move(step));
   step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
   step.skips_all_to_all = options.routing == Routing::kSkipAllToAll;
   step.allreduce_world_size = options.allreduce_world_size;
@@ -99,7 +100,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .row_alignment = options.row_alignment,
                 .max_rows_per_expert = max_rows_per_expert,
                 .dispatch_format = options.format,
-                .input_scale = kInputScale,
+                .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
                 .expert_input_scales = expert_input_scales(options.format, shape.n_experts),
                 .combine_format = options.combine_format,
                 .shared_expert = options.shared_expert,
@@ -109,6 +110,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .placement = options.placement,
                 .max_experts_per_rank = options.max_experts_per_rank,
                 .counts_experts = options.counts_experts}));
+  reference::Step sample{.top_k = shape.top_k, .hidden = shape.hidden, .format = options.format};
   const size_t num_groups = static_cast<size_t>(ep_->num_groups());
   const size_t hidden = static_cast<size_t>(shape.hidden);
   const size_t tokens = static_cast<size_t>(max_tokens);
@@ -120,11 +122,11 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
     const size_t max_rows = rows.max_rows;
     const TokenFormatInfo format = info_of(options.format);
     ranks_[static_cast<size_t>(rank)] = {
-        .tokens = must(owner.allocate<bf16>(tokens * hidden)),
+        .tokens =
+            must(reference::TokenTensors::create(owner, sample, max_tokens, options.style, shape.top_k)),
         .rows = owner.view(rows.rows, rows.rows == nullptr ? 0 : max_rows * hidden),
         .expert_rows =
             owner.view(rows.expert_outputs, rows.expert_outputs == nullptr ? 0 : max_rows * hidden),
-        .output = must(owner.allocate<bf16>(tokens * top_k * hidden)),
         .encoded_rows = owner.view(reinterpret_cast<uint8_t*>(rows.encoded_rows),
                                    max_rows * format.row_bytes(shape.hidden)),
         .scales = owner.view(reinterpret_cast<uint8_t*>(rows.scales),
@@ -132,7 +134,6 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
         .encoded_outputs =
             owner.view(reinterpret_cast<uint8_t*>(rows.encoded_outputs),
                        rows.encoded_outputs == nullptr ? 0 : max_rows * ep_->combine_message_bytes()),
-        .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
         .src_info = owner.view(rows.src_info, 2 * max_rows),
         .expert_ids = must(owner.allocate<int32_t>(num_groups)),
         .topk_weights = must(owner.allocate<float>(tokens * top_k)),
@@ -152,8 +153,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
 void EpHarness::upload(const reference::Step& step) {
   for (const int rank : world_->local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
-    ASSERT_TRUE(buffers.tokens.upload(step.tokens[rank]).ok());
-    ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
+    ASSERT_TRUE(buffers.tokens.upload(step, rank).ok());
     ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
     ASSERT_TRUE(buffers.group_input_scales.upload(exchanged(step).group_input_scales(rank)).ok());
     ASSERT_TRUE(buffers.row_experts.fill_bytes(0xee).ok());
@@ -161,7 +161,6 @@ void EpHarness::upload(const reference::Step& step) {
     ASSERT_TRUE(buffers.encoded_rows.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.scales.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
-    ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.row_counts.fill_bytes(0xee).ok());
     ASSERT_TRUE(buffers.src_ranks.fill_bytes(0xee).ok());
@@ -171,8 +170,13 @@ void EpHarness::upload(const reference::Step& step) {
 }
 
 DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
-  return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), step.num_tokens(rank),
-          ranks_[rank].topk_weights.data()};
+  return ranks_[rank].tokens.input(step.num_tokens(rank), ranks_[rank].topk_weights.data());
+}
+
+CombineOutput EpHarness::combine_output(const reference::Step& step, int rank) const {
+  const RankBuffers& buffers = ranks_[rank];
+  return {buffers.tokens.topk_ids(), buffers.topk_weights.data(), step.num_tokens(rank),
+          buffers.tokens.destination(options_.reduction)};
 }
 
 DispatchOutput EpHarness::dispatch_output(int rank) {
@@ -276,11 +280,8 @@ Status EpHarness::enqueue_dispatch(const reference::Step& step) {
 Status EpHarness::enqueue_combine(const reference::Step& step) {
   for (const int rank : world_->local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
-    SWITCHYARD_RETURN_IF_ERROR(ep_->combine(rank, {buffers.rows.data(), buffers.src_info.data()},
-                                            {buffers.topk_ids.data(),
-                                             buffers.topk_weights.data(),
-                                             step.num_tokens(rank),
-                                             {options_.reduction, buffers.output.data()}}));
+    SWITCHYARD_RETURN_IF_ERROR(
+        ep_->combine(rank, {buffers.rows.data(), buffers.src_info.data()}, combine_output(step, rank)));
   }
   return Status();
 }
@@ -304,11 +305,8 @@ Status EpHarness::enqueue_steps(const reference::Step& step, int num_steps) {
       RankBuffers& buffers = ranks_[rank];
       SWITCHYARD_RETURN_IF_ERROR(launch_dispatch(rank, dispatch_input(step, rank)));
       SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
-      SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, {expert_outputs(rank), buffers.src_info.data()},
-                                                {buffers.topk_ids.data(),
-                                                 buffers.topk_weights.data(),
-                                                 step.num_tokens(rank),
-                                                 {options_.reduction, buffers.output.data()}}));
+      SWITCHYARD_RETURN_IF_ERROR(
+          launch_combine(rank, {expert_outputs(rank), buffers.src_info.data()}, combine_output(step, rank)));
     }
   return Status();
 }
@@ -320,13 +318,10 @@ Status EpHarness::run_combine(const reference::Step& step) {
                                  ? static_cast<const void*>(buffers.encoded_outputs.data())
                                  : buffers.expert_rows.data(),
                              buffers.src_info.data()};
-    const CombineOutput output{buffers.topk_ids.data(),
-                               buffers.topk_weights.data(),
-                               step.num_tokens(rank),
-                               {options_.reduction, buffers.output.data()}};
+    const CombineOutput output = combine_output(step, rank);
     SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
     if (options_.routing == Routing::kSkipAllToAll && options_.allreduce_world_size != 1)
-      SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, buffers.output.data(), step.num_tokens(rank)));
+      SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, output.destination.output, step.num_tokens(rank)));
   }
   return ep_->synchronize();
 }
@@ -428,8 +423,9 @@ std::vector<bf16> EpHarness::expected_output(const reference::Step& step, int ra
 }
 
 std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expected,
-                                      const Buffer<bf16>& buffer) {
-  const std::vector<bf16> output = must(buffer.download(expected.size()));
+                                      const reference::TokenTensors& tokens) {
+  const std::vector<bf16> output =
+      must(tokens.output(static_cast<int>(expected.size() / static_cast<size_t>(shape_.hidden))));
   for (size_t i = 0; i < expected.size(); ++i)
     if (output[i].bits != expected[i].bits)
       return "rank " + std::to_string(rank) + ", value " + std::to_string(i) + " of the output is " +
@@ -440,7 +436,7 @@ std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expecte
 
 bool EpHarness::outputs_are_untouched() {
   for (const RankBuffers& buffers : ranks_)
-    for (const bf16 value : must(buffers.output.download()))
+    for (const bf16 value : must(buffers.tokens.output(ep_->config().max_tokens_per_rank)))
       if (value.bits != 0xeeee) return false;
   return true;
 }
@@ -460,7 +456,7 @@ std::string EpHarness::run_and_compare(const reference::Step& step) {
     const std::vector<bf16> expected =
         weighted ? expected_output(step, rank, &scaling_expert)
                  : reference::combine_unreduced(step, rank, &scaling_expert, nullptr);
-    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
+    if (const std::string difference = compare_output(rank, expected, ranks_[rank].tokens);
         !difference.empty())
       return difference;
   }
@@ -481,17 +477,14 @@ std::string EpHarness::run_with_early_experts(const reference::Step& step,
   for_each_rank([&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return ep_->combine(rank, {buffers.expert_rows.data(), buffers.src_info.data()},
-                        {buffers.topk_ids.data(),
-                         buffers.topk_weights.data(),
-                         step.num_tokens(rank),
-                         {CombineReduction::kWeighted, buffers.output.data()}});
+                        combine_output(step, rank));
   });
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
   for (const int rank : world_->local_ranks()) {
     const std::vector<bf16> expected =
         reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
-    if (const std::string difference = compare_output(rank, expected, ranks_[rank].output);
+    if (const std::string difference = compare_output(rank, expected, ranks_[rank].tokens);
         !difference.empty())
       return difference;
   }
@@ -500,8 +493,7 @@ std::string EpHarness::run_with_early_experts(const reference::Step& step,
 
 std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& steps) {
   struct StepBuffers {
-    Buffer<bf16> tokens, output;
-    Buffer<int32_t> topk_ids;
+    reference::TokenTensors tokens;
     Buffer<float> topk_weights;
   };
   for (const int rank : world_->local_ranks())
@@ -514,11 +506,11 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
     buffers[i].resize(static_cast<size_t>(shape_.n_ranks));
     for (const int rank : world_->local_ranks()) {
       Rank& owner = world_->rank(rank);
-      buffers[i][static_cast<size_t>(rank)] = {
-          .tokens = must(owner.upload(steps[i].tokens[rank])),
-          .output = must(owner.allocate<bf16>(steps[i].tokens[rank].size())),
-          .topk_ids = must(owner.upload(steps[i].topk_ids[rank])),
+      StepBuffers& step = buffers[i][static_cast<size_t>(rank)] = {
+          .tokens = must(
+              reference::TokenTensors::create(owner, steps[i], steps[i].num_tokens(rank), options_.style)),
           .topk_weights = must(owner.upload(steps[i].topk_weights[rank]))};
+      if (const Status status = step.tokens.upload(steps[i], rank); !status.ok()) return status.to_string();
     }
   }
   Status status;
@@ -527,24 +519,21 @@ std::string EpHarness::run_back_to_back(const std::vector<reference::Step>& step
       if (!status.ok()) break;
       const StepBuffers& step = buffers[i][rank];
       const int num_tokens = steps[i].num_tokens(rank);
-      status = launch_dispatch(
-          rank, {step.tokens.data(), step.topk_ids.data(), num_tokens, step.topk_weights.data()});
+      status = launch_dispatch(rank, step.tokens.input(num_tokens, step.topk_weights.data()));
       if (status.ok()) status = launch_experts(rank);
       if (status.ok())
-        status = launch_combine(rank, {expert_outputs(rank), ranks_[rank].src_info.data()},
-                                {step.topk_ids.data(),
-                                 step.topk_weights.data(),
-                                 num_tokens,
-                                 {CombineReduction::kWeighted, step.output.data()}});
+        status = launch_combine(
+            rank, {expert_outputs(rank), ranks_[rank].src_info.data()},
+            {step.tokens.topk_ids(), step.topk_weights.data(), num_tokens, step.tokens.destination()});
       if (status.ok() && options_.routing == Routing::kSkipAllToAll)
-        status = ep_->all_reduce(rank, step.output.data(), num_tokens);
+        status = ep_->all_reduce(rank, step.tokens.destination().output, num_tokens);
     }
   if (status.ok()) status = ep_->synchronize();
   if (!status.ok()) return status.to_string();
   for (size_t i = 0; i < steps.size(); ++i)
     for (const int rank : world_->local_ranks()) {
       const std::vector<bf16> expected = expected_output(steps[i], rank, &reference::identity_expert);
-      if (const std::string difference = compare_output(rank, expected, buffers[i][rank].output);
+      if (const std::string difference = compare_output(rank, expected, buffers[i][rank].tokens);
           !difference.empty())
         return "step " + std::to_string(i) + ": " + difference;
     }

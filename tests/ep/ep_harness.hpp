@@ -8,6 +8,7 @@
 #include <random>
 
 #include "reference/reference.hpp"
+#include "reference/token_tensors.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/expert_parallel.hpp"
 
@@ -58,6 +59,7 @@ struct RunOptions {
   std::optional<ExpertPlacement> placement = {};
   int max_experts_per_rank = 0;
   bool counts_experts = false;
+  reference::TensorStyle style = {};
   uint64_t timeout_ns = 120'000'000'000;  // sanitizers make the emulator slow
 };
 
@@ -122,10 +124,11 @@ class EpHarness {
 
  private:
   struct RankBuffers {
-    Buffer<bf16> tokens, rows, expert_rows, output;
+    reference::TokenTensors tokens;
+    Buffer<bf16> rows, expert_rows;
     Buffer<uint8_t> encoded_rows, scales;  // of formats that encode
     Buffer<uint8_t> encoded_outputs;       // where experts hand over fp8; expert_rows is then empty
-    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<int32_t> src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets, row_counts;
     Buffer<int32_t> row_experts;         // of rows per rank, else empty
@@ -147,7 +150,9 @@ class EpHarness {
   std::string compare_dispatch(const reference::Step& step);
   std::vector<bf16> expert_row(const reference::Step& step, int rank, int group,
                                const reference::RowOrigin& origin) const;
-  std::string compare_output(int rank, const std::vector<bf16>& expected, const Buffer<bf16>& buffer);
+  std::string compare_output(int rank, const std::vector<bf16>& expected,
+                             const reference::TokenTensors& tokens);
+  CombineOutput combine_output(const reference::Step& step, int rank) const;
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
   bool recodes_rows() const;

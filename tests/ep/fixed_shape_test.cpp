@@ -200,6 +200,7 @@ class OneRankStep {
     step.shape = shape;
     step.num_tokens = step_.num_tokens(0);
     step.input_tokens = tokens_.data();
+    step.token_stride = kRowBytes;
     step.topk_ids = topk_ids_.data();
     step.row_offsets = row_offsets_.data();
     step.expert_ids = expert_ids_.data();

@@ -108,10 +108,11 @@ std::string run_per_rank(uint64_t seed, Protocol protocol, const KernelTable& ke
   return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
 }
 
-// The same where scales lie in between those of other rows, with a shared expert.
+// The same where scales lie in between those of other rows, with a shared expert. Tokens may come encoded.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
   options.format = seed / 4 % 2 == 0 ? TokenFormatKind::kFP8 : TokenFormatKind::kNVFP4ByExpert;
+  options.style.is_encoded = options.format == TokenFormatKind::kFP8 && seed % 2 == 1;
   options.shared_expert = SharedExpert::kFused;
   const Shape shape{.n_experts = 4,
                     .top_k = 3,
@@ -272,6 +273,7 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_INTERLEAVED_MUTANT(SharedScalesNotTold),
     SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
     SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
+    SWITCHYARD_INTERLEAVED_MUTANT(InputScalesOfFirstToken),
     SWITCHYARD_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_DIRECT_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_MUTANT(RowCountOfOneRank, run_masked),

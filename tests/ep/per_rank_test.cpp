@@ -73,6 +73,19 @@ TEST_P(PerRankTest, FormatsWithScales) {
     check({.hidden = 256, .tokens_per_rank = {3, 2}}, run, 1);
   }
 }
+TEST_P(PerRankTest, WideIdsAndGaps) {
+  RunOptions run = options();
+  run.style = {.has_wide_ids = true, .gap_bytes = 16};
+  check({.n_ranks = 3, .n_experts = 6, .top_k = 3, .tokens_per_rank = {5, 0, 4}}, run);
+}
+TEST_P(PerRankTest, EncodedTokensAndAnInputScaleOnTheDevice) {
+  RunOptions run = options();
+  run.format = TokenFormatKind::kNVFP4;
+  run.style = {.has_wide_ids = true, .is_encoded = true, .has_device_scale = true, .gap_bytes = 16};
+  check({.hidden = 256, .tokens_per_rank = {3, 2}}, run, 1);
+  run.style.is_encoded = false;
+  check({.hidden = 256, .tokens_per_rank = {3, 2}}, run, 1);
+}
 TEST_P(PerRankTest, CombineInFP8WithASharedExpert) {
   RunOptions run = options();
   run.combine_format = CombineFormat::kFP8;

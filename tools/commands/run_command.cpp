@@ -14,6 +14,7 @@
 #include "report/progress.hpp"
 #include "report/trace_file.hpp"
 #include "report/traffic_report.hpp"
+#include "tensor_options.hpp"
 #include "workload/host_memory.hpp"
 #include "workload/run_check.hpp"
 
@@ -35,6 +36,7 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
   int p2p_world_size = 0;  // 0: one group
+  reference::TensorStyle style;
   PlacementOptions placement_options;
   std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";
@@ -156,6 +158,7 @@ Status finish_options(RunOptions& options) {
         "`switchyard bench ep --layout per-rank` and `switchyard simulate` verify it");
   if (options.row_layout == RowLayout::kMasked && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --layout masked every expert has room; it must be 0");
+  SWITCHYARD_RETURN_IF_ERROR(check_tensor_options(options.style, options.format, options.skips_all_to_all));
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
   if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) {
@@ -263,7 +266,8 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .row_alignment = options.row_alignment,
        .max_rows_per_expert = masked_capacity(options),
        .dispatch_format = options.format,
-       .input_scale = kInputScale,
+       // Kernels that do not take the scale from the device are found out.
+       .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
        .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
        .combine_format = options.combine_format,
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
@@ -271,7 +275,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .p2p_world_size = options.p2p_world_size,
        .allreduce_world_size = options.skips_all_to_all ? workload.n_ranks : 1,
        .placement = options.placement},
-      options.faults);
+      options.faults, options.style);
   if (!created.ok()) return created.status();
   MoeLayer& layer = *created.value();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes()));
@@ -311,6 +315,8 @@ void print_table(const RunOptions& options, const RunReport& report) {
                 report.p2p_world_size == 1 ? "" : "s");
   if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
     std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
+  if (const std::string special = options.style.describe(); !special.empty())
+    std::printf("  inputs    %s\n", special.c_str());
   if (options.placement)
     std::printf("  placement at most %d experts per rank, %d replicas\n",
                 options.placement->num_seats_per_rank(), num_replicas(*options.placement));
@@ -376,6 +382,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("p2p_world_size", report.p2p_world_size)
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
+      .add("inputs", options.style.describe())
       .add("mode", options.mode)
       .add("routing", options.routing)
       .add("padding", workload.padding)
@@ -493,6 +500,7 @@ void add_run_command(CommandLine& line) {
                      {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
                      "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
                      "reference, fast");
+  add_tensor_options(command, options->style);
   add_groups_option(command, options->p2p_world_size);
   add_placement_options(command, options->placement_options);
   command.add_name("--mode", options->mode, {"split", "fused"},

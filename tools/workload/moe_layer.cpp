@@ -37,8 +37,9 @@ double TimedPhase::microseconds() const {
 }
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload& workload,
-                                                   ExpertParallelConfig config, const FaultPlan& faults) {
-  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults));
+                                                   ExpertParallelConfig config, const FaultPlan& faults,
+                                                   const reference::TensorStyle& style) {
+  auto layer = std::unique_ptr<MoeLayer>(new MoeLayer(world, workload, faults, style));
   config.n_experts = workload.n_experts;
   config.top_k = workload.top_k;
   config.hidden = workload.hidden;
@@ -78,9 +79,11 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(
         allocate_into(buffers.logits, rank, num_tokens * static_cast<uint64_t>(workload_.n_experts)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, rank, num_ids));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, rank, num_tokens * hidden));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, rank, num_tokens * hidden));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, rank, num_ids));
+    Result<reference::TokenTensors> tokens = reference::TokenTensors::create(
+        rank, {.top_k = workload_.top_k, .hidden = workload_.hidden, .format = ep_->config().dispatch_format},
+        workload_.tokens_per_rank[r], style_);
+    if (!tokens.ok()) return tokens.status();
+    buffers.tokens = std::move(tokens).value();
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.routed_ids, rank, num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.stamps, rank, kMaxPhases + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, num_groups));
@@ -145,10 +148,10 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     }
   }
   apply_padding(workload_, step_idx, step);
+  if (style_.is_encoded) step = reference::with_encoded_tokens(std::move(step));
   for (const int rank : world_.local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
-    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step, rank));
     if (has_router(workload_))
       SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.fill_bytes(0xff));
     else
@@ -167,7 +170,6 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_counts.fill_bytes(0));  // a dispatch that breaks has no rows
     SWITCHYARD_RETURN_IF_ERROR(buffers.routed_ids.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xff));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xff));
     SWITCHYARD_RETURN_IF_ERROR(buffers.stamps.fill_bytes(0));
   }
   return Status();
@@ -231,13 +233,15 @@ Status MoeLayer::enqueue_router(const reference::Step& step) {
 
 const int32_t* MoeLayer::topk_ids(int rank) const {
   const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-  return has_router(workload_) && workload_.padding == 0 ? buffers.routed_ids.data()
-                                                         : buffers.topk_ids.data();
+  const bool has_routed_ids = has_router(workload_) && workload_.padding == 0 && !style_.has_wide_ids;
+  return has_routed_ids ? buffers.routed_ids.data() : buffers.tokens.topk_ids();
 }
 
 Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
   const auto input = [&](int rank) {
-    return DispatchInput{ranks_[rank].tokens.data(), topk_ids(rank), step.num_tokens(rank)};
+    DispatchInput given = ranks_[rank].tokens.input(step.num_tokens(rank));
+    given.topk_ids = topk_ids(rank);
+    return given;
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -273,7 +277,7 @@ Status MoeLayer::decode_rows() {
          .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
                    .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
                    .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
-                   .tensor_scale = ep_->config().input_scale},
+                   .tensor_scale = style_.has_device_scale ? kInputScale : ep_->config().input_scale},
          .num_groups = ep_->num_groups(),
          .row_offsets = buffers.row_offsets.data(),
          .group_tensor_scales = buffers.group_input_scales.data(),
@@ -367,10 +371,8 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
   };
   const auto output = [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return CombineOutput{topk_ids(rank),
-                         buffers.topk_weights.data(),
-                         step.num_tokens(rank),
-                         {CombineReduction::kWeighted, buffers.output.data()}};
+    return CombineOutput{topk_ids(rank), buffers.topk_weights.data(), step.num_tokens(rank),
+                         buffers.tokens.destination()};
   };
   if (mode == StepMode::kFused)
     return enqueue("combine", [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
@@ -387,7 +389,7 @@ Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
   SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step, mode));
   if (ep_->config().routing == Routing::kAllToAll) return Status();
   return enqueue("all_reduce", [&](int rank) {
-    return ep_->all_reduce(rank, ranks_[rank].output.data(), step.num_tokens(rank));
+    return ep_->all_reduce(rank, ranks_[rank].tokens.destination().output, step.num_tokens(rank));
   });
 }
 
@@ -404,7 +406,7 @@ Status MoeLayer::run(int step_idx, StepMode mode, reference::Step& step) {
 void MoeLayer::describe(reference::Step& step) const {
   const ExpertParallelConfig& config = ep_->config();
   step.format = config.dispatch_format;
-  step.input_scale = config.input_scale;
+  step.input_scale = style_.has_device_scale ? kInputScale : config.input_scale;
   step.expert_input_scales = config.expert_input_scales;
   step.row_alignment = static_cast<uint32_t>(config.row_alignment);
   step.min_group_rows = static_cast<uint32_t>(config.max_rows_per_expert);
@@ -474,7 +476,7 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
   }
   const Buffer<bf16> outputs = world_.rank(rank).view(expert_output(rank), num_rows * hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
-  SWITCHYARD_RETURN_IF_ERROR(take(buffers.output.download(), results.output));
+  SWITCHYARD_RETURN_IF_ERROR(take(buffers.tokens.output(workload_.tokens_per_rank[rank]), results.output));
   return results;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fast_experts.hpp"
+#include "reference/token_tensors.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "workload.hpp"
 
@@ -32,7 +33,8 @@ class MoeLayer {
  public:
   // `config` says everything that the workload does not. The layer takes little memory until allocate().
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
-                                                  ExpertParallelConfig config, const FaultPlan& faults);
+                                                  ExpertParallelConfig config, const FaultPlan& faults,
+                                                  const reference::TensorStyle& style = {});
   // Estimates, before allocate(), the host memory that steps and their verification use, the reference's
   // experts included. On the emulator the ranks' memory is part of it.
   double host_bytes() const;
@@ -70,9 +72,9 @@ class MoeLayer {
   struct RankBuffers {
     Buffer<bf16> gate_up_weights, down_weights;
     Buffer<float> logits, topk_weights;
-    Buffer<bf16> tokens, output;
-    Buffer<int32_t> topk_ids, expert_ids, src_info;
-    Buffer<int32_t> routed_ids;  // of the router; topk_ids has padding
+    reference::TokenTensors tokens;
+    Buffer<int32_t> expert_ids, src_info;
+    Buffer<int32_t> routed_ids;  // of the router; those of the tokens have padding
     Buffer<uint64_t> stamps;     // [phase + 1]: when the rank began the first phase, and ended each
     Buffer<uint32_t> row_offsets, row_counts, scale_row_offsets;
     Buffer<float> group_input_scales;
@@ -82,8 +84,9 @@ class MoeLayer {
     Buffer<bf16> decoded, gate_up, activated, down;
   };
 
-  MoeLayer(World& world, const Workload& workload, const FaultPlan& faults)
-      : world_(world), workload_(workload), faults_(faults) {}
+  MoeLayer(World& world, const Workload& workload, const FaultPlan& faults,
+           const reference::TensorStyle& style)
+      : world_(world), workload_(workload), faults_(faults), style_(style) {}
   double rank_bytes(double num_rows) const;
   Status reserve_rows(int rank, uint64_t num_rows);
   Status prepare(int step_idx, reference::Step& step);
@@ -124,6 +127,7 @@ class MoeLayer {
   World& world_;
   Workload workload_;
   FaultPlan faults_;
+  reference::TensorStyle style_;
   bool killed_ = false;  // the phase of faults_.kill has been reached
   std::unique_ptr<ExpertParallel> ep_;
   uint32_t max_rows_ = 0;  // the rows that each rank has memory for

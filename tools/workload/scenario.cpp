@@ -62,6 +62,7 @@ std::string Scenario::describe() const {
       text += std::to_string(tokens[rank]);
     }
   }
+  if (const std::string special = style.describe(); !special.empty()) text += ", " + special;
   if (first_placement)
     text += ", experts " + text_of(*first_placement) + ", then " + text_of(*next_placement);
   if (fault == SimulatedFault::kNone) return text;
@@ -142,6 +143,18 @@ void draw_row_layout(Scenario& scenario) {
   scenario.row_alignment = 1 + static_cast<int>(alignment);
 }
 
+// Half of the seeds hand tokens over as the examples do.
+void draw_style(Scenario& scenario) {
+  std::mt19937_64 random(scenario.seed ^ 0x7374796cull);
+  if (random() % 2 == 0) return;
+  const TokenFormatInfo format = info_of(scenario.format);
+  const bool has_wide_ids = random() % 2 == 0, is_encoded = random() % 2 == 0;
+  scenario.style = {.has_wide_ids = has_wide_ids,
+                    .is_encoded = is_encoded && format.scale != ScaleType::kNone && !format.encodes_by_expert,
+                    .has_device_scale = random() % 2 == 0 && scenario.format == TokenFormatKind::kNVFP4,
+                    .gap_bytes = static_cast<int>(random() % 3) * 16};
+}
+
 // Every expert is on some rank, and now and then on more.
 ExpertPlacement draw_placement(const Scenario& scenario, std::mt19937_64& random) {
   const auto n_ranks = static_cast<size_t>(scenario.n_ranks);
@@ -201,6 +214,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
   draw_placements(scenario);
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
+  draw_style(scenario);  // of the format that it is now
   if (scenario.fault == SimulatedFault::kNone) {
     draw_row_layout(scenario);
     return scenario;

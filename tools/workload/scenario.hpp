@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/token_tensors.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "workload.hpp"
 
@@ -39,6 +40,7 @@ struct Scenario {
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  reference::TensorStyle style;  // how tokens and ids are handed over
 
   // Masked: every id may be the same.
   int max_rows_per_expert() const {

@@ -8,6 +8,7 @@
 #include "reference/identity_experts.hpp"
 #include "reference/per_rank.hpp"
 #include "reference/placement.hpp"
+#include "reference/token_tensors.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
@@ -30,9 +31,9 @@ class SimulatedWorld {
 
  private:
   struct RankBuffers {
-    Buffer<bf16> tokens, output;
+    reference::TokenTensors tokens;
     Buffer<uint8_t> rows, scales, expert_outputs;  // in their formats
-    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<int32_t> src_info, expert_ids;
     Buffer<float> topk_weights, group_input_scales;
     Buffer<uint32_t> row_offsets, row_counts;
     Buffer<int32_t> row_experts;  // of rows per rank, else empty
@@ -91,7 +92,7 @@ Status SimulatedWorld::create() {
                 .row_alignment = scenario_.row_alignment,
                 .max_rows_per_expert = scenario_.max_rows_per_expert(),
                 .dispatch_format = scenario_.format,
-                .input_scale = kInputScale,
+                .input_scale = scenario_.style.has_device_scale ? 4 * kInputScale : kInputScale,
                 .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
                 .combine_format = scenario_.combine_format,
                 .p2p_world_size = scenario_.p2p_world_size,
@@ -105,24 +106,25 @@ Status SimulatedWorld::create() {
 }
 
 Status SimulatedWorld::allocate() {
-  const uint64_t tokens = static_cast<uint64_t>(scenario_.max_tokens),
-                 hidden = static_cast<uint64_t>(scenario_.hidden);
-  const uint64_t top_k = static_cast<uint64_t>(scenario_.top_k);
+  const uint64_t num_ids = static_cast<uint64_t>(scenario_.max_tokens * scenario_.top_k);
   const uint64_t num_groups = static_cast<uint64_t>(ep_->num_groups());
   ranks_.clear();
   ranks_.resize(members_.size());
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.tokens, member(rank), tokens * hidden));
+    Result<reference::TokenTensors> given = reference::TokenTensors::create(
+        member(rank), {.top_k = scenario_.top_k, .hidden = scenario_.hidden, .format = scenario_.format},
+        scenario_.max_tokens, scenario_.style);
+    if (!given.ok()) return given.status();
+    buffers.tokens = std::move(given).value();
     SWITCHYARD_RETURN_IF_ERROR(view_rows(rank));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.output, member(rank), tokens * hidden));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_ids, member(rank), tokens * top_k));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_groups));
-    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), tokens * top_k));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_groups + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, member(rank), num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, member(rank), num_groups));
-    const uint64_t num_choices = is_per_rank() ? buffers.max_rows() * top_k : 0;
+    const uint64_t num_choices =
+        is_per_rank() ? uint64_t{buffers.max_rows()} * static_cast<uint64_t>(scenario_.top_k) : 0;
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_experts, member(rank), num_choices));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_weights, member(rank), num_choices));
   }
@@ -178,6 +180,7 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
   if (scenario_.fault == SimulatedFault::kOverflow && step_idx == scenario_.fault_step)
     for (auto& ids : step.topk_ids)
       std::fill(ids.begin(), ids.end(), scenario_.fault_rank * ep_->n_local_experts());
+  if (scenario_.style.is_encoded) step = reference::with_encoded_tokens(std::move(step));
   if (has_bad_id)
     step.topk_ids[scenario_.fault_rank].back() = scenario_.n_experts + static_cast<int>(random() % 3);
   return step;
@@ -188,8 +191,7 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
 Status SimulatedWorld::upload(const reference::Step& step) {
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
     RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step.tokens[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.topk_ids.upload(step.topk_ids[rank]));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step, rank));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(exchanged(step).group_input_scales(rank)));
     SWITCHYARD_RETURN_IF_ERROR(buffers.row_experts.fill_bytes(0xee));
@@ -200,7 +202,6 @@ Status SimulatedWorld::upload(const reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.scales.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(0xee));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.output.fill_bytes(0xee));
   }
   return ExpertParallelTestAccess::poison_receive_buffers(*ep_, 0xdd);
 }
@@ -231,8 +232,7 @@ Status SimulatedWorld::launch_experts(int rank) {
 
 Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-  const DispatchInput input{buffers.tokens.data(), buffers.topk_ids.data(), step.num_tokens(rank),
-                            buffers.topk_weights.data()};
+  const DispatchInput input = buffers.tokens.input(step.num_tokens(rank), buffers.topk_weights.data());
   const DispatchOutput rows{.rows = buffers.rows.data(),
                             .src_info = buffers.src_info.data(),
                             .max_rows = buffers.max_rows(),
@@ -245,10 +245,8 @@ Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int ra
   const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
   const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
   if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
-  const CombineOutput output{buffers.topk_ids.data(),
-                             buffers.topk_weights.data(),
-                             step.num_tokens(rank),
-                             {CombineReduction::kWeighted, buffers.output.data()}};
+  const CombineOutput output{buffers.tokens.topk_ids(), buffers.topk_weights.data(), step.num_tokens(rank),
+                             buffers.tokens.destination()};
   if (scenario_.mode == StepMode::kFused)
     return phase_idx == 0 ? ep_->dispatch(rank, input, rows) : ep_->combine(rank, experts, output);
   switch (phase_idx) {
@@ -318,8 +316,9 @@ std::string SimulatedWorld::compare(const reference::Step& step_as_sent) {
     }
     const std::vector<bf16> expected =
         reference::combine_weighted(step, rank, &reference::identity_expert, nullptr);
-    if (downloaded(buffers.output, expected.size()) != expected)
-      return "rank " + std::to_string(rank) + ": the combined output is wrong";
+    const Result<std::vector<bf16>> output = buffers.tokens.output(step.num_tokens(rank));
+    if (!output.ok()) return "rank " + std::to_string(rank) + ": " + output.status().message();
+    if (output.value() != expected) return "rank " + std::to_string(rank) + ": the combined output is wrong";
   }
   return "";
 }
@@ -363,7 +362,10 @@ std::string SimulatedWorld::check_skipped() {
     const Status seen = ep_->synchronize(rank);
     if (seen.code() != StatusCode::kResourceExhausted || seen.message().find(culprit) == std::string::npos)
       return name + " should have said '" + culprit + "' and says: " + seen.to_string();
-    if (!is_filled(buffers.output, bf16{0xeeee})) return name + " wrote an output of a step that was skipped";
+    const Result<std::vector<bf16>> output = buffers.tokens.output(scenario_.max_tokens);
+    if (!output.ok() || !std::all_of(output.value().begin(), output.value().end(),
+                                     [](bf16 value) { return value == bf16{0xeeee}; }))
+      return name + " wrote an output of a step that was skipped";
     if (!is_filled(buffers.rows, uint8_t{0xdd})) return name + " received rows of a step that was skipped";
   }
   return "";

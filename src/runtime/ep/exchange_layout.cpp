@@ -154,6 +154,8 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
               (has_table ? num_seats : config.expert_input_scales.size()) * sizeof(float));
   if (has_table) parts.add(layout.seat_table, static_cast<uint64_t>(config.n_experts) * sizeof(int32_t));
   if (config.counts_experts) parts.add(layout.expert_counts, num_seats * sizeof(int64_t));
+  parts.add(layout.narrowed_ids, CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) *
+                                     CheckedSize(sizeof(int32_t)));
   // Last, so that a message behind the last slot lies in no buffer, and the emulator stops whoever writes it.
   if (config.protocol == Protocol::kSlotted)
     parts.add(layout.dispatch_recv, DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks,

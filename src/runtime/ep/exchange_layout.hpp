@@ -30,6 +30,7 @@ struct ExchangeLayout {
   ArenaPart expert_scales;                // of NVFP4 by expert: [expert], or [seat] if there is a table
   ArenaPart seat_table;                   // int32 [expert]: EpShape::seat_of_id; 0 bytes: there is none
   ArenaPart expert_counts;                // int64 [seat]: DispatchStep::expert_counts
+  ArenaPart narrowed_ids;                 // int32 [token][top_k]: of a step with 64-bit ids
   ArenaPart poison;
   uint64_t arena_bytes = 0;
 

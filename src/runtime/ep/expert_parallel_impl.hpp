@@ -20,9 +20,6 @@
 
 namespace switchyard {
 
-// Of an argument of a call: not null, and aligned to 16 bytes.
-Status check_pointer(const char* call, const char* name, const void* pointer);
-
 struct ExpertParallel::Impl {
   enum class Step { kIdle, kDispatchSent, kDispatched, kCombineSent };
 
@@ -38,6 +35,7 @@ struct ExpertParallel::Impl {
     Step step = Step::kIdle;
     std::vector<int64_t> past_counts;   // [expert]: what expert_counts() had by earlier placements
     int num_tokens = 0;                 // of the step under way
+    bool has_narrowed_ids = false;      // its ids came in 64 bits
     const void* expert_rows = nullptr;  // of its combine_async
     Status failure;
   };
@@ -124,6 +122,7 @@ struct ExpertParallel::Impl {
   Status check_tokens(const char* call, int num_tokens, const void* pointer,
                       const char* name = "topk_ids") const;
   Status check_input(const char* call, const DispatchInput& input) const;
+  Status check_token_format(const char* call, const DispatchInput& input) const;
   Status check_rows_output(int rank, const char* call, const DispatchOutput& output) const;
   Status check_input(int rank, const char* call, const CombineInput& input) const;
   Status check_destination(int rank, const char* call, const CombineOutput& output) const;
@@ -133,7 +132,7 @@ struct ExpertParallel::Impl {
   Status check_early_blocks(int rank, int num_blocks) const;
   // .. filled in ..
   DispatchCall make_dispatch_call(int rank, int num_tokens) const;
-  void fill_in(const DispatchInput& input, DispatchCall& call) const;
+  void fill_in(int rank, const DispatchInput& input, DispatchCall& call) const;
   void fill_in(const DispatchOutput& output, DispatchCall& call) const;
   AnnotateRowsParams make_annotation(int rank, const DispatchOutput& output) const;
   CombineCall make_combine_call(int rank) const;
@@ -151,6 +150,11 @@ struct ExpertParallel::Impl {
     return Status();
   }
 
+  // In front of a dispatch: makes the ids that it reads of those that it is given. Ids of 64 bits are
+  // narrowed first; per rank, choose_ranks reads what is left of them.
+  Status prepare_ids(int rank, const DispatchInput& input) const;
+  Status narrow_ids(int rank, const DispatchInput& input) const;
+  const int32_t* ids_of(int rank, const DispatchInput& input) const;  // in 32 bits
   // Rows per rank: what comes before and behind a dispatch (rank_choices.cpp).
   KeptChoices kept_choices(int rank) const;
   Status check_choices(const char* call, const DispatchInput& input) const;

@@ -1,17 +1,10 @@
 // The calls of a step. Each is checked, filled in and enqueued.
 #include <numeric>
 
+#include "call_checks.hpp"
 #include "expert_parallel_impl.hpp"
 
 namespace switchyard {
-
-Status check_pointer(const char* call, const char* name, const void* pointer) {
-  if (pointer == nullptr) return invalid_argument("%s: %s is null", call, name);
-  if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
-    return invalid_argument("%s: %s is %p; it must be aligned to 16 bytes", call, name, pointer);
-  return Status();
-}
-
 // To the emulator every rank is a device of its own. Ranks on one GPU meet in its L2, whichever process they
 // are in.
 Scope ExpertParallel::Impl::signal_scope() const {
@@ -125,12 +118,6 @@ Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const
   return Status();
 }
 
-Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& input) const {
-  SWITCHYARD_RETURN_IF_ERROR(check_tokens(call, input.num_tokens, input.topk_ids));
-  SWITCHYARD_RETURN_IF_ERROR(check_choices(call, input));
-  return input.num_tokens > 0 ? check_pointer(call, "tokens", input.tokens) : Status();
-}
-
 Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
                                                const DispatchOutput& output) const {
   if (is_direct()) {
@@ -173,9 +160,12 @@ Status ExpertParallel::Impl::check_input(int rank, const char* call, const Combi
 Status ExpertParallel::Impl::check_destination(int rank, const char* call,
                                                const CombineOutput& output) const {
   const CombineDestination& destination = output.destination;
-  // Per rank, this object has kept what it needs of ids and weights.
+  // Per rank, and of 64-bit ids, this object has kept what it needs.
+  const bool has_kept_ids = is_per_rank() || (output.topk_ids == nullptr && state(rank).has_narrowed_ids);
+  SWITCHYARD_RETURN_IF_ERROR(check_tokens(
+      call, output.num_tokens, has_kept_ids ? make_combine_call(rank).step.topk_ids : output.topk_ids));
   SWITCHYARD_RETURN_IF_ERROR(
-      check_tokens(call, output.num_tokens, is_per_rank() ? kept_choices(rank).rank_ids : output.topk_ids));
+      check_stride(call, "output_stride_bytes", destination.output_stride_bytes, token_bytes(config), 16));
   if (output.num_tokens != state(rank).num_tokens)
     return invalid_argument("%s: num_tokens is %d; this step dispatched %d", call, output.num_tokens,
                             state(rank).num_tokens);
@@ -199,6 +189,9 @@ Status ExpertParallel::Impl::check_epilogue(const char* call, const CombineDesti
   if (destination.epilogue_kernels != config.own_epilogue)
     return invalid_argument("%s: the epilogue is of another type than the own_epilogue of the configuration",
                             call);
+  if (destination.output_stride_bytes != 0)
+    return invalid_argument("%s: output_stride_bytes is %llu; it must be 0 with an epilogue", call,
+                            static_cast<unsigned long long>(destination.output_stride_bytes));
   if (destination.epilogue == nullptr)
     return invalid_argument("%s: epilogue is null; own_destination(epilogue) fills it in", call);
   return Status();
@@ -209,11 +202,6 @@ DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) 
   call.step.num_tokens = num_tokens;
   call.step.shared_expert = shared_expert_tokens(rank, num_tokens);
   return call;
-}
-
-void ExpertParallel::Impl::fill_in(const DispatchInput& input, DispatchCall& call) const {
-  call.step.input_tokens = input.tokens;
-  if (!is_per_rank()) call.step.topk_ids = input.topk_ids;
 }
 
 void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& call) const {
@@ -272,6 +260,8 @@ CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
   call.step.num_tokens = own.num_tokens;
   call.step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
   call.step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
+  if (own.has_narrowed_ids && !is_per_rank())
+    call.step.topk_ids = own.memory.at<int32_t>(layout.narrowed_ids);
   return call;
 }
 
@@ -286,7 +276,7 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
 
 void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& call) const {
   if (!is_per_rank()) {
-    call.step.topk_ids = output.topk_ids;
+    if (output.topk_ids != nullptr) call.step.topk_ids = output.topk_ids;
     call.step.topk_weights = output.topk_weights;
   }
   call.destination = output.destination;
@@ -301,8 +291,8 @@ Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
-  impl_->fill_in(input, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->choose_ranks(rank, input));
+  impl_->fill_in(rank, input, call);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input));
   return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent);
 }
 
@@ -322,9 +312,9 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
-  impl_->fill_in(input, call);
+  impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->choose_ranks(rank, input));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input));
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output));

@@ -1,4 +1,5 @@
 // Rows per rank: the launches in front of a dispatch and behind it, which turn experts into ranks and back.
+#include "call_checks.hpp"
 #include "expert_parallel_impl.hpp"
 
 namespace switchyard {
@@ -37,7 +38,7 @@ Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input) 
                                     ChooseRanksParams{.shape = shape_of_rank(rank),
                                                       .my_rank = step.my_rank,
                                                       .num_tokens = input.num_tokens,
-                                                      .topk_ids = input.topk_ids,
+                                                      .topk_ids = ids_of(rank, input),
                                                       .topk_weights = input.topk_weights,
                                                       .kept = kept_choices(rank),
                                                       .wait_context = step.wait_context});

@@ -8,11 +8,11 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // Writes [num_tokens][hidden] in bf16, rounded once.
 struct StoreWeighted {
   bf16* output;
-  int32_t hidden;
+  int32_t stride;  // elements from a token to the next
 
   SWITCHYARD_DEVICE void operator()(int token_idx, int column,
                                     const float (&values)[kColumnsPerThread]) const {
-    target::st_16(output + static_cast<int64_t>(token_idx) * hidden + column, pack_bf16(values));
+    target::st_16(output + static_cast<int64_t>(token_idx) * stride + column, pack_bf16(values));
   }
 };
 static_assert(CombineEpilogue<StoreWeighted>);
@@ -21,6 +21,7 @@ static_assert(CombineEpilogue<StoreWeighted>);
 // where the id is padding.
 struct StoreUnreduced {
   bf16* output;
+  int32_t stride;  // elements from a row to the next
 };
 
 // Adds eight columns of a row, weighted.

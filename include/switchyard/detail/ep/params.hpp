@@ -32,8 +32,13 @@ struct DispatchStep {
   int32_t my_rank;
   Scope signal_scope;  // of releases to peers: wide enough to reach them
   int32_t num_tokens;
-  const void* input_tokens;  // [num_tokens][hidden] of the format's input type
-  const int32_t* topk_ids;   // [num_tokens][top_k]; -1 is padding
+  const void* input_tokens;  // [num_tokens][hidden] of the format's input type, or codes
+  // The scales of tokens that have been encoded already: input_tokens are then their codes. Null: the tokens
+  // are to be encoded.
+  const std::byte* input_scales;
+  uint32_t token_stride;    // bytes from a token to the next
+  uint32_t scales_stride;   // the same, of input_scales
+  const int32_t* topk_ids;  // [num_tokens][top_k]; -1 is padding
   SharedExpertTokens shared_expert;
   GroupLayout group_layout;
   int64_t* expert_counts;  // [shape.n_experts]: rows this rank has ever sent; null: not asked for
@@ -131,6 +136,13 @@ struct DirectCombinePart {
 template <typename Part, typename Epilogue>
 struct CombineParams : CombineStep, Part {
   Epilogue epilogue;
+};
+
+// The parameters of narrow_ids.
+struct NarrowIdsParams {
+  int32_t num_ids;
+  const int64_t* ids;
+  int32_t* narrowed;
 };
 
 // The parameters of the router.

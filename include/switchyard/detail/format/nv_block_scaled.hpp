@@ -25,9 +25,12 @@ struct OneInputScale {
   static constexpr bool kIsPerExpert = false;
 
   float scale;
+  const float* device_scale = nullptr;  // instead of it, if it is not null
 
-  static OneInputScale make(const FormatTensors& tensors) { return {tensors.tensor_scale}; }
-  SWITCHYARD_HD float operator()(int) const { return scale; }
+  static OneInputScale make(const FormatTensors& tensors) {
+    return {tensors.tensor_scale, tensors.device_tensor_scale};
+  }
+  SWITCHYARD_HD float operator()(int) const { return device_scale != nullptr ? *device_scale : scale; }
 };
 
 }  // namespace switchyard

@@ -84,6 +84,7 @@ struct KernelTable {
   LaunchFunction<AnnotateRowsParams> annotate_rows;
   LaunchFunction<ChooseRanksParams> choose_ranks;
   LaunchFunction<FetchChoicesParams> fetch_choices;
+  LaunchFunction<NarrowIdsParams> narrow_ids;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulInput, SiluMulDestination> silu_mul;

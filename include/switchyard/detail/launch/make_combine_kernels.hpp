@@ -34,11 +34,14 @@ template <const char* kName, EpProtocol P, FixedShape Fixed, typename Rows,
           CombineKernel<P, StoreWeighted> kWeighted, CombineKernel<P, StoreUnreduced> kUnreduced>
 Status launch_combine_to(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
   const CombineDestination& destination = call.destination;
+  const int32_t stride = destination.output_stride_bytes == 0
+                             ? call.step.shape.hidden
+                             : static_cast<int32_t>(destination.output_stride_bytes / sizeof(bf16));
   if (destination.reduction == CombineReduction::kUnreduced)
-    return launch_combine_kernel<kName, P, Fixed, Rows, StoreUnreduced, kUnreduced>(shape, stream, call,
-                                                                                    {destination.output});
-  return launch_combine_kernel<kName, P, Fixed, Rows, StoreWeighted, kWeighted>(
-      shape, stream, call, {destination.output, call.step.shape.hidden});
+    return launch_combine_kernel<kName, P, Fixed, Rows, StoreUnreduced, kUnreduced>(
+        shape, stream, call, {destination.output, stride});
+  return launch_combine_kernel<kName, P, Fixed, Rows, StoreWeighted, kWeighted>(shape, stream, call,
+                                                                                {destination.output, stride});
 }
 
 template <EpProtocol P, FixedShape Fixed, typename Rows, typename... Epilogues>

@@ -67,6 +67,9 @@ enum class LogicMutant {
   kChoicesOfRankZero,    // fetch_choices: reads what rank 0 has kept, whoever sent the row
   kChoicesOfOtherRanks,  // fetch_choices: takes experts of higher ranks for local ones
 
+  // Of tokens that come encoded, in both protocols.
+  kInputScalesOfFirstToken,  // dispatch_async: every token is sent with the scales of the first
+
   // Of placements.
   kNextSeat,               // dispatch, combine: rows go to the seat behind that of the table
   kCombineIgnoresSeats,    // combine_wait, direct: pulls from the owners that an even division would have

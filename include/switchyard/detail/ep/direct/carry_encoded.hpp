@@ -7,6 +7,7 @@
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
+#include "switchyard/detail/ep/input_scales.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
@@ -47,7 +48,11 @@ struct CarryEncoded {
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
     staged.await_load(turn);
-    params.format.encode_in_place(stage, scales);
+    if (params.input_scales != nullptr)
+      take_input_scales<Fixed>(params, staged.token_of_turn(turn), params.format.scales_bytes(), scales,
+                               target::lane_idx(), kWarpSize);
+    else
+      params.format.encode_in_place(stage, scales);
     // The copies read what ordinary stores wrote, and write rows that ordinary loads have read.
     target::fence_proxy_async();
     target::sync_warp();

@@ -145,7 +145,7 @@ struct DirectCombineWait {
     for (int k = 0; k < shape.top_k(); ++k) {
       const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
       const int expert_idx = expert_of(id_idx);
-      bf16* output = params.epilogue.output + id_idx * shape.hidden();
+      bf16* output = params.epilogue.output + id_idx * params.epilogue.stride;
       const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
       for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
            column += num_workers * Rows::kColumns)

@@ -39,14 +39,25 @@ struct DirectDispatchAsync {
   const DestinationRows<Fixed, Format> rows{
       params, shape, DestinationRows<Fixed, Format>::bytes_of_row(params.format, token_bytes)};
   const StagedTokens<Fixed> staged{
-      params.input_tokens, token_bytes,
+      params.input_tokens,
+      loaded_bytes(),
+      params.token_stride,
       DirectStages::of(params.format, shape.hidden(), DirectDispatchShared::stage_memory_bytes()),
-      TokenRange::of_block(params.num_tokens), shared};
+      TokenRange::of_block(params.num_tokens),
+      shared};
   const RowCounts<Fixed, Format> counts{params, shape, step, shared};
   const RowNumbers<Fixed> numbers{shape, params.topk_ids, params.row_of, staged.tokens, shared};
   const AssignedRows<Fixed, Format> assigned{params, shape, staged, numbers, rows};
 
   SWITCHYARD_DEVICE explicit DirectDispatchAsync(const Params& params_in) : params(params_in) {}
+
+  // What is loaded of a token: all of it, or the codes that it comes as.
+  SWITCHYARD_DEVICE uint32_t loaded_bytes() const {
+    if constexpr (InPlaceTokenFormat<Format>)
+      return params.input_scales != nullptr ? params.format.row_bytes() : token_bytes;
+    else
+      return token_bytes;
+  }
 
   SWITCHYARD_DEVICE void run() {
     const int first_choice = assigned.choice_of_turn(0);

@@ -29,7 +29,8 @@ struct TokenRange {
 template <FixedShape Fixed>
 struct StagedTokens {
   const void* input_tokens;
-  const uint32_t token_bytes;
+  const uint32_t token_bytes;   // to load of each
+  const uint32_t token_stride;  // bytes from a token to the next
   const DirectStages stages;
   const TokenRange tokens;
   DirectDispatchShared& shared;
@@ -64,7 +65,7 @@ struct StagedTokens {
     barrier.arrive_expect(token_bytes);
     target::bulk_load(token(turn),
                       static_cast<const std::byte*>(input_tokens) +
-                          static_cast<uint64_t>(token_of_turn(turn)) * token_bytes,
+                          static_cast<uint64_t>(token_of_turn(turn)) * token_stride,
                       token_bytes, barrier);
   }
   SWITCHYARD_DEVICE void await_load(int turn) const {

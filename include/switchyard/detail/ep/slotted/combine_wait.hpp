@@ -82,8 +82,8 @@ struct SlottedCombineWait {
   SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {
     for (int k = 0; k < shape.top_k(); ++k) {
       const std::byte* row = row_of(token_idx, k);
-      bf16* output =
-          params.epilogue.output + (static_cast<int64_t>(token_idx) * shape.top_k() + k) * shape.hidden();
+      bf16* output = params.epilogue.output +
+                     (static_cast<int64_t>(token_idx) * shape.top_k() + k) * params.epilogue.stride;
       for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
            column += num_workers * Rows::kColumns)
         Rows::store(row, shape.hidden(), column, output);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "switchyard/detail/ep/expert_counts.hpp"
+#include "switchyard/detail/ep/input_scales.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
@@ -163,8 +164,11 @@ struct SlottedDispatchAsync {
   }
 
   SWITCHYARD_DEVICE void encode(int token_idx, [[maybe_unused]] int message_idx, std::byte* message) const {
-    const auto* token = static_cast<const typename Format::Input*>(params.input_tokens) +
-                        static_cast<int64_t>(token_idx) * shape.hidden();
+    const std::byte* input = static_cast<const std::byte*>(params.input_tokens) +
+                             static_cast<uint64_t>(token_idx) * params.token_stride;
+    const auto* token = reinterpret_cast<const typename Format::Input*>(input);
+    if constexpr (InPlaceTokenFormat<Format>)
+      if (params.input_scales != nullptr) return take_encoded(token_idx, input, message);
     if constexpr (EncodesByExpert<Format>)
       params.format.encode(token, message,
                            message_idx == shape.top_k()
@@ -173,6 +177,15 @@ struct SlottedDispatchAsync {
                            target::thread_idx(), target::num_threads());
     else
       params.format.encode(token, message, target::thread_idx(), target::num_threads());
+  }
+
+  // Of a token that came as codes: the message is what encoding would have made of it.
+  SWITCHYARD_DEVICE void take_encoded(int token_idx, const std::byte* codes, std::byte* message) const {
+    const uint32_t codes_bytes = params.format.row_bytes();
+    target::copy_row(message, codes, codes_bytes, target::thread_idx(), target::num_threads());
+    take_input_scales<Fixed>(params, token_idx, params.format.scales_bytes(),
+                             message + align_up(codes_bytes, 16u), target::thread_idx(),
+                             target::num_threads());
   }
 
   // Encodes the token, and stores its index and its expert ids behind it.
