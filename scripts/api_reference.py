@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include" / "switchyard"
 PAGE = ROOT / "docs" / "api.md"
 WIDTH = 120
-TOPIC = r"(Ownership|Streams?|Threads|Errors|Lifetimes?|Validity)[:.] "  # of the contract of a class
+TOPIC = r"(Ownership|Streams?|Flights|Sends that return|Threads|Errors|Lifetimes?|Validity)[:.] "  # of the contract of a class
 
 OPENING = """# The public API
 

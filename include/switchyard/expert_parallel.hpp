@@ -13,6 +13,15 @@
 //   row_weights one behind it. Nothing else is ordered; in particular, ranks wait for each other only inside
 //   the kernels. Calls may be captured (World::capture). On a GPU all ranks must get to run at once:
 //   docs/architecture.md says in which order to enqueue.
+// Flights. With steps_in_flight of N as many steps may be under way at once, each in a flight with cells and
+//   buffers of its own: flight(0), which is the object itself, to flight(N - 1). A flight has the calls of a
+//   step, and its row buffers. Their calls may be interleaved in any order, on one stream or on several; on
+//   one stream, kernels that wait for a peer must come in the same order on all ranks, since each holds up
+//   those behind it. Calls that are not for a step mean all flights, whichever they are made on.
+// Sends that return. dispatch_async and combine_async of the slotted protocol, and combine_async of the
+//   direct one, wait for no peer: they end when this rank's rows have been sent, whether others have begun
+//   the step or not. Only dispatch_wait and combine_wait find out, at their deadline, that a peer never came.
+//   The direct dispatch_async waits for the counts of all ranks.
 // Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
 //   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
 //   must not overlap with any other for the same rank.
@@ -127,6 +136,10 @@ struct ExpertParallelConfig {
   int max_experts_per_rank = 0;
   // Whether dispatch counts the rows of each expert, for expert_counts().
   bool counts_experts = false;
+  // Steps that may be under way at once, 1..8; flight() has the calls of each. Every flight has exchange
+  // buffers, and on a GPU as many launches of each rank must fit at once: if n_sms is 0, flights share the
+  // multiprocessors.
+  int steps_in_flight = 1;
 };
 
 // The protocol that kAutomatic stands for, and why. Only what all ranks share decides.
@@ -239,6 +252,9 @@ class ExpertParallel {
       World& world, const std::vector<ExpertParallelConfig>& config_of_rank);
   ~ExpertParallel();
 
+  // A flight, 0..steps_in_flight - 1, which the object owns; 0 is the object itself.
+  Result<ExpertParallel*> flight(int flight_idx);
+
   // The calls of a step, in this order: dispatch, or its two halves; combine, or its two halves. A call out
   // of order is an error that names the one that must come. `_async` sends what this rank has for others;
   // `_wait` ends when all that others have for it has arrived.
@@ -283,7 +299,8 @@ class ExpertParallel {
   Result<std::vector<int64_t>> expert_counts(int rank) const;
   Status clear_expert_counts(int rank);
   // From now on kernels record when their roles and waits began and ended, up to so many events per block.
-  // Tracing stays on as long as the object lives. A graph keeps the tracing mode it was captured with.
+  // Tracing stays on as long as the object lives; it needs steps_in_flight of 1. A graph keeps the tracing
+  // mode it was captured with.
   Status enable_trace(uint32_t events_per_block);
   // Waits for all ranks, whether the step is broken or not, and returns what each has recorded since the last
   // call. After a reset() with fewer ranks the traces of the ranks that left are lost.

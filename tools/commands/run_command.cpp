@@ -37,6 +37,7 @@ struct RunOptions {
   bool skips_all_to_all = false;
   int p2p_world_size = 0;  // 0: one group
   reference::TensorStyle style;
+  int steps_in_flight = 1;
   PlacementOptions placement_options;
   std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";
@@ -168,6 +169,8 @@ Status finish_options(RunOptions& options) {
     if (!options.dump.empty())
       return invalid_argument("--dump: with --matmul fast in fp8 rows are not decoded; it must be empty");
   }
+  if (options.steps_in_flight > 1 && !options.trace.empty())
+    return invalid_argument("--trace: only single steps can be traced; --in-flight must be 1");
   if (has_router(workload) && workload.top_k > workload.n_experts)
     return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
   Result<std::optional<ExpertPlacement>> placement = placement_of(options.placement_options, workload);
@@ -219,24 +222,36 @@ Status finish_trace(const OutputName& output, MoeLayer& layer, RunTrace& trace) 
   return write_output(output, to_json(trace));
 }
 
-Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, MoeLayer& layer,
+using Layers = std::vector<std::unique_ptr<MoeLayer>>;  // of each flight
+
+Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, const Layers& layers,
                      Progress& progress, RunReport& report, RunTrace& trace) {
   const Workload& workload = options.workload;
   const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
-  for (int step_idx = 0; step_idx < options.steps; ++step_idx) {
-    const std::string label =
-        "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
-    reference::Step step = make_step(workload, step_idx);
-    progress.begin(label + "running");
-    const Status status = layer.run(step_idx, mode, step);
-    if (!options.trace.empty()) add_phases(layer, step_idx, trace);
+  const auto label_of = [&](int step_idx) {
+    return "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
+  };
+  for (int first = 0; first < options.steps; first += options.steps_in_flight) {
+    const int num_at_once = std::min(options.steps_in_flight, options.steps - first);
+    std::vector<reference::Step> steps;
+    std::vector<reference::Step*> at_once;
+    std::vector<MoeLayer*> flights;
+    for (int i = 0; i < num_at_once; ++i) steps.push_back(make_step(workload, first + i));
+    for (int i = 0; i < num_at_once; ++i) at_once.push_back(&steps[static_cast<size_t>(i)]);
+    for (int i = 0; i < num_at_once; ++i) flights.push_back(layers[static_cast<size_t>(i)].get());
+    progress.begin(label_of(first) + "running");
+    const Status status = MoeLayer::run_at_once(flights, first, mode, at_once);
+    if (!options.trace.empty()) add_phases(*flights.front(), first, trace);
     SWITCHYARD_RETURN_IF_ERROR(status);
-    progress.begin(label + "verifying");
-    SWITCHYARD_RETURN_IF_ERROR(check_step(layer, step, experts, label, report));
-    if (!options.dump.empty() && step_idx == options.steps - 1)
-      SWITCHYARD_RETURN_IF_ERROR(dump_step(options.dump, layer, step, experts));
+    for (int i = 0; i < num_at_once; ++i) {
+      progress.begin(label_of(first + i) + "verifying");
+      SWITCHYARD_RETURN_IF_ERROR(check_step(*flights[static_cast<size_t>(i)], steps[static_cast<size_t>(i)],
+                                            experts, label_of(first + i), report));
+    }
+    if (!options.dump.empty() && first + num_at_once == options.steps)
+      SWITCHYARD_RETURN_IF_ERROR(dump_step(options.dump, *flights.back(), steps.back(), experts));
   }
-  report.phases = layer.phases();
+  report.phases = layers.front()->phases();
   return Status();
 }
 
@@ -274,14 +289,22 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
        .p2p_world_size = options.p2p_world_size,
        .allreduce_world_size = options.skips_all_to_all ? workload.n_ranks : 1,
-       .placement = options.placement},
+       .placement = options.placement,
+       .steps_in_flight = options.steps_in_flight},
       options.faults, options.style);
   if (!created.ok()) return created.status();
-  MoeLayer& layer = *created.value();
-  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes()));
+  Layers layers;
+  layers.push_back(std::move(created).value());
+  MoeLayer& layer = *layers.front();
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes() * options.steps_in_flight));
+  for (int i = 1; i < options.steps_in_flight; ++i) {
+    Result<std::unique_ptr<MoeLayer>> flight = MoeLayer::create_on_flight(layer, i);
+    if (!flight.ok()) return flight.status();
+    layers.push_back(std::move(flight).value());
+  }
   reference::MlpExperts experts = make_experts(workload);
   if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) round_to_fp8(experts);
-  SWITCHYARD_RETURN_IF_ERROR(layer.allocate(experts));
+  for (const auto& flight : layers) SWITCHYARD_RETURN_IF_ERROR(flight->allocate(experts));
   report.target = world.target();
   report.device = world.rank(world.local_ranks().front()).device_name();
   report.n_sms = layer.ep().n_sms();
@@ -292,7 +315,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   const bool is_traced = !options.trace.empty();
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
   RunTrace trace{.target = report.target, .device = report.device, .first_rank = world.local_ranks().front()};
-  const Status status = run_each_step(options, experts, layer, progress, report, trace);
+  const Status status = run_each_step(options, experts, layers, progress, report, trace);
   // A run that failed is traced as well: that is when a trace is needed most.
   const Status traced = is_traced ? finish_trace({"--trace", options.trace}, layer, trace) : Status();
   return status.ok() ? traced : status;
@@ -317,6 +340,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
   if (const std::string special = options.style.describe(); !special.empty())
     std::printf("  inputs    %s\n", special.c_str());
+  if (options.steps_in_flight > 1) std::printf("  flights   %d steps at once\n", options.steps_in_flight);
   if (options.placement)
     std::printf("  placement at most %d experts per rank, %d replicas\n",
                 options.placement->num_seats_per_rank(), num_replicas(*options.placement));
@@ -383,6 +407,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
       .add("inputs", options.style.describe())
+      .add("in_flight", options.steps_in_flight)
       .add("mode", options.mode)
       .add("routing", options.routing)
       .add("padding", workload.padding)
@@ -515,6 +540,8 @@ void add_run_command(CommandLine& line) {
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");
   command.add_fraction("--padding", workload.padding, 0.0, 1.0, "Share of the ids that become -1");
   command.add_number("--steps", options->steps, 1, 1000000, "Steps to run, each with new tokens");
+  command.add_number("--in-flight", options->steps_in_flight, 1, 8,
+                     "Steps under way at once, each with buffers of its own");
   command.add_seed("--seed", workload.seed, "All numbers follow from it");
   command
       .add_number("--deadline-ms", options->deadline_ms, 1, 3600000,

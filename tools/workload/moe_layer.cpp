@@ -46,10 +46,21 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const Workload&
   config.max_tokens_per_rank = workload.max_tokens_per_rank();
   auto ep = ExpertParallel::create(world, config);
   if (!ep.ok()) return ep.status();
-  layer->ep_ = std::move(ep).value();
+  layer->own_ep_ = std::move(ep).value();
+  layer->ep_ = layer->own_ep_.get();
   const Result<RowBuffers> rows = layer->ep_->row_buffers(world.local_ranks().front());
   if (!rows.ok()) return rows.status();
   layer->max_rows_ = rows.value().max_rows;
+  return layer;
+}
+
+Result<std::unique_ptr<MoeLayer>> MoeLayer::create_on_flight(MoeLayer& first, int flight_idx) {
+  auto layer =
+      std::unique_ptr<MoeLayer>(new MoeLayer(first.world_, first.workload_, first.faults_, first.style_));
+  const Result<ExpertParallel*> flight = first.ep_->flight(flight_idx);
+  if (!flight.ok()) return flight.status();
+  layer->ep_ = flight.value();
+  layer->max_rows_ = first.max_rows_;
   return layer;
 }
 
@@ -374,33 +385,47 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
     return CombineOutput{topk_ids(rank), buffers.topk_weights.data(), step.num_tokens(rank),
                          buffers.tokens.destination()};
   };
-  if (mode == StepMode::kFused)
-    return enqueue("combine", [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); });
-  SWITCHYARD_RETURN_IF_ERROR(
-      enqueue("combine_async", [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
-  return enqueue("combine_wait", [&](int rank) { return ep_->combine_wait(rank, output(rank)); });
-}
-
-Status MoeLayer::enqueue_step(const reference::Step& step, StepMode mode) {
-  for (const int rank : world_.local_ranks()) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
-  if (has_router(workload_)) SWITCHYARD_RETURN_IF_ERROR(enqueue_router(step));
-  SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch(step, mode));
-  SWITCHYARD_RETURN_IF_ERROR(enqueue_experts());
-  SWITCHYARD_RETURN_IF_ERROR(enqueue_combine(step, mode));
+  if (mode == StepMode::kFused) {
+    SWITCHYARD_RETURN_IF_ERROR(
+        enqueue("combine", [&](int rank) { return ep_->combine(rank, input(rank), output(rank)); }));
+  } else {
+    SWITCHYARD_RETURN_IF_ERROR(
+        enqueue("combine_async", [&](int rank) { return ep_->combine_async(rank, input(rank)); }));
+    SWITCHYARD_RETURN_IF_ERROR(
+        enqueue("combine_wait", [&](int rank) { return ep_->combine_wait(rank, output(rank)); }));
+  }
   if (ep_->config().routing == Routing::kAllToAll) return Status();
   return enqueue("all_reduce", [&](int rank) {
     return ep_->all_reduce(rank, ranks_[rank].tokens.destination().output, step.num_tokens(rank));
   });
 }
 
-Status MoeLayer::run(int step_idx, StepMode mode, reference::Step& step) {
-  phases_.clear();
-  SWITCHYARD_RETURN_IF_ERROR(prepare(step_idx, step));
-  Status status = enqueue_step(step, mode);
+Status MoeLayer::begin_step(const reference::Step& step) {
+  for (const int rank : world_.local_ranks()) SWITCHYARD_RETURN_IF_ERROR(stamp(rank));
+  return has_router(workload_) ? enqueue_router(step) : Status();
+}
+
+Status MoeLayer::run_at_once(const std::vector<MoeLayer*>& layers, int first_step, StepMode mode,
+                             const std::vector<reference::Step*>& steps) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i]->phases_.clear();
+    SWITCHYARD_RETURN_IF_ERROR(layers[i]->prepare(first_step + static_cast<int>(i), *steps[i]));
+  }
+  Status status;
+  const auto for_each_layer = [&](const auto& enqueue_part) {
+    for (size_t i = 0; i < layers.size() && status.ok(); ++i) status = enqueue_part(*layers[i], *steps[i]);
+  };
+  for_each_layer([](MoeLayer& layer, const reference::Step& step) { return layer.begin_step(step); });
+  for_each_layer(
+      [&](MoeLayer& layer, const reference::Step& step) { return layer.enqueue_dispatch(step, mode); });
+  for_each_layer([](MoeLayer& layer, const reference::Step&) { return layer.enqueue_experts(); });
+  for_each_layer(
+      [&](MoeLayer& layer, const reference::Step& step) { return layer.enqueue_combine(step, mode); });
   // Who is to blame for an error of a kernel behind a rank that has ended is known there.
-  if (const Status ended = ep_->synchronize(); !ended.ok()) status = ended;
-  const Status timed = take_times();
-  return status.ok() ? timed : status;
+  if (const Status ended = layers.front()->ep_->synchronize(); !ended.ok()) status = ended;
+  for (MoeLayer* layer : layers)
+    if (const Status timed = layer->take_times(); !timed.ok() && status.ok()) status = timed;
+  return status;
 }
 
 void MoeLayer::describe(reference::Step& step) const {

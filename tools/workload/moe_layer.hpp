@@ -35,6 +35,8 @@ class MoeLayer {
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const Workload& workload,
                                                   ExpertParallelConfig config, const FaultPlan& faults,
                                                   const reference::TensorStyle& style = {});
+  // A layer on another flight of the same ExpertParallel, which must outlive it.
+  static Result<std::unique_ptr<MoeLayer>> create_on_flight(MoeLayer& first, int flight_idx);
   // Estimates, before allocate(), the host memory that steps and their verification use, the reference's
   // experts included. On the emulator the ranks' memory is part of it.
   double host_bytes() const;
@@ -43,7 +45,12 @@ class MoeLayer {
 
   // Runs one step. With a router, the step's ids and weights are those of the reference's router; padding is
   // then applied.
-  Status run(int step_idx, StepMode mode, reference::Step& step);
+  Status run(int step_idx, StepMode mode, reference::Step& step) {
+    return run_at_once({this}, step_idx, mode, {&step});
+  }
+  // The same of as many steps at once as there are layers, each on a flight of its own: part by part of all.
+  static Status run_at_once(const std::vector<MoeLayer*>& layers, int first_step, StepMode mode,
+                            const std::vector<reference::Step*>& steps);
 
   struct Results {
     reference::Routing routing;  // of the layer's router, where it has one
@@ -90,7 +97,7 @@ class MoeLayer {
   double rank_bytes(double num_rows) const;
   Status reserve_rows(int rank, uint64_t num_rows);
   Status prepare(int step_idx, reference::Step& step);
-  Status enqueue_step(const reference::Step& step, StepMode mode);
+  Status begin_step(const reference::Step& step);
   Status enqueue(const std::string& phase, const std::function<Status(int rank)>& launch);
   Status stamp(int rank);
   Status take_times();
@@ -128,8 +135,9 @@ class MoeLayer {
   Workload workload_;
   FaultPlan faults_;
   reference::TensorStyle style_;
-  bool killed_ = false;  // the phase of faults_.kill has been reached
-  std::unique_ptr<ExpertParallel> ep_;
+  bool killed_ = false;                     // the phase of faults_.kill has been reached
+  std::unique_ptr<ExpertParallel> own_ep_;  // null: another layer owns it
+  ExpertParallel* ep_ = nullptr;
   uint32_t max_rows_ = 0;  // the rows that each rank has memory for
   std::vector<RankBuffers> ranks_;
   std::unique_ptr<FastExperts> fast_experts_;

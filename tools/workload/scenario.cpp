@@ -63,6 +63,7 @@ std::string Scenario::describe() const {
     }
   }
   if (const std::string special = style.describe(); !special.empty()) text += ", " + special;
+  if (steps_in_flight > 1) text += ", " + std::to_string(steps_in_flight) + " steps in flight";
   if (first_placement)
     text += ", experts " + text_of(*first_placement) + ", then " + text_of(*next_placement);
   if (fault == SimulatedFault::kNone) return text;
@@ -216,6 +217,9 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   draw_style(scenario);  // of the format that it is now
   if (scenario.fault == SimulatedFault::kNone) {
+    // A third of the seeds without a fault have two steps, or all, in flight.
+    const uint64_t drawn = std::mt19937_64(seed ^ 0x666c6967ull)() % 6;
+    if (drawn < 2) scenario.steps_in_flight = 2 + static_cast<int>(drawn);
     draw_row_layout(scenario);
     return scenario;
   }

@@ -26,6 +26,8 @@ class SimulatedWorld {
   // The difference from the reference, or the error that a step with the scenario's fault should have
   // returned and did not.
   std::string run_step(int step_idx);
+  // The same of steps in flight at once, without a fault.
+  std::string run_steps_at_once(int first_step, int num_steps);
   uint64_t trace_hash() const { return world_->rank(0).device().trace_hash(); }
   std::vector<std::string> events() const;
 
@@ -43,7 +45,7 @@ class SimulatedWorld {
   };
 
   Status allocate();
-  Status view_rows(int rank);
+  Status view_rows(int flight, int rank);
   Status place_experts(int step_idx);
   bool is_per_rank() const { return scenario_.row_layout == RowLayout::kPerRank; }
   // The step as the exchange sees it.
@@ -55,20 +57,24 @@ class SimulatedWorld {
     return scenario_.protocol == Protocol::kDirect && scenario_.combine_format != CombineFormat::kBF16;
   }
   reference::Step draw_step(int step_idx, bool has_bad_id);
-  Status upload(const reference::Step& step);
-  Status launch_experts(int rank);
-  Status launch(const reference::Step& step, int phase_idx, int rank);
+  Status upload(int flight, const reference::Step& step);
+  Status launch_experts(int flight, int rank);
+  Status launch(int flight, const reference::Step& step, int phase_idx, int rank);
   Status launch_all(const reference::Step& step, int step_idx);
-  std::string compare(const reference::Step& step);
+  std::string compare(int flight, const reference::Step& step);
   std::string check_fault(const Status& status);
   std::string check_skipped();
+  ExpertParallel& flight_of(int flight) { return *ep_->flight(flight).value(); }
+  RankBuffers& buffers_of(int flight, int rank) {
+    return ranks_[static_cast<size_t>(flight * ep_->n_ranks() + rank)];
+  }
   Rank& member(int rank) { return world_->rank(members_[static_cast<size_t>(rank)]); }
 
   const Scenario& scenario_;
   std::unique_ptr<World> world_;
   std::unique_ptr<ExpertParallel> ep_;
-  std::vector<int> members_;  // the world's rank of each of ep_'s
-  std::vector<RankBuffers> ranks_;
+  std::vector<int> members_;        // the world's rank of each of ep_'s
+  std::vector<RankBuffers> ranks_;  // [flight][rank]
 };
 
 Status SimulatedWorld::create() {
@@ -79,26 +85,27 @@ Status SimulatedWorld::create() {
   if (!world.ok()) return world.status();
   world_ = std::move(world).value();
   Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(
-      *world_, {.n_experts = scenario_.n_experts,
-                .top_k = scenario_.top_k,
-                .hidden = scenario_.hidden,
-                .max_tokens_per_rank = scenario_.max_tokens,
-                .n_sms = scenario_.n_sms,
-                .num_threads = kWarpSize,
-                .timeout_ns = kDeadlineNs,
-                .protocol = scenario_.protocol,
-                .capacity_factor = scenario_.capacity_factor,
-                .row_layout = scenario_.row_layout,
-                .row_alignment = scenario_.row_alignment,
-                .max_rows_per_expert = scenario_.max_rows_per_expert(),
-                .dispatch_format = scenario_.format,
-                .input_scale = scenario_.style.has_device_scale ? 4 * kInputScale : kInputScale,
-                .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
-                .combine_format = scenario_.combine_format,
-                .p2p_world_size = scenario_.p2p_world_size,
-                .placement = scenario_.first_placement,
-                .max_experts_per_rank =
-                    scenario_.next_placement ? scenario_.next_placement->num_seats_per_rank() : 0});
+      *world_,
+      {.n_experts = scenario_.n_experts,
+       .top_k = scenario_.top_k,
+       .hidden = scenario_.hidden,
+       .max_tokens_per_rank = scenario_.max_tokens,
+       .n_sms = scenario_.n_sms,
+       .num_threads = kWarpSize,
+       .timeout_ns = kDeadlineNs,
+       .protocol = scenario_.protocol,
+       .capacity_factor = scenario_.capacity_factor,
+       .row_layout = scenario_.row_layout,
+       .row_alignment = scenario_.row_alignment,
+       .max_rows_per_expert = scenario_.max_rows_per_expert(),
+       .dispatch_format = scenario_.format,
+       .input_scale = scenario_.style.has_device_scale ? 4 * kInputScale : kInputScale,
+       .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
+       .combine_format = scenario_.combine_format,
+       .p2p_world_size = scenario_.p2p_world_size,
+       .placement = scenario_.first_placement,
+       .max_experts_per_rank = scenario_.next_placement ? scenario_.next_placement->num_seats_per_rank() : 0,
+       .steps_in_flight = scenario_.steps_in_flight});
   if (!ep.ok()) return ep.status();
   ep_ = std::move(ep).value();
   for (int rank = 0; rank < scenario_.n_ranks; ++rank) members_.push_back(rank);
@@ -109,15 +116,16 @@ Status SimulatedWorld::allocate() {
   const uint64_t num_ids = static_cast<uint64_t>(scenario_.max_tokens * scenario_.top_k);
   const uint64_t num_groups = static_cast<uint64_t>(ep_->num_groups());
   ranks_.clear();
-  ranks_.resize(members_.size());
-  for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
-    RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  ranks_.resize(members_.size() * static_cast<size_t>(scenario_.steps_in_flight));
+  for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
+    const int flight = i / ep_->n_ranks(), rank = i % ep_->n_ranks();
+    RankBuffers& buffers = buffers_of(flight, rank);
     Result<reference::TokenTensors> given = reference::TokenTensors::create(
         member(rank), {.top_k = scenario_.top_k, .hidden = scenario_.hidden, .format = scenario_.format},
         scenario_.max_tokens, scenario_.style);
     if (!given.ok()) return given.status();
     buffers.tokens = std::move(given).value();
-    SWITCHYARD_RETURN_IF_ERROR(view_rows(rank));
+    SWITCHYARD_RETURN_IF_ERROR(view_rows(flight, rank));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, member(rank), num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.topk_weights, member(rank), num_ids));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, member(rank), num_groups + 1));
@@ -131,8 +139,8 @@ Status SimulatedWorld::allocate() {
   return Status();
 }
 
-Status SimulatedWorld::view_rows(int rank) {
-  const Result<RowBuffers> result = ep_->row_buffers(rank);
+Status SimulatedWorld::view_rows(int flight, int rank) {
+  const Result<RowBuffers> result = flight_of(flight).row_buffers(rank);
   if (!result.ok()) return result.status();
   const RowBuffers& rows = result.value();
   const TokenFormatInfo format = info_of(scenario_.format);
@@ -140,7 +148,7 @@ Status SimulatedWorld::view_rows(int rank) {
   const auto view = [&](void* pointer, uint64_t bytes) {
     return member(rank).view(static_cast<uint8_t*>(pointer), bytes);
   };
-  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  RankBuffers& buffers = buffers_of(flight, rank);
   buffers.rows = view(rows.encoded_rows, max_rows * format.row_bytes(scenario_.hidden));
   buffers.scales = view(rows.scales, format.scale_tensor_bytes(rows.max_rows, scenario_.hidden).value());
   buffers.expert_outputs = rows.encoded_outputs != nullptr
@@ -188,9 +196,9 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
 
 // Outputs and receive buffers are overwritten, so that stale or missing values show. A step that breaks has
 // no rows for its experts.
-Status SimulatedWorld::upload(const reference::Step& step) {
+Status SimulatedWorld::upload(int flight, const reference::Step& step) {
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
-    RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    RankBuffers& buffers = buffers_of(flight, rank);
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step, rank));
     SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
     SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(exchanged(step).group_input_scales(rank)));
@@ -203,12 +211,12 @@ Status SimulatedWorld::upload(const reference::Step& step) {
     SWITCHYARD_RETURN_IF_ERROR(buffers.src_info.fill_bytes(0xee));
     SWITCHYARD_RETURN_IF_ERROR(buffers.expert_ids.fill_bytes(0xee));
   }
-  return ExpertParallelTestAccess::poison_receive_buffers(*ep_, 0xdd);
+  return Status();
 }
 
 // The experts are the identity; they run on the rank's stream, before combine.
-Status SimulatedWorld::launch_experts(int rank) {
-  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+Status SimulatedWorld::launch_experts(int flight, int rank) {
+  RankBuffers& buffers = buffers_of(flight, rank);
   const StreamHandle stream = member(rank).stream();
   if (scenario_.format == TokenFormatKind::kBF16 && !encodes_outputs())
     return reference::launch_identity_experts(
@@ -230,8 +238,9 @@ Status SimulatedWorld::launch_experts(int rank) {
        .output = buffers.expert_outputs.data()});
 }
 
-Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int rank) {
-  RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+Status SimulatedWorld::launch(int flight, const reference::Step& step, int phase_idx, int rank) {
+  RankBuffers& buffers = buffers_of(flight, rank);
+  ExpertParallel& ep = flight_of(flight);
   const DispatchInput input = buffers.tokens.input(step.num_tokens(rank), buffers.topk_weights.data());
   const DispatchOutput rows{.rows = buffers.rows.data(),
                             .src_info = buffers.src_info.data(),
@@ -244,20 +253,20 @@ Status SimulatedWorld::launch(const reference::Step& step, int phase_idx, int ra
                             .row_weights = is_per_rank() ? buffers.row_weights.data() : nullptr};
   const CombineInput experts{buffers.expert_outputs.data(), buffers.src_info.data()};
   const int combine_phase = scenario_.mode == StepMode::kFused ? 1 : 2;
-  if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(rank));
+  if (phase_idx == combine_phase) SWITCHYARD_RETURN_IF_ERROR(launch_experts(flight, rank));
   const CombineOutput output{buffers.tokens.topk_ids(), buffers.topk_weights.data(), step.num_tokens(rank),
                              buffers.tokens.destination()};
   if (scenario_.mode == StepMode::kFused)
-    return phase_idx == 0 ? ep_->dispatch(rank, input, rows) : ep_->combine(rank, experts, output);
+    return phase_idx == 0 ? ep.dispatch(rank, input, rows) : ep.combine(rank, experts, output);
   switch (phase_idx) {
     case 0:
-      return ep_->dispatch_async(rank, input);
+      return ep.dispatch_async(rank, input);
     case 1:
-      return ep_->dispatch_wait(rank, rows);
+      return ep.dispatch_wait(rank, rows);
     case 2:
-      return ep_->combine_async(rank, experts);
+      return ep.combine_async(rank, experts);
     default:
-      return ep_->combine_wait(rank, output);
+      return ep.combine_wait(rank, output);
   }
 }
 
@@ -276,7 +285,7 @@ Status SimulatedWorld::launch_all(const reference::Step& step, int step_idx) {
         SWITCHYARD_RETURN_IF_ERROR(
             member(rank).kernels().stall({}, member(rank).stream(), StallParams{stall_ns}));
       }
-      SWITCHYARD_RETURN_IF_ERROR(launch(step, phase_idx, rank));
+      SWITCHYARD_RETURN_IF_ERROR(launch(/*flight=*/0, step, phase_idx, rank));
     }
   }
   return Status();
@@ -288,10 +297,10 @@ std::vector<T> downloaded(const Buffer<T>& buffer, size_t count) {
   return values.ok() ? std::move(values).value() : std::vector<T>(count);
 }
 
-std::string SimulatedWorld::compare(const reference::Step& step_as_sent) {
+std::string SimulatedWorld::compare(int flight, const reference::Step& step_as_sent) {
   const reference::Step step = exchanged(step_as_sent);
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
-    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    const RankBuffers& buffers = buffers_of(flight, rank);
     reference::DispatchResult result;
     result.row_offsets = downloaded(buffers.row_offsets, buffers.row_offsets.size());
     result.row_counts = downloaded(buffers.row_counts, buffers.row_counts.size());
@@ -357,7 +366,7 @@ std::string SimulatedWorld::check_skipped() {
     return std::all_of(values.begin(), values.end(), [&](T value) { return value == with; });
   };
   for (int rank = 0; rank < ep_->n_ranks(); ++rank) {
-    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    const RankBuffers& buffers = buffers_of(/*flight=*/0, rank);
     const std::string name = "rank " + std::to_string(rank);
     const Status seen = ep_->synchronize(rank);
     if (seen.code() != StatusCode::kResourceExhausted || seen.message().find(culprit) == std::string::npos)
@@ -382,12 +391,43 @@ std::string SimulatedWorld::run_step(int step_idx) {
   const bool must_fail = step_idx == scenario_.fault_step && scenario_.fault != SimulatedFault::kNone &&
                          scenario_.fault != SimulatedFault::kShortStall;
   const reference::Step step = draw_step(step_idx, must_fail && scenario_.fault == SimulatedFault::kBadId);
-  if (Status status = upload(step); !status.ok()) return status.to_string();
+  if (Status status = upload(/*flight=*/0, step); !status.ok()) return status.to_string();
+  if (Status status = ExpertParallelTestAccess::poison_receive_buffers(*ep_, 0xdd); !status.ok())
+    return status.to_string();
   if (Status status = launch_all(step, step_idx); !status.ok()) return status.to_string();
   if (must_fail && scenario_.fault == SimulatedFault::kOverflow) return check_skipped();
   const Status status = ep_->synchronize();
   if (must_fail) return check_fault(status);
-  return status.ok() ? compare(step) : status.to_string();
+  return status.ok() ? compare(/*flight=*/0, step) : status.to_string();
+}
+
+// The flights' phases in an order that the seed draws; it is the same on all ranks, whose kernels wait for
+// each other.
+std::string SimulatedWorld::run_steps_at_once(int first_step, int num_steps) {
+  if (Status status = place_experts(first_step); !status.ok()) return status.to_string();
+  std::vector<reference::Step> steps;
+  std::vector<int> order;
+  for (int flight = 0; flight < num_steps; ++flight) {
+    steps.push_back(draw_step(first_step + flight, /*has_bad_id=*/false));
+    if (Status status = upload(flight, steps.back()); !status.ok()) return status.to_string();
+    order.insert(order.end(), scenario_.phases().size(), flight);
+  }
+  if (Status status = ExpertParallelTestAccess::poison_receive_buffers(*ep_, 0xdd); !status.ok())
+    return status.to_string();
+  std::mt19937_64 random(scenario_.seed ^ static_cast<uint64_t>(first_step) << 32);
+  for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[random() % (i + 1)]);
+  std::vector<int> next_phase(steps.size());
+  for (const int flight : order) {
+    const int phase_idx = next_phase[static_cast<size_t>(flight)]++;
+    for (int rank = 0; rank < ep_->n_ranks(); ++rank)
+      if (Status status = launch(flight, steps[static_cast<size_t>(flight)], phase_idx, rank); !status.ok())
+        return status.to_string();
+  }
+  if (const Status status = ep_->synchronize(); !status.ok()) return status.to_string();
+  std::string difference;
+  for (int flight = 0; flight < num_steps && difference.empty(); ++flight)
+    difference = compare(flight, steps[static_cast<size_t>(flight)]);
+  return difference;
 }
 
 std::vector<std::string> SimulatedWorld::events() const {
@@ -406,9 +446,12 @@ SimulationResult simulate(const Scenario& scenario) {
     result.difference = status.to_string();
     return result;
   }
-  for (int step_idx = 0;
-       step_idx < static_cast<int>(scenario.tokens_of_step.size()) && result.difference.empty(); ++step_idx) {
-    result.difference = world.run_step(step_idx);
+  const int num_steps = static_cast<int>(scenario.tokens_of_step.size());
+  for (int step_idx = 0; step_idx < num_steps && result.difference.empty();
+       step_idx += scenario.steps_in_flight) {
+    const int num_at_once = std::min(scenario.steps_in_flight, num_steps - step_idx);
+    result.difference = scenario.steps_in_flight == 1 ? world.run_step(step_idx)
+                                                      : world.run_steps_at_once(step_idx, num_at_once);
     if (!result.difference.empty())
       result.difference = "step " + std::to_string(step_idx) + ": " + result.difference;
   }

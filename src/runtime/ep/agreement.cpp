@@ -66,7 +66,8 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
            scales.empty() ? 0 : hash_of(scales.data(), scales.size() * sizeof(float))},
           {"placement (as a hash)", config.placement ? hash_of(*config.placement) : 0},
           {"max_experts_per_rank", config.max_experts_per_rank},
-          {"counts_experts", config.counts_experts}};
+          {"counts_experts", config.counts_experts},
+          {"steps_in_flight", config.steps_in_flight}};
 }
 
 Status check_fields(const std::vector<ConfigField>& mine, int my_rank, const std::vector<int64_t>& theirs,

@@ -34,6 +34,7 @@ const char* to_string(RowLayout layout) {
 
 namespace {
 
+constexpr int kMaxStepsInFlight = 8;
 constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
 constexpr float kMinInputScale = 0x1p-100f;
 bool is_input_scale(float scale) { return scale >= kMinInputScale && scale <= 1 / kMinInputScale; }
@@ -211,6 +212,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(check_range("hidden", config.hidden, kHiddenMultiple, kMaxHidden));
   SWITCHYARD_RETURN_IF_ERROR(
       check_range("max_tokens_per_rank", config.max_tokens_per_rank, 0, kMaxTokensPerRank));
+  SWITCHYARD_RETURN_IF_ERROR(check_range("steps_in_flight", config.steps_in_flight, 1, kMaxStepsInFlight));
   SWITCHYARD_RETURN_IF_ERROR(check_range("n_sms", config.n_sms, 0, 65535));
   SWITCHYARD_RETURN_IF_ERROR(check_range("num_threads", config.num_threads, 0, 1024));
   SWITCHYARD_RETURN_IF_ERROR(check_range("p2p_world_size", config.p2p_world_size, 0, kMaxRanks));

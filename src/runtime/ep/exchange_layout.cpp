@@ -178,7 +178,8 @@ std::string memory_advice(const ExpertParallelConfig& config, int n_ranks) {
     const Result<ExchangeLayout> needed = ExchangeLayout::of(other, n_ranks, needs_wire(other, n_ranks));
     if (!needed.ok()) return;
     char text[64];
-    std::snprintf(text, sizeof(text), " %.2f GB", static_cast<double>(needed.value().arena_bytes) * 1e-9);
+    std::snprintf(text, sizeof(text), " %.2f GB",
+                  static_cast<double>(needed.value().arena_bytes) * other.steps_in_flight * 1e-9);
     advice += (advice.empty() ? "" : ", ") + setting + text;
   };
   ExpertParallelConfig per_rank = config, smaller = config;

@@ -33,6 +33,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
   SWITCHYARD_RETURN_IF_ERROR(agree_on(transport, impl.members, config));
   SWITCHYARD_RETURN_IF_ERROR(agree_that(transport, impl.members, impl.choose()));
   SWITCHYARD_RETURN_IF_ERROR(impl.allocate());
+  impl.make_flights();
   SWITCHYARD_RETURN_IF_ERROR(impl.clear_buffers());
   return ep;
 }
@@ -164,10 +165,12 @@ Status ExpertParallel::Impl::choose_launch() {
     const int num_sharing = world.num_ranks_on_device_of(world_rank);
     const DeviceScope active = device.activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const int num_launches = (config.dependent_launch ? 2 : 1) * config.steps_in_flight;
     if (config.n_sms == 0)
-      config.n_sms =
-          tuning.num_blocks > 0 ? tuning.num_blocks : std::max(1, device.num_multiprocessors() / num_sharing);
-    const int num_blocks = config.n_sms * num_sharing * (config.dependent_launch ? 2 : 1);
+      config.n_sms = tuning.num_blocks > 0
+                         ? tuning.num_blocks
+                         : std::max(1, device.num_multiprocessors() / num_sharing / config.steps_in_flight);
+    const int num_blocks = config.n_sms * num_sharing * num_launches;
     Result<int> resident = max_resident_blocks();
     if (resident.ok() && num_blocks > resident.value() && chooses_threads) {
       config.num_threads = tuning.num_fewer_threads;
@@ -176,9 +179,10 @@ Status ExpertParallel::Impl::choose_launch() {
     if (!resident.ok()) return resident.status();
     if (num_blocks > resident.value())
       return invalid_argument(
-          "n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once%s",
+          "n_sms is %d; %d rank(s) on %s can have %d blocks of %d threads each resident at once%s%s",
           config.n_sms, num_sharing, device.name().c_str(), resident.value() / num_sharing,
-          config.num_threads, config.dependent_launch ? ", and dependent_launch needs twice n_sms" : "");
+          config.num_threads, config.dependent_launch ? ", and dependent_launch needs twice n_sms" : "",
+          config.steps_in_flight > 1 ? ", for each of steps_in_flight" : "");
   }
   return Status();
 }
@@ -223,21 +227,25 @@ Status ExpertParallel::Impl::allocate() {
 
 Status ExpertParallel::Impl::allocate_arenas() {
   arenas.reset();
+  for (const auto& flight : later_flights) flight->impl_->arenas.reset();
+  if (!arena_bytes().ok())
+    return invalid_argument("the exchange buffers of %d steps_in_flight exceed 64 bits",
+                            config.steps_in_flight);
   Result<std::unique_ptr<SymmetricMemory>> allocated =
-      world.impl().transport().allocate(members, layout.arena_bytes, 2 * sizeof(FaultRecord));
+      world.impl().transport().allocate(members, arena_bytes().value(), 2 * sizeof(FaultRecord));
   if (!allocated.ok()) {
     char text[128];
     std::snprintf(text, sizeof(text),
                   "exchange buffers (max_tokens_per_rank %d, capacity_factor %g) need %.2f GB per rank",
                   config.max_tokens_per_rank, config.capacity_factor,
-                  static_cast<double>(layout.arena_bytes) * 1e-9);
+                  static_cast<double>(arena_bytes().value()) * 1e-9);
     const std::string advice = memory_advice(config, n_ranks());
     return Status(allocated.status().code(), std::string(text) + (advice.empty() ? "" : " (" + advice + ")") +
                                                  ": " + allocated.status().message());
   }
   arenas = std::move(allocated).value();
   arena_members = members;
-  arena_capacity = layout.arena_bytes;
+  arena_capacity = arena_bytes().value();
   return Status();
 }
 
@@ -245,10 +253,52 @@ void ExpertParallel::Impl::use_arena(int rank) {
   const int world_rank = members[static_cast<size_t>(rank)];
   state(rank).memory = {.layout = &layout,
                         .protocol = config.protocol,
-                        .arena = arenas->of_rank(world_rank),
+                        .arena = exchange_of(rank),
                         .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(world_rank)),
                         .row_memory = {},
                         .src_info = {}};
+}
+
+void ExpertParallel::Impl::make_flights() {
+  for (int idx = 1; idx < config.steps_in_flight; ++idx) {
+    auto flight = std::unique_ptr<ExpertParallel>(new ExpertParallel(std::make_unique<Impl>(world, config)));
+    flight->impl_->first = this;
+    flight->impl_->flight_idx = idx;
+    later_flights.push_back(std::move(flight));
+  }
+  update_flights();
+}
+
+void ExpertParallel::Impl::update_flights() {
+  for (const auto& flight : later_flights) {
+    Impl& later = *flight->impl_;
+    later.config = config;
+    later.protocol_reason = protocol_reason;
+    later.kernels = kernels;
+    later.placement = placement;
+    later.layout = layout;
+    later.members = members;
+    later.arenas = arenas;
+    later.has_wire = has_wire;
+    later.ranks.clear();
+    for (int rank = 0; rank < n_ranks(); ++rank) {
+      const bool is_local = ranks[static_cast<size_t>(rank)] != nullptr;
+      later.ranks.push_back(is_local ? std::make_unique<RankState>() : nullptr);
+      if (is_local) later.use_arena(rank);
+    }
+  }
+}
+
+Result<ExpertParallel*> ExpertParallel::flight(int flight_idx) {
+  Impl& whole = impl_->whole();
+  const int num_flights = whole.config.steps_in_flight;
+  if (flight_idx < 0 || flight_idx >= num_flights)
+    return invalid_argument("flight: flight_idx is %d; it must be 0..%d (steps_in_flight)", flight_idx,
+                            num_flights - 1);
+  if (flight_idx == impl_->flight_idx) return this;
+  if (flight_idx == 0)
+    return failed_precondition("flight: flight 0 is the object that create() returned; ask that one");
+  return whole.later_flights[static_cast<size_t>(flight_idx - 1)].get();
 }
 
 Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
@@ -284,7 +334,9 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
 Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const {
   const Device& device = member(rank).device();
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
-  const int num_before = config.dependent_launch ? config.n_sms : 0;  // of the launch in front of it
+  // Of the launch in front of it, and of other flights.
+  const int num_before =
+      config.n_sms * (config.dependent_launch ? 1 : 0) + config.n_sms * (config.steps_in_flight - 1);
   const int limit =
       world.target() == Target::kHost ? INT_MAX : device.num_multiprocessors() / num_sharing - num_before;
   if (num_blocks >= 1 && num_blocks <= limit && config.n_sms <= limit) return Status();
@@ -311,12 +363,13 @@ void ExpertParallel::Impl::make_local_wire() {
   if (!has_wire || world.target() != Target::kHost || arenas->wire_engine() != nullptr) return;
   if (local_wire != nullptr && local_wire->n_ranks() == n_ranks()) return;
   std::vector<emulator::WireArena> arena_of_rank;
-  for (int rank = 0; rank < n_ranks(); ++rank) arena_of_rank.push_back({arena_of(rank), layout.arena_bytes});
+  for (int rank = 0; rank < n_ranks(); ++rank)
+    arena_of_rank.push_back({arena_of(rank), arena_bytes().value()});
   local_wire = std::make_unique<emulator::LocalWire>(std::move(arena_of_rank));
 }
 
 emulator::WireEngine* ExpertParallel::Impl::wire_engine() const {
-  return arenas->wire_engine() != nullptr ? arenas->wire_engine() : local_wire.get();
+  return arenas->wire_engine() != nullptr ? arenas->wire_engine() : whole().local_wire.get();
 }
 
 Status ExpertParallel::Impl::clear_local_buffers() {
@@ -327,6 +380,7 @@ Status ExpertParallel::Impl::clear_local_buffers() {
     state(rank).step = Step::kIdle;
     state(rank).failure = Status();
   }
+  for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_local_buffers());
   return world.synchronize();
 }
 
@@ -344,11 +398,22 @@ Status ExpertParallelTestAccess::poison_receive_buffers(ExpertParallel& ep, uint
   ExpertParallel::Impl& impl = *ep.impl_;
   for (const int rank : impl.local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(impl.state(rank).memory.overwrite(impl.member(rank), value));
+  for (const auto& flight : impl.later_flights)
+    SWITCHYARD_RETURN_IF_ERROR(poison_receive_buffers(*flight, value));
   return Status();
+}
+
+void ExpertParallelTestAccess::use_receive_buffers_of(ExpertParallel& flight, const ExpertParallel& other) {
+  for (const int rank : flight.impl_->local_ranks())
+    flight.impl_->state(rank).dispatch_call.step.recv_bufs =
+        other.impl_->state(rank).dispatch_call.step.recv_bufs;
 }
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {
   if (impl_->is_traced) return failed_precondition("enable_trace: the trace is on already");
+  if (impl_->config.steps_in_flight > 1)
+    return failed_precondition("enable_trace: steps_in_flight is %d; only single steps can be traced",
+                               impl_->config.steps_in_flight);
   const ExpertParallelConfig& config = impl_->config;
   const bool is_plain = config.dispatch_format == TokenFormatKind::kBF16 &&
                         config.combine_format == CombineFormat::kBF16 && config.own_format == nullptr &&
@@ -412,7 +477,9 @@ Result<MemoryNeeded> ExpertParallel::memory_needed(const ExpertParallelConfig& c
   const Result<ExchangeLayout> layout = ExchangeLayout::of(chosen, n_ranks, needs_wire(chosen, n_ranks));
   if (!layout.ok()) return layout.status();
   const uint64_t row_bytes = layout.value().row_memory_bytes + layout.value().src_info_bytes;
-  return MemoryNeeded{layout.value().arena_bytes, chosen.protocol == Protocol::kDirect ? 0 : row_bytes};
+  const uint64_t num_flights = static_cast<uint64_t>(config.steps_in_flight);
+  return MemoryNeeded{layout.value().arena_bytes * num_flights,
+                      chosen.protocol == Protocol::kDirect ? 0 : row_bytes * num_flights};
 }
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }
@@ -423,7 +490,11 @@ uint32_t ExpertParallel::dispatch_message_bytes() const {
 }
 
 uint64_t ExpertParallel::bytes_per_rank() const {
-  return impl_->state(impl_->local_ranks().front()).memory.bytes();
+  const Impl& whole = impl_->whole();
+  const int rank = whole.local_ranks().front();
+  uint64_t bytes = whole.state(rank).memory.bytes();
+  for (const auto& flight : whole.later_flights) bytes += flight->impl_->state(rank).memory.bytes();
+  return bytes;
 }
 
 }  // namespace switchyard

@@ -66,6 +66,18 @@ Status ExpertParallel::Impl::check_fault(int rank) {
   return state.failure;
 }
 
+Status ExpertParallel::Impl::end_skipped_step(int rank) {
+  RankState& state = this->state(rank);
+  int32_t last_is_skipped = 0;
+  const Rank& owner = member(rank);
+  const DirectCounters counters{state.memory.ep_counters(exchange_shape_of(rank))};
+  SWITCHYARD_RETURN_IF_ERROR(
+      owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
+  if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
+    state.step = Step::kIdle;
+  return Status();
+}
+
 // A step that exceeds the capacity of some rank has been skipped by all of them: that is an error, reported
 // once, but the next step may follow. If it is the rank's last one, and dispatched, it is over, as combine
 // would do nothing.
@@ -75,13 +87,8 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
   const std::optional<FaultRecord> skipped = read_record(record);
   if (!skipped) return Status();
   std::memset(&record, 0, sizeof(record));
-  int32_t last_is_skipped = 0;
-  const Rank& owner = member(rank);
-  const DirectCounters counters{state.memory.ep_counters(exchange_shape_of(rank))};
-  SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
-  if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
-    state.step = Step::kIdle;
+  SWITCHYARD_RETURN_IF_ERROR(end_skipped_step(rank));
+  for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->end_skipped_step(rank));
   return Status(StatusCode::kResourceExhausted, describe(*skipped));
 }
 
@@ -95,7 +102,7 @@ Status ExpertParallel::synchronize(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
   if (const Status status = impl_->member(rank).synchronize(); !status.ok())
     return impl_->name_dead_peer(status);
-  return impl_->check_fault(rank);
+  return impl_->whole().check_fault(rank);
 }
 
 Status ExpertParallel::synchronize() {
@@ -104,13 +111,15 @@ Status ExpertParallel::synchronize() {
   if (!first_error.ok()) return impl_->name_dead_peer(first_error);
   // Every rank is checked, so that none accepts another call after a broken step.
   for (const int rank : impl_->local_ranks())
-    if (Status status = impl_->check_fault(rank); !status.ok() && first_error.ok()) first_error = status;
+    if (Status status = impl_->whole().check_fault(rank); !status.ok() && first_error.ok())
+      first_error = status;
   return first_error;
 }
 
 Status ExpertParallel::reset() {
-  return impl_->arenas == nullptr ? impl_->reset_to(impl_->members, impl_->config.placement)
-                                  : impl_->restart(impl_->members);
+  Impl& whole = impl_->whole();
+  return whole.arenas == nullptr ? whole.reset_to(whole.members, whole.config.placement)
+                                 : whole.restart(whole.members);
 }
 
 // Nobody clears a buffer while kernels of another rank may still write to it.
@@ -206,7 +215,7 @@ Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) 
   }
   ranks = std::move(states);
   members = next_members;
-  const bool fits = arenas != nullptr && layout.arena_bytes <= arena_capacity &&
+  const bool fits = arenas != nullptr && arena_bytes().value() <= arena_capacity &&
                     std::includes(arena_members.begin(), arena_members.end(), members.begin(), members.end());
   if (const Status allocated = fits ? Status() : allocate_arenas(); !allocated.ok()) {
     for (const int rank : local_ranks()) state(rank).failure = allocated;
@@ -221,11 +230,12 @@ Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) 
     if (!recorder.ok()) return recorder.status();
     state(rank).trace = std::move(recorder).value();
   }
+  update_flights();
   return Status();
 }
 
 Status ExpertParallel::reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> placement) {
-  return impl_->reset(survivors, std::move(placement));
+  return impl_->whole().reset(survivors, std::move(placement));
 }
 
 Status ExpertParallel::reset_to(const std::vector<int>& world_ranks,
@@ -237,7 +247,7 @@ Status ExpertParallel::reset_to(const std::vector<int>& world_ranks,
         (i > 0 && world_ranks[i] <= world_ranks[i - 1]))
       return invalid_argument("world_ranks[%zu] is %d; they must ascend within 0..%d", i, world_ranks[i],
                               n_world_ranks - 1);
-  return impl_->reset_to(world_ranks, std::move(placement));
+  return impl_->whole().reset_to(world_ranks, std::move(placement));
 }
 
 std::optional<FaultRecord> ExpertParallel::fault(int rank) const { return impl_->fault(rank); }

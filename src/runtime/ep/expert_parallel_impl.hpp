@@ -50,12 +50,16 @@ struct ExpertParallel::Impl {
 
   World& world;
   ExpertParallelConfig config;
+  // Of a flight behind the first: the first, whose arenas, faults and placement it shares. Null: this is it.
+  Impl* first = nullptr;
+  int flight_idx = 0;
+  std::vector<std::unique_ptr<ExpertParallel>> later_flights;  // of the first only
   std::string protocol_reason;
   Kernels kernels;
   std::optional<ExpertPlacement> placement;  // set when the configuration is known to be valid
   ExchangeLayout layout;
   std::vector<int> members;                       // the world's rank behind each of ours
-  std::unique_ptr<SymmetricMemory> arenas;        // null: reset() has freed it and could not allocate it anew
+  std::shared_ptr<SymmetricMemory> arenas;        // null: reset() has freed it and could not allocate it anew
   std::vector<int> arena_members;                 // the world's ranks that have one
   uint64_t arena_capacity = 0;                    // bytes of each
   std::vector<std::unique_ptr<RankState>> ranks;  // null: a rank of another process
@@ -77,6 +81,9 @@ struct ExpertParallel::Impl {
   Status allocate();
   Status allocate_arenas();
   void use_arena(int rank);
+  void make_flights();
+  // Tells the later flights what has changed; those are without steps then.
+  void update_flights();
   Status clear_buffers();
   Status clear_local_buffers();
   Status prepare_calls(int rank);
@@ -86,6 +93,12 @@ struct ExpertParallel::Impl {
   WaitContext make_wait_context(int rank, const PeerTables& tables) const;
 
   // What follows from the configuration.
+  Impl& whole() { return first != nullptr ? *first : *this; }
+  const Impl& whole() const { return first != nullptr ? *first : *this; }
+  // What a rank has for all flights.
+  CheckedSize arena_bytes() const {
+    return CheckedSize(layout.arena_bytes) * CheckedSize(config.steps_in_flight);
+  }
   Rank& member(int rank) const { return world.rank(members[static_cast<size_t>(rank)]); }
   RankState& state(int rank) const { return *ranks[static_cast<size_t>(rank)]; }
   int n_ranks() const { return static_cast<int>(members.size()); }
@@ -106,6 +119,14 @@ struct ExpertParallel::Impl {
   std::vector<int> local_ranks() const;
   // The arena of a rank as this process reaches it.
   std::byte* arena_of(int rank) const { return arenas->of_rank(members[static_cast<size_t>(rank)]); }
+  // The part of it that this flight exchanges rows in.
+  std::byte* exchange_of(int rank) const {
+    std::byte* arena = arena_of(rank);
+    return arena == nullptr ? nullptr : arena + static_cast<uint64_t>(flight_idx) * layout.arena_bytes;
+  }
+  uint64_t* poison_of(int rank) const {
+    return reinterpret_cast<uint64_t*>(arena_of(rank) + layout.poison.offset);
+  }
   // Whether kernels of `rank` load from and store to the memory of `peer`.
   bool is_near(int rank, int peer) const;
   Status choose_wire();
@@ -168,6 +189,7 @@ struct ExpertParallel::Impl {
   std::optional<FaultRecord> fault(int rank) const;
   Status check_fault(int rank);
   Status take_skipped_step(int rank);
+  Status end_skipped_step(int rank);
   Status name_dead_peer(const Status& device_error) const;
   Status reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> next_placement);
   Status reset_to(const std::vector<int>& next_members, std::optional<ExpertPlacement> next_placement);

@@ -64,9 +64,9 @@ Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
 Status ExpertParallel::Impl::check_call(int rank, const char* call, Step required) const {
   SWITCHYARD_RETURN_IF_ERROR(check_rank(call, rank));
   const RankState& state = this->state(rank);
-  if (!state.failure.ok())
+  if (const Status& failure = whole().state(rank).failure; !failure.ok())
     return failed_precondition("%s: the last step of rank %d failed (%s); call reset() first", call, rank,
-                               state.failure.message().c_str());
+                               failure.message().c_str());
   if (state.step == required) return Status();
   const char* last = state.step == Step::kIdle           ? "a finished step"
                      : state.step == Step::kDispatchSent ? "dispatch_async"
@@ -377,7 +377,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   params.wait_context.first_rank = first_rank;
   const ExchangeLayout& layout = impl_->layout;
   for (int peer = 0; peer < num_reducing; ++peer) {
-    std::byte* arena = impl_->arena_of(first_rank + peer);
+    std::byte* arena = impl_->exchange_of(first_rank + peer);
     params.exchanged.of_rank[peer] = reinterpret_cast<bf16*>(arena + layout.reduce_values.offset);
     params.cells.of_rank[peer] = reinterpret_cast<uint64_t*>(arena + layout.reduce_cells.offset);
   }

@@ -55,7 +55,7 @@ Status ExpertParallel::Impl::prepare_calls(int rank) {
                         .ep_counters = own.memory.ep_counters(exchange_shape_of(rank)),
                         .wait_context = own.wait_context,
                         .peers = {tables.value().arena_of_rank, tables.value().wire}};
-  for (const int peer : peers) prepared.arena_of_peer.push_back(arena_of(peer));
+  for (const int peer : peers) prepared.arena_of_peer.push_back(exchange_of(peer));
   // These kernels know only the ranks that this one exchanges rows with.
   prepared.wait_context.first_rank = peers.front();
   prepared.wait_context.first_expert =
@@ -117,7 +117,7 @@ WaitContext ExpertParallel::Impl::make_wait_context(int rank, const PeerTables& 
   WaitContext context{};
   context.record = own.memory.faults;
   context.skipped = context.record + 1;
-  context.my_poison = own.memory.at<uint64_t>(layout.poison);
+  context.my_poison = poison_of(rank);
   context.poison_of_rank = tables.poison_of_rank;
   context.wire = tables.wire;
   context.my_rank = rank;

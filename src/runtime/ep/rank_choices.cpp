@@ -62,7 +62,7 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
                             .wait_context = step.wait_context};
   const std::vector<int> peers = peers_of(rank);
   for (size_t i = 0; i < peers.size(); ++i) {
-    std::byte* arena = arena_of(peers[i]);
+    std::byte* arena = exchange_of(peers[i]);
     params.seats.of_rank[i] = reinterpret_cast<int32_t*>(arena + layout.kept_seats.offset);
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }

@@ -60,12 +60,12 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   };
   const ExchangeLayout& layout = impl_->layout;
   std::vector<int32_t> counters(layout.counters.bytes / sizeof(int32_t));
-  SWITCHYARD_RETURN_IF_ERROR(download(counters, impl_->arena_of(rank) + layout.counters.offset));
+  SWITCHYARD_RETURN_IF_ERROR(download(counters, impl_->exchange_of(rank) + layout.counters.offset));
   if (!impl_->is_direct()) return slotted_offsets(receiver, counters);
 
   const int first_group = num_groups() - receiver.num_expert_groups;
   std::vector<uint64_t> cells(layout.dispatch_counts.bytes / sizeof(uint64_t));
-  SWITCHYARD_RETURN_IF_ERROR(download(cells, impl_->arena_of(rank) + layout.dispatch_counts.offset));
+  SWITCHYARD_RETURN_IF_ERROR(download(cells, impl_->exchange_of(rank) + layout.dispatch_counts.offset));
   return direct_offsets(receiver, counters, first_group, cells);
 }
 

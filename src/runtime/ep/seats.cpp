@@ -73,8 +73,11 @@ Status ExpertParallel::Impl::check_new_placement(const ExpertPlacement& next) co
         "set_placement: rank %d would hold %d experts; there are %d seats (max_experts_per_rank)",
         static_cast<int>(largest - lists.begin()), next.num_seats_per_rank(), n_local_experts());
   }
-  for (const int rank : local_ranks())
+  for (const int rank : local_ranks()) {
     SWITCHYARD_RETURN_IF_ERROR(check_call(rank, "set_placement", Step::kIdle));
+    for (const auto& flight : later_flights)
+      SWITCHYARD_RETURN_IF_ERROR(flight->impl_->check_call(rank, "set_placement", Step::kIdle));
+  }
   return Status();
 }
 
@@ -97,6 +100,12 @@ Status ExpertParallel::Impl::set_placement(const ExpertPlacement& next) {
   Status uploaded;
   for (const int rank : local_ranks())
     if (uploaded.ok()) uploaded = upload_seats(rank);
+  for (const auto& flight : later_flights) {
+    flight->impl_->config = config;
+    flight->impl_->placement = placement;
+    for (const int rank : local_ranks())
+      if (uploaded.ok()) uploaded = flight->impl_->upload_seats(rank);
+  }
   return agree_that(transport, members, uploaded);
 }
 
@@ -112,6 +121,11 @@ Result<std::vector<int64_t>> ExpertParallel::Impl::expert_counts(int rank) const
   for (size_t seat_idx = 0; seat_idx < of_seat.size(); ++seat_idx)
     if (const int expert = expert_of(rank, static_cast<int>(seat_idx)); expert >= 0)
       of_expert[static_cast<size_t>(expert)] += of_seat[seat_idx];
+  for (const auto& flight : later_flights) {
+    const Result<std::vector<int64_t>> more = flight->impl_->expert_counts(rank);
+    if (!more.ok()) return more.status();
+    for (size_t expert = 0; expert < of_expert.size(); ++expert) of_expert[expert] += more.value()[expert];
+  }
   return of_expert;
 }
 
@@ -129,6 +143,8 @@ Status ExpertParallel::Impl::clear_expert_counts(int rank) const {
   if (layout.expert_counts.bytes == 0)
     return failed_precondition(
         "clear_expert_counts: counts_experts is false; create() must be told to count");
+  for (const auto& flight : later_flights)
+    SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_expert_counts(rank));
   return member(rank).device().fill(state(rank).memory.at<void>(layout.expert_counts), 0,
                                     layout.expert_counts.bytes, member(rank).stream());
 }
@@ -142,20 +158,20 @@ Status ExpertParallelTestAccess::overwrite_seat_table(ExpertParallel& ep, int ra
 }
 
 Status ExpertParallel::set_placement(const ExpertPlacement& placement) {
-  return impl_->set_placement(placement);
+  return impl_->whole().set_placement(placement);
 }
 
 const ExpertPlacement& ExpertParallel::placement() const { return *impl_->placement; }
 
 Result<std::vector<int64_t>> ExpertParallel::expert_counts(int rank) const {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("expert_counts", rank));
-  return impl_->expert_counts(rank);
+  return impl_->whole().expert_counts(rank);
 }
 
 Status ExpertParallel::clear_expert_counts(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("clear_expert_counts", rank));
-  impl_->state(rank).past_counts.clear();
-  return impl_->clear_expert_counts(rank);
+  impl_->whole().state(rank).past_counts.clear();
+  return impl_->whole().clear_expert_counts(rank);
 }
 
 }  // namespace switchyard

@@ -13,6 +13,8 @@ class ExpertParallel;
 struct ExpertParallelTestAccess {
   // Overwrites what earlier steps left in all receive buffers. Between steps only.
   static Status poison_receive_buffers(ExpertParallel& ep, uint8_t value);
+  // A mutant: from now on the dispatches of a flight write into the receive buffers of another.
+  static void use_receive_buffers_of(ExpertParallel& flight, const ExpertParallel& other);
   // Overwrites the table by which a rank's kernels find the seat of each expert.
   static Status overwrite_seat_table(ExpertParallel& ep, int rank, const std::vector<int32_t>& seats);
 };
