@@ -124,6 +124,7 @@ Status EpBench::add_set(int set_idx) {
   step.combine_format = ep_->config().combine_format;
   step.row_alignment = static_cast<uint32_t>(ep_->config().row_alignment);
   step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
+  if (set_idx == 0) ids_ = routed.topk_ids;
   if (set_idx == 0) traffic_ = reference::count_traffic(step, reference::traffic_options(*ep_));
   const SeenTokens seen(step);
   const int n_local = step.n_local_experts();

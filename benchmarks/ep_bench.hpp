@@ -82,6 +82,8 @@ class EpBench {
 
   // What leaves the ranks in the step of the first set.
   const reference::StepTraffic& traffic() const { return traffic_; }
+  // [rank]: the topk_ids of that step.
+  const std::vector<std::vector<int32_t>>& ids() const { return ids_; }
   int num_sets() const { return static_cast<int>(sets_.size()); }
   const ExpertParallel& ep() const { return *ep_; }
 
@@ -143,6 +145,7 @@ class EpBench {
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<BufferSet> sets_;
   std::string first_difference_;
+  std::vector<std::vector<int32_t>> ids_;
   reference::StepTraffic traffic_;
   uint64_t num_rows_ = 0;  // of a step; of the first set
 };

@@ -36,6 +36,7 @@ struct RunOptions {
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
   int p2p_world_size = 0;  // 0: one group
+  int allreduce_world_size = 0;
   reference::TensorStyle style;
   int steps_in_flight = 1;
   PlacementOptions placement_options;
@@ -77,7 +78,7 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
     add({"encode"});
   is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
-  if (options.skips_all_to_all) add({"all_reduce"});
+  if (options.skips_all_to_all && options.allreduce_world_size != 1) add({"all_reduce"});
   return names;
 }
 
@@ -151,6 +152,11 @@ Status finish_options(RunOptions& options) {
   if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
                                              workload.tokens_per_rank.front()) != workload.n_ranks)
     return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
+  if (options.allreduce_world_size != 0 && !options.skips_all_to_all)
+    return invalid_argument("--allreduce-world-size: it needs --skip-a2a; otherwise outputs are whole");
+  if (options.allreduce_world_size != 0 && workload.n_ranks % options.allreduce_world_size != 0)
+    return invalid_argument("--allreduce-world-size: %d must divide --ranks (%d)",
+                            options.allreduce_world_size, workload.n_ranks);
   if (options.skips_all_to_all && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
   if (options.row_layout == RowLayout::kPerRank)
@@ -288,7 +294,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
        .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
        .p2p_world_size = options.p2p_world_size,
-       .allreduce_world_size = options.skips_all_to_all ? workload.n_ranks : 1,
+       .allreduce_world_size = options.skips_all_to_all ? options.allreduce_world_size : 1,
        .placement = options.placement,
        .steps_in_flight = options.steps_in_flight},
       options.faults, options.style);
@@ -403,6 +409,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("shared_expert", workload.has_shared_expert)
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("skip_a2a", options.skips_all_to_all)
+      .add("allreduce_world_size", options.allreduce_world_size)
       .add("p2p_world_size", report.p2p_world_size)
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
@@ -525,6 +532,10 @@ void add_run_command(CommandLine& line) {
                      {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
                      "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
                      "reference, fast");
+  command.add_number(
+      "--allreduce-world-size", options->allreduce_world_size, 0, kMaxRanks,
+      "With --skip-a2a: ranks that share the shared expert's tokens and add up their outputs; it\n"
+      "divides --ranks; 0 is all of them, and 1 leaves the partial sums");
   add_tensor_options(command, options->style);
   add_groups_option(command, options->p2p_world_size);
   add_placement_options(command, options->placement_options);

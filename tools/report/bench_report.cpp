@@ -10,6 +10,15 @@
 namespace switchyard::tools {
 namespace {
 
+// With a GPU for each rank.
+void print_prediction(const char* name, const std::optional<StepPlan>& plan) {
+  if (!plan) return;
+  const bool has_nics = plan->cluster.num_nodes() > 1;
+  std::printf("  %-16s dispatch %.1f us, combine %.1f us, step %.1f us predicted (a rank per %s, %g GB/s)\n",
+              name, plan->dispatch.us(), plan->combine.us(), plan->step_us, has_nics ? "node" : "GPU",
+              has_nics ? plan->cluster.nic_gb_s : plan->cluster.link_gb_s);
+}
+
 std::string hex(uint64_t value) {
   char text[24];
   std::snprintf(text, sizeof(text), "0x%016llx", static_cast<unsigned long long>(value));
@@ -88,7 +97,20 @@ void print_times(const BenchReport& report) {
       std::printf("\n  %d tokens/rank, %s, %.2f MB of memory per rank\n", size.tokens_per_rank,
                   to_string(of_protocol.protocol), static_cast<double>(of_protocol.memory_per_rank) * 1e-6);
       print_traffic(of_protocol.traffic);
+      print_prediction("on NVLink", of_protocol.on_links);
+      print_prediction("on NICs", of_protocol.on_nics);
     }
+}
+
+JsonObject prediction_json(const StepPlan& plan) {
+  JsonObject json;
+  json.add("dispatch_us", plan.dispatch.us())
+      .add("combine_us", plan.combine.us())
+      .add("step_us", plan.step_us)
+      .add("link_gb_s", plan.cluster.link_gb_s)
+      .add("nic_gb_s", plan.cluster.nic_gb_s)
+      .add("ranks_per_node", plan.cluster.ranks_per_node);
+  return json;
 }
 
 void print_repeats(const BenchReport& report) {
@@ -154,6 +176,8 @@ JsonObject size_json(const SizeResult& size) {
     entry.add("protocol", to_string(of_protocol.protocol))
         .add("bytes", traffic_json(of_protocol.traffic))
         .add("memory_per_rank", of_protocol.memory_per_rank);
+    if (of_protocol.on_links) entry.add("predicted_on_links", prediction_json(*of_protocol.on_links));
+    if (of_protocol.on_nics) entry.add("predicted_on_nics", prediction_json(*of_protocol.on_nics));
     traffic.push_back(std::move(entry));
   }
   json.add("traffic", std::move(traffic));

@@ -7,6 +7,7 @@
 
 #include "benchmarks/ep_bench.hpp"
 #include "benchmarks/limit_bench.hpp"
+#include "workload/plan/cluster_plan.hpp"
 
 namespace switchyard::tools {
 
@@ -15,6 +16,8 @@ struct ProtocolTraffic {
   Protocol protocol;
   reference::StepTraffic traffic;
   uint64_t memory_per_rank = 0;  // bytes
+  // What `switchyard plan` predicts of it, with a GPU for each rank: all on one node, or each on its own.
+  std::optional<StepPlan> on_links, on_nics;
 };
 
 // A phase by a transport between processes, of all of them together.

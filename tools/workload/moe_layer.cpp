@@ -394,7 +394,7 @@ Status MoeLayer::enqueue_combine(const reference::Step& step, StepMode mode) {
     SWITCHYARD_RETURN_IF_ERROR(
         enqueue("combine_wait", [&](int rank) { return ep_->combine_wait(rank, output(rank)); }));
   }
-  if (ep_->config().routing == Routing::kAllToAll) return Status();
+  if (ep_->config().routing == Routing::kAllToAll || step.num_reducing() == 1) return Status();
   return enqueue("all_reduce", [&](int rank) {
     return ep_->all_reduce(rank, ranks_[rank].tokens.destination().output, step.num_tokens(rank));
   });

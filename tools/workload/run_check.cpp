@@ -118,8 +118,8 @@ Status dump_encoded(const std::string& folder, const reference::Step& step, int 
 }
 
 uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
-  if (step.skips_all_to_all)  // every rank reads all others' partial sums
-    return static_cast<uint64_t>(step.n_ranks) * static_cast<uint64_t>(step.n_ranks - 1) *
+  if (step.skips_all_to_all)  // every rank reads the partial sums of the others of its group
+    return static_cast<uint64_t>(step.n_ranks) * static_cast<uint64_t>(step.num_reducing() - 1) *
            static_cast<uint64_t>(step.num_tokens(0)) * static_cast<uint64_t>(step.hidden) * sizeof(bf16);
   uint64_t num_messages = 0, num_rows = 0;
   for (const std::vector<int32_t>& ids_of_rank : step.topk_ids)

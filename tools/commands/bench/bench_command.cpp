@@ -99,6 +99,43 @@ Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
   return workload;
 }
 
+PlanLayout plan_layout(RowLayout layout) {
+  switch (layout) {
+    case RowLayout::kRagged:
+      return PlanLayout::kRagged;
+    case RowLayout::kMasked:
+      return PlanLayout::kMasked;
+    case RowLayout::kPerRank:
+      return PlanLayout::kPerRank;
+  }
+  return PlanLayout::kRagged;
+}
+
+// As `switchyard plan` predicts the step: with links between all ranks, or a NIC for each.
+std::optional<StepPlan> predict(const EpBench& bench, int ranks_per_node) {
+  const ExpertParallelConfig& config = bench.ep().config();
+  const int n_ranks = bench.ep().n_ranks();
+  const PlanLayout layout = plan_layout(config.row_layout);
+  const PlanMessage message = layout == PlanLayout::kPerRank ? PlanMessage::kRank : PlanMessage::kExpert;
+  PlanRouting routing;
+  routing.step = {n_ranks, config.n_experts, config.top_k, config.hidden, {}, bench.ids(), {}};
+  const Result<StepPlan> plan =
+      plan_step({.max_tokens_per_rank = config.max_tokens_per_rank,
+                 .hidden = config.hidden,
+                 .n_experts = config.n_experts,
+                 .top_k = config.top_k,
+                 .n_sms = config.n_sms,
+                 .protocol = config.protocol,
+                 .format = config.dispatch_format,
+                 .combine_format = config.combine_format,
+                 .layout = layout,
+                 .message = message,
+                 .combine_message = message},
+                {.n_ranks = n_ranks, .ranks_per_node = ranks_per_node}, routing, bench.ep().placement());
+  if (!plan.ok()) return {};
+  return plan.value();
+}
+
 Status measure_steps(World& world, const BenchOptions& options, Protocol protocol, Progress& progress,
                      SizeResult& size) {
   const std::string label = std::to_string(size.tokens_per_rank) + " tokens per rank: ";
@@ -113,7 +150,9 @@ Status measure_steps(World& world, const BenchOptions& options, Protocol protoco
   size.p2p_world_size = bench.ep().config().p2p_world_size;
   size.num_sets = bench.num_sets();
   size.exchange_bytes_per_rank = bench.ep().bytes_per_rank();
-  size.traffic.push_back({bench.ep().config().protocol, bench.traffic(), bench.ep().bytes_per_rank()});
+  const int n_ranks = bench.ep().n_ranks();
+  size.traffic.push_back({bench.ep().config().protocol, bench.traffic(), bench.ep().bytes_per_rank(),
+                          predict(bench, n_ranks), n_ranks > 1 ? predict(bench, 1) : std::nullopt});
   for (const StepMode mode : options.modes()) {
     progress.begin(label + to_string(mode));
     if (options.repeat_check > 0) {
