@@ -56,6 +56,26 @@ QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token) {
   return result;
 }
 
+QuantizedToken packed_fp8(const NumberFormat& format, const std::vector<float>& token) {
+  const Rounder round(format);
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += 128) {
+    const float amax = amax_of(token, begin, 128);
+    if (std::isnan(amax)) {
+      result.scale_codes.push_back(0xff);
+      for (int i = 0; i < 128; ++i) result.codes.push_back(round(kNan));
+      continue;
+    }
+    const float scale = std::max(amax, 1e-4f) / static_cast<float>(round.max());
+    int exponent = 0;  // of the smallest power of two that is not below the scale
+    if (std::frexp(scale, &exponent) == 0.5f) --exponent;
+    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
+    for (size_t i = begin; i < begin + 128; ++i)
+      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
+  }
+  return result;
+}
+
 QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
   const Rounder round(kE2M1), round_scale(kE4M3);
   const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
@@ -110,6 +130,7 @@ QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token
     case ScaleType::kFloat:
       return blockwise_fp8(elements_of(format), token);
     case ScaleType::kE8M0:
+      if (info_of(format).group_size == 128) return packed_fp8(elements_of(format), token);
       return mx(elements_of(format), token);
     case ScaleType::kE4M3:
       return nvfp4(token, tensor_scale);
@@ -170,6 +191,8 @@ uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int 
       return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
     case ScalePlacement::kByRow:
       return row * (static_cast<uint64_t>(hidden) / 32) + group;
+    case ScalePlacement::kPacked:
+      return 4 * (group / 4 * ((max_rows + 3) / 4 * 4) + row) + group % 4;
     case ScalePlacement::kTiled:
       return tiled_scale_offset(row, group, static_cast<uint64_t>(info_of(format).num_scales(hidden)));
   }

@@ -24,6 +24,8 @@ struct QuantizedToken {
 QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token);
 // Groups of 32; scale = 2^(floor(log2(amax)) - emax), as e8m0.
 QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token);
+// Groups of 128; scale = the smallest power of two that is not below that of blockwise_fp8, as e8m0.
+QuantizedToken packed_fp8(const NumberFormat& format, const std::vector<float>& token);
 // Groups of 16 e2m1; scale = amax / (6 * tensor_scale), as e4m3; element = code * scale * tensor_scale.
 QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale);
 // Any of the above, as the format has it; not bf16.

@@ -35,7 +35,7 @@ inline constexpr TokenFormatKind kTokenFormatKinds[] = {
 enum class ElementType { kBF16, kE4M3, kE5M2, kE2M3, kE3M2, kE2M1 };
 enum class ScaleType { kNone, kFloat, kE8M0, kE4M3 };
 // How the scales of all rows lie in their tensor.
-enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled };
+enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled, kPacked };
 // Whether a token is encoded once, or once for each of its experts because it is not the same to all of them.
 enum class TokenEncoding { kOnce, kByExpert };
 
@@ -75,6 +75,8 @@ constexpr uint32_t row_alignment_of(ScalePlacement placement) {
       return TransposedScaleLayout::kRowAlignment;
     case ScalePlacement::kTiled:
       return TiledScaleLayout::kTileRows;
+    case ScalePlacement::kPacked:
+      return PackedScaleLayout::kRowAlignment;
   }
   return 1;
 }
@@ -110,7 +112,8 @@ struct TokenFormatInfo {
   }
   // Whether the scales of neighbouring rows lie side by side.
   constexpr bool interleaves_rows() const {
-    return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled;
+    return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled ||
+           placement == ScalePlacement::kPacked;
   }
   // Of the scales of so many rows.
   constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
@@ -123,6 +126,8 @@ struct TokenFormatInfo {
         return CheckedSize(max_rows) * CheckedSize(static_cast<uint64_t>(num_scales(hidden) * scale_bytes));
       case ScalePlacement::kTiled:
         return TiledScaleLayout{num_scales(hidden)}.bytes(max_rows);
+      case ScalePlacement::kPacked:
+        return PackedScaleLayout{num_scales(hidden), max_rows}.bytes();
     }
     return CheckedSize(0);
   }

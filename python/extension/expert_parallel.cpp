@@ -32,8 +32,8 @@ std::vector<size_t> row_shape(const TokenFormatInfo& format, uint32_t max_rows, 
   return {max_rows, is_packed ? format.row_bytes(hidden) : static_cast<size_t>(hidden)};
 }
 
-// Scales as they lie in memory (docs/formats.md): a row of them per scale group, or per row, or tiles of
-// bytes.
+// Scales as they lie in memory (docs/formats.md): a row of them per scale group, or per four, or per row, or
+// tiles of bytes.
 Tensor scales_of(const TokenFormatInfo& format, const RowBuffers& own, int hidden, Tensor memory) {
   const auto num_scales = static_cast<size_t>(format.num_scales(hidden));
   memory.data = own.scales;
@@ -46,6 +46,12 @@ Tensor scales_of(const TokenFormatInfo& format, const RowBuffers& own, int hidde
       memory.element = kE8M0;
       memory.shape = {own.max_rows, num_scales};
       break;
+    case ScalePlacement::kPacked: {
+      const PackedScaleLayout layout{static_cast<int>(num_scales), own.max_rows};
+      memory.element = kUInt32;
+      memory.shape = {static_cast<size_t>(layout.num_words()), layout.stride()};
+      break;
+    }
     default:
       memory.element = kUInt8;
       memory.shape = {format.scale_tensor_bytes(own.max_rows, hidden).value()};

@@ -22,6 +22,8 @@ auto silu_mul_writer(const SiluMulDestination& to) {
       return with_scales(TransposedScales<Quantizer>{static_cast<float*>(to.scales), to.max_rows});
     else if constexpr (kPlacement == ScalePlacement::kByRow)
       return with_scales(RowScales<Quantizer>{static_cast<e8m0*>(to.scales)});
+    else if constexpr (kPlacement == ScalePlacement::kPacked)
+      return with_scales(PackedScales<Quantizer>{static_cast<uint8_t*>(to.scales), to.max_rows});
     else
       return with_scales(TiledScales<Quantizer>{GroupQuantizers<Quantizer>::make(to),
                                                 static_cast<uint8_t*>(to.scales), to.scale_row_offsets});

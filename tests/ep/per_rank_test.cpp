@@ -66,8 +66,8 @@ TEST_P(PerRankTest, Alignment) {
   check({}, run, 1);
 }
 TEST_P(PerRankTest, FormatsWithScales) {
-  for (const TokenFormatKind format :
-       {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8, TokenFormatKind::kNVFP4}) {
+  for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8,
+                                       TokenFormatKind::kNVFP4, TokenFormatKind::kFP8UE8M0}) {
     RunOptions run = options();
     run.format = format;
     check({.hidden = 256, .tokens_per_rank = {3, 2}}, run, 1);

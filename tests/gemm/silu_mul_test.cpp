@@ -30,6 +30,7 @@ struct QuantizedOutput {
   size_t row_bytes(int width) const { return static_cast<size_t>(width) * format.num_bits() / 8; }
   reference::QuantizedToken quantized(const std::vector<float>& row, float tensor_scale) const {
     if (info.placement == ScalePlacement::kTransposed) return reference::blockwise_fp8(format, row);
+    if (info.placement == ScalePlacement::kPacked) return reference::packed_fp8(format, row);
     return info.scale == ScaleType::kE4M3 ? reference::nvfp4(row, tensor_scale) : reference::mx(format, row);
   }
 };
@@ -156,6 +157,7 @@ class SiluMul : public testing_support::LayerTest {
     const size_t scale_bytes =
         to.info.placement == ScalePlacement::kTransposed ? num_scales * stride * sizeof(float)
         : to.info.placement == ScalePlacement::kByRow    ? max_rows * num_scales
+        : to.info.placement == ScalePlacement::kPacked   ? (num_scales + 3) / 4 * stride * sizeof(uint32_t)
                                                          : num_scale_rows * ((num_scales + 3) / 4 * 4);
     Expected expected{std::vector<uint8_t>(max_rows * to.row_bytes(input.width), kUnwritten),
                       std::vector<uint8_t>(scale_bytes, kUnwritten)};
@@ -173,6 +175,9 @@ class SiluMul : public testing_support::LayerTest {
         for (size_t i = 0; i < (num_scales + 3) / 4 * 4; ++i) {
           if (to.info.placement == ScalePlacement::kTiled)
             expected.scales.at(reference::tiled_scale_offset(scale_row, i, num_scales)) =
+                i < num_scales ? token.scale_codes[i] : 0;
+          else if (to.info.placement == ScalePlacement::kPacked)
+            expected.scales.at((i / 4 * stride + row) * sizeof(uint32_t) + i % 4) =
                 i < num_scales ? token.scale_codes[i] : 0;
           else if (i < num_scales && to.info.placement == ScalePlacement::kByRow)
             expected.scales.at(row * num_scales + i) = token.scale_codes[i];

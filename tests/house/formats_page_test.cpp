@@ -51,6 +51,8 @@ const char* text_of(ScalePlacement placement) {
       return "by row";
     case ScalePlacement::kTiled:
       return "tiled";
+    case ScalePlacement::kPacked:
+      return "packed";
   }
   return "?";
 }

@@ -68,6 +68,12 @@ struct AnnotateRows {
           store<float>(params.scales, layout.index(i, first_row), layout.index(i, end), 0);
         return;
       }
+      case ScalePlacement::kPacked: {
+        const PackedScaleLayout layout{params.num_scales, params.max_rows};
+        for (int i = 0; i < layout.num_words(); ++i)
+          store<uint32_t>(params.scales, layout.word_index(i, first_row), layout.word_index(i, end), 0);
+        return;
+      }
       case ScalePlacement::kTiled: {
         const TiledScaleLayout layout{params.num_scales};
         for (uint64_t i = static_cast<uint64_t>(target::thread_idx());

@@ -24,6 +24,36 @@ struct TransposedScaleLayout {
   }
 };
 
+// uint32 [hidden / 512, rounded up][stride]: the scales, of one byte, of four neighbouring scale groups of a
+// row in a word, the first in the lowest byte; bytes that pad the last word are 0. The words of a column are
+// contiguous, and those of each expert start at a multiple of 16 bytes, as in TransposedScaleLayout.
+struct PackedScaleLayout {
+  static constexpr uint32_t kRowAlignment = 4;
+  static constexpr int kScalesPerWord = 4;
+
+  int num_groups;     // per row
+  uint32_t max_rows;  // rows the output tensors hold
+
+  SWITCHYARD_HD constexpr uint32_t stride() const { return align_up(max_rows, kRowAlignment); }
+  SWITCHYARD_HD constexpr int num_words() const { return ceil_div(num_groups, kScalesPerWord); }
+  SWITCHYARD_HD constexpr uint64_t word_index(int word_idx, int64_t row) const {
+    return static_cast<uint64_t>(word_idx) * stride() + static_cast<uint64_t>(row);
+  }
+  // Of a scale, in bytes.
+  SWITCHYARD_HD constexpr uint64_t offset(int group_idx, int64_t row) const {
+    return word_index(group_idx / kScalesPerWord, row) * sizeof(uint32_t) +
+           static_cast<uint64_t>(group_idx % kScalesPerWord);
+  }
+  // The bytes of a word that hold scales.
+  SWITCHYARD_HD constexpr uint32_t mask(int word_idx) const {
+    const int num_scales = num_groups - word_idx * kScalesPerWord;
+    return num_scales >= kScalesPerWord ? UINT32_MAX : (1u << (8 * num_scales)) - 1;
+  }
+  constexpr CheckedSize bytes() const {
+    return CheckedSize(num_words()) * CheckedSize(stride()) * CheckedSize(sizeof(uint32_t));
+  }
+};
+
 // Scales of one byte in scale tiles of 128 rows by 4 columns. The tiles of the same rows are contiguous;
 // columns that pad the last of them are 0.
 struct TiledScaleLayout {

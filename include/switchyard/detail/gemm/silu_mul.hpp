@@ -108,6 +108,25 @@ struct RowScales {
   }
 };
 
+template <typename QuantizerOf>
+struct PackedScales {
+  using Quantizer = QuantizerOf;
+  static constexpr bool kWantsGroup = false;
+
+  uint8_t* scales;  // PackedScaleLayout
+  uint32_t max_rows;
+
+  SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
+  SWITCHYARD_DEVICE void store(const SiluMulInput& input, const RowChunk& chunk, int scale_idx,
+                               e8m0 scale) const {
+    const PackedScaleLayout layout{input.width / Quantizer::kGroupSize, max_rows};
+    target::st(scales + layout.offset(scale_idx, chunk.row), scale.bits);
+    if (scale_idx + 1 < layout.num_groups) return;
+    for (int i = scale_idx + 1; i % PackedScaleLayout::kScalesPerWord != 0; ++i)
+      target::st(scales + layout.offset(i, chunk.row), uint8_t{0});
+  }
+};
+
 // Makes the quantizer of a group of the ragged rows. NVFP4 has one tensor scale, or one for each group.
 template <typename Quantizer>
 struct GroupQuantizers {
