@@ -61,6 +61,17 @@ class Machine::Impl : public ExecutorHost {
     return streams_.back().get();
   }
 
+  bool has_stream(const Stream* stream) {
+    std::lock_guard lock(mutex_);
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [&](const auto& own) { return own.get() == stream; });
+  }
+
+  Status failure() {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
   Status enqueue(Stream& stream, std::unique_ptr<Launch> launch) {
     std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
@@ -105,6 +116,13 @@ class Machine::Impl : public ExecutorHost {
     std::vector<RecordedLaunch> recorded = std::move(stream.recording).value();
     stream.recording.reset();
     return recorded;
+  }
+
+  bool is_recording(const Stream* stream) {
+    std::lock_guard lock(mutex_);
+    if (stream != nullptr) return stream->recording.has_value();
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [](const auto& s) { return s->recording.has_value(); });
   }
 
   // Returns once `stream` (all streams if null) has no launch left.
@@ -168,13 +186,6 @@ class Machine::Impl : public ExecutorHost {
     bool abandoned = false;            // after a failure: its threads are gone and no longer access memory
     std::thread os_thread;
   };
-
-  bool is_recording(const Stream* stream) {
-    std::lock_guard lock(mutex_);
-    if (stream != nullptr) return stream->recording.has_value();
-    return std::any_of(streams_.begin(), streams_.end(),
-                       [](const auto& s) { return s->recording.has_value(); });
-  }
 
   bool is_idle(const Stream* stream) const {
     if (stream != nullptr) return stream->launches.empty();
@@ -329,6 +340,9 @@ class Machine::Impl : public ExecutorHost {
 Machine::Machine(const MachineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Machine::~Machine() = default;
 Stream* Machine::create_stream() { return impl_->create_stream(); }
+bool Machine::has_stream(const Stream* stream) const { return impl_->has_stream(stream); }
+Status Machine::failure() const { return impl_->failure(); }
+bool Machine::is_recording(const Stream* stream) const { return impl_->is_recording(stream); }
 Status Machine::synchronize(Stream* stream) { return impl_->synchronize(stream); }
 Status Machine::synchronize() { return impl_->synchronize(nullptr); }
 void Machine::drain(Stream* stream) { (void)impl_->wait_until_idle(stream); }

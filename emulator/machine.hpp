@@ -53,10 +53,14 @@ class Machine {
   // Launches on one stream run in order, launches on different streams concurrently. The machine owns its
   // streams.
   Stream* create_stream();
+  bool has_stream(const Stream* stream) const;
   // Returns when every launch of the stream (of all streams) has ended, or the machine has failed.
   Status synchronize(Stream* stream);
   Status synchronize();
-  // Returns when no launch of the stream runs any more, however it ended, even while the stream is recorded.
+  // What the machine has failed with, without a wait.
+  Status failure() const;
+  // Returns when no launch of the stream (null: of any) runs any more, however it ended, even while the
+  // stream is recorded.
   void drain(Stream* stream);
   // Calls `action` when the launches that are on the stream now have ended; at once if there are none.
   void after_launches(Stream* stream, std::function<void()> action);
@@ -64,6 +68,7 @@ class Machine {
   // Between these two, launches on the stream are recorded instead of run, and synchronize() is an error.
   void begin_recording(Stream* stream);
   std::vector<RecordedLaunch> end_recording(Stream* stream);
+  bool is_recording(const Stream* stream) const;
   // Launches what was recorded once more.
   Status enqueue(Stream* stream, const RecordedLaunch& recorded);
 

@@ -94,11 +94,12 @@ std::string to_string(const AttentionChoice& choice);
 // Ownership: the caller owns the object and the tensors. The object owns what its launches need beside the
 // tensors: the queue of tiles, the plan of a ragged batch, the partial output of splits. It does not own the
 // rank or the kernels of shape().own_kernels, which must outlive it.
-// Stream: run() enqueues one to three kernels on the rank's stream and returns: they run behind what is on
-// that stream and before what comes behind them. It allocates nothing, waits for nothing and copies nothing,
-// so it can be captured as a graph (World::capture).
+// Stream: run() enqueues one to three kernels, on the rank's stream or on the one that it is given, and
+// returns: they run behind what is on that stream and before what comes behind them. It allocates nothing,
+// waits for nothing and copies nothing, so it can be captured as a graph, by World::capture() or by the
+// caller. The destructor waits for the device if run() was ever given a stream of the caller's.
 // Threads: one call at a time on one object; objects of different ranks, or of one rank, may be called from
-// different threads at once. Launches of one object must not overlap; on the rank's stream they never do.
+// different threads at once. Launches of one object must not overlap; on one stream they never do.
 // Errors: create() and run() check shape and pointers and return kInvalidArgument with the argument, its
 // value and its limit; nothing has been enqueued then. create() returns kResourceExhausted if memory is
 // short. What the kernels read on the device (offsets, lengths, page numbers) is not checked. What goes wrong
@@ -113,7 +114,7 @@ class Attention {
   ~Attention();
 
   // Enqueues the attention. Rows of no sequence are not written.
-  Status run(const AttentionTensors& tensors);
+  Status run(const AttentionTensors& tensors, Stream stream = {});
 
   const AttentionShape& shape() const;
   // What run() launches for these tensors: the shape decides, but for key_lengths.

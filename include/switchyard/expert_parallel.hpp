@@ -6,12 +6,14 @@
 //
 // Ownership. An ExpertParallel owns the memory through which ranks exchange rows, and the row_buffers(). The
 //   caller owns the World, which must outlive it, and everything that an input or output points to.
-// Streams. Every call of a step enqueues one kernel on the rank's own stream (Rank::stream()) and returns: it
-//   runs behind what is on that stream and before what comes behind it. A dispatch that is asked for
-//   src_ranks or for unwritten rows enqueues a second one, and so does one with 64-bit ids; per rank,
-//   dispatch_async enqueues one in front of its own, and a dispatch that is asked for row_experts or
-//   row_weights one behind it. Nothing else is ordered; in particular, ranks wait for each other only inside
-//   the kernels. Calls may be captured (World::capture). On a GPU all ranks must get to run at once:
+// Streams. Every call of a step enqueues one kernel, on the rank's own stream (Rank::stream()) or on the one
+//   that it is given, and returns: it runs behind what is on that stream and before what comes behind it. A
+//   dispatch that is asked for src_ranks or for unwritten rows enqueues a second one, and so does one with
+//   64-bit ids; per rank, dispatch_async enqueues one in front of its own, and a dispatch that is asked for
+//   row_experts or row_weights one behind it, all on the same stream. Nothing else is ordered; in particular,
+//   ranks wait for each other only inside the kernels. Calls of one step on several streams must be ordered
+//   by the caller, by events. No call of a step waits, copies or allocates, so steps may be captured, by
+//   World::capture() or by the caller (cudaStreamBeginCapture). On a GPU all ranks must get to run at once:
 //   docs/architecture.md says in which order to enqueue.
 // Flights. With steps_in_flight of N as many steps may be under way at once, each in a flight with cells and
 //   buffers of its own: flight(0), which is the object itself, to flight(N - 1). A flight has the calls of a
@@ -22,16 +24,20 @@
 //   direct one, wait for no peer: they end when this rank's rows have been sent, whether others have begun
 //   the step or not. Only dispatch_wait and combine_wait find out, at their deadline, that a peer never came.
 //   The direct dispatch_async waits for the counts of all ranks.
-// Threads. Calls for different ranks may come from different threads at the same time. Calls for one rank,
-//   and those for all ranks (synchronize() without a rank, reset, enable_trace, take_trace, the destructor),
-//   must not overlap with any other for the same rank.
+// Threads. One thread may make the calls of all ranks, or each rank may have a thread of its own: calls for
+//   different ranks may overlap. Calls for one rank, in whichever flights, and those for all ranks
+//   (synchronize() without a rank, warm_up, reset, enable_trace, take_trace, the destructor), must not
+//   overlap with any other for the same rank.
 // Errors. A call that is wrong in itself returns an error that names argument, value and limit; nothing has
 //   been enqueued then, and the right call may follow. What only a kernel can find (a bad id, a peer that
-//   does not arrive, more rows than the output holds) is returned by synchronize(); no wait inside a kernel
-//   lasts longer than timeout_ns.
+//   does not arrive, more rows than the output holds) is returned by synchronize() and poll(), also if the
+//   kernel is part of a graph that the caller replays. No wait inside a kernel lasts longer than timeout_ns
+//   (first_timeout_ns in the first step); a rank that is poisoned finishes no further step until reset().
 // Lifetimes. What an input or output points to must stay valid until the step has ended on that rank, or as
 //   long as a graph that captured it is launched. Row buffers are valid until the ExpertParallel is destroyed
-//   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks.
+//   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks; if calls were
+//   given streams of the caller's, it waits for the whole device, as do all calls that say that they wait for
+//   the rank's stream.
 #pragma once
 
 #include <memory>
@@ -85,6 +91,10 @@ struct ExpertParallelConfig {
   int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
   int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
   uint64_t timeout_ns = 5'000'000'000;
+  // The same for the first step after create(), which a rank may begin a minute after another: kernels are
+  // compiled, weights are loaded. 0: 60 s if timeout_ns is left at 5 s, else timeout_ns. A step that is
+  // captured never counts as the first.
+  uint64_t first_timeout_ns = 0;
   // CUDA: a launch may become resident before the one in front of it has ended (programmatic dependent
   // launch). Two launches of every rank must then fit on the device at once. Off unless asked for: it pays
   // only where nothing else wants the multiprocessors.
@@ -258,23 +268,34 @@ class ExpertParallel {
   // The calls of a step, in this order: dispatch, or its two halves; combine, or its two halves. A call out
   // of order is an error that names the one that must come. `_async` sends what this rank has for others;
   // `_wait` ends when all that others have for it has arrived.
-  Status dispatch_async(int rank, const DispatchInput& input);
-  Status dispatch_wait(int rank, const DispatchOutput& output);
-  Status dispatch(int rank, const DispatchInput& input, const DispatchOutput& output);
-  Status combine_async(int rank, const CombineInput& input);
-  Status combine_wait(int rank, const CombineOutput& output);
-  Status combine(int rank, const CombineInput& input, const CombineOutput& output);
+  Status dispatch_async(int rank, const DispatchInput& input, Stream stream = {});
+  Status dispatch_wait(int rank, const DispatchOutput& output, Stream stream = {});
+  Status dispatch(int rank, const DispatchInput& input, const DispatchOutput& output, Stream stream = {});
+  Status combine_async(int rank, const CombineInput& input, Stream stream = {});
+  Status combine_wait(int rank, const CombineOutput& output, Stream stream = {});
+  Status combine(int rank, const CombineInput& input, const CombineOutput& output, Stream stream = {});
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over the ranks of its
   // group (allreduce_world_size), in fp32 in the order of ranks, rounded once. Every rank of the group calls
   // it, with as many tokens as it dispatched. A rank with another number of tokens is a fault that names it.
-  Status all_reduce(int rank, bf16* values, int num_tokens);
+  Status all_reduce(int rank, bf16* values, int num_tokens, Stream stream = {});
+
+  // Loads every kernel that the calls can launch, and runs a step without tokens on all ranks, with the
+  // deadline of the first step if none came before; returns when it has ended. Between two steps, by all
+  // processes.
+  Status warm_up();
 
   // Waits for the rank's stream. It returns the fault that this rank found, or that another rank found first;
   // every further call then fails until reset(). It also returns, once, that a step was skipped because it
   // was over capacity; the next step may follow.
   Status synchronize(int rank);
-  // The same for all ranks; the first error.
+  // The same, but waits for this stream only.
+  Status synchronize(int rank, Stream stream);
+  // What synchronize() would return now, without a wait: what this rank or any other has found, and an error
+  // of the device. It may be called at any time, also while graphs replay, by the thread of the rank. OK says
+  // that nothing has gone wrong so far, not that anything has ended.
+  Status poll(int rank);
+  // The same as synchronize(rank) for all ranks; the first error.
   Status synchronize();
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();

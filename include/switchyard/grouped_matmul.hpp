@@ -67,9 +67,11 @@ struct GroupedMatmulTensors {
 // Ownership: the caller owns the object, and the rank must outlive it. The object owns the word from which
 // blocks take their tiles; the caller owns the tensors, which must stay valid until the launch has ended. The
 // object may be destroyed while its launches run, but must outlive the launches of a graph that holds one.
-// Stream: run() enqueues one kernel on the rank's stream and returns. It allocates nothing, waits for nothing
-// and copies nothing, so it can be captured as a graph.
-// Threads: one call at a time. Launches of one object must not overlap; on the rank's stream they never do.
+// Stream: run() enqueues one kernel, on the rank's stream or on the one that it is given, and returns. It
+// allocates nothing, waits for nothing and copies nothing, so it can be captured as a graph, by
+// World::capture() or by the caller. The destructor waits for the device if run() was ever given a stream of
+// the caller's.
+// Threads: one call at a time. Launches of one object must not overlap; on one stream they never do.
 // Errors: create() and run() check shape and pointers and return kInvalidArgument with the argument, its
 // value and its limit. What the kernel reads on the device is not checked.
 class GroupedMatmul {
@@ -82,7 +84,7 @@ class GroupedMatmul {
   // target sets, rounded once. It has the same bits from run to run and for every number of blocks.
   // In fp8 the matrix unit adds 128 products with fewer bits than fp32 has; all other sums are in fp32.
   // Epilogues compute in fp32, from sums that were not rounded.
-  Status run(const GroupedMatmulTensors& tensors);
+  Status run(const GroupedMatmulTensors& tensors, Stream stream = {});
 
   // The shape as given, with num_experts and expected_rows_per_group filled in.
   const GroupedMatmulShape& shape() const;

@@ -62,8 +62,9 @@ const char* to_string(MoePart part);
 
 // Ownership: the caller owns the World, which must outlive the layer, the weights, which must stay valid as
 //   long as it, and what a step points to. The layer owns its ExpertParallel and all rows in between.
-// Streams: run() enqueues on the rank's stream and returns; it allocates, waits and copies nothing, so it can
-//   be captured (World::capture). Every rank must run every step.
+// Streams: run() enqueues on the rank's stream, or on the one that it is given, and returns; it allocates,
+//   waits and copies nothing, so it can be captured, by World::capture() or by the caller. Every rank must
+//   run every step.
 // Threads: as with ExpertParallel, calls for different ranks may come from different threads.
 // Errors: a call that is wrong in itself names the argument, its value and its limit; nothing has then been
 //   enqueued. What kernels find is returned by ep().synchronize().
@@ -76,11 +77,11 @@ class MoeLayer {
                                                   const std::vector<ExpertWeights>& weights);
   ~MoeLayer();
 
-  // Enqueues all parts of a step on the rank's stream.
-  Status run(int rank, const MoeLayerStep& step);
+  // Enqueues all parts of a step on one stream.
+  Status run(int rank, const MoeLayerStep& step, Stream stream = {});
   // Enqueues one part. A caller that enqueues the parts itself, to time them or to let all ranks begin a part
   // before any of them begins the next, calls it for every part, in their order, with the same step.
-  Status run_part(MoePart part, int rank, const MoeLayerStep& step);
+  Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream = {});
 
   const MoeLayerConfig& config() const;
   // For synchronize(), reset(), traces and everything that dispatch has written.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "switchyard/status.hpp"
 
@@ -36,6 +37,34 @@ struct HostDeviceOptions {
 
 // A stream of the target: a cudaStream_t on CUDA, one of the emulator's on the host.
 using StreamHandle = void*;
+
+// The stream that a call enqueues on: the rank's own (Rank::stream()), or one of the caller's. On CUDA that
+// is any stream of the rank's GPU, also the null stream, and also one that the caller captures; on the host
+// it is one that Rank::create_stream() made. A value: it owns nothing, and the stream must live until what
+// was enqueued on it has ended.
+class Stream {
+ public:
+  Stream() = default;
+  explicit Stream(StreamHandle handle) : handle_(handle), is_callers_(true) {}
+
+  bool is_callers() const { return is_callers_; }
+  // Of a stream of the caller's; null is CUDA's null stream.
+  StreamHandle handle() const { return handle_; }
+
+ private:
+  StreamHandle handle_ = nullptr;
+  bool is_callers_ = false;
+};
+
+// Where the memory of a device comes from, if the caller has an allocator. Both functions may be called from
+// any thread; an exception that allocate() throws is an error of the call that wanted the memory.
+struct MemoryFunctions {
+  // Returns memory that is aligned to 256 bytes and free for use behind what is on `stream`, which is one of
+  // the library's; null: there is none. `gpu` is the CUDA device, 0 on the host.
+  std::function<void*(uint64_t bytes, int gpu, StreamHandle stream)> allocate;
+  // Takes it back. What is on `stream` may still use it; null: nothing does.
+  std::function<void(void* memory, uint64_t bytes, int gpu, StreamHandle stream)> deallocate;
+};
 
 inline constexpr int kWarpSize = 32;
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -34,6 +35,8 @@ struct WorldOptions {
   int n_ranks = 1;   // 1..512
   int num_gpus = 0;  // CUDA: the ranks are spread over this many GPUs; 0: all, at most one per rank
   HostDeviceOptions host = {};  // the emulator's mode and seed; CUDA ignores it
+  // The caller's allocator, for the memory of all devices; without functions the library has its own.
+  MemoryFunctions memory = {};
 };
 
 // What carries rows between processes: memory that they share on one machine, or the puts and signals of
@@ -62,6 +65,8 @@ struct JoinOptions {
   // Where the process of rank 0 listens while the others join: "unix:/path", "unix:@name" (no file) or
   // "tcp:HOST:PORT".
   std::string rendezvous;
+  // The caller's allocator; not for what other processes map, which only the library can allocate.
+  MemoryFunctions memory = {};
   // A secret of 128 bits in 32 hex digits that all processes know; TCP needs one. Empty: the content of the
   // file that the environment's SWITCHYARD_TOKEN_FILE names, else its SWITCHYARD_TOKEN.
   std::string token;
@@ -148,7 +153,9 @@ class Buffer {
 //
 // Ownership: the World owns its ranks; a Rank& is valid as long as the world lives. The rank owns its stream.
 // Stream: launch() enqueues on the rank's stream and returns. Launches on one stream run in order; those of
-// different ranks run concurrently. The caller's current CUDA device is the same after every call as before.
+// different ranks run concurrently. launch_on() does the same on a stream of the caller's. The order between
+// launches on different streams is the caller's to make, by events. The caller's current CUDA device is the
+// same after every call as before.
 // Threads: allocation and launches may come from several threads, also for one rank; launches of one rank
 // from two threads run in the order in which the calls were made. If several ranks share a GPU and each has a
 // thread of its own, there must be as many hardware queues as streams (docs/architecture.md, "Residency and
@@ -172,15 +179,26 @@ class Rank {
   StreamHandle stream() const { return stream_; }
   // The library's kernels for launch() (detail/launch/kernel_table.hpp).
   const KernelTable& kernels() const { return kernels_; }
-  // Blocks until everything on the rank's stream has ended. In the emulator's simulated mode kernels run only
-  // while some thread is in such a call.
-  Status synchronize() const;
+  // Makes another stream on the rank's device, which lives as long as the rank.
+  Result<Stream> create_stream() const;
+  // What a call enqueues on if it is given this stream; an error if the rank's launches cannot go there.
+  Result<StreamHandle> handle_of(Stream stream) const;
+  // Blocks until everything on the stream has ended. In the emulator's simulated mode kernels run only while
+  // some thread is in such a call.
+  Status synchronize(Stream stream = {}) const;
 
   // Launches a kernel on the rank's stream; arguments are copied.
   template <typename... Arguments>
   Status launch(LaunchFunction<Arguments...> kernel, const LaunchShape& shape,
                 const std::type_identity_t<Arguments>&... arguments) const {
-    const auto call = [&] { return kernel(shape, stream_, arguments...); };
+    return launch_on({}, kernel, shape, arguments...);
+  }
+  template <typename... Arguments>
+  Status launch_on(Stream stream, LaunchFunction<Arguments...> kernel, const LaunchShape& shape,
+                   const std::type_identity_t<Arguments>&... arguments) const {
+    const Result<StreamHandle> handle = handle_of(stream);
+    if (!handle.ok()) return handle.status();
+    const auto call = [&] { return kernel(shape, handle.value(), arguments...); };
     return with_device([](const void* function) { return (*static_cast<const decltype(call)*>(function))(); },
                        &call);
   }
@@ -217,6 +235,8 @@ class Rank {
   Device& device_;
   const StreamHandle stream_;
   const KernelTable& kernels_;
+  mutable std::mutex mutex_;
+  mutable std::vector<StreamHandle> made_streams_;
 };
 
 class Graph;
@@ -228,8 +248,8 @@ class Graph;
 // Graph, ExpertParallel, Attention and GroupedMatmul that was made from it. It may be destroyed while kernels
 // run; whether those complete is unspecified. A process that destroys its World, or ends, leaves the others;
 // they hear of it, and whatever waits for a rank of that process fails with kUnavailable and names the rank.
-// Stream: each rank has one stream. Nothing runs on it but what calls on the rank, on an object made for the
-// rank, or on a Graph enqueue.
+// Stream: each rank has a stream of its own. Nothing runs on it but what calls on the rank, on an object made
+// for the rank, or on a Graph enqueue. Calls that are given a stream of the caller's leave it alone.
 // Threads: the const calls may come from any thread. While capture() runs, no other thread may call capture()
 // or mark(), or launch anything on a stream of this world.
 // Errors: calls return a Status or a Result that names the argument, its value and its limit. Only rank()
@@ -270,9 +290,10 @@ class World {
   // Records what `enqueue` launches on the streams of all local ranks, without running it, as one graph
   // (graph.hpp) that can be launched any number of times. A graph keeps the pointers it was captured with and
   // reads the memory anew at every launch: new inputs go into the same memory, which must stay valid until
-  // the last launch has ended. `enqueue` must not wait, copy, fill or allocate. If `enqueue` returns an
-  // error, so does capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it
-  // needs a reset().
+  // the last launch has ended. `enqueue` must not wait, copy, fill or allocate. What it enqueues on streams
+  // of the caller's is not recorded: whoever has such streams captures them. If `enqueue` returns an error,
+  // so does capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it needs
+  // a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
   // Ends the current span of the graph and begins the one called `span`, on all local ranks at once. It is
   // called inside capture() only; Graph::elapsed() returns the times.

@@ -8,6 +8,7 @@
 #include "cuda_check.hpp"
 #include "cuda_recording.hpp"
 #include "cuda_shared_memory.hpp"
+#include "switchyard/detail/device/callers_memory.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/device/gpu_architecture.hpp"
 
@@ -73,6 +74,7 @@ class CudaDevice : public Device {
   Result<void*> allocate(uint64_t bytes) override {
     const DeviceScope active = activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
+    if (callers_memory_.is_used()) return take_from_caller(bytes);
     void* memory = nullptr;
     const std::string what = std::to_string(bytes) + " bytes of GPU memory";
     SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), what.c_str()));
@@ -86,12 +88,14 @@ class CudaDevice : public Device {
     const DeviceScope active = activate();
     if (!active.status().ok()) return;
     const OutsideOfRecordings outside;
-    (void)cudaFree(memory);
+    if (!callers_memory_.deallocate(memory, ordinal_, nullptr)) (void)cudaFree(memory);
   }
+  void use(MemoryFunctions functions) override { callers_memory_.use(std::move(functions)); }
   // Memory comes from the device's pool: unlike cudaFree, freeing it does not wait for the whole device.
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
     const DeviceScope active = activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
+    if (callers_memory_.is_used()) return take_from_caller(bytes);
     const Result<cudaStream_t> stream = service_stream();
     if (!stream.ok()) return stream.status();
     void* memory = nullptr;
@@ -107,7 +111,8 @@ class CudaDevice : public Device {
   void deallocate_behind(StreamHandle stream, void* memory) override {
     if (!check_not_recording(stream).ok()) return deallocate(memory);  // which waits for the whole device
     const DeviceScope active = activate();
-    if (active.status().ok()) (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
+    if (!active.status().ok() || callers_memory_.deallocate(memory, ordinal_, stream)) return;
+    (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));
   }
   Result<void*> allocate_host_visible(uint64_t bytes) override {
     const DeviceScope active = activate();
@@ -173,6 +178,32 @@ class CudaDevice : public Device {
     // A stream that is being recorded cannot be waited for; cudaFree then waits for the whole device.
     if (check_not_recording(stream).ok()) (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
   }
+  Status check_stream(StreamHandle stream) const override {
+    // The null stream and its two other names are those of whatever device is current.
+    if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return Status();
+    int ordinal = -1;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaStreamGetDevice(static_cast<cudaStream_t>(stream), &ordinal), "cudaStreamGetDevice"));
+    if (ordinal == ordinal_) return Status();
+    return invalid_argument("stream is %p of GPU %d; the rank is on GPU %d", stream, ordinal, ordinal_);
+  }
+  bool is_recording(StreamHandle stream) const override { return !check_not_recording(stream).ok(); }
+  Status synchronize_all() override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    return check_cuda(cudaDeviceSynchronize(), "a kernel or copy of the device");
+  }
+  void drain_all() override { (void)synchronize_all(); }
+  // An error of the context shows on every stream of it.
+  Status poll() override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const OutsideOfRecordings outside;
+    const Result<cudaStream_t> stream = service_stream();
+    if (!stream.ok()) return stream.status();
+    const cudaError_t error = cudaStreamQuery(stream.value());
+    return error == cudaErrorNotReady ? Status() : check_cuda(error, "a kernel or copy of the device");
+  }
   Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) override {
     SWITCHYARD_RETURN_IF_ERROR(check_not_recording(stream));
     const DeviceScope active = activate();
@@ -201,6 +232,19 @@ class CudaDevice : public Device {
                    "cudaMemcpyAsync"));
     return check_cuda(cudaStreamSynchronize(stream.value()), "cudaStreamSynchronize");
   }
+  Result<uint64_t> load_while_running(const uint64_t* memory) override {
+    const DeviceScope active = activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const OutsideOfRecordings outside;
+    const Result<cudaStream_t> stream = service_stream();
+    if (!stream.ok()) return stream.status();
+    uint64_t value = 0;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_cuda(cudaMemcpyAsync(&value, memory, sizeof(value), cudaMemcpyDefault, stream.value()),
+                   "cudaMemcpyAsync"));
+    SWITCHYARD_RETURN_IF_ERROR(check_cuda(cudaStreamSynchronize(stream.value()), "cudaStreamSynchronize"));
+    return value;
+  }
   Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
     return begin_cuda_recording(streams);
   }
@@ -214,6 +258,17 @@ class CudaDevice : public Device {
       SWITCHYARD_RETURN_IF_ERROR(
           check_cuda(cudaStreamCreateWithFlags(&service_stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
     return service_stream_;
+  }
+  // Ready in the order of the service stream, on which it is cleared.
+  Result<void*> take_from_caller(uint64_t bytes) {
+    const Result<cudaStream_t> stream = service_stream();
+    if (!stream.ok()) return stream.status();
+    Result<void*> memory = callers_memory_.allocate(bytes, ordinal_, stream.value());
+    if (!memory.ok()) return memory;
+    const Status status = clear(memory.value(), bytes);
+    if (status.ok()) return memory;
+    callers_memory_.deallocate(memory.value(), ordinal_, stream.value());
+    return status;
   }
   Status clear(void* memory, uint64_t bytes) {
     const Result<cudaStream_t> stream = service_stream();
@@ -235,6 +290,7 @@ class CudaDevice : public Device {
   const int num_multiprocessors_;
   const uint64_t max_shared_bytes_;
   const ComputeCapability compute_capability_;
+  CallersMemory callers_memory_;
   std::mutex mutex_;
   cudaStream_t service_stream_ = nullptr;  // null until it is needed
 };

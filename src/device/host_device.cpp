@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "machine.hpp"
+#include "switchyard/detail/device/callers_memory.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 
@@ -135,6 +136,10 @@ class HostDevice : public Device {
   // Memory is mapped, not malloc'ed: receive buffers are large and mostly never touched.
   Result<void*> allocate(uint64_t bytes) override {
     const uint64_t mapped = bytes == 0 ? 1 : bytes;
+    return callers_memory_.is_used() ? take_from_caller(mapped) : map(mapped);
+  }
+  Result<void*> map(uint64_t bytes) {
+    const uint64_t mapped = bytes == 0 ? 1 : bytes;
     void* memory =
         mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -145,15 +150,19 @@ class HostDevice : public Device {
     return memory;
   }
   void deallocate(void* memory) override {
-    std::lock_guard lock(mutex_);
-    machine_.remove_memory(memory);
-    allocations_.unmap(memory);
+    {
+      std::lock_guard lock(mutex_);
+      machine_.remove_memory(memory);
+      if (allocations_.bytes_of.count(memory) > 0) return allocations_.unmap(memory);
+    }
+    callers_memory_.deallocate(memory, 0, nullptr);
   }
+  void use(MemoryFunctions functions) override { callers_memory_.use(std::move(functions)); }
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override { return allocate(bytes); }
   void deallocate_behind(StreamHandle stream, void* memory) override {
     machine_.after_launches(static_cast<emulator::Stream*>(stream), [this, memory] { deallocate(memory); });
   }
-  Result<void*> allocate_host_visible(uint64_t bytes) override { return allocate(bytes); }
+  Result<void*> allocate_host_visible(uint64_t bytes) override { return map(bytes); }
   void deallocate_host_visible(void* memory) override { deallocate(memory); }
 
   Result<SharedMemory> allocate_shared(uint64_t bytes) override { return create_memory_file(bytes); }
@@ -171,6 +180,18 @@ class HostDevice : public Device {
   Result<StreamHandle> create_stream() override {
     return static_cast<StreamHandle>(machine_.create_stream());
   }
+  Status check_stream(StreamHandle stream) const override {
+    if (machine_.has_stream(static_cast<const emulator::Stream*>(stream))) return Status();
+    return invalid_argument(
+        "stream is %p; on the host target it must be one that Rank::create_stream() of the same world made",
+        stream);
+  }
+  bool is_recording(StreamHandle stream) const override {
+    return machine_.is_recording(static_cast<const emulator::Stream*>(stream));
+  }
+  Status synchronize_all() override { return machine_.synchronize(); }
+  Status poll() override { return machine_.failure(); }
+  void drain_all() override { machine_.drain(nullptr); }
   void destroy_stream(StreamHandle) override {}  // the machine owns its streams
   Status synchronize(StreamHandle stream) override {
     return machine_.synchronize(static_cast<emulator::Stream*>(stream));
@@ -192,6 +213,9 @@ class HostDevice : public Device {
     __atomic_store_n(memory, value, __ATOMIC_SEQ_CST);
     return Status();
   }
+  Result<uint64_t> load_while_running(const uint64_t* memory) override {
+    return __atomic_load_n(memory, __ATOMIC_SEQ_CST);
+  }
   Result<std::unique_ptr<Recording>> begin_recording(const std::vector<DeviceStream>& streams) override {
     std::vector<emulator::Stream*> recorded;
     for (const DeviceStream& member : streams)
@@ -200,8 +224,18 @@ class HostDevice : public Device {
   }
 
  private:
+  Result<void*> take_from_caller(uint64_t bytes) {
+    Result<void*> memory = callers_memory_.allocate(bytes, 0, nullptr);
+    if (!memory.ok()) return memory;
+    std::memset(memory.value(), 0, bytes);
+    std::lock_guard lock(mutex_);
+    machine_.add_memory(memory.value(), bytes);
+    return memory;
+  }
+
   std::mutex mutex_;
-  Allocations allocations_;  // before the machine, whose threads may use them until it is gone
+  CallersMemory callers_memory_;  // before the machine, as the next
+  Allocations allocations_;       // before the machine, whose threads may use them until it is gone
   emulator::Machine machine_;
 };
 

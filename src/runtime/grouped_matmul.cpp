@@ -88,6 +88,7 @@ struct GroupedMatmul::Impl {
   const MatmulKernel* affine_kernel;  // for launches with a bias or with weights of rows
   uint32_t num_blocks;
   Buffer<uint32_t> queue;
+  bool uses_callers_streams = false;
 
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
   Status check_epilogue(const GroupedMatmulTensors& tensors) const;
@@ -95,7 +96,10 @@ struct GroupedMatmul::Impl {
 };
 
 GroupedMatmul::GroupedMatmul(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-GroupedMatmul::~GroupedMatmul() = default;
+GroupedMatmul::~GroupedMatmul() {
+  // What is freed now may be in use on streams that the rank does not know.
+  if (impl_->uses_callers_streams) impl_->rank.device().drain_all();
+}
 
 const GroupedMatmulShape& GroupedMatmul::shape() const { return impl_->shape; }
 const MatmulTuning& GroupedMatmul::tuning() const { return impl_->kernel.tuning; }
@@ -193,16 +197,19 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   return settings;
 }
 
-Status GroupedMatmul::run(const GroupedMatmulTensors& tensors) {
+Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
   const GroupedMatmulShape& shape = impl_->shape;
   if (shape.max_rows == 0) return Status();
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_tensors(tensors));
+  const Result<StreamHandle> handle = impl_->rank.handle_of(stream);
+  if (!handle.ok()) return handle.status();
+  impl_->uses_callers_streams |= stream.is_callers();
   const DeviceScope active = impl_->rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   const bool is_affine = tensors.bias != nullptr || tensors.row_weights != nullptr;
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
   return (is_affine ? *impl_->affine_kernel : impl_->kernel)
-      .launch(impl_->num_blocks, impl_->rank.stream(),
+      .launch(impl_->num_blocks, handle.value(),
               {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1), weights_of(shape, tensors.weights)},
               impl_->settings_of(tensors));
 }

@@ -89,6 +89,7 @@ Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
   if (options.transport == TransportChoice::kShmem) {
     auto of_shmem = std::make_unique<Impl>();
     SWITCHYARD_RETURN_IF_ERROR(join_by_shmem(options, *of_shmem));
+    SWITCHYARD_RETURN_IF_ERROR(of_shmem->use(options.memory));
     SWITCHYARD_RETURN_IF_ERROR(of_shmem->make_ranks(options.host, {of_shmem->devices.front().get()}));
     return std::unique_ptr<World>(new World(std::move(of_shmem)));
   }
@@ -96,6 +97,7 @@ Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
   if (!device.ok()) return device.status();
   auto impl = std::make_unique<Impl>();
   impl->devices.push_back(std::move(device).value());
+  SWITCHYARD_RETURN_IF_ERROR(impl->use(options.memory));
   Device* const shared = impl->devices.front().get();
   Result<std::unique_ptr<Transport>> transport = join_processes({.device = shared,
                                                                  .first_rank = options.rank,

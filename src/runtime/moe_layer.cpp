@@ -88,12 +88,12 @@ struct MoeLayer::Impl {
   Status prepare(int rank, const ExpertWeights& weights);
   Status make_matmuls(int rank);
   Status check_step(int rank, const MoeLayerStep& step) const;
-  Status route(int rank, const MoeLayerStep& step);
-  Status dispatch(int rank, const MoeLayerStep& step);
-  Status gate_up(int rank);
-  Status down(int rank);
-  Status combine(int rank, const MoeLayerStep& step);
-  Status run_part(MoePart part, int rank, const MoeLayerStep& step);
+  Status route(int rank, const MoeLayerStep& step, Stream stream);
+  Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
+  Status gate_up(int rank, Stream stream);
+  Status down(int rank, Stream stream);
+  Status combine(int rank, const MoeLayerStep& step, Stream stream);
+  Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream);
 
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
@@ -214,7 +214,7 @@ Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
   return Status();
 }
 
-Status MoeLayer::Impl::route(int r, const MoeLayerStep& step) {
+Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
   if (!has_router(step) || step.num_tokens == 0) return Status();
   // A warp routes a token.
   constexpr uint32_t kNumThreads = 128, kWarps = kNumThreads / kWarpSize;
@@ -222,12 +222,13 @@ Status MoeLayer::Impl::route(int r, const MoeLayerStep& step) {
   const uint32_t num_blocks =
       std::min(ceil_div(static_cast<uint32_t>(step.num_tokens), kWarps),
                static_cast<uint32_t>(std::max(1, rank.device().num_multiprocessors())));
-  return rank.launch(rank.kernels().topk_softmax, {.num_blocks = num_blocks, .num_threads = kNumThreads},
-                     {step.num_tokens, config.ep.n_experts, config.ep.top_k, step.logits,
-                      of(r).routed_ids.data(), of(r).routed_weights.data()});
+  return rank.launch_on(stream, rank.kernels().topk_softmax,
+                        {.num_blocks = num_blocks, .num_threads = kNumThreads},
+                        {step.num_tokens, config.ep.n_experts, config.ep.top_k, step.logits,
+                         of(r).routed_ids.data(), of(r).routed_weights.data()});
 }
 
-Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step) {
+Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step, Stream stream) {
   RankState& state = of(rank);
   return ep->dispatch(rank, {step.tokens, ids_of(rank, step), step.num_tokens},
                       {.rows = state.rows.encoded_rows,
@@ -235,10 +236,11 @@ Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step) {
                        .max_rows = state.rows.max_rows,
                        .row_offsets = state.row_offsets.data(),
                        .expert_ids = state.expert_ids.data(),
-                       .scales = state.rows.scales});
+                       .scales = state.rows.scales},
+                      stream);
 }
 
-Status MoeLayer::Impl::gate_up(int rank) {
+Status MoeLayer::Impl::gate_up(int rank, Stream stream) {
   RankState& state = of(rank);
   return state.gate_up->run({.rows = state.rows.encoded_rows,
                              .weights = state.weights.gate_up,
@@ -247,10 +249,11 @@ Status MoeLayer::Impl::gate_up(int rank) {
                              .row_scales = reinterpret_cast<const float*>(state.rows.scales),
                              .weight_scales = state.weights.gate_up_scales,
                              .bias = state.weights.gate_up_bias,
-                             .output_scales = is_fp8() ? state.activated_scales.data() : nullptr});
+                             .output_scales = is_fp8() ? state.activated_scales.data() : nullptr},
+                            stream);
 }
 
-Status MoeLayer::Impl::down(int rank) {
+Status MoeLayer::Impl::down(int rank, Stream stream) {
   RankState& state = of(rank);
   return state.down->run({.rows = state.activated.data(),
                           .weights = state.weights.down,
@@ -258,45 +261,47 @@ Status MoeLayer::Impl::down(int rank) {
                           .row_offsets = state.row_offsets.data(),
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
                           .weight_scales = state.weights.down_scales,
-                          .bias = state.weights.down_bias});
+                          .bias = state.weights.down_bias},
+                         stream);
 }
 
-Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step) {
+Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step, Stream stream) {
   RankState& state = of(rank);
   SWITCHYARD_RETURN_IF_ERROR(ep->combine(rank, {state.rows.expert_outputs, state.rows.src_info},
                                          {ids_of(rank, step),
                                           weights_of(rank, step),
                                           step.num_tokens,
-                                          {CombineReduction::kWeighted, step.output}}));
+                                          {CombineReduction::kWeighted, step.output}},
+                                         stream));
   const bool leaves_parts = config.ep.routing == Routing::kSkipAllToAll;
   if (!leaves_parts || config.ep.allreduce_world_size == 1) return Status();  // whole, or the caller's to add
-  return ep->all_reduce(rank, step.output, step.num_tokens);
+  return ep->all_reduce(rank, step.output, step.num_tokens, stream);
 }
 
-Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step) {
+Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
   switch (part) {
     case MoePart::kRoute:
-      return route(rank, step);
+      return route(rank, step, stream);
     case MoePart::kDispatch:
-      return dispatch(rank, step);
+      return dispatch(rank, step, stream);
     case MoePart::kGateUp:
-      return gate_up(rank);
+      return gate_up(rank, stream);
     case MoePart::kDown:
-      return down(rank);
+      return down(rank, stream);
     case MoePart::kCombine:
-      return combine(rank, step);
+      return combine(rank, step, stream);
   }
   return invalid_argument("part: %d is none of a step", static_cast<int>(part));
 }
 
-Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step) {
+Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
-  return impl_->run_part(part, rank, step);
+  return impl_->run_part(part, rank, step, stream);
 }
 
-Status MoeLayer::run(int rank, const MoeLayerStep& step) {
+Status MoeLayer::run(int rank, const MoeLayerStep& step, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
-  for (const MoePart part : kMoeParts) SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step));
+  for (const MoePart part : kMoeParts) SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream));
   return Status();
 }
 

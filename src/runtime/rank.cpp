@@ -31,11 +31,35 @@ Status UntypedBuffer::fill(uint8_t value, size_t bytes) {
   return device_ == nullptr ? Status() : device_->fill(data_, value, bytes, stream_);
 }
 
-Rank::~Rank() { device_.destroy_stream(stream_); }
+Rank::~Rank() {
+  for (const StreamHandle made : made_streams_) device_.destroy_stream(made);
+  device_.destroy_stream(stream_);
+}
 
 std::string Rank::device_name() const { return device_.name(); }
 
-Status Rank::synchronize() const { return device_.synchronize(stream_); }
+Result<Stream> Rank::create_stream() const {
+  const Result<StreamHandle> made = device_.create_stream();
+  if (!made.ok()) return made.status();
+  std::lock_guard lock(mutex_);
+  made_streams_.push_back(made.value());
+  return Stream(made.value());
+}
+
+Result<StreamHandle> Rank::handle_of(Stream stream) const {
+  if (!stream.is_callers()) return stream_;
+  SWITCHYARD_RETURN_IF_ERROR(device_.check_stream(stream.handle()));
+  return stream.handle();
+}
+
+Status Rank::synchronize(Stream stream) const {
+  const Result<StreamHandle> handle = handle_of(stream);
+  if (!handle.ok()) return handle.status();
+  // CUDA's null stream is that of the current device.
+  const DeviceScope active = device_.activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
+  return device_.synchronize(handle.value());
+}
 
 Status Rank::with_device(Status (*function)(const void* call), const void* call) const {
   const DeviceScope active = device_.activate();

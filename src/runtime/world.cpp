@@ -31,6 +31,7 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
   } else {
     impl->devices.push_back(create_host_device(options.host));
   }
+  SWITCHYARD_RETURN_IF_ERROR(impl->use(options.memory));
   std::vector<Device*> device_of_rank;
   for (size_t rank = 0; rank < static_cast<size_t>(options.n_ranks); ++rank)
     device_of_rank.push_back(
@@ -38,6 +39,15 @@ Result<std::unique_ptr<World>> World::create(const WorldOptions& options) {
   impl->carrier = create_local_transport(device_of_rank);
   SWITCHYARD_RETURN_IF_ERROR(impl->make_ranks(options.host, device_of_rank));
   return std::unique_ptr<World>(new World(std::move(impl)));
+}
+
+Status World::Impl::use(const MemoryFunctions& memory) const {
+  if (static_cast<bool>(memory.allocate) != static_cast<bool>(memory.deallocate))
+    return invalid_argument("memory has %s only; it must have both functions or none",
+                            memory.allocate ? "allocate" : "deallocate");
+  if (memory.allocate)
+    for (const auto& device : devices) device->use(memory);
+  return Status();
 }
 
 Status World::Impl::make_ranks(const HostDeviceOptions& host, const std::vector<Device*>& device_of_rank) {

@@ -23,6 +23,8 @@ struct World::Impl {
   Capture* capture = nullptr;                // while World::capture() runs
 
   Transport& transport() const { return *carrier; }
+  // From now on the devices take their memory from the caller.
+  Status use(const MemoryFunctions& memory) const;
   // Loads the kernels and makes the local ranks, the i-th on device_of(i).
   Status make_ranks(const HostDeviceOptions& host, const std::vector<Device*>& device_of_rank);
 };

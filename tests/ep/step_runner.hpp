@@ -23,6 +23,7 @@ class StepRunner {
     bool dependent = false;
     std::optional<ExpertPlacement> placement = {};
     bool counts_experts = false;
+    RowLayout row_layout = RowLayout::kRagged;
   };
 
   StepRunner(const Shape& shape, std::tuple<TargetChoice, Protocol> variant, HostDeviceOptions host = {})
@@ -41,6 +42,7 @@ class StepRunner {
                                               .timeout_ns = 20'000'000'000,
                                               .dependent_launch = launch.dependent,
                                               .protocol = protocol,
+                                              .row_layout = launch.row_layout,
                                               .placement = launch.placement,
                                               .counts_experts = launch.counts_experts}));
     std::vector<int> members(static_cast<size_t>(shape.n_ranks));
@@ -59,14 +61,16 @@ class StepRunner {
     for (int rank = 0; rank < shape_.n_ranks; ++rank) {
       Rank& owner = world->rank(members[static_cast<size_t>(rank)]);
       const RowBuffers rows = must(ep->row_buffers(rank));
-      ranks_.push_back({.tokens = must(owner.allocate<bf16>(tokens * hidden)),
-                        .rows = owner.view(rows.rows, rows.max_rows * hidden),
-                        .output = must(owner.allocate<bf16>(tokens * hidden)),
-                        .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
-                        .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
-                        .expert_ids = must(owner.allocate<int32_t>(n_local)),
-                        .topk_weights = must(owner.allocate<float>(tokens * top_k)),
-                        .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
+      ranks_.push_back(
+          {.tokens = must(owner.allocate<bf16>(tokens * hidden)),
+           .rows = owner.view(rows.rows, rows.max_rows * hidden),
+           .output = must(owner.allocate<bf16>(tokens * hidden)),
+           .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
+           .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
+           .expert_ids = must(owner.allocate<int32_t>(n_local)),
+           .row_experts = must(owner.allocate<int32_t>(is_per_rank() ? rows.max_rows * top_k : 0)),
+           .topk_weights = must(owner.allocate<float>(tokens * top_k)),
+           .row_offsets = must(owner.allocate<uint32_t>(n_local + 1))});
     }
   }
 
@@ -80,6 +84,7 @@ class StepRunner {
       ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
+      ASSERT_TRUE(buffers.row_experts.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.output.fill_bytes(0xee).ok());
     }
   }
@@ -92,9 +97,10 @@ class StepRunner {
     return Status();
   }
   Status enqueue_dispatch(int rank, StepMode mode) {
-    if (mode == StepMode::kFused) return ep->dispatch(rank, dispatch_input(rank), dispatch_output(rank));
-    SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_async(rank, dispatch_input(rank)));
-    return ep->dispatch_wait(rank, dispatch_output(rank));
+    if (mode == StepMode::kFused)
+      return ep->dispatch(rank, dispatch_input(rank), dispatch_output(rank), stream_of(rank));
+    SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_async(rank, dispatch_input(rank), stream_of(rank)));
+    return ep->dispatch_wait(rank, dispatch_output(rank), stream_of(rank));
   }
   Status enqueue_combine(int rank, StepMode mode) {
     Buffers& buffers = ranks_[rank];
@@ -103,9 +109,9 @@ class StepRunner {
                                buffers.topk_weights.data(),
                                shape_.tokens_per_rank[rank],
                                {CombineReduction::kWeighted, buffers.output.data()}};
-    if (mode == StepMode::kFused) return ep->combine(rank, input, output);
-    SWITCHYARD_RETURN_IF_ERROR(ep->combine_async(rank, input));
-    return ep->combine_wait(rank, output);
+    if (mode == StepMode::kFused) return ep->combine(rank, input, output, stream_of(rank));
+    SWITCHYARD_RETURN_IF_ERROR(ep->combine_async(rank, input, stream_of(rank)));
+    return ep->combine_wait(rank, output, stream_of(rank));
   }
 
   void check(const reference::Step& step) {
@@ -123,21 +129,37 @@ class StepRunner {
   }
 
   DispatchInput dispatch_input(int rank) {
-    return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), shape_.tokens_per_rank[rank]};
+    return {ranks_[rank].tokens.data(), ranks_[rank].topk_ids.data(), shape_.tokens_per_rank[rank],
+            ranks_[rank].topk_weights.data()};
   }
   DispatchOutput dispatch_output(int rank) {
     Buffers& buffers = ranks_[rank];
-    return {buffers.rows.data(), buffers.src_info.data(), static_cast<uint32_t>(buffers.src_info.size() / 2),
-            buffers.row_offsets.data(), buffers.expert_ids.data()};
+    return {.rows = buffers.rows.data(),
+            .src_info = buffers.src_info.data(),
+            .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+            .row_offsets = buffers.row_offsets.data(),
+            .expert_ids = buffers.expert_ids.data(),
+            .row_experts = is_per_rank() ? buffers.row_experts.data() : nullptr};
+  }
+
+  Stream stream_of(int rank) const { return streams.empty() ? Stream() : streams[static_cast<size_t>(rank)]; }
+  // Where the ranks' combined tokens are.
+  const Buffer<bf16>& output_of(int rank) const { return ranks_[static_cast<size_t>(rank)].output; }
+  const Buffer<bf16>& tokens_of(int rank) const { return ranks_[static_cast<size_t>(rank)].tokens; }
+  const Buffer<int32_t>& row_experts_of(int rank) const {
+    return ranks_[static_cast<size_t>(rank)].row_experts;
   }
 
   std::unique_ptr<World> world;
   std::unique_ptr<ExpertParallel> ep;
+  std::vector<Stream> streams;  // of the caller's, one for each rank; empty: the ranks' own
 
  private:
+  bool is_per_rank() const { return ep->config().row_layout == RowLayout::kPerRank; }
+
   struct Buffers {
     Buffer<bf16> tokens, rows, output;
-    Buffer<int32_t> topk_ids, src_info, expert_ids;
+    Buffer<int32_t> topk_ids, src_info, expert_ids, row_experts;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;
   };

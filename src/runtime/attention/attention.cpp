@@ -52,9 +52,9 @@ struct Attention::Impl {
   KeyLayout keys_of(const AttentionTensors& tensors) const;
   TileOrderParams order_of(const AttentionTensors& tensors) const;
   AttentionSettings settings_of(const AttentionTensors& tensors) const;
-  Status launch_plan(const AttentionTensors& tensors);
-  Status launch_attention(const AttentionTensors& tensors);
-  Status launch_combine(const AttentionTensors& tensors);
+  Status launch_plan(const AttentionTensors& tensors, StreamHandle stream);
+  Status launch_attention(const AttentionTensors& tensors, StreamHandle stream);
+  Status launch_combine(const AttentionTensors& tensors, StreamHandle stream);
 
   Rank& rank;
   const AttentionShape shape;
@@ -63,6 +63,7 @@ struct Attention::Impl {
   const AttentionChoice choices[2];  // without and with key_lengths
   Buffer<uint32_t> queue, plan;
   Buffer<float> partial_output, partial_lse;
+  bool uses_callers_streams = false;
 };
 
 Attention::Impl::Impl(Rank& on_rank, const AttentionShape& of_shape)
@@ -73,7 +74,10 @@ Attention::Impl::Impl(Rank& on_rank, const AttentionShape& of_shape)
       choices{choose_attention(shape, false, device), choose_attention(shape, true, device)} {}
 
 Attention::Attention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Attention::~Attention() = default;
+Attention::~Attention() {
+  // What is freed now may be in use on streams that the rank does not know.
+  if (impl_->uses_callers_streams) impl_->rank.device().drain_all();
+}
 
 Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const AttentionShape& shape) {
   SWITCHYARD_RETURN_IF_ERROR(check_attention_shape(shape));
@@ -99,14 +103,18 @@ const AttentionChoice& Attention::choice(const AttentionTensors& tensors) const 
 }
 uint64_t Attention::num_tile_times() const { return impl_->num_tile_times(); }
 
-Status Attention::run(const AttentionTensors& tensors) {
+Status Attention::run(const AttentionTensors& tensors, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(check_attention_tensors(impl_->shape, tensors));
   if (num_tile_times() == 0) return Status();
+  const Result<StreamHandle> handle = impl_->rank.handle_of(stream);
+  if (!handle.ok()) return handle.status();
+  impl_->uses_callers_streams |= stream.is_callers();
   const DeviceScope active = impl_->rank.device().activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
-  if (tensors.query_offsets != nullptr) SWITCHYARD_RETURN_IF_ERROR(impl_->launch_plan(tensors));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->launch_attention(tensors));
-  return impl_->any_choice().num_splits > 1 ? impl_->launch_combine(tensors) : Status();
+  if (tensors.query_offsets != nullptr)
+    SWITCHYARD_RETURN_IF_ERROR(impl_->launch_plan(tensors, handle.value()));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->launch_attention(tensors, handle.value()));
+  return impl_->any_choice().num_splits > 1 ? impl_->launch_combine(tensors, handle.value()) : Status();
 }
 
 Status Attention::Impl::allocate() {
@@ -184,7 +192,7 @@ AttentionSettings Attention::Impl::settings_of(const AttentionTensors& tensors) 
   return settings;
 }
 
-Status Attention::Impl::launch_plan(const AttentionTensors& tensors) {
+Status Attention::Impl::launch_plan(const AttentionTensors& tensors, StreamHandle stream) {
   constexpr uint32_t kNumThreads = static_cast<uint32_t>(kAttentionLimits.num_plan_threads);
   const uint32_t batch_size = static_cast<uint32_t>(shape.batch_size);
   const uint32_t max_blocks =
@@ -192,27 +200,27 @@ Status Attention::Impl::launch_plan(const AttentionTensors& tensors) {
   return kernels.plan_tiles({.num_blocks = std::min(ceil_div(batch_size, kNumThreads), max_blocks),
                              .num_threads = kNumThreads,
                              .programmatic_dependent = true},
-                            rank.stream(),
+                            stream,
                             PlanTilesParams{tensors.query_offsets, batch_size, any_choice().tile_rows,
                                             any_choice().order, tile_plan(), keys_of(tensors)});
 }
 
-Status Attention::Impl::launch_attention(const AttentionTensors& tensors) {
+Status Attention::Impl::launch_attention(const AttentionTensors& tensors, StreamHandle stream) {
   const auto tensor = [&](const bf16* base, int num_heads, int64_t num_rows) {
     return tensor_of(base, tensors.queries, num_heads, shape.head_dim, num_rows);
   };
   const AttentionTensorShapes shapes{tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
                                      tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
                                      tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
-  return kernel().launch(choice(tensors).num_blocks, rank.stream(), shapes, settings_of(tensors));
+  return kernel().launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
 }
 
-Status Attention::Impl::launch_combine(const AttentionTensors& tensors) {
+Status Attention::Impl::launch_combine(const AttentionTensors& tensors, StreamHandle stream) {
   return kernels.combine_splits(
       {.num_blocks = any_choice().num_combine_blocks,
        .num_threads = any_choice().num_combine_threads,
        .programmatic_dependent = true},
-      rank.stream(),
+      stream,
       CombineSplitsParams{partial_output.data(), partial_lse.data(), tensors.output, tensors.lse,
                           tensors.query_offsets, static_cast<uint32_t>(shape.batch_size),
                           static_cast<uint32_t>(shape.num_heads), any_choice().num_splits, num_outputs(),

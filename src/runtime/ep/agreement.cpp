@@ -47,6 +47,7 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           {"n_sms", config.n_sms},
           {"num_threads", config.num_threads},
           {"timeout_ns", static_cast<int64_t>(config.timeout_ns)},
+          {"first_timeout_ns", static_cast<int64_t>(config.first_timeout_ns)},
           {"dependent_launch", config.dependent_launch},
           {"protocol", static_cast<int64_t>(config.protocol)},
           {"row_layout", static_cast<int64_t>(config.row_layout)},

@@ -84,22 +84,22 @@ const int32_t* ExpertParallel::Impl::ids_of(int rank, const DispatchInput& input
   return input.topk_ids_64 == nullptr ? input.topk_ids : state(rank).memory.at<int32_t>(layout.narrowed_ids);
 }
 
-Status ExpertParallel::Impl::prepare_ids(int rank, const DispatchInput& input) const {
-  SWITCHYARD_RETURN_IF_ERROR(narrow_ids(rank, input));
-  return choose_ranks(rank, input);
+Status ExpertParallel::Impl::prepare_ids(int rank, const DispatchInput& input, Stream stream) const {
+  SWITCHYARD_RETURN_IF_ERROR(narrow_ids(rank, input, stream));
+  return choose_ranks(rank, input, stream);
 }
 
-Status ExpertParallel::Impl::narrow_ids(int rank, const DispatchInput& input) const {
+Status ExpertParallel::Impl::narrow_ids(int rank, const DispatchInput& input, Stream stream) const {
   state(rank).has_narrowed_ids = input.topk_ids_64 != nullptr;
   if (!state(rank).has_narrowed_ids || input.num_tokens == 0) return Status();
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
   const Status status =
-      here.launch(here.kernels().narrow_ids, shape,
-                  NarrowIdsParams{.num_ids = input.num_tokens * config.top_k,
-                                  .ids = input.topk_ids_64,
-                                  .narrowed = state(rank).memory.at<int32_t>(layout.narrowed_ids)});
+      here.launch_on(stream, here.kernels().narrow_ids, shape,
+                     NarrowIdsParams{.num_ids = input.num_tokens * config.top_k,
+                                     .ids = input.topk_ids_64,
+                                     .narrowed = state(rank).memory.at<int32_t>(layout.narrowed_ids)});
   return status.ok() ? status : name_dead_peer(status);
 }
 

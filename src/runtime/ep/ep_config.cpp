@@ -252,7 +252,17 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("timeout_ns is %llu; it must be 1..%llu (a day)",
                             static_cast<unsigned long long>(config.timeout_ns),
                             static_cast<unsigned long long>(kMaxTimeoutNs));
+  if (config.first_timeout_ns > kMaxTimeoutNs)
+    return invalid_argument("first_timeout_ns is %llu; it must be 0 (chosen) .. %llu (a day)",
+                            static_cast<unsigned long long>(config.first_timeout_ns),
+                            static_cast<unsigned long long>(kMaxTimeoutNs));
   return Status();
+}
+
+uint64_t first_timeout_ns(const ExpertParallelConfig& config) {
+  constexpr uint64_t kAtStartUp = 60'000'000'000;
+  if (config.first_timeout_ns != 0) return config.first_timeout_ns;
+  return config.timeout_ns == ExpertParallelConfig{}.timeout_ns ? kAtStartUp : config.timeout_ns;
 }
 
 EpShape exchange_shape(const ExpertParallelConfig& config, int n_ranks) {

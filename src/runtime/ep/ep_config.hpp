@@ -9,6 +9,8 @@
 namespace switchyard {
 
 Status validate(const ExpertParallelConfig& config, int n_ranks);
+// The deadline of the first step's waits.
+uint64_t first_timeout_ns(const ExpertParallelConfig& config);
 
 // The seats of every rank: as many as its placement needs, or are asked for.
 int num_seats_per_rank(const ExpertParallelConfig& config, int n_ranks);

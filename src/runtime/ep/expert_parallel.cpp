@@ -22,6 +22,9 @@ ExpertParallel::~ExpertParallel() {
   // Kernels of any rank may still use the buffers.
   const World& world = impl_->world;
   for (const int rank : world.local_ranks()) world.rank(rank).device().drain(world.rank(rank).stream());
+  for (const auto& state : impl_->ranks)
+    if (state != nullptr && state->uses_callers_streams)
+      for (const int rank : world.local_ranks()) world.rank(rank).device().drain_all();
 }
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
@@ -448,7 +451,7 @@ Status ExpertParallel::enable_trace(uint32_t events_per_block) {
 
 Result<std::vector<RankTrace>> ExpertParallel::take_trace() {
   if (!impl_->is_traced) return failed_precondition("take_trace: call enable_trace() first");
-  SWITCHYARD_RETURN_IF_ERROR(impl_->world.synchronize());
+  SWITCHYARD_RETURN_IF_ERROR(impl_->wait_for_all_calls());
   std::vector<RankTrace> traces;
   for (const int rank : impl_->local_ranks()) {
     Result<RankTrace> trace = impl_->state(rank).trace->take();

@@ -1,7 +1,6 @@
 // What happens after a step has failed: how the host finds out, and how all ranks are reset.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
@@ -15,6 +14,13 @@ std::optional<FaultRecord> read_record(FaultRecord& record) {
   // acquire MM-07: the record; pairs with the release in record_fault()
   if (target::ld_acquire_system(&record.state) != FaultRecord::kWritten) return {};
   return record;
+}
+
+// Kernels may run meanwhile: one of them may claim the record as soon as it is clear, so that comes last.
+std::optional<FaultRecord> take_skip_record(FaultRecord& record) {
+  const std::optional<FaultRecord> skipped = read_record(record);
+  if (skipped) __atomic_store_n(&record.state, uint32_t{FaultRecord::kClear}, __ATOMIC_RELEASE);
+  return skipped;
 }
 
 }  // namespace
@@ -39,31 +45,60 @@ Status ExpertParallel::Impl::check_fault(int rank) {
     return name_dead_peer(status);
   if (poison == 0) return take_skipped_step(rank);
   // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
-  for (const int reporter : {rank, static_cast<int>(poison) - 1}) {
-    const std::optional<FaultRecord> record = fault(reporter);
-    if (!record) continue;
-    const StatusCode code = record->kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
-                            : record->kind == FaultKind::kPeerEnded   ? StatusCode::kUnavailable
-                            : record->kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
-                                                                      : StatusCode::kInvalidArgument;
-    // The rank that the others waited for may never have launched: it was not stopped.
-    const bool is_culprit = record->kind == FaultKind::kTimeout && record->late_rank == rank;
-    const std::string prefix =
-        reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
-    state.failure = Status(code, prefix + describe(*record));
-    world.impl().transport().note_failure(state.failure);
-    return state.failure;
-  }
   const int poisoner = static_cast<int>(poison) - 1;
+  for (const int reporter : {rank, poisoner})
+    if (const std::optional<FaultRecord> record = fault(reporter); record)
+      return fail(rank, reporter, *record);
+  return fail_without_record(rank, poisoner);
+}
+
+Status ExpertParallel::Impl::fail(int rank, int reporter, const FaultRecord& record) {
+  const StatusCode code = record.kind == FaultKind::kTimeout       ? StatusCode::kDeadlineExceeded
+                          : record.kind == FaultKind::kPeerEnded   ? StatusCode::kUnavailable
+                          : record.kind == FaultKind::kTooManyRows ? StatusCode::kResourceExhausted
+                                                                   : StatusCode::kInvalidArgument;
+  // The rank that the others waited for may never have launched: it was not stopped.
+  const bool is_culprit = record.kind == FaultKind::kTimeout && record.late_rank == rank;
+  const std::string prefix =
+      reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
+  state(rank).failure = Status(code, prefix + describe(record));
+  world.impl().transport().note_failure(state(rank).failure);
+  return state(rank).failure;
+}
+
+Status ExpertParallel::Impl::fail_without_record(int rank, int poisoner) {
   const bool is_out_of_sight =
       arenas->host_visible_of_rank(members[static_cast<size_t>(poisoner)]) == nullptr;
-  state.failure =
+  state(rank).failure =
       is_out_of_sight
           ? unavailable("rank %d was stopped by rank %d, whose record of the fault is out of reach here",
                         rank, poisoner)
           : internal_error("rank %d was stopped by rank %d, which left no record", rank, poisoner);
-  world.impl().transport().note_failure(state.failure);
-  return state.failure;
+  world.impl().transport().note_failure(state(rank).failure);
+  return state(rank).failure;
+}
+
+// Every rank that finds a fault writes its record before it poisons the others, and the host sees the records
+// of all ranks of its machine: no word of the device's memory has to be fetched for them.
+Status ExpertParallel::Impl::poll(int rank) {
+  RankState& own = state(rank);
+  if (!own.failure.ok()) return own.failure;
+  bool sees_all = true;
+  if (const std::optional<FaultRecord> record = fault(rank); record) return fail(rank, rank, *record);
+  for (int reporter = 0; reporter < n_ranks(); ++reporter) {
+    sees_all &= arenas->host_visible_of_rank(members[static_cast<size_t>(reporter)]) != nullptr;
+    if (const std::optional<FaultRecord> record = fault(reporter); record)
+      return fail(rank, reporter, *record);
+  }
+  Device& device = member(rank).device();
+  if (const Status status = device.poll(); !status.ok()) return name_dead_peer(status);
+  if (!sees_all) {
+    const Result<uint64_t> poison = device.load_while_running(own.memory.at<uint64_t>(layout.poison));
+    if (!poison.ok()) return poison.status();
+    if (poison.value() != 0) return fail_without_record(rank, static_cast<int>(poison.value()) - 1);
+  }
+  const std::optional<FaultRecord> skipped = take_skip_record(own.memory.faults[1]);
+  return skipped ? Status(StatusCode::kResourceExhausted, describe(*skipped)) : Status();
 }
 
 Status ExpertParallel::Impl::end_skipped_step(int rank) {
@@ -83,10 +118,8 @@ Status ExpertParallel::Impl::end_skipped_step(int rank) {
 // would do nothing.
 Status ExpertParallel::Impl::take_skipped_step(int rank) {
   RankState& state = this->state(rank);
-  FaultRecord& record = state.memory.faults[1];
-  const std::optional<FaultRecord> skipped = read_record(record);
+  const std::optional<FaultRecord> skipped = take_skip_record(state.memory.faults[1]);
   if (!skipped) return Status();
-  std::memset(&record, 0, sizeof(record));
   SWITCHYARD_RETURN_IF_ERROR(end_skipped_step(rank));
   for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->end_skipped_step(rank));
   return Status(StatusCode::kResourceExhausted, describe(*skipped));
@@ -100,13 +133,32 @@ Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
 
 Status ExpertParallel::synchronize(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
-  if (const Status status = impl_->member(rank).synchronize(); !status.ok())
+  if (const Status status = impl_->wait_for_calls(rank); !status.ok()) return impl_->name_dead_peer(status);
+  return impl_->whole().check_fault(rank);
+}
+
+Status ExpertParallel::synchronize(int rank, Stream stream) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
+  if (const Status status = impl_->member(rank).synchronize(stream); !status.ok())
     return impl_->name_dead_peer(status);
   return impl_->whole().check_fault(rank);
 }
 
+Status ExpertParallel::poll(int rank) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("poll", rank));
+  return impl_->whole().poll(rank);
+}
+
+// Ranks that left may have kernels on their streams, too.
+Status ExpertParallel::Impl::wait_for_all_calls() const {
+  Status first_error = world.synchronize();
+  for (const int rank : local_ranks())
+    if (Status status = wait_for_calls(rank); !status.ok() && first_error.ok()) first_error = status;
+  return first_error;
+}
+
 Status ExpertParallel::synchronize() {
-  Status first_error = impl_->world.synchronize();
+  Status first_error = impl_->wait_for_all_calls();
   if (impl_->arenas == nullptr) return impl_->check_rank("synchronize", impl_->local_ranks().front());
   if (!first_error.ok()) return impl_->name_dead_peer(first_error);
   // Every rank is checked, so that none accepts another call after a broken step.
@@ -125,7 +177,7 @@ Status ExpertParallel::reset() {
 // Nobody clears a buffer while kernels of another rank may still write to it.
 Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
   deaths.reset();  // nobody writes to the records while they are cleared
-  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, world.synchronize()));
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, wait_for_all_calls()));
   // What a broken step has put arrives before that.
   if (has_wire) SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
   return clear_buffers();
@@ -191,7 +243,7 @@ Status ExpertParallel::Impl::reset_to(const std::vector<int>& next_members,
   ExpertParallelConfig agreed;
   agreed.placement = next_config.placement;
   SWITCHYARD_RETURN_IF_ERROR(agree_on(world.impl().transport(), next_members, agreed));
-  SWITCHYARD_RETURN_IF_ERROR(world.synchronize());  // before the memory of ranks that leave is freed
+  SWITCHYARD_RETURN_IF_ERROR(wait_for_all_calls());  // before the memory of ranks that leave is freed
   for (const int rank : local_ranks())
     if (arenas != nullptr) SWITCHYARD_RETURN_IF_ERROR(keep_expert_counts(rank));
   config = std::move(next_config);

@@ -37,6 +37,9 @@ struct ExpertParallel::Impl {
     int num_tokens = 0;                 // of the step under way
     bool has_narrowed_ids = false;      // its ids came in 64 bits
     const void* expert_rows = nullptr;  // of its combine_async
+    bool has_begun = false;             // a step, since create(), other than those that were recorded
+    bool is_first_step = false;         // the step under way, or the last one
+    bool uses_callers_streams = false;  // of the first flight: some flight does
     Status failure;
   };
 
@@ -163,8 +166,9 @@ struct ExpertParallel::Impl {
   const CombineKernels& combine_to(const CombineOutput& output) const;
   // .. and enqueued; `next` is where the rank's step is then.
   template <typename Call>
-  Status enqueue(int rank, LaunchFunction<Call> launch, const Call& call, Step next) const {
-    if (const Status status = member(rank).launch(launch, launch_shape(), call); !status.ok())
+  Status enqueue(int rank, LaunchFunction<Call> launch, Call& call, Step next, Stream stream) const {
+    call.step.wait_context.timeout_ns = begin_call(rank, stream);
+    if (const Status status = member(rank).launch_on(stream, launch, launch_shape(), call); !status.ok())
       return name_dead_peer(status);
     state(rank).num_tokens = call.step.num_tokens;
     state(rank).step = next;
@@ -173,21 +177,29 @@ struct ExpertParallel::Impl {
 
   // In front of a dispatch: makes the ids that it reads of those that it is given. Ids of 64 bits are
   // narrowed first; per rank, choose_ranks reads what is left of them.
-  Status prepare_ids(int rank, const DispatchInput& input) const;
-  Status narrow_ids(int rank, const DispatchInput& input) const;
+  Status prepare_ids(int rank, const DispatchInput& input, Stream stream) const;
+  Status narrow_ids(int rank, const DispatchInput& input, Stream stream) const;
   const int32_t* ids_of(int rank, const DispatchInput& input) const;  // in 32 bits
+  // Notes a call of a step, and returns its deadline.
+  uint64_t begin_call(int rank, Stream stream) const;
   // Rows per rank: what comes before and behind a dispatch (rank_choices.cpp).
   KeptChoices kept_choices(int rank) const;
   Status check_choices(const char* call, const DispatchInput& input) const;
   Status check_choices(const char* call, const DispatchOutput& output) const;
-  Status choose_ranks(int rank, const DispatchInput& input) const;
-  Status fetch_choices(int rank, const DispatchOutput& output) const;
+  Status choose_ranks(int rank, const DispatchInput& input, Stream stream) const;
+  Status fetch_choices(int rank, const DispatchOutput& output, Stream stream) const;
   // Behind a dispatch: what `output` asks for besides the rows.
-  Status annotate_rows(int rank, const DispatchOutput& output) const;
+  Status annotate_rows(int rank, const DispatchOutput& output, Stream stream) const;
+  // Waits for what calls of this rank have enqueued, on whatever streams.
+  Status wait_for_calls(int rank) const;
+  Status wait_for_all_calls() const;
 
   // When a step has failed.
   std::optional<FaultRecord> fault(int rank) const;
   Status check_fault(int rank);
+  Status poll(int rank);
+  Status fail(int rank, int reporter, const FaultRecord& record);
+  Status fail_without_record(int rank, int poisoner);
   Status take_skipped_step(int rank);
   Status end_skipped_step(int rank);
   Status name_dead_peer(const Status& device_error) const;

@@ -245,12 +245,13 @@ AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const Dispatc
   return params;
 }
 
-Status ExpertParallel::Impl::annotate_rows(int rank, const DispatchOutput& output) const {
+Status ExpertParallel::Impl::annotate_rows(int rank, const DispatchOutput& output, Stream stream) const {
   if (output.src_ranks == nullptr && output.unwritten == UnwrittenRows::kLeft) return Status();
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  const Status status = here.launch(here.kernels().annotate_rows, shape, make_annotation(rank, output));
+  const Status status =
+      here.launch_on(stream, here.kernels().annotate_rows, shape, make_annotation(rank, output));
   return status.ok() ? status : name_dead_peer(status);
 }
 
@@ -287,70 +288,90 @@ const CombineKernels& ExpertParallel::Impl::combine_to(const CombineOutput& outp
                                                                         : *kernels.combine;
 }
 
-Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input) {
+uint64_t ExpertParallel::Impl::begin_call(int rank, Stream stream) const {
+  RankState& own = state(rank);
+  whole().state(rank).uses_callers_streams |= stream.is_callers();
+  if (own.step == Step::kIdle && !own.has_begun) {
+    // A graph would keep the deadline of a first step for ever.
+    const Result<StreamHandle> handle = member(rank).handle_of(stream);
+    own.is_first_step = own.has_begun = handle.ok() && !member(rank).device().is_recording(handle.value());
+  } else if (own.step == Step::kIdle) {
+    own.is_first_step = false;
+  }
+  return own.is_first_step ? first_timeout_ns(config) : config.timeout_ns;
+}
+
+Status ExpertParallel::Impl::wait_for_calls(int rank) const {
+  const Rank& here = member(rank);
+  return whole().state(rank).uses_callers_streams ? here.device().synchronize_all() : here.synchronize();
+}
+
+Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(rank, input, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input));
-  return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
+  return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent, stream);
 }
 
-Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output) {
+Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_wait", Impl::Step::kDispatchSent));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch_wait", output));
   DispatchCall call = impl_->make_dispatch_call(rank, impl_->state(rank).num_tokens);
   impl_->fill_in(output, call);
   SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output));
-  return impl_->annotate_rows(rank, output);
+      impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
+  return impl_->annotate_rows(rank, output, stream);
 }
 
-Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output) {
+Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const DispatchOutput& output,
+                                Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
   SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output));
-  return impl_->annotate_rows(rank, output);
+      impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
+  return impl_->annotate_rows(rank, output, stream);
 }
 
-Status ExpertParallel::combine_async(int rank, const CombineInput& input) {
+Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent));
+      impl_->enqueue(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent, stream));
   impl_->state(rank).expert_rows = call.step.expert_rows;
   return Status();
 }
 
-Status ExpertParallel::combine_wait(int rank, const CombineOutput& output) {
+Status ExpertParallel::combine_wait(int rank, const CombineOutput& output, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_wait", Impl::Step::kCombineSent));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine_wait", output));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(output, call);
-  return impl_->enqueue(rank, impl_->combine_to(output).wait, call, Impl::Step::kIdle);
+  return impl_->enqueue(rank, impl_->combine_to(output).wait, call, Impl::Step::kIdle, stream);
 }
 
-Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output) {
+Status ExpertParallel::combine(int rank, const CombineInput& input, const CombineOutput& output,
+                               Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine", output));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
-  return impl_->enqueue(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle);
+  return impl_->enqueue(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle, stream);
 }
 
-Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
+Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "all_reduce", Impl::Step::kIdle));
   if (impl_->config.routing != Routing::kSkipAllToAll)
     return failed_precondition("all_reduce: outputs are whole unless routing skips the all-to-all");
@@ -375,6 +396,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
                          .cells = {},
                          .wait_context = impl_->state(rank).wait_context};
   params.wait_context.first_rank = first_rank;
+  if (impl_->state(rank).is_first_step) params.wait_context.timeout_ns = first_timeout_ns(impl_->config);
   const ExchangeLayout& layout = impl_->layout;
   for (int peer = 0; peer < num_reducing; ++peer) {
     std::byte* arena = impl_->exchange_of(first_rank + peer);
@@ -383,7 +405,8 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens) {
   }
   params.exchanged.mine = params.exchanged.of_rank[params.my_rank];
   params.cells.mine = params.cells.of_rank[params.my_rank];
-  return impl_->member(rank).launch(impl_->kernels.all_reduce.launch, impl_->launch_shape(), params);
+  return impl_->member(rank).launch_on(stream, impl_->kernels.all_reduce.launch, impl_->launch_shape(),
+                                       params);
 }
 
 }  // namespace switchyard

@@ -30,22 +30,22 @@ Status ExpertParallel::Impl::check_choices(const char* call, const DispatchOutpu
   return Status();
 }
 
-Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input) const {
+Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input, Stream stream) const {
   if (!is_per_rank()) return Status();
   const DispatchStep& step = state(rank).dispatch_call.step;
   const Rank& here = member(rank);
-  const Status status = here.launch(here.kernels().choose_ranks, launch_shape(),
-                                    ChooseRanksParams{.shape = shape_of_rank(rank),
-                                                      .my_rank = step.my_rank,
-                                                      .num_tokens = input.num_tokens,
-                                                      .topk_ids = ids_of(rank, input),
-                                                      .topk_weights = input.topk_weights,
-                                                      .kept = kept_choices(rank),
-                                                      .wait_context = step.wait_context});
+  const Status status = here.launch_on(stream, here.kernels().choose_ranks, launch_shape(),
+                                       ChooseRanksParams{.shape = shape_of_rank(rank),
+                                                         .my_rank = step.my_rank,
+                                                         .num_tokens = input.num_tokens,
+                                                         .topk_ids = ids_of(rank, input),
+                                                         .topk_weights = input.topk_weights,
+                                                         .kept = kept_choices(rank),
+                                                         .wait_context = step.wait_context});
   return status.ok() ? status : name_dead_peer(status);
 }
 
-Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& output) const {
+Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& output, Stream stream) const {
   if (output.row_experts == nullptr && output.row_weights == nullptr) return Status();
   const DispatchStep& step = state(rank).dispatch_call.step;
   FetchChoicesParams params{.my_rank = step.my_rank,
@@ -67,7 +67,7 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }
   const Rank& here = member(rank);
-  const Status status = here.launch(here.kernels().fetch_choices, launch_shape(), params);
+  const Status status = here.launch_on(stream, here.kernels().fetch_choices, launch_shape(), params);
   return status.ok() ? status : name_dead_peer(status);
 }
 

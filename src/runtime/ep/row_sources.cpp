@@ -53,6 +53,7 @@ std::vector<uint32_t> direct_offsets(const Receiver& receiver, std::vector<int32
 
 Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("source_row_offsets", rank));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->wait_for_calls(rank));
   const Receiver receiver{rank, n_ranks(), impl_->num_expert_groups(), impl_->exchange_shape_of(rank)};
   const auto download = [&](auto& values, const void* from) {
     return impl_->member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),

@@ -41,6 +41,7 @@ int ExpertParallel::Impl::named_expert(int expert_idx) const {
 }
 
 Status ExpertParallel::Impl::upload_seats(int rank) const {
+  SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   const ExchangeMemory& memory = state(rank).memory;
   const auto upload = [&](const ArenaPart& part, const auto& values) {
     return part.bytes == 0 ? Status()
@@ -112,6 +113,7 @@ Status ExpertParallel::Impl::set_placement(const ExpertPlacement& next) {
 Result<std::vector<int64_t>> ExpertParallel::Impl::expert_counts(int rank) const {
   if (layout.expert_counts.bytes == 0)
     return failed_precondition("expert_counts: counts_experts is false; create() must be told to count");
+  SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   std::vector<int64_t> of_seat(layout.expert_counts.bytes / sizeof(int64_t));
   SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(of_seat.data(),
                                                         state(rank).memory.at<void>(layout.expert_counts),
@@ -145,6 +147,7 @@ Status ExpertParallel::Impl::clear_expert_counts(int rank) const {
         "clear_expert_counts: counts_experts is false; create() must be told to count");
   for (const auto& flight : later_flights)
     SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_expert_counts(rank));
+  SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   return member(rank).device().fill(state(rank).memory.at<void>(layout.expert_counts), 0,
                                     layout.expert_counts.bytes, member(rank).stream());
 }

@@ -59,21 +59,34 @@ class Device {
   // What tells a GPU from every other, in hex; empty where each process has a device of its own.
   virtual std::string uuid() const { return ""; }
 
+  // From now on allocate() and allocate_for() take their memory from there.
+  virtual void use(MemoryFunctions functions) = 0;
+
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
   // Returns when everything enqueued on the stream has ended. This is an error on a stream that is being
   // recorded, as are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
+  // An error unless launches of this device may go to the stream of a caller.
+  virtual Status check_stream(StreamHandle stream) const = 0;
+  // Whether launches on the stream are recorded, by begin_recording() or by the caller's own capture.
+  virtual bool is_recording(StreamHandle stream) const = 0;
+  // Returns when nothing runs any more on any stream of the device, whoever made it.
+  virtual Status synchronize_all() = 0;
+  // Whether the device has failed; it waits for nothing.
+  virtual Status poll() = 0;
   // Returns when nothing that was launched on the stream runs any more, however it ended, also while the
   // stream is being recorded. Owners of memory call it before they free it.
   virtual void drain(StreamHandle stream) = 0;
+  virtual void drain_all() = 0;
   // These run after what is on the stream, and are complete when they return. Either side of a copy may be
   // host memory.
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
 
-  // Stores to memory that kernels which are running look at.
+  // Access memory that kernels which are running use, too.
   virtual Status store_while_running(uint64_t* memory, uint64_t value) = 0;
+  virtual Result<uint64_t> load_while_running(const uint64_t* memory) = 0;
 
   // From now on launches on these streams, of this and other devices of the world, are recorded instead of
   // run. The first stream must be this device's.

@@ -1,0 +1,31 @@
+// The caller's allocator, as a device uses it.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "switchyard/status.hpp"
+#include "switchyard/target.hpp"
+
+namespace switchyard {
+
+// Knows how many bytes each piece of memory has. Threads: any.
+class CallersMemory {
+ public:
+  void use(MemoryFunctions functions) { functions_ = std::move(functions); }
+  bool is_used() const { return static_cast<bool>(functions_.allocate); }
+
+  // The memory is not zeroed.
+  Result<void*> allocate(uint64_t bytes, int gpu, StreamHandle stream);
+  // Returns false if the memory did not come from here.
+  bool deallocate(void* memory, int gpu, StreamHandle stream);
+
+ private:
+  MemoryFunctions functions_;
+  std::mutex mutex_;
+  std::unordered_map<void*, uint64_t> bytes_of_;
+};
+
+}  // namespace switchyard
