@@ -13,3 +13,16 @@ cmake --build "$work/build"
 "$work/build/own_format"
 "$work/build/own_epilogue"
 "$work/build/own_scheduler"
+
+# In C, with nothing but the shared library and what pkg-config says; without pkg-config, with what it would say.
+description=$(find "$work/installed" -name switchyard.pc)
+if [[ -n $description ]]; then
+  libraries=$(dirname "$(dirname "$description")")
+  flags="-I$work/installed/include -L$libraries -lswitchyard"
+  if command -v pkg-config >/dev/null; then
+    flags=$(PKG_CONFIG_PATH=$(dirname "$description") pkg-config --cflags --libs switchyard)
+  fi
+  # shellcheck disable=SC2086  # flags are words
+  cc -std=c11 "$work/examples/c_step.c" $flags -o "$work/build/c_step"
+  LD_LIBRARY_PATH=$libraries "$work/build/c_step"
+fi

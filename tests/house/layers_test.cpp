@@ -19,11 +19,10 @@ namespace {
 
 // docs: architecture, "Layers".
 const std::map<std::string, int> kLayerOfRoom = {
-    {"base", 0},      {"target", 1},   {"testing", 2},     {"emulator", 3}, {"format", 3},
-    {"sync", 3},      {"schedule", 3}, {"device", 4},      {"ep", 4},       {"gemm", 4},
-    {"attention", 4}, {"launch", 5},   {"transport", 5},   {"runtime", 6},  {"reference", 7},
-    {"files", 8},     {"workload", 9}, {"benchmarks", 10}, {"report", 11},  {"commands", 12},
-    {"python", 13},   {"tests", 13}};
+    {"base", 0},        {"target", 1},  {"testing", 2},   {"emulator", 3}, {"format", 3},    {"sync", 3},
+    {"schedule", 3},    {"device", 4},  {"ep", 4},        {"gemm", 4},     {"attention", 4}, {"launch", 5},
+    {"transport", 5},   {"runtime", 6}, {"reference", 7}, {"c_api", 7},    {"files", 8},     {"workload", 9},
+    {"benchmarks", 10}, {"report", 11}, {"commands", 12}, {"python", 13},  {"tests", 13}};
 
 // The public headers, and the room that each belongs to.
 const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp", "runtime"},
@@ -44,6 +43,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"own_kernels.hpp", "launch"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
+                                                                {"switchyard.h", "c_api"},
                                                                 {"target.hpp", "target"},
                                                                 {"tile_scheduler.hpp", "schedule"},
                                                                 {"tile_summary.hpp", "schedule"},
@@ -176,7 +176,8 @@ Files files_of_project() {
        {"include", "src", "emulator", "reference", "tools", "benchmarks", "python", "tests", "examples"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension().string();
-      if (extension == ".hpp" || extension == ".cpp" || extension == ".cuh" || extension == ".cu")
+      if (extension == ".h" || extension == ".hpp" || extension == ".cpp" || extension == ".cuh" ||
+          extension == ".cu")
         files.insert(entry.path().lexically_relative(root).string());
     }
   return files;

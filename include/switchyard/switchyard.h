@@ -1,0 +1,425 @@
+/* Switchyard for C, and for whatever calls C: worlds, expert parallelism, attention, grouped matmul. The
+ * shared library exports these functions and nothing else.
+ *
+ * Errors: a call returns SWITCHYARD_OK or another code, and switchyard_last_error() says more. No exception
+ *   leaves it.
+ * Structs: `size` comes first and is sizeof the struct. All other fields may be 0: that is the default. A
+ *   library reads and writes no more bytes than `size` says, so that a program goes on working with a newer
+ *   library.
+ * Handles: each is destroyed by its own function, which takes NULL, too. A world lives until the last handle
+ *   that was made from it is gone, in whatever order they are destroyed.
+ * Streams: a call enqueues on the stream that it is given and returns. On CUDA that is a cudaStream_t of the
+ *   rank's GPU (NULL: its default stream), also one that is being captured; on the host one of
+ *   switchyard_stream_create(). SWITCHYARD_RANK_STREAM is the rank's own.
+ * Threads: one thread may call for all ranks, or each rank may have a thread of its own. Calls for one rank,
+ *   and calls that name no rank, must not overlap with others of the same handle.
+ * Memory: pointers of a step are into the rank's memory, aligned to 16 bytes, and stay valid until it has
+ *   ended.
+ * The C++ headers say more about each call; the names are theirs (docs/c.md). */
+#ifndef SWITCHYARD_SWITCHYARD_H_
+#define SWITCHYARD_SWITCHYARD_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SWITCHYARD_API __attribute__((visibility("default")))
+#else
+#define SWITCHYARD_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t switchyard_status;
+enum {
+  SWITCHYARD_OK = 0,
+  SWITCHYARD_INVALID_ARGUMENT = 1,
+  SWITCHYARD_FAILED_PRECONDITION = 2,
+  SWITCHYARD_RESOURCE_EXHAUSTED = 3,
+  SWITCHYARD_DEADLINE_EXCEEDED = 4,
+  SWITCHYARD_DEADLOCK = 5,
+  SWITCHYARD_UNAVAILABLE = 6,
+  SWITCHYARD_INTERNAL = 7
+};
+
+/* The version of the library, such as "0.9.0". */
+SWITCHYARD_API const char* switchyard_version(void);
+/* The name of a code, such as "invalid argument". */
+SWITCHYARD_API const char* switchyard_status_name(switchyard_status status);
+/* What the last call of this thread that failed said; valid until the next one fails. "" before the first. */
+SWITCHYARD_API const char* switchyard_last_error(void);
+
+/* Worlds. */
+
+typedef struct switchyard_world switchyard_world;
+typedef void* switchyard_stream;
+#define SWITCHYARD_RANK_STREAM ((switchyard_stream)(intptr_t)(-1))
+
+enum { SWITCHYARD_TARGET_AUTO = 0, SWITCHYARD_TARGET_HOST = 1, SWITCHYARD_TARGET_CUDA = 2 };
+enum { SWITCHYARD_TRANSPORT_PROCESS = 0, SWITCHYARD_TRANSPORT_SHMEM = 1 };
+
+/* The caller's allocator: both functions, or none. They may be called from any thread. */
+typedef struct switchyard_memory_functions {
+  size_t size;
+  void* context;
+  /* Aligned to 256 bytes, free for use behind what is on `stream`; NULL: there is none. */
+  void* (*allocate)(void* context, uint64_t bytes, int32_t gpu, switchyard_stream stream);
+  /* What is on `stream` may still use it; NULL: nothing does. */
+  void (*deallocate)(void* context, void* memory, uint64_t bytes, int32_t gpu, switchyard_stream stream);
+} switchyard_memory_functions;
+
+typedef struct switchyard_world_options {
+  size_t size;
+  int32_t target;
+  int32_t n_ranks;                           /* 1..512; 0: 1 */
+  int32_t num_gpus;                          /* 0: all, at most one per rank */
+  uint32_t num_workers;                      /* host: OS threads that run kernels; 0: one per core */
+  const switchyard_memory_functions* memory; /* NULL: the library's own */
+} switchyard_world_options;
+
+typedef struct switchyard_join_options {
+  size_t size;
+  int32_t transport;
+  int32_t target;
+  int32_t rank;            /* the first rank of this process */
+  int32_t num_local_ranks; /* 0: 1 */
+  int32_t n_ranks;         /* of the whole world; 0: 1 */
+  int32_t gpu_number;      /* of the visible GPUs, counted from 1; 0: `rank` modulo how many there are */
+  uint32_t num_workers;
+  int32_t num_processes; /* with all_gather: how many it gathers from */
+  uint64_t timeout_ns;   /* 0: 30 s */
+  /* How processes find each other: this function, or `rendezvous`. It gives the `bytes` of each process to
+   * all of them, one behind the other, as MPI_Allgather does; 0 is success. It is called twice. */
+  int32_t (*all_gather)(void* context, const void* mine, uint64_t bytes, void* gathered);
+  void* context;
+  const char* rendezvous; /* "unix:/path", "unix:@name" or "tcp:HOST:PORT" */
+  const char* token;      /* NULL: as the environment says */
+  const switchyard_memory_functions* memory;
+} switchyard_join_options;
+
+typedef struct switchyard_world_info {
+  size_t size;
+  int32_t target; /* host or CUDA */
+  int32_t n_ranks;
+  int32_t first_local_rank;
+  int32_t num_local_ranks;
+} switchyard_world_info;
+
+SWITCHYARD_API switchyard_status switchyard_world_create(const switchyard_world_options* options,
+                                                         switchyard_world** world);
+SWITCHYARD_API switchyard_status switchyard_world_join(const switchyard_join_options* options,
+                                                       switchyard_world** world);
+SWITCHYARD_API void switchyard_world_destroy(switchyard_world* world);
+SWITCHYARD_API switchyard_status switchyard_world_get_info(const switchyard_world* world,
+                                                           switchyard_world_info* info);
+/* Waits for the ranks' own streams. */
+SWITCHYARD_API switchyard_status switchyard_world_synchronize(const switchyard_world* world);
+/* Makes a stream that lives as long as the world. */
+SWITCHYARD_API switchyard_status switchyard_stream_create(const switchyard_world* world, int32_t rank,
+                                                          switchyard_stream* stream);
+SWITCHYARD_API switchyard_status switchyard_stream_synchronize(const switchyard_world* world, int32_t rank,
+                                                               switchyard_stream stream);
+/* Zeroed memory of a rank. deallocate() takes what allocate() of the same rank gave. */
+SWITCHYARD_API switchyard_status switchyard_allocate(const switchyard_world* world, int32_t rank,
+                                                     uint64_t bytes, void** memory);
+SWITCHYARD_API switchyard_status switchyard_deallocate(const switchyard_world* world, int32_t rank,
+                                                       void* memory);
+/* Copies behind what is on the rank's own stream; returns when that is done. Either side may be host memory.
+ */
+SWITCHYARD_API switchyard_status switchyard_copy(const switchyard_world* world, int32_t rank,
+                                                 void* destination, const void* source, uint64_t bytes);
+
+/* Expert parallelism. */
+
+typedef struct switchyard_ep switchyard_ep;
+
+enum { SWITCHYARD_PROTOCOL_AUTOMATIC = 0, SWITCHYARD_PROTOCOL_SLOTTED = 1, SWITCHYARD_PROTOCOL_DIRECT = 2 };
+enum { SWITCHYARD_ROWS_RAGGED = 0, SWITCHYARD_ROWS_MASKED = 1, SWITCHYARD_ROWS_PER_RANK = 2 };
+enum { SWITCHYARD_COMBINE_BF16 = 0, SWITCHYARD_COMBINE_FP8 = 1 };
+enum { SWITCHYARD_REDUCTION_WEIGHTED = 0, SWITCHYARD_REDUCTION_UNREDUCED = 1 };
+enum { SWITCHYARD_UNWRITTEN_LEFT = 0, SWITCHYARD_UNWRITTEN_MARKED = 1, SWITCHYARD_UNWRITTEN_ZEROED = 2 };
+#define SWITCHYARD_ALL_RANKS (-1)
+
+typedef struct switchyard_ep_config {
+  size_t size;
+  int32_t n_experts;
+  int32_t top_k;
+  int32_t hidden;
+  int32_t max_tokens_per_rank;
+  int32_t n_sms;
+  int32_t num_threads;
+  uint64_t timeout_ns;       /* 0: 5 s */
+  uint64_t first_timeout_ns; /* 0: 60 s, or timeout_ns if that is given */
+  int32_t dependent_launch;
+  int32_t protocol;
+  double capacity_factor;
+  int32_t row_layout;
+  int32_t row_alignment; /* 0: 1 */
+  int32_t max_rows_per_expert;
+  int32_t combine_format;
+  const char* dispatch_format; /* a name of docs/formats.md, such as "fp8"; NULL: "bf16" */
+  float input_scale;           /* 0: 1 */
+  int32_t num_expert_input_scales;
+  const float* expert_input_scales;
+  int32_t has_shared_expert;
+  int32_t skips_all_to_all;
+  int32_t p2p_world_size;
+  int32_t allreduce_world_size; /* 0: 1; SWITCHYARD_ALL_RANKS */
+  int32_t max_experts_per_rank;
+  int32_t counts_experts;
+  /* The experts of rank 0, then those of rank 1, .., and how many each has; NULL: evenly. */
+  const int32_t* placement;
+  const int32_t* num_experts_of_rank; /* [ranks] */
+} switchyard_ep_config;
+
+typedef struct switchyard_ep_info {
+  size_t size;
+  int32_t n_ranks;
+  int32_t n_local_experts;
+  int32_t num_groups;
+  int32_t n_sms;
+  int32_t protocol;
+  int32_t max_rows_per_expert;
+  uint64_t max_recv_rows;
+  uint32_t dispatch_message_bytes;
+  uint32_t combine_message_bytes;
+  uint64_t bytes_per_rank;
+} switchyard_ep_info;
+
+typedef struct switchyard_row_buffers {
+  size_t size;
+  void* rows; /* of the dispatch format */
+  void* scales;
+  int32_t* src_info;
+  void* expert_outputs; /* bf16; NULL where combine takes fp8 */
+  void* encoded_outputs;
+  uint32_t max_rows;
+} switchyard_row_buffers;
+
+typedef struct switchyard_dispatch_input {
+  size_t size;
+  const void* tokens; /* bf16 */
+  const int32_t* topk_ids;
+  int32_t num_tokens;
+  const float* topk_weights; /* of rows per rank */
+} switchyard_dispatch_input;
+
+typedef struct switchyard_dispatch_output {
+  size_t size;
+  void* rows;
+  int32_t* src_info;
+  uint32_t* row_offsets;
+  int32_t* expert_ids;
+  void* scales;
+  uint32_t* scale_row_offsets;
+  uint32_t* row_counts;
+  int32_t* src_ranks;
+  uint32_t max_rows;
+  int32_t unwritten;
+  int32_t* row_experts; /* of rows per rank, as the next; NULL: not wanted */
+  float* row_weights;
+} switchyard_dispatch_output;
+
+typedef struct switchyard_combine_input {
+  size_t size;
+  const void* expert_rows;
+  const int32_t* src_info;
+} switchyard_combine_input;
+
+typedef struct switchyard_combine_output {
+  size_t size;
+  const int32_t* topk_ids;
+  const float* topk_weights;
+  void* output; /* bf16 */
+  int32_t num_tokens;
+  int32_t reduction;
+} switchyard_combine_output;
+
+enum {
+  SWITCHYARD_FAULT_NONE = 0,
+  SWITCHYARD_FAULT_TIMEOUT = 1,
+  SWITCHYARD_FAULT_BAD_EXPERT_ID = 2,
+  SWITCHYARD_FAULT_TOO_MANY_ROWS = 3,
+  SWITCHYARD_FAULT_OVER_CAPACITY = 4,
+  SWITCHYARD_FAULT_TOKEN_COUNT_MISMATCH = 5,
+  SWITCHYARD_FAULT_BAD_SOURCE_INFO = 6,
+  SWITCHYARD_FAULT_NO_EXPERT_ROWS = 7,
+  SWITCHYARD_FAULT_PEER_ENDED = 8
+};
+enum {
+  SWITCHYARD_PHASE_NONE = 0,
+  SWITCHYARD_PHASE_DISPATCH_ASYNC = 1,
+  SWITCHYARD_PHASE_DISPATCH_WAIT = 2,
+  SWITCHYARD_PHASE_COMBINE_ASYNC = 3,
+  SWITCHYARD_PHASE_COMBINE_WAIT = 4,
+  SWITCHYARD_PHASE_ALL_REDUCE = 5
+};
+
+/* What a rank itself found wrong; kind is SWITCHYARD_FAULT_NONE if nothing. */
+typedef struct switchyard_fault {
+  size_t size;
+  int32_t kind;
+  int32_t phase;
+  int32_t waiting_rank;
+  int32_t late_rank; /* -1: no rank in particular */
+  int32_t expert;    /* -1: no expert in particular */
+  uint64_t expected;
+  uint64_t seen;
+  uint64_t elapsed_ns;
+} switchyard_fault;
+
+/* What create() and row_buffers() would allocate on each rank. */
+SWITCHYARD_API switchyard_status switchyard_ep_memory_needed(const switchyard_ep_config* config,
+                                                             int32_t n_ranks, uint64_t* bytes);
+SWITCHYARD_API switchyard_status switchyard_ep_create(const switchyard_world* world,
+                                                      const switchyard_ep_config* config, switchyard_ep** ep);
+SWITCHYARD_API void switchyard_ep_destroy(switchyard_ep* ep);
+SWITCHYARD_API switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_info* info);
+SWITCHYARD_API switchyard_status switchyard_ep_row_buffers(switchyard_ep* ep, int32_t rank,
+                                                           switchyard_row_buffers* buffers);
+
+SWITCHYARD_API switchyard_status switchyard_ep_dispatch(switchyard_ep* ep, int32_t rank,
+                                                        const switchyard_dispatch_input* input,
+                                                        const switchyard_dispatch_output* output,
+                                                        switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_dispatch_async(switchyard_ep* ep, int32_t rank,
+                                                              const switchyard_dispatch_input* input,
+                                                              switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_dispatch_wait(switchyard_ep* ep, int32_t rank,
+                                                             const switchyard_dispatch_output* output,
+                                                             switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_combine(switchyard_ep* ep, int32_t rank,
+                                                       const switchyard_combine_input* input,
+                                                       const switchyard_combine_output* output,
+                                                       switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_combine_async(switchyard_ep* ep, int32_t rank,
+                                                             const switchyard_combine_input* input,
+                                                             switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_combine_wait(switchyard_ep* ep, int32_t rank,
+                                                            const switchyard_combine_output* output,
+                                                            switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_all_reduce(switchyard_ep* ep, int32_t rank, void* values,
+                                                          int32_t num_tokens, switchyard_stream stream);
+
+SWITCHYARD_API switchyard_status switchyard_ep_warm_up(switchyard_ep* ep);
+/* Waits for the stream; SWITCHYARD_RANK_STREAM: for everything that calls of the rank have enqueued. */
+SWITCHYARD_API switchyard_status switchyard_ep_synchronize(switchyard_ep* ep, int32_t rank,
+                                                           switchyard_stream stream);
+/* Waits for nothing. */
+SWITCHYARD_API switchyard_status switchyard_ep_poll(switchyard_ep* ep, int32_t rank);
+SWITCHYARD_API switchyard_status switchyard_ep_fault(const switchyard_ep* ep, int32_t rank,
+                                                     switchyard_fault* fault);
+SWITCHYARD_API switchyard_status switchyard_ep_reset(switchyard_ep* ep);
+/* With these ranks of the world, ascending; experts are spread evenly over them. */
+SWITCHYARD_API switchyard_status switchyard_ep_reset_to(switchyard_ep* ep, const int32_t* world_ranks,
+                                                        int32_t num_ranks);
+/* As in switchyard_ep_config. */
+SWITCHYARD_API switchyard_status switchyard_ep_set_placement(switchyard_ep* ep, const int32_t* placement,
+                                                             const int32_t* num_experts_of_rank);
+/* counts[n_experts]: the rows that this rank has sent to each expert. */
+SWITCHYARD_API switchyard_status switchyard_ep_expert_counts(const switchyard_ep* ep, int32_t rank,
+                                                             int64_t* counts, int32_t num_counts);
+SWITCHYARD_API switchyard_status switchyard_ep_clear_expert_counts(switchyard_ep* ep, int32_t rank);
+
+/* Attention. */
+
+typedef struct switchyard_attention switchyard_attention;
+
+typedef struct switchyard_attention_shape {
+  size_t size;
+  int32_t head_dim;     /* 0: 128 */
+  int32_t num_heads;    /* 0: 1 */
+  int32_t num_kv_heads; /* 0: 1 */
+  int32_t batch_size;   /* 0: 1 */
+  int32_t max_query_len;
+  int32_t max_key_len;
+  int64_t num_query_rows;
+  int64_t num_key_rows;
+  int32_t causal;
+  int32_t window;
+  int32_t page_size;
+  int32_t pages_per_sequence;
+  float scale;
+  int32_t num_blocks;
+} switchyard_attention_shape;
+
+typedef struct switchyard_attention_tensors {
+  size_t size;
+  const void* queries;
+  const void* keys;
+  const void* values;
+  void* output;
+  float* lse;
+  const uint32_t* query_offsets;
+  const uint32_t* key_offsets;
+  const uint32_t* key_lengths;
+  const int32_t* page_table;
+} switchyard_attention_tensors;
+
+SWITCHYARD_API switchyard_status switchyard_attention_create(const switchyard_world* world, int32_t rank,
+                                                             const switchyard_attention_shape* shape,
+                                                             switchyard_attention** attention);
+SWITCHYARD_API void switchyard_attention_destroy(switchyard_attention* attention);
+SWITCHYARD_API switchyard_status switchyard_attention_run(switchyard_attention* attention,
+                                                          const switchyard_attention_tensors* tensors,
+                                                          switchyard_stream stream);
+
+/* Grouped matmul. */
+
+typedef struct switchyard_matmul switchyard_matmul;
+
+enum { SWITCHYARD_MATMUL_BF16 = 0, SWITCHYARD_MATMUL_FP8 = 1 };
+enum {
+  SWITCHYARD_ACTIVATION_NONE = 0,
+  SWITCHYARD_ACTIVATION_SILU = 1,
+  SWITCHYARD_ACTIVATION_GELU = 2,
+  SWITCHYARD_ACTIVATION_CLAMPED_SWIGLU = 3
+};
+enum { SWITCHYARD_GATES_STACKED = 0, SWITCHYARD_GATES_INTERLEAVED = 1 };
+
+typedef struct switchyard_matmul_shape {
+  size_t size;
+  int32_t num_groups; /* 0: 1 */
+  int32_t num_experts;
+  int32_t element;
+  int32_t inner;
+  int32_t columns;
+  int32_t activation;
+  int32_t gate_layout;
+  int32_t output;
+  int64_t max_rows;
+  int64_t group_capacity;
+  int64_t expected_rows_per_group;
+  int32_t num_blocks;
+} switchyard_matmul_shape;
+
+typedef struct switchyard_matmul_tensors {
+  size_t size;
+  const void* rows;
+  const void* weights;
+  void* output;
+  const uint32_t* row_offsets;
+  const uint32_t* row_counts;
+  const int32_t* expert_ids;
+  const float* row_scales;
+  const float* weight_scales;
+  const float* bias;
+  const float* row_weights;
+  float* output_scales;
+} switchyard_matmul_tensors;
+
+SWITCHYARD_API switchyard_status switchyard_matmul_create(const switchyard_world* world, int32_t rank,
+                                                          const switchyard_matmul_shape* shape,
+                                                          switchyard_matmul** matmul);
+SWITCHYARD_API void switchyard_matmul_destroy(switchyard_matmul* matmul);
+SWITCHYARD_API switchyard_status switchyard_matmul_run(switchyard_matmul* matmul,
+                                                       const switchyard_matmul_tensors* tensors,
+                                                       switchyard_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* SWITCHYARD_SWITCHYARD_H_ */

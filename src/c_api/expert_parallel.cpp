@@ -1,0 +1,339 @@
+#include "handles.hpp"
+
+namespace switchyard::c_api {
+namespace {
+
+constexpr TokenFormatKind kFormats[] = {
+#define SWITCHYARD_KIND(kind, ...) TokenFormatKind::kind,
+    SWITCHYARD_TOKEN_FORMATS(SWITCHYARD_KIND)
+#undef SWITCHYARD_KIND
+};
+
+Status read_format(const char* name, TokenFormatKind& format) {
+  if (name == nullptr) return Status();
+  for (const TokenFormatKind kind : kFormats)
+    if (std::strcmp(to_string(kind), name) == 0) {
+      format = kind;
+      return Status();
+    }
+  return invalid_argument("dispatch_format is \"%s\"; there is no such format (docs/formats.md)", name);
+}
+
+Result<ExpertPlacement> read_placement(int n_experts, int n_ranks, const int32_t* experts,
+                                       const int32_t* num_experts_of_rank) {
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("placement", experts));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("num_experts_of_rank", num_experts_of_rank));
+  std::vector<std::vector<int>> lists;
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    const int32_t count = num_experts_of_rank[rank];
+    if (count < 0 || count > n_experts)
+      return invalid_argument("num_experts_of_rank[%d] is %d; it must be 0..%d", rank, count, n_experts);
+    lists.emplace_back(experts, experts + count);
+    experts += count;
+  }
+  return ExpertPlacement::from_lists(n_experts, std::move(lists));
+}
+
+Status read_numbers(const switchyard_ep_config& from, ExpertParallelConfig& config) {
+  config.n_experts = from.n_experts;
+  config.top_k = from.top_k;
+  config.hidden = from.hidden;
+  config.max_tokens_per_rank = from.max_tokens_per_rank;
+  config.n_sms = from.n_sms;
+  config.num_threads = from.num_threads;
+  config.timeout_ns = or_default(from.timeout_ns, config.timeout_ns);
+  config.first_timeout_ns = from.first_timeout_ns;
+  config.dependent_launch = from.dependent_launch != 0;
+  config.capacity_factor = from.capacity_factor;
+  config.row_alignment = or_default(from.row_alignment, 1);
+  config.max_rows_per_expert = from.max_rows_per_expert;
+  config.input_scale = or_default(from.input_scale, 1.0f);
+  config.p2p_world_size = from.p2p_world_size;
+  config.allreduce_world_size =
+      from.allreduce_world_size == SWITCHYARD_ALL_RANKS ? 0 : or_default(from.allreduce_world_size, 1);
+  config.max_experts_per_rank = from.max_experts_per_rank;
+  config.counts_experts = from.counts_experts != 0;
+  config.shared_expert = from.has_shared_expert != 0 ? SharedExpert::kFused : SharedExpert::kNone;
+  config.routing = from.skips_all_to_all != 0 ? Routing::kSkipAllToAll : Routing::kAllToAll;
+  if (from.num_expert_input_scales < 0)
+    return invalid_argument("num_expert_input_scales is %d; it must not be negative",
+                            from.num_expert_input_scales);
+  if (from.num_expert_input_scales > 0)
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("expert_input_scales", from.expert_input_scales));
+  config.expert_input_scales.assign(from.expert_input_scales,
+                                    from.expert_input_scales + from.num_expert_input_scales);
+  return Status();
+}
+
+Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParallelConfig& config) {
+  switchyard_ep_config from;
+  SWITCHYARD_RETURN_IF_ERROR(read("config", given, from));
+  SWITCHYARD_RETURN_IF_ERROR(read_numbers(from, config));
+  SWITCHYARD_RETURN_IF_ERROR(read_enum("protocol", from.protocol, Protocol::kDirect, config.protocol));
+  SWITCHYARD_RETURN_IF_ERROR(
+      read_enum("row_layout", from.row_layout, RowLayout::kPerRank, config.row_layout));
+  SWITCHYARD_RETURN_IF_ERROR(
+      read_enum("combine_format", from.combine_format, CombineFormat::kFP8, config.combine_format));
+  SWITCHYARD_RETURN_IF_ERROR(read_format(from.dispatch_format, config.dispatch_format));
+  if (from.placement == nullptr && from.num_experts_of_rank == nullptr) return Status();
+  Result<ExpertPlacement> placement =
+      read_placement(config.n_experts, n_ranks, from.placement, from.num_experts_of_rank);
+  if (placement.ok()) config.placement = std::move(placement).value();
+  return placement.status();
+}
+
+Status read_input(const switchyard_dispatch_input* given, DispatchInput& input) {
+  switchyard_dispatch_input from;
+  SWITCHYARD_RETURN_IF_ERROR(read("input", given, from));
+  input = {static_cast<const bf16*>(from.tokens), from.topk_ids, from.num_tokens, from.topk_weights};
+  return Status();
+}
+
+Status read_output(const switchyard_dispatch_output* given, DispatchOutput& output) {
+  switchyard_dispatch_output from;
+  SWITCHYARD_RETURN_IF_ERROR(read("output", given, from));
+  output = {.rows = from.rows,
+            .src_info = from.src_info,
+            .max_rows = from.max_rows,
+            .row_offsets = from.row_offsets,
+            .expert_ids = from.expert_ids,
+            .scales = from.scales,
+            .scale_row_offsets = from.scale_row_offsets,
+            .row_counts = from.row_counts,
+            .src_ranks = from.src_ranks,
+            .row_experts = from.row_experts,
+            .row_weights = from.row_weights};
+  return read_enum("unwritten", from.unwritten, UnwrittenRows::kZeroed, output.unwritten);
+}
+
+Status read_input(const switchyard_combine_input* given, CombineInput& input) {
+  switchyard_combine_input from;
+  SWITCHYARD_RETURN_IF_ERROR(read("input", given, from));
+  input = {from.expert_rows, from.src_info};
+  return Status();
+}
+
+Status read_output(const switchyard_combine_output* given, CombineOutput& output) {
+  switchyard_combine_output from;
+  SWITCHYARD_RETURN_IF_ERROR(read("output", given, from));
+  output = {from.topk_ids, from.topk_weights, from.num_tokens, {}};
+  output.destination.output = static_cast<bf16*>(from.output);
+  return read_enum("reduction", from.reduction, CombineReduction::kUnreduced, output.destination.reduction);
+}
+
+// Calls `function` with the object behind the handle.
+template <typename Function>
+switchyard_status with(const switchyard_ep* ep, Function function) noexcept {
+  return guard([&] {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("ep", ep));
+    return function(*ep->ep);
+  });
+}
+
+}  // namespace
+}  // namespace switchyard::c_api
+
+using namespace switchyard;
+using namespace switchyard::c_api;
+
+switchyard_status switchyard_ep_memory_needed(const switchyard_ep_config* config, int32_t n_ranks,
+                                              uint64_t* bytes) {
+  return guard([&] {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("bytes", bytes));
+    ExpertParallelConfig wanted;
+    SWITCHYARD_RETURN_IF_ERROR(read_config(config, n_ranks, wanted));
+    const Result<MemoryNeeded> needed = ExpertParallel::memory_needed(wanted, n_ranks);
+    if (needed.ok()) *bytes = needed.value().total();
+    return needed.status();
+  });
+}
+
+switchyard_status switchyard_ep_create(const switchyard_world* world, const switchyard_ep_config* config,
+                                       switchyard_ep** ep) {
+  return guard([&] {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("world", world));
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("ep", ep));
+    ExpertParallelConfig wanted;
+    SWITCHYARD_RETURN_IF_ERROR(read_config(config, world->world->n_ranks(), wanted));
+    Result<std::unique_ptr<ExpertParallel>> made = ExpertParallel::create(*world->world, wanted);
+    if (made.ok()) *ep = new switchyard_ep{world->world, std::move(made).value()};
+    return made.status();
+  });
+}
+
+void switchyard_ep_destroy(switchyard_ep* ep) { delete ep; }
+
+switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_info* info) {
+  return with(ep, [&](const ExpertParallel& of) {
+    return write("info",
+                 {.n_ranks = of.n_ranks(),
+                  .n_local_experts = of.n_local_experts(),
+                  .num_groups = of.num_groups(),
+                  .n_sms = of.n_sms(),
+                  .protocol = static_cast<int32_t>(of.config().protocol),
+                  .max_rows_per_expert = of.config().max_rows_per_expert,
+                  .max_recv_rows = of.max_recv_rows(),
+                  .dispatch_message_bytes = of.dispatch_message_bytes(),
+                  .combine_message_bytes = of.combine_message_bytes(),
+                  .bytes_per_rank = of.bytes_per_rank()},
+                 info);
+  });
+}
+
+switchyard_status switchyard_ep_row_buffers(switchyard_ep* ep, int32_t rank,
+                                            switchyard_row_buffers* buffers) {
+  return with(ep, [&](ExpertParallel& of) {
+    const Result<RowBuffers> own = of.row_buffers(rank);
+    if (!own.ok()) return own.status();
+    return write("buffers",
+                 {.rows = own.value().encoded_rows,
+                  .scales = own.value().scales,
+                  .src_info = own.value().src_info,
+                  .expert_outputs = own.value().expert_outputs,
+                  .encoded_outputs = own.value().encoded_outputs,
+                  .max_rows = own.value().max_rows},
+                 buffers);
+  });
+}
+
+switchyard_status switchyard_ep_dispatch(switchyard_ep* ep, int32_t rank,
+                                         const switchyard_dispatch_input* input,
+                                         const switchyard_dispatch_output* output, switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    DispatchInput from;
+    DispatchOutput to;
+    SWITCHYARD_RETURN_IF_ERROR(read_input(input, from));
+    SWITCHYARD_RETURN_IF_ERROR(read_output(output, to));
+    return of.dispatch(rank, from, to, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_dispatch_async(switchyard_ep* ep, int32_t rank,
+                                               const switchyard_dispatch_input* input,
+                                               switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    DispatchInput from;
+    SWITCHYARD_RETURN_IF_ERROR(read_input(input, from));
+    return of.dispatch_async(rank, from, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_dispatch_wait(switchyard_ep* ep, int32_t rank,
+                                              const switchyard_dispatch_output* output,
+                                              switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    DispatchOutput to;
+    SWITCHYARD_RETURN_IF_ERROR(read_output(output, to));
+    return of.dispatch_wait(rank, to, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_combine(switchyard_ep* ep, int32_t rank,
+                                        const switchyard_combine_input* input,
+                                        const switchyard_combine_output* output, switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    CombineInput from;
+    CombineOutput to;
+    SWITCHYARD_RETURN_IF_ERROR(read_input(input, from));
+    SWITCHYARD_RETURN_IF_ERROR(read_output(output, to));
+    return of.combine(rank, from, to, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_combine_async(switchyard_ep* ep, int32_t rank,
+                                              const switchyard_combine_input* input,
+                                              switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    CombineInput from;
+    SWITCHYARD_RETURN_IF_ERROR(read_input(input, from));
+    return of.combine_async(rank, from, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_combine_wait(switchyard_ep* ep, int32_t rank,
+                                             const switchyard_combine_output* output,
+                                             switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    CombineOutput to;
+    SWITCHYARD_RETURN_IF_ERROR(read_output(output, to));
+    return of.combine_wait(rank, to, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_all_reduce(switchyard_ep* ep, int32_t rank, void* values, int32_t num_tokens,
+                                           switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    return of.all_reduce(rank, static_cast<bf16*>(values), num_tokens, stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_warm_up(switchyard_ep* ep) {
+  return with(ep, [](ExpertParallel& of) { return of.warm_up(); });
+}
+
+switchyard_status switchyard_ep_synchronize(switchyard_ep* ep, int32_t rank, switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    return stream == SWITCHYARD_RANK_STREAM ? of.synchronize(rank) : of.synchronize(rank, Stream(stream));
+  });
+}
+
+switchyard_status switchyard_ep_poll(switchyard_ep* ep, int32_t rank) {
+  return with(ep, [&](ExpertParallel& of) { return of.poll(rank); });
+}
+
+switchyard_status switchyard_ep_fault(const switchyard_ep* ep, int32_t rank, switchyard_fault* fault) {
+  return with(ep, [&](const ExpertParallel& of) {
+    if (rank < 0 || rank >= of.n_ranks())
+      return invalid_argument("rank is %d; it must be 0..%d", rank, of.n_ranks() - 1);
+    const std::optional<FaultRecord> found = of.fault(rank);
+    if (!found) return write("fault", switchyard_fault{}, fault);
+    return write("fault",
+                 {.kind = static_cast<int32_t>(found->kind),
+                  .phase = static_cast<int32_t>(found->phase),
+                  .waiting_rank = found->waiting_rank,
+                  .late_rank = found->late_rank,
+                  .expert = found->expert,
+                  .expected = found->expected,
+                  .seen = found->seen,
+                  .elapsed_ns = found->elapsed_ns},
+                 fault);
+  });
+}
+
+switchyard_status switchyard_ep_reset(switchyard_ep* ep) {
+  return with(ep, [](ExpertParallel& of) { return of.reset(); });
+}
+
+switchyard_status switchyard_ep_reset_to(switchyard_ep* ep, const int32_t* world_ranks, int32_t num_ranks) {
+  return with(ep, [&](ExpertParallel& of) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("world_ranks", world_ranks));
+    if (num_ranks < 1) return invalid_argument("num_ranks is %d; it must be at least 1", num_ranks);
+    return of.reset_to(std::vector<int>(world_ranks, world_ranks + num_ranks));
+  });
+}
+
+switchyard_status switchyard_ep_set_placement(switchyard_ep* ep, const int32_t* placement,
+                                              const int32_t* num_experts_of_rank) {
+  return with(ep, [&](ExpertParallel& of) {
+    const Result<ExpertPlacement> next =
+        read_placement(of.config().n_experts, of.n_ranks(), placement, num_experts_of_rank);
+    return next.ok() ? of.set_placement(next.value()) : next.status();
+  });
+}
+
+switchyard_status switchyard_ep_expert_counts(const switchyard_ep* ep, int32_t rank, int64_t* counts,
+                                              int32_t num_counts) {
+  return with(ep, [&](const ExpertParallel& of) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("counts", counts));
+    if (num_counts != of.config().n_experts)
+      return invalid_argument("num_counts is %d; it must be %d (n_experts)", num_counts,
+                              of.config().n_experts);
+    const Result<std::vector<int64_t>> found = of.expert_counts(rank);
+    if (found.ok()) std::copy(found.value().begin(), found.value().end(), counts);
+    return found.status();
+  });
+}
+
+switchyard_status switchyard_ep_clear_expert_counts(switchyard_ep* ep, int32_t rank) {
+  return with(ep, [&](ExpertParallel& of) { return of.clear_expert_counts(rank); });
+}

@@ -1,0 +1,116 @@
+// What is behind the handles of switchyard.h, and what its functions have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "switchyard/attention.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "switchyard/grouped_matmul.hpp"
+#include "switchyard/switchyard.h"
+#include "switchyard/world.hpp"
+
+// The members of each are destroyed in the reverse order: the world goes last.
+struct switchyard_world {
+  struct Memory {
+    std::mutex mutex;
+    std::unordered_map<void*, std::pair<int, switchyard::Buffer<std::byte>>> buffers;  // with their ranks
+  };
+  std::shared_ptr<switchyard::World> world;
+  std::shared_ptr<Memory> memory;
+};
+struct switchyard_ep {
+  std::shared_ptr<switchyard::World> world;
+  std::unique_ptr<switchyard::ExpertParallel> ep;
+};
+struct switchyard_attention {
+  std::shared_ptr<switchyard::World> world;
+  std::unique_ptr<switchyard::Attention> attention;
+};
+struct switchyard_matmul {
+  std::shared_ptr<switchyard::World> world;
+  std::unique_ptr<switchyard::GroupedMatmul> matmul;
+};
+
+namespace switchyard::c_api {
+
+// Keeps the message for switchyard_last_error(), and returns the code.
+switchyard_status report(const Status& status) noexcept;
+
+// Calls `function`, which returns a Status. No exception leaves it.
+template <typename Function>
+switchyard_status guard(Function function) noexcept {
+  try {
+    return report(function());
+  } catch (const std::bad_alloc&) {
+    return report(Status(StatusCode::kResourceExhausted, "out of memory"));
+  } catch (const std::out_of_range& error) {
+    return report(Status(StatusCode::kInvalidArgument, error.what()));
+  } catch (const std::exception& error) {
+    return report(Status(StatusCode::kInternal, error.what()));
+  } catch (...) {
+    return report(Status(StatusCode::kInternal, "an exception of unknown type"));
+  }
+}
+
+inline Status check_pointer(const char* name, const void* pointer) {
+  return pointer != nullptr ? Status() : invalid_argument("%s is NULL", name);
+}
+
+template <typename T>
+Status check_size(const char* name, const T* given) {
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer(name, given));
+  if (given->size >= sizeof(size_t) && given->size <= 64 * sizeof(T)) return Status();
+  return invalid_argument("%s->size is %zu; it must be sizeof the struct, which is %zu here", name,
+                          given->size, sizeof(T));
+}
+
+// Copies the fields that the caller knows of; the others are 0. Fields that only the caller knows of must be
+// 0.
+template <typename T>
+Status read(const char* name, const T* given, T& copy) {
+  SWITCHYARD_RETURN_IF_ERROR(check_size(name, given));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); i < given->size; ++i)
+    if (bytes[i] != 0)
+      return invalid_argument("%s has a field at offset %zu that this library (%s) does not know", name, i,
+                              switchyard_version());
+  std::memset(&copy, 0, sizeof(T));
+  std::memcpy(&copy, given, std::min(given->size, sizeof(T)));
+  return Status();
+}
+
+// The other way round.
+template <typename T>
+Status write(const char* name, T values, T* wanted) {
+  SWITCHYARD_RETURN_IF_ERROR(check_size(name, wanted));
+  values.size = wanted->size;
+  std::memcpy(wanted, &values, std::min(wanted->size, sizeof(T)));
+  return Status();
+}
+
+// An enumerator of `last + 1`, counted from 0.
+template <typename Enum>
+Status read_enum(const char* name, int32_t value, Enum last, Enum& read) {
+  if (value < 0 || value > static_cast<int32_t>(last))
+    return invalid_argument("%s is %d; it must be 0..%d", name, value, static_cast<int>(last));
+  read = static_cast<Enum>(value);
+  return Status();
+}
+
+inline Stream stream_of(switchyard_stream stream) {
+  return stream == SWITCHYARD_RANK_STREAM ? Stream() : Stream(stream);
+}
+
+// 0 is the default.
+template <typename T>
+T or_default(T value, T otherwise) {
+  return value != T{0} ? value : otherwise;
+}
+
+}  // namespace switchyard::c_api
