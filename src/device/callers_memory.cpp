@@ -27,18 +27,22 @@ Result<void*> CallersMemory::allocate(uint64_t bytes, int gpu, StreamHandle stre
                             static_cast<size_t>(kAlignment));
   }
   std::lock_guard lock(mutex_);
-  bytes_of_[memory] = asked;
+  pieces_[memory] = {asked, gpu};
   return memory;
+}
+
+CallersMemory::~CallersMemory() {
+  for (const auto& [memory, piece] : pieces_) functions_.deallocate(memory, piece.bytes, piece.gpu, nullptr);
 }
 
 bool CallersMemory::deallocate(void* memory, int gpu, StreamHandle stream) {
   uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
-    const auto found = bytes_of_.find(memory);
-    if (found == bytes_of_.end()) return false;
-    bytes = found->second;
-    bytes_of_.erase(found);
+    const auto found = pieces_.find(memory);
+    if (found == pieces_.end()) return false;
+    bytes = found->second.bytes;
+    pieces_.erase(found);
   }
   functions_.deallocate(memory, bytes, gpu, stream);
   return true;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ep/step_runner.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/graph.hpp"
 
 namespace switchyard {
@@ -241,6 +242,19 @@ TEST(CallersMemory, EverythingComesFromItAndGoesBack) {
     }
     EXPECT_TRUE(allocator.live.empty()) << allocator.live.size() << " of " << allocator.num_allocations;
   }
+}
+
+// The buffer is freed behind a launch that the end of the world cuts short.
+TEST(CallersMemory, AWorldThatGoesWhileKernelsRunGivesItBack) {
+  Allocator allocator;
+  {
+    const auto world = must(World::create({.target = TargetChoice::kHost, .memory = allocator.functions()}));
+    const Rank& rank = world->rank(0);
+    const auto buffer = must(rank.allocate<int>(10));
+    ASSERT_TRUE(
+        rank.launch(rank.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {60'000'000'000}).ok());
+  }
+  EXPECT_TRUE(allocator.live.empty());
 }
 
 TEST(CallersMemory, WhatItRefusesIsAnError) {

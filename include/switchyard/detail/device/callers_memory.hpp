@@ -14,6 +14,12 @@ namespace switchyard {
 // Knows how many bytes each piece of memory has. Threads: any.
 class CallersMemory {
  public:
+  CallersMemory() = default;
+  // Gives back what is left: launches that ended with their device never freed it.
+  ~CallersMemory();
+  CallersMemory(const CallersMemory&) = delete;
+  CallersMemory& operator=(const CallersMemory&) = delete;
+
   void use(MemoryFunctions functions) { functions_ = std::move(functions); }
   bool is_used() const { return static_cast<bool>(functions_.allocate); }
 
@@ -25,7 +31,11 @@ class CallersMemory {
  private:
   MemoryFunctions functions_;
   std::mutex mutex_;
-  std::unordered_map<void*, uint64_t> bytes_of_;
+  struct Piece {
+    uint64_t bytes;
+    int gpu;
+  };
+  std::unordered_map<void*, Piece> pieces_;
 };
 
 }  // namespace switchyard
