@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "switchyard/status.hpp"
 
@@ -54,16 +53,6 @@ class Stream {
  private:
   StreamHandle handle_ = nullptr;
   bool is_callers_ = false;
-};
-
-// Where the memory of a device comes from, if the caller has an allocator. Both functions may be called from
-// any thread; an exception that allocate() throws is an error of the call that wanted the memory.
-struct MemoryFunctions {
-  // Returns memory that is aligned to 256 bytes and free for use behind what is on `stream`, which is one of
-  // the library's; null: there is none. `gpu` is the CUDA device, 0 on the host.
-  std::function<void*(uint64_t bytes, int gpu, StreamHandle stream)> allocate;
-  // Takes it back. What is on `stream` may still use it; null: nothing does.
-  std::function<void(void* memory, uint64_t bytes, int gpu, StreamHandle stream)> deallocate;
 };
 
 inline constexpr int kWarpSize = 32;

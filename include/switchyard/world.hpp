@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "switchyard/memory_functions.hpp"
 #include "switchyard/status.hpp"
 #include "switchyard/target.hpp"
 

@@ -90,7 +90,7 @@ class CudaDevice : public Device {
     const OutsideOfRecordings outside;
     if (!callers_memory_.deallocate(memory, ordinal_, nullptr)) (void)cudaFree(memory);
   }
-  void use(MemoryFunctions functions) override { callers_memory_.use(std::move(functions)); }
+  void use(const MemoryFunctions& functions) override { callers_memory_.use(functions); }
   // Memory comes from the device's pool: unlike cudaFree, freeing it does not wait for the whole device.
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override {
     const DeviceScope active = activate();

@@ -157,7 +157,7 @@ class HostDevice : public Device {
     }
     callers_memory_.deallocate(memory, 0, nullptr);
   }
-  void use(MemoryFunctions functions) override { callers_memory_.use(std::move(functions)); }
+  void use(const MemoryFunctions& functions) override { callers_memory_.use(functions); }
   Result<void*> allocate_for(StreamHandle, uint64_t bytes) override { return allocate(bytes); }
   void deallocate_behind(StreamHandle stream, void* memory) override {
     machine_.after_launches(static_cast<emulator::Stream*>(stream), [this, memory] { deallocate(memory); });

@@ -38,6 +38,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"grouped_matmul.hpp", "runtime"},
                                                                 {"matmul_epilogue.hpp", "gemm"},
                                                                 {"matmul_tuning.hpp", "gemm"},
+                                                                {"memory_functions.hpp", "device"},
                                                                 {"moe_layer.hpp", "runtime"},
                                                                 {"own_attention_kernels.hpp", "runtime"},
                                                                 {"own_kernels.hpp", "launch"},

@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 
+#include "switchyard/memory_functions.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
 
 namespace switchyard {
 
@@ -20,7 +19,7 @@ class CallersMemory {
   CallersMemory(const CallersMemory&) = delete;
   CallersMemory& operator=(const CallersMemory&) = delete;
 
-  void use(MemoryFunctions functions) { functions_ = std::move(functions); }
+  void use(const MemoryFunctions& functions) { functions_ = functions; }
   bool is_used() const { return static_cast<bool>(functions_.allocate); }
 
   // The memory is not zeroed.

@@ -16,6 +16,8 @@
 
 namespace switchyard {
 
+struct MemoryFunctions;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -60,7 +62,7 @@ class Device {
   virtual std::string uuid() const { return ""; }
 
   // From now on allocate() and allocate_for() take their memory from there.
-  virtual void use(MemoryFunctions functions) = 0;
+  virtual void use(const MemoryFunctions& functions) = 0;
 
   virtual Result<StreamHandle> create_stream() = 0;
   virtual void destroy_stream(StreamHandle stream) = 0;
