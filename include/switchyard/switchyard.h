@@ -139,6 +139,7 @@ enum { SWITCHYARD_PROTOCOL_AUTOMATIC = 0, SWITCHYARD_PROTOCOL_SLOTTED = 1, SWITC
 enum { SWITCHYARD_ROWS_RAGGED = 0, SWITCHYARD_ROWS_MASKED = 1, SWITCHYARD_ROWS_PER_RANK = 2 };
 enum { SWITCHYARD_COMBINE_BF16 = 0, SWITCHYARD_COMBINE_FP8 = 1 };
 enum { SWITCHYARD_REDUCTION_WEIGHTED = 0, SWITCHYARD_REDUCTION_UNREDUCED = 1 };
+enum { SWITCHYARD_INPUT_BF16 = 0, SWITCHYARD_INPUT_ENCODED = 1 };
 enum { SWITCHYARD_UNWRITTEN_LEFT = 0, SWITCHYARD_UNWRITTEN_MARKED = 1, SWITCHYARD_UNWRITTEN_ZEROED = 2 };
 #define SWITCHYARD_ALL_RANKS (-1)
 
@@ -172,6 +173,7 @@ typedef struct switchyard_ep_config {
   /* The experts of rank 0, then those of rank 1, .., and how many each has; NULL: evenly. */
   const int32_t* placement;
   const int32_t* num_experts_of_rank; /* [ranks] */
+  int32_t steps_in_flight;            /* 0: 1 */
 } switchyard_ep_config;
 
 typedef struct switchyard_ep_info {
@@ -200,10 +202,16 @@ typedef struct switchyard_row_buffers {
 
 typedef struct switchyard_dispatch_input {
   size_t size;
-  const void* tokens; /* bf16 */
+  const void* tokens; /* of input_format */
   const int32_t* topk_ids;
   int32_t num_tokens;
-  const float* topk_weights; /* of rows per rank */
+  const float* topk_weights;    /* of rows per rank */
+  const int64_t* topk_ids_64;   /* instead of topk_ids, which is NULL then, also in combine */
+  uint64_t token_stride_bytes;  /* from a token to the next; 0: contiguous */
+  const void* scales;           /* of encoded tokens */
+  uint64_t scales_stride_bytes; /* from a token's to the next's; 0: contiguous */
+  const float* input_scale;     /* NVFP4, in the rank's memory; NULL: the configuration's */
+  int32_t input_format;
 } switchyard_dispatch_input;
 
 typedef struct switchyard_dispatch_output {
@@ -235,6 +243,7 @@ typedef struct switchyard_combine_output {
   void* output; /* bf16 */
   int32_t num_tokens;
   int32_t reduction;
+  uint64_t output_stride_bytes; /* from a token to the next; 0: contiguous */
 } switchyard_combine_output;
 
 enum {
@@ -276,6 +285,10 @@ SWITCHYARD_API switchyard_status switchyard_ep_memory_needed(const switchyard_ep
 SWITCHYARD_API switchyard_status switchyard_ep_create(const switchyard_world* world,
                                                       const switchyard_ep_config* config, switchyard_ep** ep);
 SWITCHYARD_API void switchyard_ep_destroy(switchyard_ep* ep);
+/* A handle to one of steps_in_flight, counted from 0, which is the object itself. It is destroyed like any
+ * other; the object lives as long as one of its handles. */
+SWITCHYARD_API switchyard_status switchyard_ep_flight(switchyard_ep* ep, int32_t flight_idx,
+                                                      switchyard_ep** flight);
 SWITCHYARD_API switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_info* info);
 SWITCHYARD_API switchyard_status switchyard_ep_row_buffers(switchyard_ep* ep, int32_t rank,
                                                            switchyard_row_buffers* buffers);

@@ -51,6 +51,7 @@ Status read_numbers(const switchyard_ep_config& from, ExpertParallelConfig& conf
   config.p2p_world_size = from.p2p_world_size;
   config.allreduce_world_size =
       from.allreduce_world_size == SWITCHYARD_ALL_RANKS ? 0 : or_default(from.allreduce_world_size, 1);
+  config.steps_in_flight = or_default(from.steps_in_flight, 1);
   config.max_experts_per_rank = from.max_experts_per_rank;
   config.counts_experts = from.counts_experts != 0;
   config.shared_expert = from.has_shared_expert != 0 ? SharedExpert::kFused : SharedExpert::kNone;
@@ -85,8 +86,16 @@ Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParalle
 Status read_input(const switchyard_dispatch_input* given, DispatchInput& input) {
   switchyard_dispatch_input from;
   SWITCHYARD_RETURN_IF_ERROR(read("input", given, from));
-  input = {static_cast<const bf16*>(from.tokens), from.topk_ids, from.num_tokens, from.topk_weights};
-  return Status();
+  input = {.tokens = from.tokens,
+           .topk_ids = from.topk_ids,
+           .num_tokens = from.num_tokens,
+           .topk_weights = from.topk_weights,
+           .topk_ids_64 = from.topk_ids_64,
+           .token_stride_bytes = from.token_stride_bytes,
+           .scales = from.scales,
+           .scales_stride_bytes = from.scales_stride_bytes,
+           .input_scale = from.input_scale};
+  return read_enum("input_format", from.input_format, InputFormat::kEncoded, input.format);
 }
 
 Status read_output(const switchyard_dispatch_output* given, DispatchOutput& output) {
@@ -118,6 +127,7 @@ Status read_output(const switchyard_combine_output* given, CombineOutput& output
   SWITCHYARD_RETURN_IF_ERROR(read("output", given, from));
   output = {from.topk_ids, from.topk_weights, from.num_tokens, {}};
   output.destination.output = static_cast<bf16*>(from.output);
+  output.destination.output_stride_bytes = from.output_stride_bytes;
   return read_enum("reduction", from.reduction, CombineReduction::kUnreduced, output.destination.reduction);
 }
 
@@ -162,6 +172,16 @@ switchyard_status switchyard_ep_create(const switchyard_world* world, const swit
 }
 
 void switchyard_ep_destroy(switchyard_ep* ep) { delete ep; }
+
+switchyard_status switchyard_ep_flight(switchyard_ep* ep, int32_t flight_idx, switchyard_ep** flight) {
+  return with(ep, [&](ExpertParallel& of) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("flight", flight));
+    const Result<ExpertParallel*> found = of.flight(flight_idx);
+    if (found.ok())
+      *flight = new switchyard_ep{ep->world, std::shared_ptr<ExpertParallel>(ep->ep, found.value())};
+    return found.status();
+  });
+}
 
 switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_info* info) {
   return with(ep, [&](const ExpertParallel& of) {

@@ -26,7 +26,7 @@ struct switchyard_world {
 };
 struct switchyard_ep {
   std::shared_ptr<switchyard::World> world;
-  std::unique_ptr<switchyard::ExpertParallel> ep;
+  std::shared_ptr<switchyard::ExpertParallel> ep;  // or a flight of it
 };
 struct switchyard_attention {
   std::shared_ptr<switchyard::World> world;

@@ -62,7 +62,7 @@ static void check_world_info(void) {
 }
 
 static void check_ep_config(void) {
-  SIZE(switchyard_ep_config, 144);
+  SIZE(switchyard_ep_config, 152);
   OFFSET(switchyard_ep_config, size, 0);
   OFFSET(switchyard_ep_config, n_experts, 8);
   OFFSET(switchyard_ep_config, top_k, 12);
@@ -91,6 +91,7 @@ static void check_ep_config(void) {
   OFFSET(switchyard_ep_config, counts_experts, 124);
   OFFSET(switchyard_ep_config, placement, 128);
   OFFSET(switchyard_ep_config, num_experts_of_rank, 136);
+  OFFSET(switchyard_ep_config, steps_in_flight, 144);
 }
 
 static void check_ep_info(void) {
@@ -120,12 +121,18 @@ static void check_row_buffers(void) {
 }
 
 static void check_dispatch_input(void) {
-  SIZE(switchyard_dispatch_input, 40);
+  SIZE(switchyard_dispatch_input, 88);
   OFFSET(switchyard_dispatch_input, size, 0);
   OFFSET(switchyard_dispatch_input, tokens, 8);
   OFFSET(switchyard_dispatch_input, topk_ids, 16);
   OFFSET(switchyard_dispatch_input, num_tokens, 24);
   OFFSET(switchyard_dispatch_input, topk_weights, 32);
+  OFFSET(switchyard_dispatch_input, topk_ids_64, 40);
+  OFFSET(switchyard_dispatch_input, token_stride_bytes, 48);
+  OFFSET(switchyard_dispatch_input, scales, 56);
+  OFFSET(switchyard_dispatch_input, scales_stride_bytes, 64);
+  OFFSET(switchyard_dispatch_input, input_scale, 72);
+  OFFSET(switchyard_dispatch_input, input_format, 80);
 }
 
 static void check_dispatch_output(void) {
@@ -153,13 +160,14 @@ static void check_combine_input(void) {
 }
 
 static void check_combine_output(void) {
-  SIZE(switchyard_combine_output, 40);
+  SIZE(switchyard_combine_output, 48);
   OFFSET(switchyard_combine_output, size, 0);
   OFFSET(switchyard_combine_output, topk_ids, 8);
   OFFSET(switchyard_combine_output, topk_weights, 16);
   OFFSET(switchyard_combine_output, output, 24);
   OFFSET(switchyard_combine_output, num_tokens, 32);
   OFFSET(switchyard_combine_output, reduction, 36);
+  OFFSET(switchyard_combine_output, output_stride_bytes, 40);
 }
 
 static void check_fault(void) {

@@ -215,6 +215,70 @@ TEST(CApi, RowsPerRankSayTheirExperts) {
   switchyard_world_destroy(world);
 }
 
+// One rank and one token, whose row goes through the "experts" unchanged.
+struct Flight {
+  switchyard_ep* ep = nullptr;
+  alignas(16) uint16_t tokens[16] = {};  // the second half is what a stride skips
+  alignas(16) int64_t topk_ids[2] = {2, -1};
+  alignas(16) float topk_weights[2] = {1, 0};
+  alignas(16) uint32_t row_offsets[5] = {};
+  alignas(16) int32_t expert_ids[4] = {};
+  alignas(16) uint16_t outputs[16] = {};
+  switchyard_row_buffers buffers = {.size = sizeof(switchyard_row_buffers)};
+
+  explicit Flight(switchyard_ep* ep_in, uint16_t first) : ep(ep_in) {
+    for (int i = 0; i < 8; ++i) tokens[i] = static_cast<uint16_t>(first + i);
+  }
+  switchyard_status dispatch() {
+    if (const switchyard_status status = switchyard_ep_row_buffers(ep, 0, &buffers); status != SWITCHYARD_OK)
+      return status;
+    const switchyard_dispatch_input input = {.size = sizeof(input),
+                                             .tokens = tokens,
+                                             .num_tokens = 1,
+                                             .topk_ids_64 = topk_ids,
+                                             .token_stride_bytes = sizeof(tokens)};
+    const switchyard_dispatch_output output = {.size = sizeof(output),
+                                               .rows = buffers.rows,
+                                               .src_info = buffers.src_info,
+                                               .row_offsets = row_offsets,
+                                               .expert_ids = expert_ids,
+                                               .max_rows = buffers.max_rows};
+    return switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM);
+  }
+  switchyard_status combine() {
+    const switchyard_combine_input input = {
+        .size = sizeof(input), .expert_rows = buffers.rows, .src_info = buffers.src_info};
+    const switchyard_combine_output output = {.size = sizeof(output),
+                                              .topk_weights = topk_weights,
+                                              .output = outputs,
+                                              .num_tokens = 1,
+                                              .output_stride_bytes = sizeof(outputs)};
+    return switchyard_ep_combine(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM);
+  }
+};
+
+TEST(CApi, TwoStepsAreInFlightWithTensorsOfAnEngine) {
+  switchyard_world* world = make_world();
+  switchyard_ep_config config = small_config();
+  config.top_k = 2;
+  config.steps_in_flight = 2;
+  switchyard_ep *ep = nullptr, *second = nullptr;
+  ASSERT_EQ(switchyard_ep_create(world, &config, &ep), SWITCHYARD_OK) << switchyard_last_error();
+  expect_error(switchyard_ep_flight(ep, 2, &second), SWITCHYARD_INVALID_ARGUMENT, "flight_idx is 2");
+  ASSERT_EQ(switchyard_ep_flight(ep, 1, &second), SWITCHYARD_OK) << switchyard_last_error();
+  Flight flights[] = {Flight(ep, 0x3f80), Flight(second, 0x4000)};
+  for (Flight& flight : flights) ASSERT_EQ(flight.dispatch(), SWITCHYARD_OK) << switchyard_last_error();
+  for (Flight& flight : flights) ASSERT_EQ(flight.combine(), SWITCHYARD_OK) << switchyard_last_error();
+  ASSERT_EQ(switchyard_ep_synchronize(second, 0, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
+      << switchyard_last_error();
+  for (const Flight& flight : flights)
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(flight.outputs[i], flight.tokens[i]) << i;
+  switchyard_ep_destroy(ep);  // the object lives on behind its other handle
+  EXPECT_EQ(switchyard_ep_warm_up(second), SWITCHYARD_OK) << switchyard_last_error();
+  switchyard_ep_destroy(second);
+  switchyard_world_destroy(world);
+}
+
 // Rank 1 never comes.
 TEST(CApi, FaultsAreRecordsAndThePollSaysThem) {
   switchyard_world* world = make_world(2);

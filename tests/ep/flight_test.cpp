@@ -4,6 +4,7 @@
 
 #include "ep_harness.hpp"
 #include "reference/per_rank.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
@@ -42,6 +43,18 @@ class Flights {
   ExpertParallel& ep(int flight) { return *must(ep_->flight(flight)); }
   int num_flights() const { return ep_->config().steps_in_flight; }
   const reference::Step& step(int flight) const { return flights_[static_cast<size_t>(flight)].step; }
+
+  // From now on each flight has a stream of the caller's on each rank.
+  void give_streams() {
+    for (int i = 0; i < num_flights() * ep_->n_ranks(); ++i)
+      streams_.push_back(must(world_->rank(i % ep_->n_ranks()).create_stream()));
+  }
+  // Keeps the rank's own stream busy for a while.
+  void stall(int rank) {
+    const Rank& stalled = world_->rank(rank);
+    EXPECT_TRUE(
+        stalled.launch(stalled.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {50'000'000}).ok());
+  }
 
   // Draws a step for each flight.
   void prepare(uint64_t seed) {
@@ -82,22 +95,27 @@ class Flights {
     Flight& flight = flights_[static_cast<size_t>(flight_idx)];
     RankBuffers& buffers = flight.ranks[static_cast<size_t>(rank)];
     ExpertParallel& ep = this->ep(flight_idx);
+    const Stream stream = stream_of(flight_idx, rank);
     switch (phase) {
       case kDispatchAsync:
-        return ep.dispatch_async(rank, input(flight_idx, rank));
+        return ep.dispatch_async(rank, input(flight_idx, rank), stream);
       case kDispatchWait:
-        return ep.dispatch_wait(rank, {.rows = buffers.rows.rows,
-                                       .src_info = buffers.rows.src_info,
-                                       .max_rows = buffers.rows.max_rows,
-                                       .row_offsets = buffers.row_offsets.data(),
-                                       .expert_ids = buffers.expert_ids.data(),
-                                       .row_experts = is_per_rank() ? buffers.row_experts.data() : nullptr,
-                                       .row_weights = is_per_rank() ? buffers.row_weights.data() : nullptr});
+        return ep.dispatch_wait(rank,
+                                {.rows = buffers.rows.rows,
+                                 .src_info = buffers.rows.src_info,
+                                 .max_rows = buffers.rows.max_rows,
+                                 .row_offsets = buffers.row_offsets.data(),
+                                 .expert_ids = buffers.expert_ids.data(),
+                                 .row_experts = is_per_rank() ? buffers.row_experts.data() : nullptr,
+                                 .row_weights = is_per_rank() ? buffers.row_weights.data() : nullptr},
+                                stream);
       case kCombineAsync:
-        return ep.combine_async(rank, {buffers.rows.rows, buffers.rows.src_info});
+        return ep.combine_async(rank, {buffers.rows.rows, buffers.rows.src_info}, stream);
       default:
-        return ep.combine_wait(rank, {buffers.tokens.topk_ids(), buffers.weights.data(), kNumTokens,
-                                      buffers.tokens.destination()});
+        return ep.combine_wait(
+            rank,
+            {buffers.tokens.topk_ids(), buffers.weights.data(), kNumTokens, buffers.tokens.destination()},
+            stream);
     }
   }
   // The flights of the phases that come next, on all ranks; then waits. What is wrong, or nothing.
@@ -149,6 +167,9 @@ class Flights {
     std::vector<RankBuffers> ranks;
   };
 
+  Stream stream_of(int flight, int rank) const {
+    return streams_.empty() ? Stream() : streams_[static_cast<size_t>(flight * ep_->n_ranks() + rank)];
+  }
   bool is_per_rank() const { return ep_->config().row_layout == RowLayout::kPerRank; }
   size_t num_choices(int flight, int rank) {
     return is_per_rank() ? size_t{must(ep(flight).row_buffers(rank)).max_rows} * kTopK : 0;
@@ -167,6 +188,7 @@ class Flights {
   std::unique_ptr<World> world_;
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<Flight> flights_;
+  std::vector<Stream> streams_;  // [flight][rank]; empty: the ranks' own
 };
 
 class StepsInFlight : public testing::TestWithParam<std::tuple<TargetChoice, Protocol>> {
@@ -210,6 +232,24 @@ TEST_P(StepsInFlight, InterleaveWithRowsPerRank) {
   EXPECT_EQ(flights.run({0, 1, 0, 1, 1, 1, 0, 0}), "");
 }
 
+// Of the flights' streams none is ordered behind another, nor behind the rank's own.
+TEST_P(StepsInFlight, HaveStreamsOfTheCallers) {
+  for (const RowLayout layout : {RowLayout::kRagged, RowLayout::kPerRank}) {
+    if (layout == RowLayout::kPerRank && options().protocol != Protocol::kDirect) continue;
+    RunOptions with_layout = options();
+    with_layout.row_layout = layout;
+    Flights flights(with_layout);
+    flights.give_streams();
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      flights.prepare(seed);
+      flights.stall(0);
+      EXPECT_EQ(flights.run(flights.drawn_order(seed)), "") << "seed " << seed;
+      for (int flight = 0; flight < 2; ++flight) EXPECT_TRUE(flights.ep(flight).poll(0).ok());
+    }
+    EXPECT_TRUE(flights.ep(0).warm_up().ok());
+  }
+}
+
 TEST_P(StepsInFlight, AreCountedInMemory) {
   const ExpertParallelConfig two = Flights::config(options(), 2), one = Flights::config(options(), 1);
   const MemoryNeeded needed = must(ExpertParallel::memory_needed(two, 2));
@@ -229,6 +269,8 @@ TEST_P(StepsInFlight, BreakTogetherAndAreResetTogether) {
   ASSERT_TRUE(flights.ep(1).dispatch_async(1, input).ok());
   ASSERT_TRUE(flights.launch(1, kDispatchAsync, 0).ok());
   const Status broken = flights.ep(0).synchronize();
+  EXPECT_EQ(flights.ep(1).poll(0).message(), flights.ep(0).poll(0).message());
+  EXPECT_NE(flights.ep(1).poll(1).message().find("holds 99"), std::string::npos);
   EXPECT_NE(broken.message().find("topk_ids of rank 1 holds 99"), std::string::npos) << broken.to_string();
   const Status refused = flights.launch(0, kDispatchAsync, 0);
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
