@@ -24,6 +24,8 @@ uint32_t combine_bytes(const ExpertParallelConfig& config) {
 namespace {
 
 constexpr uint64_t kAlignment = 256;
+// Of rows, in whichever flight: a gather of rows that begin elsewhere takes 2% longer on an H200.
+constexpr uint64_t kRowAlignment = 4096;
 
 // The parts lie one after the other: rows, their scales, the scales that owners fetch from here, the sources
 // of rows' scales, and expert outputs.
@@ -45,7 +47,7 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
                       &layout.expert_outputs_offset, &layout.row_memory_bytes};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
-    end = end + parts[i] + CheckedSize(kAlignment);
+    end = end + parts[i] + CheckedSize(kRowAlignment);
     if (!end.ok() || layout.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
       return invalid_argument(
           "max_tokens_per_rank %d, top_k %d and capacity_factor %g make %llu rows per rank; their bytes "
@@ -53,7 +55,7 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
           config.max_tokens_per_rank, config.top_k, config.capacity_factor,
           static_cast<unsigned long long>(layout.row_capacity), config.hidden,
           static_cast<unsigned long long>(OutputCellLayout::kUnit) << 32);
-    end = CheckedSize(end.value() / kAlignment * kAlignment);
+    end = CheckedSize(end.value() / kRowAlignment * kRowAlignment);
     *ends[i] = end.value();
   }
   layout.src_info_bytes = layout.row_capacity * 2 * sizeof(int32_t);
@@ -67,10 +69,14 @@ class PartList {
  public:
   void add(ArenaPart& part, CheckedSize bytes) {
     if (bytes.ok()) part = {end_.ok() ? end_.value() : 0, bytes.value()};
-    end_ = end_ + bytes + CheckedSize(kAlignment - 1);
-    if (end_.ok()) end_ = CheckedSize(end_.value() / kAlignment * kAlignment);
+    end_ = end_ + bytes;
+    align(kAlignment);
   }
   void add(ArenaPart& part, uint64_t bytes) { add(part, CheckedSize(bytes)); }
+  void align(uint64_t alignment) {
+    end_ = end_ + CheckedSize(alignment - 1);
+    if (end_.ok()) end_ = CheckedSize(end_.value() / alignment * alignment);
+  }
   CheckedSize end() const { return end_; }
 
  private:
@@ -94,6 +100,7 @@ void add_slotted(const ExpertParallelConfig& config, const EpShape& shape, bool 
 void add_direct(const ExpertParallelConfig& config, const EpShape& shape, ExchangeLayout& layout,
                 PartList& parts) {
   const int num_counts = shape.n_experts + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+  parts.align(kRowAlignment);
   parts.add(layout.row_memory, layout.row_memory_bytes);
   parts.add(layout.src_info, layout.src_info_bytes);
   parts.add(layout.combine_counts, OutputCellLayout{shape.n_ranks}.bytes());
@@ -161,6 +168,8 @@ Result<ExchangeLayout> ExchangeLayout::of(const ExpertParallelConfig& config, in
     parts.add(layout.dispatch_recv, DispatchRecvLayout{shape.n_experts / shape.n_ranks, shape.n_ranks,
                                                        config.max_tokens_per_rank, message_bytes(config)}
                                         .bytes());
+  else
+    parts.align(kRowAlignment);
   if (!parts.end().ok())
     return invalid_argument("the exchange buffers of %d tokens x %d experts x %u bytes exceed 64 bits",
                             config.max_tokens_per_rank, config.n_experts, message_bytes(config));
