@@ -56,9 +56,11 @@ class SeenTokens {
   std::map<float, reference::Step> of_scale_;
 };
 
-// A step with the ids and weights that a router would give it: distinct experts for each token.
+// A step with the ids and weights that a router would give it: distinct experts for each token. Without a
+// router every id is 0.
 reference::Step make_routed_step(const Workload& workload, int step_idx) {
   reference::Step step = make_step(workload, step_idx);
+  if (!has_router(workload)) return step;
   const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
     reference::Routing routing = reference::topk_softmax(logits[rank], workload.tokens_per_rank[rank],

@@ -87,7 +87,8 @@ std::string describe(const FaultRecord& record) {
     case FaultKind::kOverCapacity:
       std::snprintf(text, sizeof(text),
                     "%s: rank %d would receive %" PRIu64 " rows and has room for %" PRIu64
-                    "; the step was skipped on all ranks (a larger capacity_factor makes room)",
+                    "; the step was skipped on all ranks (a larger capacity_factor makes room; "
+                    "max_rows_per_expert of masked rows)",
                     to_string(record.phase), record.late_rank, record.seen, record.expected);
       return text;
     case FaultKind::kTokenCountMismatch:

@@ -354,6 +354,16 @@ TEST_F(Cli, BenchOfRowsPerRankVerifiesAndHasNoLimits) {
   EXPECT_EQ(outcome.out.find("scatter"), std::string::npos) << outcome.out;
 }
 
+// There is room for the worst case by default.
+TEST_F(Cli, BenchSendsEverythingToOneExpert) {
+  for (const char* layout : {"ragged", "per-rank"}) {
+    const Outcome outcome = run(kSmallBench + "--routing one-expert --layout " + layout);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("verified"), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.out.find("skipped"), std::string::npos) << outcome.out;
+  }
+}
+
 TEST_F(Cli, BenchRepeatsAndComparesHashes) {
   const Outcome outcome = run(kSmallBench + "--tokens 2 --routing zipf --repeat-check 5");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -94,7 +94,9 @@ Workload workload_of(const BenchOptions& options, int tokens_per_rank) {
   workload.hidden = options.hidden;
   workload.top_k = options.top_k;
   workload.n_experts = options.n_experts;
-  workload.routing = options.routing == "zipf" ? RoutingKind::kZipf : RoutingKind::kUniform;
+  workload.routing = options.routing == "zipf"         ? RoutingKind::kZipf
+                     : options.routing == "one-expert" ? RoutingKind::kOneExpert
+                                                       : RoutingKind::kUniform;
   workload.seed = options.seed;
   return workload;
 }
@@ -380,8 +382,8 @@ void add_ep(Command& bench) {
       .add_number("--replays", options->num_replays, 2, 1000000,
                   "Replays of each graph; their median counts [100; host 3]")
       .hide_default();
-  command.add_name("--routing", options->routing, {"uniform", "zipf"},
-                   "Experts of a token: all alike, or low ones popular");
+  command.add_name("--routing", options->routing, {"uniform", "zipf", "one-expert"},
+                   "Experts of a token: all alike, low ones popular, or the first for every choice");
   command.add_seed("--seed", options->seed, "All numbers follow from it");
   command
       .add_number("--repeat-check", options->repeat_check, 1, 1'000'000'000,
