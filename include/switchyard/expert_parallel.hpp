@@ -289,11 +289,13 @@ class ExpertParallel {
   // every further call then fails until reset(). It also returns, once, that a step was skipped because it
   // was over capacity; the next step may follow.
   Status synchronize(int rank);
-  // The same, but waits for this stream only.
+  // The same, but waits for this stream only. A step that was skipped is reported, but still under way:
+  // combine, which does nothing then, or synchronize(rank) ends it.
   Status synchronize(int rank, Stream stream);
   // What synchronize() would return now, without a wait: what this rank or any other has found, and an error
   // of the device. It may be called at any time, also while graphs replay, by the thread of the rank. OK says
-  // that nothing has gone wrong so far, not that anything has ended.
+  // that nothing has gone wrong so far, not that anything has ended. A step that was skipped is still under
+  // way then, as above.
   Status poll(int rank);
   // The same as synchronize(rank) for all ranks; the first error.
   Status synchronize();

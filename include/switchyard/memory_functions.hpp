@@ -15,7 +15,7 @@ struct MemoryFunctions {
   // Returns memory that is aligned to 256 bytes and free for use behind what is on `stream`, which is one of
   // the library's; null: there is none. `gpu` is the CUDA device, 0 on the host.
   std::function<void*(uint64_t bytes, int gpu, StreamHandle stream)> allocate;
-  // Takes it back. What is on `stream` may still use it; null: nothing does.
+  // Takes it back, and must not throw. What is on `stream` may still use it; null: nothing does.
   std::function<void(void* memory, uint64_t bytes, int gpu, StreamHandle stream)> deallocate;
 };
 

@@ -7,12 +7,13 @@
  *   library reads and writes no more bytes than `size` says, so that a program goes on working with a newer
  *   library.
  * Handles: each is destroyed by its own function, which takes NULL, too. A world lives until the last handle
- *   that was made from it is gone, in whatever order they are destroyed.
+ *   that was made from it is gone, in whatever order they are destroyed; memory of switchyard_allocate() goes
+ *   with the world's own handle.
  * Streams: a call enqueues on the stream that it is given and returns. On CUDA that is a cudaStream_t of the
  *   rank's GPU (NULL: its default stream), also one that is being captured; on the host one of
  *   switchyard_stream_create(). SWITCHYARD_RANK_STREAM is the rank's own.
  * Threads: one thread may call for all ranks, or each rank may have a thread of its own. Calls for one rank,
- *   and calls that name no rank, must not overlap with others of the same handle.
+ *   and calls that name no rank, must not overlap with others of the same object, by whichever handle.
  * Memory: pointers of a step are into the rank's memory, aligned to 16 bytes, and stay valid until it has
  *   ended.
  * The C++ headers say more about each call; the names are theirs (docs/c.md). */
@@ -243,7 +244,7 @@ typedef struct switchyard_combine_output {
   void* output; /* bf16 */
   int32_t num_tokens;
   int32_t reduction;
-  uint64_t output_stride_bytes; /* from a token to the next; 0: contiguous */
+  uint64_t output_stride_bytes; /* from a row of the output to the next; 0: contiguous */
 } switchyard_combine_output;
 
 enum {
@@ -285,8 +286,8 @@ SWITCHYARD_API switchyard_status switchyard_ep_memory_needed(const switchyard_ep
 SWITCHYARD_API switchyard_status switchyard_ep_create(const switchyard_world* world,
                                                       const switchyard_ep_config* config, switchyard_ep** ep);
 SWITCHYARD_API void switchyard_ep_destroy(switchyard_ep* ep);
-/* A handle to one of steps_in_flight, counted from 0, which is the object itself. It is destroyed like any
- * other; the object lives as long as one of its handles. */
+/* A handle to one of steps_in_flight, counted from 0, which is the object itself, from any handle of it. It
+ * is destroyed like any other; the object lives as long as one of its handles. */
 SWITCHYARD_API switchyard_status switchyard_ep_flight(switchyard_ep* ep, int32_t flight_idx,
                                                       switchyard_ep** flight);
 SWITCHYARD_API switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_info* info);
@@ -401,7 +402,7 @@ typedef struct switchyard_matmul_shape {
   int32_t columns;
   int32_t activation;
   int32_t gate_layout;
-  int32_t output;
+  int32_t output; /* SWITCHYARD_MATMUL_BF16 or _FP8 */
   int64_t max_rows;
   int64_t group_capacity;
   int64_t expected_rows_per_group;

@@ -166,19 +166,20 @@ switchyard_status switchyard_ep_create(const switchyard_world* world, const swit
     ExpertParallelConfig wanted;
     SWITCHYARD_RETURN_IF_ERROR(read_config(config, world->world->n_ranks(), wanted));
     Result<std::unique_ptr<ExpertParallel>> made = ExpertParallel::create(*world->world, wanted);
-    if (made.ok()) *ep = new switchyard_ep{world->world, std::move(made).value()};
-    return made.status();
+    if (!made.ok()) return made.status();
+    std::shared_ptr<ExpertParallel> whole = std::move(made).value();
+    *ep = new switchyard_ep{world->world, whole, whole.get()};
+    return Status();
   });
 }
 
 void switchyard_ep_destroy(switchyard_ep* ep) { delete ep; }
 
 switchyard_status switchyard_ep_flight(switchyard_ep* ep, int32_t flight_idx, switchyard_ep** flight) {
-  return with(ep, [&](ExpertParallel& of) {
+  return with(ep, [&](ExpertParallel&) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("flight", flight));
-    const Result<ExpertParallel*> found = of.flight(flight_idx);
-    if (found.ok())
-      *flight = new switchyard_ep{ep->world, std::shared_ptr<ExpertParallel>(ep->ep, found.value())};
+    const Result<ExpertParallel*> found = ep->whole->flight(flight_idx);
+    if (found.ok()) *flight = new switchyard_ep{ep->world, ep->whole, found.value()};
     return found.status();
   });
 }

@@ -26,7 +26,8 @@ struct switchyard_world {
 };
 struct switchyard_ep {
   std::shared_ptr<switchyard::World> world;
-  std::shared_ptr<switchyard::ExpertParallel> ep;  // or a flight of it
+  std::shared_ptr<switchyard::ExpertParallel> whole;
+  switchyard::ExpertParallel* ep;  // that, or a flight of it
 };
 struct switchyard_attention {
   std::shared_ptr<switchyard::World> world;
@@ -90,6 +91,7 @@ template <typename T>
 Status write(const char* name, T values, T* wanted) {
   SWITCHYARD_RETURN_IF_ERROR(check_size(name, wanted));
   values.size = wanted->size;
+  if (wanted->size > sizeof(T)) std::memset(wanted + 1, 0, wanted->size - sizeof(T));
   std::memcpy(wanted, &values, std::min(wanted->size, sizeof(T)));
   return Status();
 }

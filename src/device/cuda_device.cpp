@@ -109,7 +109,11 @@ class CudaDevice : public Device {
     return memory;
   }
   void deallocate_behind(StreamHandle stream, void* memory) override {
-    if (!check_not_recording(stream).ok()) return deallocate(memory);  // which waits for the whole device
+    if (!check_not_recording(stream).ok()) {
+      // cudaFree waits for the whole device. The caller's memory goes back with the device, when nothing runs.
+      if (!callers_memory_.has(memory)) deallocate(memory);
+      return;
+    }
     const DeviceScope active = activate();
     if (!active.status().ok() || callers_memory_.deallocate(memory, ordinal_, stream)) return;
     (void)cudaFreeAsync(memory, static_cast<cudaStream_t>(stream));

@@ -84,6 +84,7 @@ struct MoeLayer::Impl {
   MoeLayerConfig config;
   std::unique_ptr<ExpertParallel> ep;
   std::vector<RankState> ranks;
+  bool uses_callers_streams = false;
 
   Status prepare(int rank, const ExpertWeights& weights);
   Status make_matmuls(int rank);
@@ -107,7 +108,11 @@ struct MoeLayer::Impl {
 };
 
 MoeLayer::MoeLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-MoeLayer::~MoeLayer() = default;
+MoeLayer::~MoeLayer() {
+  // What is freed now may be in use on streams that the ranks do not know.
+  if (impl_->uses_callers_streams)
+    for (const int rank : impl_->world.local_ranks()) impl_->world.rank(rank).device().drain_all();
+}
 
 const MoeLayerConfig& MoeLayer::config() const { return impl_->config; }
 ExpertParallel& MoeLayer::ep() { return *impl_->ep; }
@@ -279,6 +284,7 @@ Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step, Stream stream
 }
 
 Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
+  uses_callers_streams |= stream.is_callers();
   switch (part) {
     case MoePart::kRoute:
       return route(rank, step, stream);

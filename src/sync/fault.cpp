@@ -81,7 +81,8 @@ std::string describe(const FaultRecord& record) {
                     record.expected - 1);
       return text;
     case FaultKind::kTooManyRows:
-      std::snprintf(text, sizeof(text), "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64,
+      std::snprintf(text, sizeof(text),
+                    "%s: rank %d receives %" PRIu64 " rows, its output holds %" PRIu64 " (max_rows)",
                     to_string(record.phase), record.waiting_rank, record.seen, record.expected);
       return text;
     case FaultKind::kOverCapacity:

@@ -49,6 +49,9 @@ class Flights {
     for (int i = 0; i < num_flights() * ep_->n_ranks(); ++i)
       streams_.push_back(must(world_->rank(i % ep_->n_ranks()).create_stream()));
   }
+  Stream stream_of(int flight, int rank) const {
+    return streams_.empty() ? Stream() : streams_[static_cast<size_t>(flight * ep_->n_ranks() + rank)];
+  }
   // Keeps the rank's own stream busy for a while.
   void stall(int rank) {
     const Rank& stalled = world_->rank(rank);
@@ -167,9 +170,6 @@ class Flights {
     std::vector<RankBuffers> ranks;
   };
 
-  Stream stream_of(int flight, int rank) const {
-    return streams_.empty() ? Stream() : streams_[static_cast<size_t>(flight * ep_->n_ranks() + rank)];
-  }
   bool is_per_rank() const { return ep_->config().row_layout == RowLayout::kPerRank; }
   size_t num_choices(int flight, int rank) {
     return is_per_rank() ? size_t{must(ep(flight).row_buffers(rank)).max_rows} * kTopK : 0;
@@ -298,6 +298,55 @@ TEST_P(StepsInFlight, CountRowsTogether) {
   EXPECT_EQ(must(flights.ep(1).expert_counts(1)), expected);
   ASSERT_TRUE(flights.ep(1).set_placement(must(ExpertPlacement::from_lists(4, {{3, 1}, {0, 2, 3}}))).ok());
   EXPECT_EQ(must(flights.ep(0).expert_counts(1)), expected);
+}
+
+TEST_P(StepsInFlight, CountRowsTogetherAfterAReset) {
+  RunOptions counting = options();
+  counting.counts_experts = true;
+  Flights flights(counting, 3);
+  std::vector<int64_t> expected(Flights::kNumExperts);
+  const auto run = [&](uint64_t seed) {
+    flights.prepare(seed);
+    EXPECT_EQ(flights.run({0, 1, 0, 1, 1, 1, 0, 0}), "");
+    for (int flight = 0; flight < 2; ++flight)
+      for (const int id : flights.step(flight).topk_ids[1]) ++expected[static_cast<size_t>(id)];
+    EXPECT_EQ(must(flights.ep(1).expert_counts(1)), expected);
+  };
+  run(1);
+  ASSERT_TRUE(flights.ep(0).reset_to({0, 1}).ok());
+  run(2);
+  ASSERT_TRUE(flights.ep(0).reset_to({0, 1, 2}).ok());
+  run(3);
+}
+
+TEST_P(StepsInFlight, WarmUpInEveryLayout) {
+  for (const RowLayout layout : {RowLayout::kRagged, RowLayout::kMasked, RowLayout::kPerRank}) {
+    if (layout == RowLayout::kPerRank && options().protocol != Protocol::kDirect) continue;
+    RunOptions with_layout = options();
+    with_layout.row_layout = layout;
+    Flights flights(with_layout);
+    const Status warm = flights.ep(0).warm_up();
+    EXPECT_TRUE(warm.ok()) << to_string(layout) << ": " << warm.to_string();
+  }
+}
+
+// Flight 1 waits for a peer on the rank's own stream; flight 0 has ended on the caller's.
+TEST_P(StepsInFlight, AreNotWaitedForByTheStreamOfAnother) {
+  Flights flights(options());
+  flights.give_streams();
+  ASSERT_TRUE(flights.ep(1).dispatch_async(0, flights.input(1, 0)).ok());  // on the rank's own
+  for (int phase = 0; phase < kNumPhases; ++phase)
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(flights.launch(0, phase, rank).ok());
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_TRUE(flights.ep(0).synchronize(rank, flights.stream_of(0, rank)).ok());
+  ASSERT_TRUE(flights.ep(1).dispatch_async(1, flights.input(1, 1)).ok());
+  for (int phase = kDispatchWait; phase < kNumPhases; ++phase)
+    for (int rank = 0; rank < 2; ++rank) {
+      // What was sent on the ranks' own streams comes first.
+      if (phase == kDispatchWait) ASSERT_TRUE(flights.ep(1).synchronize(rank, Stream()).ok());
+      ASSERT_TRUE(flights.launch(1, phase, rank).ok());
+    }
+  EXPECT_EQ(flights.finish(), "");
 }
 
 // The mutant: a flight's messages, or rows, go where those of the other are.

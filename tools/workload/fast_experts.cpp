@@ -78,7 +78,7 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
                                                          MatmulElement element, uint32_t max_rows) {
   auto fast = std::make_unique<FastExperts>();
   fast->ranks_.resize(static_cast<size_t>(world.n_ranks()));
-  for (int r = 0; r < world.n_ranks(); ++r) {
+  for (const int r : world.local_ranks()) {
     RankState& state = fast->ranks_[static_cast<size_t>(r)];
     // The shared expert has the last index but comes first.
     std::vector<size_t> of_group;

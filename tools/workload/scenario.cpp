@@ -213,6 +213,10 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   scenario.fault_step = below(static_cast<uint64_t>(num_steps) - 1);  // at least one step follows
   scenario.fault_rank = below(static_cast<uint64_t>(scenario.n_ranks));
   if (!space.faults.empty()) scenario.fault = space.faults[below(space.faults.size())];
+  // Nobody waits for a rank that is alone.
+  if (scenario.n_ranks == 1 &&
+      (scenario.fault == SimulatedFault::kKill || scenario.fault == SimulatedFault::kLongStall))
+    scenario.fault = SimulatedFault::kNone;
   draw_placements(scenario);
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   draw_style(scenario);  // of the format that it is now

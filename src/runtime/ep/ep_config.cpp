@@ -229,7 +229,8 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
   if (config.own_epilogue != nullptr && config.routing == Routing::kSkipAllToAll)
     return invalid_argument(
         "own_epilogue must be null where the all-to-all is skipped: combine leaves partial sums there");
-  SWITCHYARD_RETURN_IF_ERROR(check_hidden(kind_of(config.combine_format), config.hidden));
+  if (const Status status = check_hidden(kind_of(config.combine_format), config.hidden); !status.ok())
+    return invalid_argument("combine_format: %s", status.message().c_str());
   if (config.routing == Routing::kAllToAll &&
       (config.allreduce_world_size < 0 || config.allreduce_world_size > 1))
     return invalid_argument("allreduce_world_size is %d; it must be 0 or 1 where tokens are exchanged",

@@ -287,7 +287,9 @@ void ExpertParallel::Impl::update_flights() {
     for (int rank = 0; rank < n_ranks(); ++rank) {
       const bool is_local = ranks[static_cast<size_t>(rank)] != nullptr;
       later.ranks.push_back(is_local ? std::make_unique<RankState>() : nullptr);
-      if (is_local) later.use_arena(rank);
+      if (!is_local) continue;
+      later.use_arena(rank);
+      later.state(rank).has_begun = state(rank).has_begun;
     }
   }
 }
@@ -479,10 +481,15 @@ Result<MemoryNeeded> ExpertParallel::memory_needed(const ExpertParallelConfig& c
   chosen.protocol = choose_protocol(config, n_ranks).protocol;
   const Result<ExchangeLayout> layout = ExchangeLayout::of(chosen, n_ranks, needs_wire(chosen, n_ranks));
   if (!layout.ok()) return layout.status();
-  const uint64_t row_bytes = layout.value().row_memory_bytes + layout.value().src_info_bytes;
-  const uint64_t num_flights = static_cast<uint64_t>(config.steps_in_flight);
-  return MemoryNeeded{layout.value().arena_bytes * num_flights,
-                      chosen.protocol == Protocol::kDirect ? 0 : row_bytes * num_flights};
+  const CheckedSize num_flights(config.steps_in_flight),
+      exchange = CheckedSize(layout.value().arena_bytes) * num_flights;
+  const CheckedSize rows =
+      (CheckedSize(layout.value().row_memory_bytes) + CheckedSize(layout.value().src_info_bytes)) *
+      num_flights;
+  if (!(exchange + rows).ok())
+    return invalid_argument("the exchange buffers of %d steps_in_flight exceed 64 bits",
+                            config.steps_in_flight);
+  return MemoryNeeded{exchange.value(), chosen.protocol == Protocol::kDirect ? 0 : rows.value()};
 }
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }

@@ -35,17 +35,16 @@ std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
   return record;
 }
 
-Status ExpertParallel::Impl::check_fault(int rank) {
-  RankState& state = this->state(rank);
-  uint64_t poison = 0;
-  const Rank& owner = member(rank);
-  if (const Status status =
-          owner.device().copy(&poison, state.memory.at<void>(layout.poison), sizeof(poison), owner.stream());
-      !status.ok())
-    return name_dead_peer(status);
-  if (poison == 0) return take_skipped_step(rank);
-  // A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
-  const int poisoner = static_cast<int>(poison) - 1;
+Status ExpertParallel::Impl::check_fault(int rank, bool have_all_ended) {
+  const Result<uint64_t> poison =
+      member(rank).device().load_while_running(state(rank).memory.at<uint64_t>(layout.poison));
+  if (!poison.ok()) return name_dead_peer(poison.status());
+  if (poison.value() != 0) return fail_poisoned(rank, static_cast<int>(poison.value()) - 1);
+  return have_all_ended ? take_skipped_step(rank) : report_skipped_step(rank);
+}
+
+// A rank that found a fault itself says so; one that was poisoned says what its poisoner found.
+Status ExpertParallel::Impl::fail_poisoned(int rank, int poisoner) {
   for (const int reporter : {rank, poisoner})
     if (const std::optional<FaultRecord> record = fault(reporter); record)
       return fail(rank, reporter, *record);
@@ -95,10 +94,17 @@ Status ExpertParallel::Impl::poll(int rank) {
   if (!sees_all) {
     const Result<uint64_t> poison = device.load_while_running(own.memory.at<uint64_t>(layout.poison));
     if (!poison.ok()) return poison.status();
-    if (poison.value() != 0) return fail_without_record(rank, static_cast<int>(poison.value()) - 1);
+    if (poison.value() != 0) return fail_poisoned(rank, static_cast<int>(poison.value()) - 1);
   }
-  const std::optional<FaultRecord> skipped = take_skip_record(own.memory.faults[1]);
-  return skipped ? Status(StatusCode::kResourceExhausted, describe(*skipped)) : Status();
+  return report_skipped_step(rank);
+}
+
+// While other steps may be under way, only the caller knows whether it is this one that was skipped.
+Status ExpertParallel::Impl::report_skipped_step(int rank) {
+  const std::optional<FaultRecord> skipped = take_skip_record(state(rank).memory.faults[1]);
+  if (!skipped) return Status();
+  state(rank).has_reported_skip = true;
+  return Status(StatusCode::kResourceExhausted, describe(*skipped));
 }
 
 Status ExpertParallel::Impl::end_skipped_step(int rank) {
@@ -117,12 +123,12 @@ Status ExpertParallel::Impl::end_skipped_step(int rank) {
 // once, but the next step may follow. If it is the rank's last one, and dispatched, it is over, as combine
 // would do nothing.
 Status ExpertParallel::Impl::take_skipped_step(int rank) {
-  RankState& state = this->state(rank);
-  const std::optional<FaultRecord> skipped = take_skip_record(state.memory.faults[1]);
-  if (!skipped) return Status();
+  const Status skipped = report_skipped_step(rank);
+  if (!state(rank).has_reported_skip) return skipped;
   SWITCHYARD_RETURN_IF_ERROR(end_skipped_step(rank));
   for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->end_skipped_step(rank));
-  return Status(StatusCode::kResourceExhausted, describe(*skipped));
+  state(rank).has_reported_skip = false;
+  return skipped;
 }
 
 Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
@@ -134,14 +140,14 @@ Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
 Status ExpertParallel::synchronize(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
   if (const Status status = impl_->wait_for_calls(rank); !status.ok()) return impl_->name_dead_peer(status);
-  return impl_->whole().check_fault(rank);
+  return impl_->whole().check_fault(rank, /*have_all_ended=*/true);
 }
 
 Status ExpertParallel::synchronize(int rank, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
   if (const Status status = impl_->member(rank).synchronize(stream); !status.ok())
     return impl_->name_dead_peer(status);
-  return impl_->whole().check_fault(rank);
+  return impl_->whole().check_fault(rank, /*have_all_ended=*/false);
 }
 
 Status ExpertParallel::poll(int rank) {
@@ -163,7 +169,8 @@ Status ExpertParallel::synchronize() {
   if (!first_error.ok()) return impl_->name_dead_peer(first_error);
   // Every rank is checked, so that none accepts another call after a broken step.
   for (const int rank : impl_->local_ranks())
-    if (Status status = impl_->whole().check_fault(rank); !status.ok() && first_error.ok())
+    if (Status status = impl_->whole().check_fault(rank, /*have_all_ended=*/true);
+        !status.ok() && first_error.ok())
       first_error = status;
   return first_error;
 }
@@ -273,8 +280,9 @@ Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) 
     for (const int rank : local_ranks()) state(rank).failure = allocated;
     return allocated;
   }
+  for (const int rank : local_ranks()) use_arena(rank);
+  update_flights();
   for (const int rank : local_ranks()) {
-    use_arena(rank);
     if (layout.expert_counts.bytes > 0) SWITCHYARD_RETURN_IF_ERROR(clear_expert_counts(rank));
     if (!is_traced || state(rank).trace) continue;
     Result<TraceRecorder> recorder =
@@ -282,7 +290,6 @@ Status ExpertParallel::Impl::take_members(const std::vector<int>& next_members) 
     if (!recorder.ok()) return recorder.status();
     state(rank).trace = std::move(recorder).value();
   }
-  update_flights();
   return Status();
 }
 

@@ -40,6 +40,7 @@ struct ExpertParallel::Impl {
     bool has_begun = false;             // a step, since create(), other than those that were recorded
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
+    bool has_reported_skip = false;     // of the first flight: a step that was skipped may not be ended yet
     Status failure;
   };
 
@@ -167,11 +168,14 @@ struct ExpertParallel::Impl {
   // .. and enqueued; `next` is where the rank's step is then.
   template <typename Call>
   Status enqueue(int rank, LaunchFunction<Call> launch, Call& call, Step next, Stream stream) const {
+    RankState& own = state(rank);
+    if (own.step == Step::kIdle) own.is_first_step = !own.has_begun;
     call.step.wait_context.timeout_ns = begin_call(rank, stream);
     if (const Status status = member(rank).launch_on(stream, launch, launch_shape(), call); !status.ok())
       return name_dead_peer(status);
-    state(rank).num_tokens = call.step.num_tokens;
-    state(rank).step = next;
+    own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
+    own.num_tokens = call.step.num_tokens;
+    own.step = next;
     return Status();
   }
 
@@ -196,10 +200,13 @@ struct ExpertParallel::Impl {
 
   // When a step has failed.
   std::optional<FaultRecord> fault(int rank) const;
-  Status check_fault(int rank);
+  // `have_all_ended`: all that calls of the rank have enqueued; otherwise steps may be under way.
+  Status check_fault(int rank, bool have_all_ended);
   Status poll(int rank);
   Status fail(int rank, int reporter, const FaultRecord& record);
   Status fail_without_record(int rank, int poisoner);
+  Status fail_poisoned(int rank, int poisoner);
+  Status report_skipped_step(int rank);
   Status take_skipped_step(int rank);
   Status end_skipped_step(int rank);
   Status name_dead_peer(const Status& device_error) const;

@@ -289,16 +289,12 @@ const CombineKernels& ExpertParallel::Impl::combine_to(const CombineOutput& outp
 }
 
 uint64_t ExpertParallel::Impl::begin_call(int rank, Stream stream) const {
-  RankState& own = state(rank);
   whole().state(rank).uses_callers_streams |= stream.is_callers();
-  if (own.step == Step::kIdle && !own.has_begun) {
-    // A graph would keep the deadline of a first step for ever.
-    const Result<StreamHandle> handle = member(rank).handle_of(stream);
-    own.is_first_step = own.has_begun = handle.ok() && !member(rank).device().is_recording(handle.value());
-  } else if (own.step == Step::kIdle) {
-    own.is_first_step = false;
-  }
-  return own.is_first_step ? first_timeout_ns(config) : config.timeout_ns;
+  if (!state(rank).is_first_step) return config.timeout_ns;
+  // A graph would keep the deadline of a first step for ever.
+  const Result<StreamHandle> handle = member(rank).handle_of(stream);
+  const bool is_recorded = !handle.ok() || member(rank).device().is_recording(handle.value());
+  return is_recorded ? config.timeout_ns : first_timeout_ns(config);
 }
 
 Status ExpertParallel::Impl::wait_for_calls(int rank) const {
@@ -396,7 +392,7 @@ Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens, Stream
                          .cells = {},
                          .wait_context = impl_->state(rank).wait_context};
   params.wait_context.first_rank = first_rank;
-  if (impl_->state(rank).is_first_step) params.wait_context.timeout_ns = first_timeout_ns(impl_->config);
+  params.wait_context.timeout_ns = impl_->begin_call(rank, stream);
   const ExchangeLayout& layout = impl_->layout;
   for (int peer = 0; peer < num_reducing; ++peer) {
     std::byte* arena = impl_->exchange_of(first_rank + peer);

@@ -8,6 +8,7 @@ namespace {
 struct WarmUpOutput {
   Buffer<uint32_t> row_offsets;
   Buffer<int32_t> expert_ids;
+  RowBuffers rows = {};
 };
 
 }  // namespace
@@ -28,12 +29,21 @@ Status ExpertParallel::warm_up() {
     Result<Buffer<int32_t>> expert_ids = here.allocate<int32_t>(num_groups);
     if (!expert_ids.ok()) return expert_ids.status();
     outputs.push_back({std::move(row_offsets).value(), std::move(expert_ids).value()});
+    // The groups of masked rows take up their memory whether rows come or not.
+    if (config().row_layout != RowLayout::kMasked) continue;
+    const Result<RowBuffers> rows = row_buffers(rank);
+    if (!rows.ok()) return rows.status();
+    outputs.back().rows = rows.value();
   }
   // All ranks of this process begin a part before any of them begins the next.
   for (size_t i = 0; i < ranks.size(); ++i)
-    SWITCHYARD_RETURN_IF_ERROR(
-        dispatch(ranks[i], {},
-                 {.row_offsets = outputs[i].row_offsets.data(), .expert_ids = outputs[i].expert_ids.data()}));
+    SWITCHYARD_RETURN_IF_ERROR(dispatch(ranks[i], {},
+                                        {.rows = outputs[i].rows.encoded_rows,
+                                         .src_info = outputs[i].rows.src_info,
+                                         .max_rows = outputs[i].rows.max_rows,
+                                         .row_offsets = outputs[i].row_offsets.data(),
+                                         .expert_ids = outputs[i].expert_ids.data(),
+                                         .scales = outputs[i].rows.scales}));
   for (const int rank : ranks) SWITCHYARD_RETURN_IF_ERROR(combine(rank, {}, {}));
   const bool reduces = config().routing == Routing::kSkipAllToAll &&
                        (n_ranks() == 1 || num_reducing_ranks(config(), n_ranks()) > 1);

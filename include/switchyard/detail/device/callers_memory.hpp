@@ -24,6 +24,10 @@ class CallersMemory {
 
   // The memory is not zeroed.
   Result<void*> allocate(uint64_t bytes, int gpu, StreamHandle stream);
+  bool has(void* memory) {
+    std::lock_guard lock(mutex_);
+    return pieces_.contains(memory);
+  }
   // Returns false if the memory did not come from here.
   bool deallocate(void* memory, int gpu, StreamHandle stream);
 
