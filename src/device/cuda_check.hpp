@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "switchyard/status.hpp"
+#include "switchyard/detail/target/cuda_error.hpp"
 
 namespace switchyard {
 
@@ -14,7 +14,7 @@ inline Status check_cuda(cudaError_t error, const char* what) {
   if (error == cudaErrorMemoryAllocation) return resource_exhausted("%s: %s", what, text);
   if (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread)
     return failed_precondition("%s cannot be part of a recording, which holds launches only: %s", what, text);
-  return internal_error("%s: %s", what, text);
+  return explain_cuda_error(error, internal_error("%s: %s", what, text));
 }
 
 }  // namespace switchyard

@@ -1,14 +1,10 @@
 // Virtual memory management of the CUDA driver: a process creates memory, exports it as a file descriptor,
-// and every process maps it into its own address space. The driver's functions are looked up at run time, so
-// that nothing but the CUDA runtime is linked.
+// and every process maps it into its own address space.
 #include "cuda_shared_memory.hpp"
-
-#include <cuda.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 
-#include "cuda_check.hpp"
+#include "cuda_driver.hpp"
 
 namespace switchyard {
 namespace {
@@ -27,44 +23,24 @@ struct Driver {
   decltype(&cuMemImportFromShareableHandle) import_handle;
 };
 
-constexpr unsigned kDriverVersion = 12000;  // all of them are older
-
-template <typename Function>
-Status look_up(const char* name, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  SWITCHYARD_RETURN_IF_ERROR(check_cuda(
-      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result), name));
-  if (result != cudaDriverEntryPointSuccess || found == nullptr)
-    return unavailable("the CUDA driver has no %s", name);
-  function = reinterpret_cast<Function>(found);
-  return Status();
-}
-
 Result<Driver> load_driver() {
   Driver driver{};
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemGetAllocationGranularity", driver.granularity));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemCreate", driver.create));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemRelease", driver.release));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemAddressReserve", driver.reserve));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemAddressFree", driver.free_address));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemMap", driver.map));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemUnmap", driver.unmap));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemSetAccess", driver.set_access));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemExportToShareableHandle", driver.export_handle));
-  SWITCHYARD_RETURN_IF_ERROR(look_up("cuMemImportFromShareableHandle", driver.import_handle));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemGetAllocationGranularity", driver.granularity));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemCreate", driver.create));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemRelease", driver.release));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemAddressReserve", driver.reserve));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemAddressFree", driver.free_address));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemMap", driver.map));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemUnmap", driver.unmap));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemSetAccess", driver.set_access));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemExportToShareableHandle", driver.export_handle));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemImportFromShareableHandle", driver.import_handle));
   return driver;
 }
 
 const Result<Driver>& driver() {
   static const Result<Driver> loaded = load_driver();
   return loaded;
-}
-
-Status check_driver(CUresult result, const char* call) {
-  if (result == CUDA_SUCCESS) return Status();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return resource_exhausted("%s: out of memory", call);
-  return internal_error("%s: error %d of the CUDA driver", call, static_cast<int>(result));
 }
 
 CUmemAllocationProp shareable_on(int ordinal) {

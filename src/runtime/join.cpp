@@ -1,5 +1,6 @@
 // World::join(): checks the options, makes the device, and meets the processes of the other ranks.
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/world_impl.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
@@ -76,13 +77,21 @@ Status join_by_shmem(const JoinOptions& options, World::Impl& impl) {
   Result<std::unique_ptr<Transport>> transport =
       join_shmem(std::move(process).value(), *impl.devices.front(), options.timeout_ns);
   if (!transport.ok()) return transport.status();
-  impl.carrier = std::move(transport).value();
+  impl.set_carrier(std::move(transport).value());
   if (impl.carrier->n_ranks() > kMaxWorldRanks)
     return invalid_argument("SHMEM has %d PEs; at most %d", impl.carrier->n_ranks(), kMaxWorldRanks);
   return Status();
 }
 
 }  // namespace
+
+void World::Impl::set_carrier(std::unique_ptr<Transport> joined) {
+  carrier = std::move(joined);
+  if (carrier->num_local_ranks() == carrier->n_ranks()) return;
+  std::vector<int> all(static_cast<size_t>(carrier->n_ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  witness = make_peer_witness(*carrier, std::move(all));
+}
 
 Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(validate(options));
@@ -108,7 +117,7 @@ Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
                                                                  .rendezvous = options.rendezvous,
                                                                  .token = options.token});
   if (!transport.ok()) return transport.status();
-  impl->carrier = std::move(transport).value();
+  impl->set_carrier(std::move(transport).value());
   const std::vector<Device*> device_of_rank(static_cast<size_t>(options.num_local_ranks), shared);
   SWITCHYARD_RETURN_IF_ERROR(impl->make_ranks(options.host, device_of_rank));
   return std::unique_ptr<World>(new World(std::move(impl)));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/peer_witness.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/world.hpp"
@@ -19,12 +20,15 @@ struct World::Impl {
 
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Transport> carrier;        // after devices, whose memory it hands out
+  std::unique_ptr<DeathWitness> witness;     // of the carrier; null: all ranks are local
   std::vector<std::unique_ptr<Rank>> ranks;  // the local ones; streams go before what they run on
   Capture* capture = nullptr;                // while World::capture() runs
 
   Transport& transport() const { return *carrier; }
   // From now on the devices take their memory from the caller.
   Status use(const MemoryFunctions& memory) const;
+  // Makes use of a carrier to other processes.
+  void set_carrier(std::unique_ptr<Transport> joined);
   // Loads the kernels and makes the local ranks, the i-th on device_of(i).
   Status make_ranks(const HostDeviceOptions& host, const std::vector<Device*>& device_of_rank);
 };

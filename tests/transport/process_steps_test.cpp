@@ -13,7 +13,7 @@
 
 #include "ep/ep_harness.hpp"
 #include "processes.hpp"
-#include "runtime/ep/peer_deaths.hpp"
+#include "runtime/peer_witness.hpp"
 #include "runtime/world_impl.hpp"
 #include "sweep.hpp"
 
@@ -367,6 +367,7 @@ class LateTransport : public Transport {
   std::vector<int> dead_ranks() const override {
     return ++num_asked_ < 3 ? std::vector<int>() : std::vector<int>{dead_};
   }
+  std::chrono::milliseconds death_notice() const override { return std::chrono::milliseconds(60); }
   std::shared_ptr<void> watch(std::function<void(int)>) override { return nullptr; }
 
  private:
@@ -376,16 +377,70 @@ class LateTransport : public Transport {
 
 TEST(LostContexts, NameThePeerThatHasEndedOrSayThatOneProbablyHas) {
   const Status error = internal_error("an illegal memory access was encountered");
-  const std::vector<int> members = {0, 2, 3};
   const auto explain = [&](int dead) {
-    return explain_lost_context(LateTransport(dead), members, error, std::chrono::milliseconds(60));
+    const LateTransport transport(dead);
+    const auto witness = make_peer_witness(transport, {0, 2, 3});
+    return explain_lost_context(error).to_string();
   };
-  EXPECT_EQ(explain(3).to_string(),
+  EXPECT_EQ(explain(3),
             "unavailable: rank 2 has ended, and this process's context on its GPU is lost with it: "
             "an illegal memory access was encountered");
-  EXPECT_EQ(explain(1).to_string(),
+  EXPECT_EQ(explain(1),
             "unavailable: this process's context on its GPU is lost; a peer under the same MPS server has "
             "probably ended: an illegal memory access was encountered");
+  EXPECT_EQ(explain_lost_context(error).to_string(), error.to_string()) << "nobody knows any peers";
+}
+
+// Stands in for a call of CUDA that finds out that the context is lost, before the death of a peer shows.
+std::string lose_context() {
+  return explain_lost_context(internal_error("cudaStreamIsCapturing: an illegal memory access")).to_string();
+}
+std::string named(int rank) {
+  return "unavailable: rank " + std::to_string(rank) +
+         " has ended, and this process's context on its GPU is lost with it: cudaStreamIsCapturing: an "
+         "illegal memory access";
+}
+
+TEST(LostContexts, OfAWorldNameTheRankThatIsKilled) {
+  const std::string address = unique_address();
+  Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      const std::unique_ptr<World> world = join(rank, 2, address);
+      processes.shared().stage[rank] = 1;
+      if (rank == 1) pause();
+      std::string said;
+      std::thread([&] { said = lose_context(); }).join();
+      return said == named(1) ? "" : said;
+    });
+  for (const int rank : {0, 1}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  processes.send_signal(1, SIGKILL);
+  EXPECT_EQ(processes.report_of(0), "");
+}
+
+TEST(LostContexts, NameARankByItsNumberAmongTheSurvivors) {
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
+  const std::string address = unique_address();
+  Processes processes;
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    processes.start([&, rank]() -> std::string {
+      EpHarness harness(join(rank, shape.n_ranks, address), shape, {.timeout_ns = 20'000'000'000});
+      processes.shared().stage[rank] = 1;
+      if (rank == 0) pause();
+      if (const std::string said = lose_context(); said != named(0)) return said;
+      if (const Status status = harness.ep().reset({1, 2}); !status.ok()) return status.to_string();
+      processes.shared().stage[rank] = 2;
+      if (rank == 2) pause();
+      const std::string said = lose_context();
+      return said == named(1) ? "" : said;
+    });
+  for (int rank = 0; rank < shape.n_ranks; ++rank)
+    ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  processes.send_signal(0, SIGKILL);
+  for (const int rank : {1, 2}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2));
+  processes.send_signal(2, SIGKILL);
+  EXPECT_EQ(processes.report_of(1), "");
 }
 
 // Processes may be more than cores: one that waits must let those run that it waits for.

@@ -95,12 +95,10 @@ Status ExpertParallel::Impl::narrow_ids(int rank, const DispatchInput& input, St
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  const Status status =
-      here.launch_on(stream, here.kernels().narrow_ids, shape,
-                     NarrowIdsParams{.num_ids = input.num_tokens * config.top_k,
-                                     .ids = input.topk_ids_64,
-                                     .narrowed = state(rank).memory.at<int32_t>(layout.narrowed_ids)});
-  return status.ok() ? status : name_dead_peer(status);
+  return here.launch_on(stream, here.kernels().narrow_ids, shape,
+                        NarrowIdsParams{.num_ids = input.num_tokens * config.top_k,
+                                        .ids = input.topk_ids_64,
+                                        .narrowed = state(rank).memory.at<int32_t>(layout.narrowed_ids)});
 }
 
 }  // namespace switchyard

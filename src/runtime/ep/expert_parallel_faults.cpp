@@ -1,6 +1,5 @@
 // What happens after a step has failed: how the host finds out, and how all ranks are reset.
 #include <algorithm>
-#include <chrono>
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
@@ -38,7 +37,7 @@ std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
 Status ExpertParallel::Impl::check_fault(int rank, bool have_all_ended) {
   const Result<uint64_t> poison =
       member(rank).device().load_while_running(state(rank).memory.at<uint64_t>(layout.poison));
-  if (!poison.ok()) return name_dead_peer(poison.status());
+  if (!poison.ok()) return poison.status();
   if (poison.value() != 0) return fail_poisoned(rank, static_cast<int>(poison.value()) - 1);
   return have_all_ended ? take_skipped_step(rank) : report_skipped_step(rank);
 }
@@ -90,7 +89,8 @@ Status ExpertParallel::Impl::poll(int rank) {
       return fail(rank, reporter, *record);
   }
   Device& device = member(rank).device();
-  if (const Status status = device.poll(); !status.ok()) return name_dead_peer(status);
+  const NoPatience at_once;  // who has ended may be known in a later call
+  SWITCHYARD_RETURN_IF_ERROR(device.poll());
   if (!sees_all) {
     const Result<uint64_t> poison = device.load_while_running(own.memory.at<uint64_t>(layout.poison));
     if (!poison.ok()) return poison.status();
@@ -131,22 +131,15 @@ Status ExpertParallel::Impl::take_skipped_step(int rank) {
   return skipped;
 }
 
-Status ExpertParallel::Impl::name_dead_peer(const Status& device_error) const {
-  if (world.target() != Target::kCuda || !is_one_of_many()) return device_error;
-  constexpr auto kPatience = std::chrono::seconds(15);
-  return explain_lost_context(world.impl().transport(), members, device_error, kPatience);
-}
-
 Status ExpertParallel::synchronize(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
-  if (const Status status = impl_->wait_for_calls(rank); !status.ok()) return impl_->name_dead_peer(status);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->wait_for_calls(rank));
   return impl_->whole().check_fault(rank, /*have_all_ended=*/true);
 }
 
 Status ExpertParallel::synchronize(int rank, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("synchronize", rank));
-  if (const Status status = impl_->member(rank).synchronize(stream); !status.ok())
-    return impl_->name_dead_peer(status);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->member(rank).synchronize(stream));
   return impl_->whole().check_fault(rank, /*have_all_ended=*/false);
 }
 
@@ -166,7 +159,7 @@ Status ExpertParallel::Impl::wait_for_all_calls() const {
 Status ExpertParallel::synchronize() {
   Status first_error = impl_->wait_for_all_calls();
   if (impl_->arenas == nullptr) return impl_->check_rank("synchronize", impl_->local_ranks().front());
-  if (!first_error.ok()) return impl_->name_dead_peer(first_error);
+  if (!first_error.ok()) return first_error;
   // Every rank is checked, so that none accepts another call after a broken step.
   for (const int rank : impl_->local_ranks())
     if (Status status = impl_->whole().check_fault(rank, /*have_all_ended=*/true);

@@ -171,8 +171,7 @@ struct ExpertParallel::Impl {
     RankState& own = state(rank);
     if (own.step == Step::kIdle) own.is_first_step = !own.has_begun;
     call.step.wait_context.timeout_ns = begin_call(rank, stream);
-    if (const Status status = member(rank).launch_on(stream, launch, launch_shape(), call); !status.ok())
-      return name_dead_peer(status);
+    SWITCHYARD_RETURN_IF_ERROR(member(rank).launch_on(stream, launch, launch_shape(), call));
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
     own.num_tokens = call.step.num_tokens;
     own.step = next;
@@ -209,7 +208,6 @@ struct ExpertParallel::Impl {
   Status report_skipped_step(int rank);
   Status take_skipped_step(int rank);
   Status end_skipped_step(int rank);
-  Status name_dead_peer(const Status& device_error) const;
   Status reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> next_placement);
   Status reset_to(const std::vector<int>& next_members, std::optional<ExpertPlacement> next_placement);
   Status restart(const std::vector<int>& next_members);

@@ -250,9 +250,7 @@ Status ExpertParallel::Impl::annotate_rows(int rank, const DispatchOutput& outpu
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  const Status status =
-      here.launch_on(stream, here.kernels().annotate_rows, shape, make_annotation(rank, output));
-  return status.ok() ? status : name_dead_peer(status);
+  return here.launch_on(stream, here.kernels().annotate_rows, shape, make_annotation(rank, output));
 }
 
 CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {

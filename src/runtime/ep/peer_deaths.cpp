@@ -1,7 +1,6 @@
 #include "peer_deaths.hpp"
 
 #include <algorithm>
-#include <thread>
 
 namespace switchyard {
 namespace {
@@ -24,30 +23,17 @@ void record_death(FaultRecord& record, int waiting_rank, int dead_rank) {
 
 }  // namespace
 
-Status explain_lost_context(const Transport& transport, const std::vector<int>& members,
-                            const Status& device_error, std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
-  do {
-    for (const int dead : transport.dead_ranks())
-      if (const auto member = std::find(members.begin(), members.end(), dead); member != members.end())
-        return unavailable("rank %d has ended, and this process's context on its GPU is lost with it: %s",
-                           static_cast<int>(member - members.begin()), device_error.message().c_str());
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  } while (std::chrono::steady_clock::now() < end);
-  return unavailable(
-      "this process's context on its GPU is lost; a peer under the same MPS server has probably ended: %s",
-      device_error.message().c_str());
-}
-
 PeerDeaths::PeerDeaths(Transport& transport, std::vector<int> members, std::vector<WatchedRank> local_ranks)
     : members_(std::move(members)),
       local_ranks_(std::move(local_ranks)),
+      witness_(make_peer_witness(transport, members_)),
       watch_(transport.watch([this](int rank) { tell(rank); })) {}
 
 void PeerDeaths::tell(int dead_world_rank) const {
   const auto member = std::find(members_.begin(), members_.end(), dead_world_rank);
   if (member == members_.end()) return;  // it left before the last reset()
   const int dead_rank = static_cast<int>(member - members_.begin());
+  const NoPatience at_once;  // this is the thread that learns of deaths
   for (const WatchedRank& local : local_ranks_) {
     record_death(*local.record, local.rank, dead_rank);
     // The context may be lost with the peer; synchronize() finds out.

@@ -2,22 +2,15 @@
 // it are told at once, long before their deadline.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
+#include "runtime/peer_witness.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/fault.hpp"
 
 namespace switchyard {
-
-// The error that explains `device_error` of a GPU: a peer that ends may take the contexts of its neighbours
-// with it (under MPS). Its death is known soon, too, but not at once: a process that is killed may take
-// seconds to give back what it has on the GPU, and neither its sockets nor its pidfd tell before. So this
-// waits until one of `members` is known to have ended, or `patience` is over.
-Status explain_lost_context(const Transport& transport, const std::vector<int>& members,
-                            const Status& device_error, std::chrono::milliseconds patience);
 
 // The memory of a rank of this process that its kernels look at.
 struct WatchedRank {
@@ -37,7 +30,8 @@ class PeerDeaths {
 
   const std::vector<int> members_;
   const std::vector<WatchedRank> local_ranks_;
-  std::shared_ptr<void> watch_;  // last: it calls tell()
+  const std::unique_ptr<DeathWitness> witness_;  // by the numbers that the members have here
+  std::shared_ptr<void> watch_;                  // last: it calls tell()
 };
 
 }  // namespace switchyard

@@ -34,15 +34,14 @@ Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input, 
   if (!is_per_rank()) return Status();
   const DispatchStep& step = state(rank).dispatch_call.step;
   const Rank& here = member(rank);
-  const Status status = here.launch_on(stream, here.kernels().choose_ranks, launch_shape(),
-                                       ChooseRanksParams{.shape = shape_of_rank(rank),
-                                                         .my_rank = step.my_rank,
-                                                         .num_tokens = input.num_tokens,
-                                                         .topk_ids = ids_of(rank, input),
-                                                         .topk_weights = input.topk_weights,
-                                                         .kept = kept_choices(rank),
-                                                         .wait_context = step.wait_context});
-  return status.ok() ? status : name_dead_peer(status);
+  return here.launch_on(stream, here.kernels().choose_ranks, launch_shape(),
+                        ChooseRanksParams{.shape = shape_of_rank(rank),
+                                          .my_rank = step.my_rank,
+                                          .num_tokens = input.num_tokens,
+                                          .topk_ids = ids_of(rank, input),
+                                          .topk_weights = input.topk_weights,
+                                          .kept = kept_choices(rank),
+                                          .wait_context = step.wait_context});
 }
 
 Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& output, Stream stream) const {
@@ -67,8 +66,7 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }
   const Rank& here = member(rank);
-  const Status status = here.launch_on(stream, here.kernels().fetch_choices, launch_shape(), params);
-  return status.ok() ? status : name_dead_peer(status);
+  return here.launch_on(stream, here.kernels().fetch_choices, launch_shape(), params);
 }
 
 }  // namespace switchyard

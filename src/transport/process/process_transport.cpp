@@ -19,6 +19,9 @@ namespace switchyard {
 namespace {
 
 constexpr uint64_t kGoodbyeMs = 100;
+// A process that is killed may take seconds to give back what it has on a GPU, and neither its sockets nor
+// its pidfd tell before.
+constexpr std::chrono::seconds kDeathNotice(15);
 
 class ProcessTransport : public Transport {
  public:
@@ -56,6 +59,7 @@ class ProcessTransport : public Transport {
                                                     uint64_t host_visible_bytes) override;
 
   std::vector<int> dead_ranks() const override { return watcher_.dead_ranks(); }
+  std::chrono::milliseconds death_notice() const override { return kDeathNotice; }
   Status wait_for_end_of(int rank) override;
   std::shared_ptr<void> watch(std::function<void(int rank)> on_death) override {
     return watcher_.watch(std::move(on_death));

@@ -11,6 +11,7 @@
 
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/detail/target/cuda_error.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
 
@@ -260,7 +261,7 @@ Result<int> max_resident_blocks(const ResidentKernel (&kernels)[kNumKernels], in
   }
   if (error == cudaSuccess) return num_multiprocessors * fewest_blocks;
   cudaGetLastError();  // a failed call must not fail the next one too
-  return internal_error("occupancy of the kernels: %s", cudaGetErrorString(error));
+  return explain_cuda_error(error, internal_error("occupancy of the kernels: %s", cudaGetErrorString(error)));
 }
 
 // Launches `kernel(parameters)` on a stream of this target.
@@ -292,9 +293,10 @@ Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& s
   if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, parameters);
   if (error == cudaSuccess) return Status();
   cudaGetLastError();  // a failed call must not fail the next one too
-  return internal_error("launch of %s (%u blocks of %u threads, %llu bytes of shared memory): %s", name,
-                        shape.num_blocks, shape.num_threads,
-                        static_cast<unsigned long long>(shape.shared_bytes), cudaGetErrorString(error));
+  return explain_cuda_error(
+      error, internal_error("launch of %s (%u blocks of %u threads, %llu bytes of shared memory): %s", name,
+                            shape.num_blocks, shape.num_threads,
+                            static_cast<unsigned long long>(shape.shared_bytes), cudaGetErrorString(error)));
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target

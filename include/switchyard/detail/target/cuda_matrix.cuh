@@ -33,7 +33,8 @@ inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
   if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) {
     cudaGetLastError();  // a failed call must not fail the next one too
-    return unavailable("the CUDA driver has no cuTensorMapEncodeTiled: %s", cudaGetErrorString(error));
+    return explain_cuda_error(
+        error, unavailable("the CUDA driver has no cuTensorMapEncodeTiled: %s", cudaGetErrorString(error)));
   }
   const cuuint64_t sizes[3] = {shape.columns, shape.heads, shape.rows};
   const cuuint64_t strides[2] = {shape.head_stride_bytes, shape.row_stride_bytes};

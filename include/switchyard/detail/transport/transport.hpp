@@ -2,6 +2,7 @@
 // One kind serves a world whose ranks are all in this process; others carry rows between processes.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -79,6 +80,8 @@ class Transport {
 
   // Ranks whose process is known to have ended, in order; empty on a transport that cannot know.
   virtual std::vector<int> dead_ranks() const = 0;
+  // How long it may take until dead_ranks() has a rank whose process is being killed; 0: it never will.
+  virtual std::chrono::milliseconds death_notice() const { return {}; }
   // Waits until nothing is left of the process of a dead rank: it may be known as dead before the driver has
   // ended its kernels. Fails by the deadline.
   virtual Status wait_for_end_of(int) { return Status(); }
