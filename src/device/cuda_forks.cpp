@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "cuda_check.hpp"
+#include "cuda_driver.hpp"
 
 namespace switchyard {
 namespace {
@@ -44,12 +44,24 @@ Result<std::optional<cudaGraphNode_t>> only_predecessor(cudaGraphNode_t node) {
   return std::optional<cudaGraphNode_t>(predecessor);
 }
 
+using KernelParamsOf = decltype(&cuGraphKernelNodeGetParams);
+
+// The driver's function. A CUDA runtime knows the kernels of its own library only, and fails for those of
+// another one: a plugin has a runtime, and kernels, of its own.
+Result<KernelParamsOf> look_up_kernel_params() {
+  KernelParamsOf function = nullptr;
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuGraphKernelNodeGetParams", function));
+  return function;
+}
+
 // Whether all its blocks become resident at once on an idle device.
 Result<bool> begins_at_once(cudaGraphNode_t node, int num_multiprocessors) {
-  cudaKernelNodeParams params{};
+  static const Result<KernelParamsOf> kernel_params_of = look_up_kernel_params();
+  if (!kernel_params_of.ok()) return kernel_params_of.status();
+  CUDA_KERNEL_NODE_PARAMS params{};
   SWITCHYARD_RETURN_IF_ERROR(
-      check_cuda(cudaGraphKernelNodeGetParams(node, &params), "cudaGraphKernelNodeGetParams"));
-  return uint64_t{params.gridDim.x} * params.gridDim.y * params.gridDim.z <=
+      check_driver(kernel_params_of.value()(node, &params), "cuGraphKernelNodeGetParams"));
+  return uint64_t{params.gridDimX} * params.gridDimY * params.gridDimZ <=
          static_cast<uint64_t>(num_multiprocessors);
 }
 
