@@ -60,12 +60,16 @@ int choose_gpu(const ShmemRequirements& requirements, ShmemError* error) {
   return check(cudaSetDevice(my_gpu), "cudaSetDevice", error);
 }
 
-// What NVSHMEM should know before it starts, unless the user has said it: how the processes find each other
-// (it would look for PMI-1 only), and that processes may share a GPU, as far as MPS lets their kernels run at
-// once. The library sees to it that all blocks of all ranks are resident together.
+constexpr int kKeep = 0;  // of setenv(): what the user has set stays
+
+// NVSHMEM reads the environment once, in its first call, which may be that for an id: then that PE alone
+// would not know what is set later, and the others would wait for it in vain. So this comes before every
+// first call. Processes may share a GPU, as far as MPS lets their kernels run at once: the library sees to it
+// that all blocks of all ranks are resident together.
+void prepare_environment() { setenv("NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1", kKeep); }
+
+// How the processes find each other, unless the user has said it: NVSHMEM would look for PMI-1 only.
 int choose_bootstrap(const ShmemRequirements& requirements, ShmemError* error) {
-  constexpr int kKeep = 0;
-  setenv("NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "1", kKeep);
   if (requirements.n_ranks != 0) return 0;
   const bool is_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
   if (getenv("NVSHMEM_BOOTSTRAP") == nullptr && is_open_mpi) setenv("NVSHMEM_BOOTSTRAP", "MPI", kKeep);
@@ -83,6 +87,7 @@ int choose_bootstrap(const ShmemRequirements& requirements, ShmemError* error) {
 
 static_assert(sizeof(nvshmemx_uniqueid_t) <= sizeof(ShmemId));
 int make_id(ShmemId* id, ShmemError* error) {
+  prepare_environment();
   nvshmemx_uniqueid_t made = NVSHMEMX_UNIQUEID_INITIALIZER;
   const int code = nvshmemx_get_uniqueid(&made);
   if (code != 0) return fail(error, "nvshmemx_get_uniqueid: error %d; NVSHMEM_DEBUG=INFO says more", code);
@@ -140,6 +145,7 @@ int check_order_of_writes(ShmemError* error) {
 }
 
 int init(const ShmemRequirements* requirements, ShmemError* error) {
+  prepare_environment();
   if (choose_bootstrap(*requirements, error) != 0 || choose_gpu(*requirements, error) != 0 ||
       start(*requirements, error) != 0)
     return 1;

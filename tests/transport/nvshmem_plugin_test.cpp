@@ -9,6 +9,7 @@
 #include "ep/ep_harness.hpp"
 #include "processes.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/graph.hpp"
 #include "switchyard/token_format.hpp"
 #include "transport/shmem/shmem_plugin.hpp"
 
@@ -77,28 +78,83 @@ TEST_F(NvshmemPlugin, SaysThatALauncherIsMissing) {
   EXPECT_NE(std::string(error.text).find("mpirun"), std::string::npos) << error.text;
 }
 
-// On a GPU under MPS, as tests of the process transport are (CONTRIBUTING.md):
+// NVSHMEM reads the environment in its first call, which in the process that makes the id is not init(). In a
+// process of its own, since that call starts a thread. No GPU is needed.
+TEST(NvshmemWorld, MakesAnIdWithTheEnvironmentThatAllPesStartWith) {
+  if (sizeof(kFolder) == 1) GTEST_SKIP() << "this build has no NVSHMEM plugin";
+  constexpr char kVariable[] = "NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+  testing_support::Processes processes;
+  processes.start([&]() -> std::string {
+    setenv("SWITCHYARD_PLUGIN_PATH", kFolder, 1);
+    unsetenv(kVariable);
+    const Result<const ShmemApi*> api = load_shmem_plugin(Target::kCuda);
+    if (!api.ok()) return api.status().to_string();
+    ShmemId id{};
+    ShmemError error{};
+    if (api.value()->make_id(&id, &error) != 0) return error.text;
+    return getenv(kVariable) != nullptr ? getenv(kVariable) : "not set";
+  });
+  EXPECT_EQ(processes.report_of(0), "1");
+}
+
+// The tests below need a GPU under MPS, as those of the process transport do (CONTRIBUTING.md):
 // SWITCHYARD_PROCESS_TARGET=cuda.
-TEST(NvshmemWorld, ProcessesWithoutALauncherMeetByAnAllGather) {
+bool is_gpu_asked_for() {
   const char* target = std::getenv("SWITCHYARD_PROCESS_TARGET");
-  if (sizeof(kFolder) == 1 || target == nullptr || std::string(target) != "cuda")
-    GTEST_SKIP() << "no NVSHMEM plugin, or no GPU asked for";
-  const testing_support::Shape shape{.n_ranks = 2, .n_experts = 6, .top_k = 2, .tokens_per_rank = {5, 7}};
-  const testing_support::RunOptions run{
-      .target = TargetChoice::kCuda, .p2p_world_size = 1, .timeout_ns = 20'000'000'000};
+  return target != nullptr && std::string(target) == "cuda";
+}
+const testing_support::Shape kShape{.n_ranks = 2, .n_experts = 6, .top_k = 2, .tokens_per_rank = {5, 7}};
+const testing_support::RunOptions kRun{
+    .target = TargetChoice::kCuda, .p2p_world_size = 1, .timeout_ns = 20'000'000'000};
+
+JoinOptions without_launcher(const testing_support::Processes& processes, int rank) {
+  setenv("SWITCHYARD_PLUGIN_PATH", kFolder, 1);
+  JoinOptions options;
+  options.transport = TransportChoice::kShmem;
+  options.target = TargetChoice::kCuda;
+  options.rank = rank;
+  options.n_ranks = kShape.n_ranks;
+  options.gpu = 0;
+  options.all_gather = processes.all_gather(kShape.n_ranks);
+  options.timeout_ns = 15'000'000'000;  // its error comes before the test calls it a hang
+  return options;
+}
+
+TEST(NvshmemWorld, ProcessesWithoutALauncherMeetByAnAllGather) {
+  if (sizeof(kFolder) == 1 || !is_gpu_asked_for()) GTEST_SKIP() << "no NVSHMEM plugin, or no GPU asked for";
   testing_support::Processes processes;
   for (const int rank : {0, 1})
     processes.start([&, rank]() -> std::string {
-      setenv("SWITCHYARD_PLUGIN_PATH", kFolder, 1);
-      JoinOptions options;
-      options.transport = TransportChoice::kShmem;
-      options.target = TargetChoice::kCuda;
-      options.rank = rank;
-      options.n_ranks = 2;
-      options.gpu = 0;
-      options.all_gather = processes.all_gather(2);
-      testing_support::EpHarness harness(testing_support::join(options), shape, run);
-      return harness.run_and_compare(as_run(testing_support::make_step(shape, 1), run));
+      testing_support::EpHarness harness(testing_support::join(without_launcher(processes, rank)), kShape,
+                                         kRun);
+      return harness.run_and_compare(as_run(testing_support::make_step(kShape, 1), kRun));
+    });
+  for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
+}
+
+// The plugin has a CUDA runtime of its own: that of the library knows none of the kernels in the graph.
+TEST(NvshmemWorld, AGraphOfThePluginsKernelsIsReplayed) {
+  if (sizeof(kFolder) == 1 || !is_gpu_asked_for()) GTEST_SKIP() << "no NVSHMEM plugin, or no GPU asked for";
+  testing_support::Processes processes;
+  for (const int rank : {0, 1})
+    processes.start([&, rank]() -> std::string {
+      testing_support::EpHarness harness(testing_support::join(without_launcher(processes, rank)), kShape,
+                                         kRun);
+      const Rank& here = harness.world().rank(rank);
+      const size_t num_groups = static_cast<size_t>(harness.ep().num_groups());
+      const auto row_offsets = testing_support::must(here.allocate<uint32_t>(num_groups + 1));
+      const auto expert_ids = testing_support::must(here.allocate<int32_t>(num_groups));
+      const Result<std::unique_ptr<Graph>> graph = harness.world().capture([&] {
+        SWITCHYARD_RETURN_IF_ERROR(harness.ep().dispatch(
+            rank, {}, {.row_offsets = row_offsets.data(), .expert_ids = expert_ids.data()}));
+        return harness.ep().combine(rank, {}, {});
+      });
+      if (!graph.ok()) return graph.status().to_string();
+      for (int i = 0; i < 3; ++i) {
+        if (const Status launched = graph.value()->launch(); !launched.ok()) return launched.to_string();
+        if (const Status ended = harness.ep().synchronize(); !ended.ok()) return ended.to_string();
+      }
+      return "";
     });
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
