@@ -1,7 +1,9 @@
 // The kernels around a dispatch that sends a token once to each rank (RowLayout::kPerRank). The exchange
 // itself knows no experts then: to it, ranks are the experts. choose_ranks, before it, turns each token's ids
 // into ranks, each at the first choice that it owns, and keeps seats and weights. fetch_choices, behind it,
-// finds which local experts each row is for: every rank reads what the row's sender has kept.
+// finds which local experts each row is for: every rank reads what the row's sender has kept. The dispatch in
+// between orders that: the sender's counts (MM-08) and its signal (MM-10) each publish what came before on
+// its stream, and the dispatch in front of fetch_choices acquires both.
 //
 // What a rank keeps may be overwritten in its next step: its combine_wait has seen the signal of every rank's
 // combine_async (MM-11), which on that rank's stream comes behind fetch_choices.
