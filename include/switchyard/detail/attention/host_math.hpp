@@ -7,6 +7,7 @@
 
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/attention/shared.hpp"
+#include "switchyard/detail/target/host_arithmetic.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -35,7 +36,7 @@ class WarpgroupMath {
       for (int unit = 0; unit < kUnits; ++unit) {
         float columns[8];
         load<Config::kTileKeys>(keys, key, unit, columns);
-        for (int i = 0; i < 8; ++i) sum += query[unit * 8 + i] * columns[i];
+        sum = add_products<8>(sum, query + unit * 8, columns);
       }
       scores_[key] = sum;
     }
@@ -47,7 +48,7 @@ class WarpgroupMath {
       for (int unit = 0; unit < kUnits; ++unit) {
         float columns[8];
         load<Config::kTileKeys>(values, key, unit, columns);
-        for (int i = 0; i < 8; ++i) outputs_[unit * 8 + i] += weights_[key] * columns[i];
+        add_scaled<8>(outputs_ + unit * 8, weights_[key], columns);
       }
   }
   template <int kPending>
@@ -124,9 +125,7 @@ class WarpgroupMath {
   }
   template <int kRows>
   static void load(const unsigned char* tile, int row, int unit, float* columns) {
-    const Vec16 packed = target::matrix_ld_16(tile + offset<kRows>(row, unit));
-    for (int i = 0; i < 8; ++i)
-      columns[i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
+    unpack_bf16(target::matrix_ld_16(tile + offset<kRows>(row, unit)), columns);
   }
 
   const float scale_log2_;

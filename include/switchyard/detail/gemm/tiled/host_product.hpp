@@ -9,6 +9,7 @@
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
+#include "switchyard/detail/target/host_arithmetic.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
@@ -77,9 +78,8 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
       for (int column = 0; column < kColumns; ++column) {
         float column_values[kPanelColumns];
         load(weights + panel * Config::kWeightPanelBytes, column, column_values);
-        float sum = accumulate || panel > 0 ? sums_[column] : 0.0f;
-        for (int i = 0; i < kPanelColumns; ++i) sum += values[i] * column_values[i];
-        sums_[column] = sum;
+        const float sum = accumulate || panel > 0 ? sums_[column] : 0.0f;
+        sums_[column] = add_products<kPanelColumns>(sum, values, column_values);
       }
     }
   }
@@ -90,8 +90,7 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   static void load(const unsigned char* tile, int row, float (&values)[kPanelColumns]) {
     for (int unit = 0; unit < kPanelColumns / 8; ++unit) {
       const Vec16 packed = target::matrix_ld_16(tile + row * kPanelRowBytes + unit * 16);
-      for (int i = 0; i < 8; ++i)
-        values[unit * 8 + i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
+      unpack_bf16(packed, values + unit * 8);
     }
   }
 };
@@ -117,9 +116,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     for (int column = 0; column < Config::kColumnGroup; ++column) {
       float column_values[kPanelRowBytes];
       load(weights, column, column_values);
-      float sum = 0;
-      for (int i = 0; i < kPanelRowBytes; ++i) sum += values[i] * column_values[i];
-      step_sums_[kSet][column] = sum;
+      step_sums_[kSet][column] = add_products<kPanelRowBytes>(0, values, column_values);
     }
   }
   template <int kSet = 0>
@@ -141,7 +138,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   static void load(const unsigned char* tile, int row, float (&values)[kPanelRowBytes]) {
     for (int unit = 0; unit < kPanelRowBytes / 16; ++unit) {
       const Vec16 packed = target::matrix_ld_16(tile + row * kPanelRowBytes + unit * 16);
-      for (int i = 0; i < 16; ++i) values[unit * 16 + i] = kValues[packed.words[i / 4] >> (i % 4 * 8) & 0xff];
+      unpack_codes(packed, kValues.data(), values + unit * 16);
     }
   }
   static constexpr std::array<float, 256> kValues = [] {
