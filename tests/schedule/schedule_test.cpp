@@ -197,7 +197,7 @@ void check_all_orders(const Batch& batch, std::mt19937& random) {
 TEST(Schedule, EveryTileOnceInThousandsOfRandomBatches) {
   std::mt19937 random(1);
   const auto up_to = [&](uint32_t high) { return static_cast<uint32_t>(random() % (high + 1)); };
-  for (int i = 0; i < (kFewCases ? 300 : 3000) && !HasFailure(); ++i) {
+  for (int i = 0; i < (kFewRepeats ? 300 : 3000) && !HasFailure(); ++i) {
     Batch batch;
     batch.shape = {1 + up_to(9), 1 + up_to(4), 1 + up_to(11), up_to(1) * up_to(60), 1 + up_to(2)};
     batch.spare_tiles = up_to(3) == 0 ? up_to(2) : 0;
@@ -290,7 +290,7 @@ TEST(Schedule, EveryTileOnceInEveryInterleavingOfSmallBatches) {
         if (batch.has_common_length()) num_checked += check_interleavings<LPT>(batch, Told::kCommonLength);
       }
   };
-  constexpr uint32_t kLongest = kFewCases ? 4 : 7;
+  constexpr uint32_t kLongest = kFewRepeats ? 4 : 7;
   for (uint32_t a = 0; a <= kLongest; ++a) {
     check({a});
     for (uint32_t b = 0; b <= kLongest; ++b) {
@@ -298,7 +298,7 @@ TEST(Schedule, EveryTileOnceInEveryInterleavingOfSmallBatches) {
       for (uint32_t c = 0; c <= 3; ++c) check({a, b, c});
     }
   }
-  EXPECT_GT(num_checked, kFewCases ? 5000u : 50000u);
+  EXPECT_GT(num_checked, kFewRepeats ? 5000u : 50000u);
 }
 
 }  // namespace
