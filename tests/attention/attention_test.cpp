@@ -17,6 +17,7 @@ using reference::AttentionDifference;
 using reference::AttentionHarness;
 using testing_support::kFewCases;
 using testing_support::must;
+using testing_support::repeats;
 using testing_support::sweep;
 
 // Runs the case and says what is wrong with it.
@@ -88,7 +89,7 @@ TEST_P(AttentionTest, LongSequencesOfHeadDimension64TakeWiderTiles) {
 TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
   for (const int page_size : sweep({0, 16, 256}))
     for (const int window : sweep({0, 40, 500}))
-      for (const bool causal : sweep({false, true})) {
+      for (const bool causal : repeats({false, true})) {
         const AttentionCase attention_case{.query_lens = {1030, 70},
                                            .num_heads = 1,
                                            .causal = causal,
@@ -104,7 +105,7 @@ TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
 TEST_P(AttentionTest, LastBlocksOfAnyLength) {
   for (const int head_dim : {64, 128, 256})
     for (const int num_keys : sweep({1, 16, 32, 33, 64, 65, 80, 81, 96, 112, 128, 144, 192, 129}))
-      for (const bool causal : {false, true})
+      for (const bool causal : repeats({false, true}))
         EXPECT_EQ(compare(rank(), {.query_lens = {70, 17, 17},
                                    .key_lens = {num_keys, 100, num_keys},
                                    .num_heads = 1,

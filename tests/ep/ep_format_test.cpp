@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ep_harness.hpp"
+#include "format_sweep.hpp"
 #include "sweep.hpp"
 
 namespace switchyard {
@@ -45,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, EpFormat,
                          testing::Combine(testing_support::all_targets(),
                                           testing::Values(StepMode::kSplit, StepMode::kFused),
                                           testing_support::both_protocols(),
-                                          testing::ValuesIn(kEncodedFormats.begin(), kEncodedFormats.end())),
+                                          testing::ValuesIn(testing_support::encoded_step_formats())),
                          [](const auto& info) {
                            std::string format = to_string(std::get<3>(info.param));
                            std::erase(format, '-');
@@ -165,7 +166,7 @@ TEST(EpFormats, AValueThatIsNoFormatIsRefused) {
 // With nothing but the kernels between a step and the next. (In weak memory: weak_protocol_test.cpp.)
 TEST(EpFormats, StepsMayFollowEachOther) {
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 3, .hidden = 128, .tokens_per_rank = {9, 14}};
-  for (const TokenFormatKind format : kEncodedFormats)
+  for (const TokenFormatKind format : testing_support::encoded_step_formats())
     for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
       const RunOptions run{.mode = StepMode::kFused,
                            .protocol = protocol,

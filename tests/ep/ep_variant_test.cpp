@@ -2,6 +2,7 @@
 // an all-reduce; and all of them together, with tokens quantised. On every target and in both protocols.
 #include <algorithm>
 
+#include "format_sweep.hpp"
 #include "step_test.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
@@ -41,7 +42,7 @@ TEST_P(EpVariant, ASharedExpertWithOneBlockAndEveryTopK) {
 }
 
 TEST_P(EpVariant, ASharedExpertInEveryFormat) {
-  for (const TokenFormatKind format : kTokenFormatKinds) {
+  for (const TokenFormatKind format : step_formats()) {
     RunOptions run = options();
     run.shared_expert = SharedExpert::kFused;
     run.format = format;

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "format_sweep.hpp"
 #include "step_runner.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 #include "switchyard/graph.hpp"
@@ -18,6 +19,7 @@ using testing_support::make_step;
 using testing_support::must;
 using testing_support::RunOptions;
 using testing_support::Shape;
+using testing_support::step_formats;
 using testing_support::StepMode;
 using testing_support::StepRunner;
 
@@ -75,7 +77,7 @@ TEST_P(Placement, SeatsMayStayEmpty) {
 }
 
 TEST_P(Placement, AnyFormatAndASharedExpert) {
-  for (const TokenFormatKind format : kTokenFormatKinds) {
+  for (const TokenFormatKind format : step_formats()) {
     RunOptions of_format = options();
     of_format.format = format;
     of_format.shared_expert = SharedExpert::kFused;

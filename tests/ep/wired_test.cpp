@@ -2,6 +2,7 @@
 // target and in both protocols.
 #include <algorithm>
 
+#include "format_sweep.hpp"
 #include "step_test.hpp"
 #include "sweep.hpp"
 #include "switchyard/graph.hpp"
@@ -39,7 +40,7 @@ TEST_P(WiredSteps, OneBlockAndEveryTopK) {
 }
 
 TEST_P(WiredSteps, EveryFormat) {
-  for (const TokenFormatKind format : kTokenFormatKinds) {
+  for (const TokenFormatKind format : step_formats()) {
     RunOptions run = in_groups_of(format == TokenFormatKind::kFP8 ? 2 : 1);
     run.format = format;
     if (!HasFatalFailure())
@@ -49,7 +50,7 @@ TEST_P(WiredSteps, EveryFormat) {
 
 // Rows, and the scales of a row, whose bytes are multiples of nothing in particular.
 TEST_P(WiredSteps, HiddenSizesOfOddNumbersOfBytesInEveryFormat) {
-  for (const TokenFormatKind format : kTokenFormatKinds)
+  for (const TokenFormatKind format : step_formats())
     for (const int hidden : {96, 160}) {
       if (!check_hidden(format, hidden).ok()) continue;
       RunOptions run = in_groups_of(1);
@@ -60,7 +61,7 @@ TEST_P(WiredSteps, HiddenSizesOfOddNumbersOfBytesInEveryFormat) {
 }
 
 TEST_P(WiredSteps, SharedExpertAndCombineInFP8InEveryFormat) {
-  for (const TokenFormatKind format : kTokenFormatKinds) {
+  for (const TokenFormatKind format : step_formats()) {
     RunOptions run = in_groups_of(2);
     run.format = format;
     run.shared_expert = SharedExpert::kFused;
@@ -185,12 +186,13 @@ TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
 
 // More ranks than a kernel's parameters have addresses for.
 TEST(WiredWorld, NinetySixRanks) {
-  for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect}) {
-    const Shape shape{.n_ranks = 96,
-                      .n_experts = 192,
+  const int n_ranks = kFewCases ? 65 : 96;
+  for (const Protocol protocol : sweep({Protocol::kSlotted, Protocol::kDirect})) {
+    const Shape shape{.n_ranks = n_ranks,
+                      .n_experts = 2 * n_ranks,
                       .top_k = 4,
                       .hidden = 64,
-                      .tokens_per_rank = std::vector<int>(96, 3)};
+                      .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), 3)};
     const RunOptions run{.protocol = protocol, .n_sms = 1, .num_threads = 32};
     EpHarness harness(shape, run);
     harness.run_and_check(as_run(make_step(shape, 3), run));

@@ -227,7 +227,8 @@ TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
   for (const MatmulTuning& tuning : sweep(kMatmulTunings))
     for (const int inner : sweep({8, 16, 64, 72, 144, 1008})) {
       if (tuning.element == MatmulElement::kFP8 && inner % 16 != 0) continue;
-      for (const int columns : {8, 120, 136, 520})
+      const bool is_long = inner == 1008;  // which fills the stages several times, whatever the columns
+      for (const int columns : is_long ? repeats({8, 120, 520, 136}) : std::vector<int>{8, 120, 136, 520})
         EXPECT_EQ(compare(rank(), {.group_rows = {5, 70},
                                    .inner = inner,
                                    .columns = columns,
