@@ -211,6 +211,12 @@ struct DispatchOutput {
   // local. Null: not wanted.
   int32_t* row_experts = nullptr;
   float* row_weights = nullptr;
+  // Direct protocol: [n_local_experts()][n_ranks()], per rank [n_ranks()]: where in their group the rows of
+  // each source rank begin, in the upper 32 bits, and how many there are. Null: not wanted.
+  uint64_t* source_ranges = nullptr;
+  // Direct protocol: [n_local_experts()], per rank [1]: the rows of each group are added to what is there.
+  // Null: not wanted.
+  int32_t* row_totals = nullptr;
 };
 
 struct CombineInput {
@@ -228,6 +234,16 @@ struct CombineOutput {
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced or per rank
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
+};
+
+// What the experts made of the rows that dispatch wrote, in memory of the caller's.
+struct ExpertRows {
+  const void* rows = nullptr;  // [num_rows][hidden] of bf16
+  uint64_t num_rows = 0;       // a row of the step that is behind them is not copied
+  // 0: they lie as those of row_buffers(); else those of each group begin at a multiple of so many rows.
+  uint32_t rows_per_group = 0;
+  const uint32_t* row_offsets = nullptr;  // as that dispatch wrote them
+  const uint32_t* row_counts = nullptr;   // the same
 };
 
 // Memory for the rows of one rank, owned by ExpertParallel.
@@ -274,6 +290,20 @@ class ExpertParallel {
   Status combine_async(int rank, const CombineInput& input, Stream stream = {});
   Status combine_wait(int rank, const CombineOutput& output, Stream stream = {});
   Status combine(int rank, const CombineInput& input, const CombineOutput& output, Stream stream = {});
+
+  // Direct protocol, between ranks that reach each other's memory. Ends a step without its combine, behind
+  // dispatch or dispatch_wait: nothing is enqueued, and the next dispatch may follow. Every rank of the step
+  // does the same. A graph that replays may hold an even number of such steps in a row only, or a combine
+  // between them.
+  Status abandon_step(int rank);
+  // The same protocol. Opens a step whose rows are those of the rank's last dispatch, so that combine may
+  // follow, also if one did before. It enqueues a dispatch without tokens, and is called by every rank
+  // instead of one. There must be room for every row (capacity_factor and max_rows_per_expert 0, or as much).
+  Status reopen_step(int rank, Stream stream = {});
+  // Direct protocol with a combine_format of bf16: enqueues a copy of the experts' rows, as many as the step
+  // has, to RowBuffers::expert_outputs, where combine finds them. Behind dispatch, dispatch_wait or
+  // reopen_step.
+  Status store_expert_rows(int rank, const ExpertRows& rows, Stream stream = {});
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over the ranks of its
   // group (allreduce_world_size), in fp32 in the order of ranks, rounded once. Every rank of the group calls

@@ -5,8 +5,10 @@
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/annotate_rows.hpp"
+#include "switchyard/detail/ep/count_sources.hpp"
 #include "switchyard/detail/ep/narrow_ids.hpp"
 #include "switchyard/detail/ep/rank_choices.hpp"
+#include "switchyard/detail/ep/store_rows.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
 #include "switchyard/detail/launch/make_ep_kernels.hpp"
@@ -17,6 +19,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 inline constexpr char kAnnotateRows[] = "annotate_rows", kNarrowIds[] = "narrow_ids";
+inline constexpr char kCountSources[] = "count_sources", kStoreRows[] = "store_rows";
 inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
@@ -35,6 +38,8 @@ inline Status load_plain_kernels() {
                                             {&choose_ranks_kernel<RunTimeShape>, 0},
                                             {&fetch_choices_kernel<RunTimeShape>, 0},
                                             {&narrow_ids_kernel, 0},
+                                            {&count_sources_kernel, 0},
+                                            {&store_rows_kernel, 0},
                                             {&grouped_matmul_kernel, 0},
                                             {&stall_kernel, 0},
                                             {&time_stamp_kernel, 0},
@@ -59,6 +64,8 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .choose_ranks = &launch_plain<kChooseRanks, ChooseRanksParams, choose_ranks_kernel<Fixed>>,
       .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
       .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
+      .count_sources = &launch_plain<kCountSources, CountSourcesParams, count_sources_kernel>,
+      .store_rows = &launch_plain<kStoreRows, StoreRowsParams, store_rows_kernel>,
       .topk_softmax = &launch_plain<kTopkSoftmax, TopkSoftmaxParams, topk_softmax_kernel>,
       .grouped_matmul = &launch_plain<kGroupedMatmul, GroupedMatmulParams, grouped_matmul_kernel>,
       .silu_mul = &launch_silu_mul,

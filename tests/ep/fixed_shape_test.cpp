@@ -96,7 +96,7 @@ class OneRankStep {
       run(&dispatch_kernel<P, Fixed, BF16TokenFormat>, params);
     } else {
       run(&dispatch_async_kernel<P, Fixed, BF16TokenFormat>, params);
-      run(&dispatch_wait_kernel<P, Fixed, BF16TokenFormat>, params);
+      run(&receive_rows_kernel<P, Fixed, BF16TokenFormat>, params);
     }
   }
 
@@ -129,7 +129,7 @@ class OneRankStep {
     if (mode == testing_support::StepMode::kFused) {
       run(&combine_kernel<P, Fixed, Epilogue>, params);
     } else {
-      run(&combine_async_kernel<P, Fixed, Epilogue>, params);
+      run(&return_rows_kernel<P, Fixed, Epilogue>, params);
       run(&combine_wait_kernel<P, Fixed, Epilogue>, params);
     }
   }

@@ -108,9 +108,13 @@ void add_direct(const ExpertParallelConfig& config, const EpShape& shape, Exchan
   const CheckedSize choice_bytes =
       CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) * CheckedSize(sizeof(uint32_t));
   parts.add(layout.row_of, choice_bytes);
+  parts.add(layout.reopened_offsets,
+            CheckedSize(2 * num_expert_groups(config, shape.n_ranks) + 4) * CheckedSize(sizeof(uint32_t)));
   if (config.row_layout != RowLayout::kPerRank) return;
-  for (ArenaPart* part : {&layout.kept_seats, &layout.kept_weights, &layout.rank_ids, &layout.rank_weights})
-    parts.add(*part, choice_bytes);
+  // Peers read seats and weights, so that a step behind an abandoned one has copies of its own.
+  for (ArenaPart* part : {&layout.kept_seats, &layout.kept_weights})
+    parts.add(*part, choice_bytes + choice_bytes);
+  for (ArenaPart* part : {&layout.rank_ids, &layout.rank_weights}) parts.add(*part, choice_bytes);
 }
 
 // What the direct protocol keeps and receives where ranks are reached over a wire.

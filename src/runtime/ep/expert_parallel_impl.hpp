@@ -37,6 +37,8 @@ struct ExpertParallel::Impl {
     int num_tokens = 0;                 // of the step under way
     bool has_narrowed_ids = false;      // its ids came in 64 bits
     const void* expert_rows = nullptr;  // of its combine_async
+    bool has_dispatched = false;        // a step, since the buffers were cleared
+    int kept_copy = 0;                  // per rank: which copy of KeptChoices the step has
     bool has_begun = false;             // a step, since create(), other than those that were recorded
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
@@ -175,6 +177,7 @@ struct ExpertParallel::Impl {
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
     own.num_tokens = call.step.num_tokens;
     own.step = next;
+    own.has_dispatched = true;
     return Status();
   }
 
@@ -191,8 +194,12 @@ struct ExpertParallel::Impl {
   Status check_choices(const char* call, const DispatchOutput& output) const;
   Status choose_ranks(int rank, const DispatchInput& input, Stream stream) const;
   Status fetch_choices(int rank, const DispatchOutput& output, Stream stream) const;
+  uint64_t kept_choice_bytes() const { return layout.rank_ids.bytes; }  // of a copy
   // Behind a dispatch: what `output` asks for besides the rows.
   Status annotate_rows(int rank, const DispatchOutput& output, Stream stream) const;
+  Status count_sources(int rank, const DispatchOutput& output, Stream stream) const;
+  // Steps without a combine, and combines without a dispatch (reopened_steps.cpp).
+  Status check_reopening(const char* call) const;
   // Waits for what calls of this rank have enqueued, on whatever streams.
   Status wait_for_calls(int rank) const;
   Status wait_for_all_calls() const;

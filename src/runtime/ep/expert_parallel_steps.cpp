@@ -137,6 +137,14 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
     return invalid_argument("%s: unwritten rows cannot be zeroed in %s, a format of the caller's own", call,
                             format_layout(config).name);
   SWITCHYARD_RETURN_IF_ERROR(check_choices(call, output));
+  if ((output.source_ranges != nullptr || output.row_totals != nullptr) && !is_direct())
+    return invalid_argument(
+        "%s: source_ranges and row_totals must be null: the protocol is %s, and not direct", call,
+        to_string(config.protocol));
+  if (output.source_ranges != nullptr)
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "source_ranges", output.source_ranges));
+  if (output.row_totals != nullptr)
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_totals", output.row_totals));
   if (output.scale_row_offsets == nullptr) return Status();
   if (!format_layout(config).has_tiled_scales)
     return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
@@ -317,6 +325,7 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Str
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->count_sources(rank, output, stream));
   return impl_->annotate_rows(rank, output, stream);
 }
 
@@ -332,6 +341,7 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->count_sources(rank, output, stream));
   return impl_->annotate_rows(rank, output, stream);
 }
 

@@ -6,8 +6,10 @@ namespace switchyard {
 
 KeptChoices ExpertParallel::Impl::kept_choices(int rank) const {
   const ExchangeMemory& memory = state(rank).memory;
-  return {.seats = memory.at<int32_t>(layout.kept_seats),
-          .weights = memory.at<float>(layout.kept_weights),
+  if (!is_per_rank()) return {};
+  const uint64_t copy = static_cast<uint64_t>(state(rank).kept_copy) * kept_choice_bytes() / sizeof(int32_t);
+  return {.seats = memory.at<int32_t>(layout.kept_seats) + copy,
+          .weights = memory.at<float>(layout.kept_weights) + copy,
           .rank_ids = memory.at<int32_t>(layout.rank_ids),
           .rank_weights = memory.at<float>(layout.rank_weights)};
 }
@@ -60,8 +62,9 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
                             .row_weights = output.row_weights,
                             .wait_context = step.wait_context};
   const std::vector<int> peers = peers_of(rank);
+  const uint64_t copy = static_cast<uint64_t>(state(rank).kept_copy) * kept_choice_bytes();
   for (size_t i = 0; i < peers.size(); ++i) {
-    std::byte* arena = exchange_of(peers[i]);
+    std::byte* arena = exchange_of(peers[i]) + copy;
     params.seats.of_rank[i] = reinterpret_cast<int32_t*>(arena + layout.kept_seats.offset);
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }

@@ -1,6 +1,7 @@
 // The six expert-parallel kernels, written once over a protocol. Each is a table of contents; the roles are
 // in ep/slotted/ and ep/direct/. All blocks of a launch must be resident at once, on every rank: they wait
-// for each other.
+// for each other. Profilers show one kernel of a call that is split by the call's name: dispatch_async's and
+// combine_wait's.
 #pragma once
 
 #include <concepts>
@@ -53,7 +54,7 @@ SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<typename P::Dispatch
 }
 
 template <EpProtocol P, FixedShape Fixed, TakenBy<P> Format>
-SWITCHYARD_KERNEL void dispatch_wait_kernel(DispatchParams<typename P::DispatchPart, Format> params) {
+SWITCHYARD_KERNEL void receive_rows_kernel(DispatchParams<typename P::DispatchPart, Format> params) {
   begin_kernel<Fixed>();
   typename P::template DispatchWait<Fixed, Format>(params).run();
 }
@@ -67,7 +68,7 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<typename P::DispatchPart, 
 }
 
 template <EpProtocol P, FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
-SWITCHYARD_KERNEL void combine_async_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
+SWITCHYARD_KERNEL void return_rows_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
   begin_kernel<Fixed>();
   if constexpr (!P::kCombineAsyncWaits) admit_successor();
   typename P::template CombineAsync<Fixed, Epilogue, Rows>(params).run();

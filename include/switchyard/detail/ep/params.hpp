@@ -145,6 +145,28 @@ struct NarrowIdsParams {
   int32_t* narrowed;
 };
 
+// The parameters of count_sources.
+struct CountSourcesParams {
+  int32_t num_groups;          // of experts
+  int32_t n_ranks;             // that exchange rows
+  const uint64_t* step_cells;  // [num_groups][n_ranks], a StepCell each
+  EPLocalSyncCounters<> ep_counters;
+  uint64_t* source_ranges;  // [num_groups][n_ranks]; null: not wanted
+  int32_t* row_totals;      // [num_groups]; null: not wanted
+};
+
+// The parameters of store_rows.
+struct StoreRowsParams {
+  int32_t num_groups;
+  uint32_t row_bytes;            // a multiple of 16
+  uint32_t from_rows_per_group;  // 0: `from` has a row where `to` has one
+  uint64_t num_from_rows;        // that `from` has; what is behind them is not copied
+  const uint32_t* row_offsets;   // [num_groups], in `to`
+  const uint32_t* row_counts;    // [num_groups]
+  const std::byte* from;
+  std::byte* to;
+};
+
 // The parameters of the router.
 struct TopkSoftmaxParams {
   int32_t num_tokens;

@@ -85,6 +85,8 @@ struct KernelTable {
   LaunchFunction<ChooseRanksParams> choose_ranks;
   LaunchFunction<FetchChoicesParams> fetch_choices;
   LaunchFunction<NarrowIdsParams> narrow_ids;
+  LaunchFunction<CountSourcesParams> count_sources;
+  LaunchFunction<StoreRowsParams> store_rows;
   LaunchFunction<TopkSoftmaxParams> topk_softmax;
   LaunchFunction<GroupedMatmulParams> grouped_matmul;
   LaunchFunction<SiluMulInput, SiluMulDestination> silu_mul;

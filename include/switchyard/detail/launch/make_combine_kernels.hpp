@@ -48,7 +48,7 @@ template <EpProtocol P, FixedShape Fixed, typename Rows, typename... Epilogues>
 Result<int> max_resident_combine(const EpShape&, [[maybe_unused]] const LaunchShape& launch) {
 #if defined(__CUDACC__)
   const uint64_t bytes = combine_bytes<P, Fixed, Rows>(launch);
-  const target::ResidentKernel kernels[] = {{&combine_async_kernel<P, Fixed, Epilogues, Rows>, bytes}...,
+  const target::ResidentKernel kernels[] = {{&return_rows_kernel<P, Fixed, Epilogues, Rows>, bytes}...,
                                             {&combine_wait_kernel<P, Fixed, Epilogues, Rows>, bytes}...,
                                             {&combine_kernel<P, Fixed, Epilogues, Rows>, bytes}...};
   return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
@@ -59,9 +59,9 @@ Result<int> max_resident_combine(const EpShape&, [[maybe_unused]] const LaunchSh
 
 template <EpProtocol P, FixedShape Fixed, typename Rows>
 inline constexpr CombineKernels kCombineKernels = {
-    .async = &launch_combine_to<kCombineAsync, P, Fixed, Rows,
-                                &combine_async_kernel<P, Fixed, StoreWeighted, Rows>,
-                                &combine_async_kernel<P, Fixed, StoreUnreduced, Rows>>,
+    .async =
+        &launch_combine_to<kCombineAsync, P, Fixed, Rows, &return_rows_kernel<P, Fixed, StoreWeighted, Rows>,
+                           &return_rows_kernel<P, Fixed, StoreUnreduced, Rows>>,
     .wait =
         &launch_combine_to<kCombineWait, P, Fixed, Rows, &combine_wait_kernel<P, Fixed, StoreWeighted, Rows>,
                            &combine_wait_kernel<P, Fixed, StoreUnreduced, Rows>>,

@@ -31,7 +31,7 @@ Result<int> max_resident_dispatch([[maybe_unused]] const EpShape& shape,
 #if defined(__CUDACC__)
   const uint64_t bytes = P::dispatch_shared_bytes(Format::make(shape.hidden, {}), shape, launch);
   const target::ResidentKernel kernels[] = {{&dispatch_async_kernel<P, Fixed, Format>, bytes},
-                                            {&dispatch_wait_kernel<P, Fixed, Format>, bytes},
+                                            {&receive_rows_kernel<P, Fixed, Format>, bytes},
                                             {&dispatch_kernel<P, Fixed, Format>, bytes}};
   return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
 #else
@@ -42,7 +42,7 @@ Result<int> max_resident_dispatch([[maybe_unused]] const EpShape& shape,
 template <EpProtocol P, FixedShape Fixed, typename Format>
 inline constexpr DispatchKernels kDispatchKernels = {
     .async = &launch_dispatch_kernel<kDispatchAsync, P, Format, &dispatch_async_kernel<P, Fixed, Format>>,
-    .wait = &launch_dispatch_kernel<kDispatchWait, P, Format, &dispatch_wait_kernel<P, Fixed, Format>>,
+    .wait = &launch_dispatch_kernel<kDispatchWait, P, Format, &receive_rows_kernel<P, Fixed, Format>>,
     .fused = &launch_dispatch_kernel<kDispatch, P, Format, &dispatch_kernel<P, Fixed, Format>>,
     .max_resident_blocks = &max_resident_dispatch<P, Fixed, Format>,
 };

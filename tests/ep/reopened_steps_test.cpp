@@ -1,0 +1,289 @@
+// Steps without a combine, combines without a dispatch, and what a dispatch tells of its sources.
+#include "step_runner.hpp"
+#include "step_test.hpp"
+
+namespace switchyard {
+namespace {
+
+using namespace testing_support;
+
+// Several steps, each with memory of its own, so that nothing but the kernels keeps one from the next.
+class ManySteps {
+ public:
+  static constexpr int kNumTokens = 6, kHidden = 64, kTopK = 3, kNumExperts = 6;
+
+  ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
+            int n_ranks = 3)
+      : world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
+    ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
+                                              .top_k = kTopK,
+                                              .hidden = kHidden,
+                                              .max_tokens_per_rank = kNumTokens,
+                                              .n_sms = 2,
+                                              .num_threads = 64,
+                                              .timeout_ns = 60'000'000'000,
+                                              .protocol = Protocol::kDirect,
+                                              .row_layout = layout}));
+    const Shape shape{.n_ranks = n_ranks,
+                      .n_experts = kNumExperts,
+                      .top_k = kTopK,
+                      .hidden = kHidden,
+                      .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), kNumTokens)};
+    for (int i = 0; i < num_steps; ++i) {
+      steps.push_back(make_step(shape, 70 + static_cast<uint64_t>(i)));
+      memory_.emplace_back();
+      for (int rank = 0; rank < n_ranks; ++rank) memory_.back().push_back(make_memory(i, rank));
+    }
+  }
+
+  Status dispatch(int step, int rank) {
+    const Memory& own = at(step, rank);
+    const DispatchInput input{own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
+    return ep->dispatch(rank, input,
+                        {.row_offsets = own.offsets.data(),
+                         .expert_ids = own.expert_ids.data(),
+                         .row_counts = own.counts.data(),
+                         .row_experts = is_per_rank() ? own.row_experts.data() : nullptr,
+                         .source_ranges = own.ranges.data(),
+                         .row_totals = own.totals.data()});
+  }
+  Status combine(int step, int rank, Buffer<bf16>& output, const void* rows = nullptr) {
+    const Memory& own = at(step, rank);
+    return ep->combine(
+        rank, {.expert_rows = rows},
+        {own.ids.data(), own.weights.data(), kNumTokens, {CombineReduction::kWeighted, output.data()}});
+  }
+  Status combine_rows(int step, int rank) {
+    return combine(step, rank, at(step, rank).output, must(ep->row_buffers(rank)).rows);
+  }
+  // Where row r of the step's dispatch holds the value of `scale` times that of its token.
+  Buffer<bf16> scaled_rows(int rank, float scale) {
+    const RowBuffers own = must(ep->row_buffers(rank));
+    const size_t size = size_t{own.max_rows} * kHidden;
+    std::vector<bf16> rows = must(world->rank(rank).view(own.rows, size).download());
+    for (bf16& value : rows) value = to_bf16(to_float(value) * scale);
+    return must(world->rank(rank).upload(rows));
+  }
+  std::vector<bf16> expected(int step, int rank, float scale = 1) const {
+    std::vector<bf16> sums = reference::combine_weighted(
+        is_per_rank() ? by_rank(steps[static_cast<size_t>(step)]) : steps[static_cast<size_t>(step)], rank,
+        [](const void*, const reference::Step& given, int r, int token_idx, int k) {
+          return same_row(nullptr, given, r, token_idx, k);
+        },
+        nullptr);
+    for (bf16& value : sums) value = to_bf16(to_float(value) * scale);
+    return sums;
+  }
+
+  struct Memory {
+    Buffer<bf16> tokens, output;
+    Buffer<int32_t> ids, expert_ids, row_experts, totals;
+    Buffer<float> weights;
+    Buffer<uint32_t> offsets, counts;
+    Buffer<uint64_t> ranges;
+  };
+  Memory& at(int step, int rank) { return memory_[static_cast<size_t>(step)][static_cast<size_t>(rank)]; }
+  bool is_per_rank() const { return ep->config().row_layout == RowLayout::kPerRank; }
+
+  std::unique_ptr<World> world;
+  std::unique_ptr<ExpertParallel> ep;
+  std::vector<reference::Step> steps;
+
+ private:
+  // Per rank a token comes back once from each of its ranks, and is not weighted.
+  static reference::Step by_rank(reference::Step step) {
+    const int n_local = step.n_experts / step.n_ranks;
+    for (size_t rank = 0; rank < step.topk_ids.size(); ++rank)
+      for (size_t i = 0; i < step.topk_ids[rank].size(); ++i) {
+        std::vector<int32_t>& ids = step.topk_ids[rank];
+        const size_t first = i / kTopK * kTopK;
+        for (size_t k = first; k < i; ++k)
+          if (ids[i] >= 0 && ids[k] >= 0 && ids[k] / n_local == ids[i] / n_local) ids[i] = -1;
+        step.topk_weights[rank][i] = 1;
+      }
+    return step;
+  }
+  Memory make_memory(int step, int rank) {
+    const reference::Step& given = steps[static_cast<size_t>(step)];
+    const Rank& owner = world->rank(rank);
+    const auto groups = static_cast<size_t>(ep->num_groups()), ranks = static_cast<size_t>(ep->n_ranks());
+    const auto i = static_cast<size_t>(rank);
+    return {
+        .tokens = must(owner.upload(given.tokens[i])),
+        .output = must(owner.allocate<bf16>(size_t{kNumTokens} * kHidden)),
+        .ids = must(owner.upload(given.topk_ids[i])),
+        .expert_ids = must(owner.allocate<int32_t>(groups)),
+        .row_experts = must(owner.allocate<int32_t>(must(ep->row_buffers(rank)).max_rows * size_t{kTopK})),
+        .totals = must(owner.upload(std::vector<int32_t>(groups, 1000))),
+        .weights = must(owner.upload(given.topk_weights[i])),
+        .offsets = must(owner.allocate<uint32_t>(groups + 1)),
+        .counts = must(owner.allocate<uint32_t>(groups)),
+        .ranges = must(owner.allocate<uint64_t>(groups * ranks))};
+  }
+
+  std::vector<std::vector<Memory>> memory_;  // [step][rank]
+};
+
+using Variant = std::tuple<TargetChoice, RowLayout>;
+
+class ReopenedStepsTest : public ::testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
+  static ManySteps make(int num_steps, HostDeviceOptions host = {}) {
+    const auto [target, layout] = GetParam();
+    return ManySteps(layout, target, num_steps, host);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, ReopenedStepsTest,
+                         ::testing::Combine(all_targets(),
+                                            ::testing::Values(RowLayout::kRagged, RowLayout::kMasked,
+                                                              RowLayout::kPerRank)),
+                         [](const auto& info) {
+                           const RowLayout layout = std::get<1>(info.param);
+                           return target_name(std::get<0>(info.param)) +
+                                  (layout == RowLayout::kRagged   ? "Ragged"
+                                   : layout == RowLayout::kMasked ? "Masked"
+                                                                  : "PerRank");
+                         });
+
+// The local experts of each row of a rank, one step after the other.
+std::vector<std::vector<int32_t>> choices_of(ManySteps& many, int rank) {
+  std::vector<std::vector<int32_t>> choices;
+  for (size_t i = 0; i < many.steps.size(); ++i) {
+    const ManySteps::Memory& own = many.at(static_cast<int>(i), rank);
+    const uint32_t num_rows = must(own.counts.download()).front();
+    choices.push_back(must(own.row_experts.download(num_rows * size_t{ManySteps::kTopK})));
+  }
+  return choices;
+}
+
+// All but the last step are abandoned; nobody waits in between.
+void run_abandoned(ManySteps& many) {
+  const int num_steps = static_cast<int>(many.steps.size()), n_ranks = many.ep->n_ranks();
+  for (int step = 0; step < num_steps; ++step) {
+    for (int rank = 0; rank < n_ranks; ++rank) ASSERT_TRUE(many.dispatch(step, rank).ok());
+    for (int rank = 0; rank < n_ranks && step + 1 < num_steps; ++rank)
+      ASSERT_TRUE(many.ep->abandon_step(rank).ok());
+  }
+  for (int rank = 0; rank < n_ranks; ++rank) ASSERT_TRUE(many.combine_rows(num_steps - 1, rank).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  for (int rank = 0; rank < n_ranks; ++rank)
+    EXPECT_EQ(must(many.at(num_steps - 1, rank).output.download()), many.expected(num_steps - 1, rank));
+}
+
+// The same with a combine in every step, which keeps each from the next anyway.
+void run_combined(ManySteps& many) {
+  for (int step = 0; step < static_cast<int>(many.steps.size()); ++step) {
+    for (int rank = 0; rank < many.ep->n_ranks(); ++rank) ASSERT_TRUE(many.dispatch(step, rank).ok());
+    for (int rank = 0; rank < many.ep->n_ranks(); ++rank) ASSERT_TRUE(many.combine_rows(step, rank).ok());
+  }
+  ASSERT_TRUE(many.ep->synchronize().ok());
+}
+
+TEST_P(ReopenedStepsTest, StepsWithoutACombineBackToBack) {
+  ManySteps many = make(5);
+  run_abandoned(many);
+  if (!many.is_per_rank()) return;
+  ManySteps whole = make(5);
+  run_combined(whole);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank));
+}
+
+TEST_P(ReopenedStepsTest, CombinesOfOneDispatchBackToBack) {
+  ManySteps many = make(1);
+  constexpr int kNumCombines = 4;
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(many.dispatch(0, rank).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  std::vector<std::vector<Buffer<bf16>>> rows(kNumCombines), outputs(kNumCombines);
+  for (int i = 0; i < kNumCombines; ++i)
+    for (int rank = 0; rank < 3; ++rank) {
+      rows[static_cast<size_t>(i)].push_back(many.scaled_rows(rank, static_cast<float>(1 << i)));
+      outputs[static_cast<size_t>(i)].push_back(
+          must(many.world->rank(rank).allocate<bf16>(size_t{ManySteps::kNumTokens} * ManySteps::kHidden)));
+    }
+  for (int i = 0; i < kNumCombines; ++i)
+    for (const char* part : {"reopen", "combine"})
+      for (int rank = 0; rank < 3; ++rank) {
+        const Buffer<bf16>& given = rows[static_cast<size_t>(i)][static_cast<size_t>(rank)];
+        if (part[0] == 'r') {
+          if (i > 0 && !many.ep->reopen_step(rank).ok()) FAIL() << "reopen_step of rank " << rank;
+          continue;
+        }
+        const ManySteps::Memory& own = many.at(0, rank);
+        const Status stored = many.ep->store_expert_rows(rank, {.rows = given.data(),
+                                                                .num_rows = given.size() / ManySteps::kHidden,
+                                                                .row_offsets = own.offsets.data(),
+                                                                .row_counts = own.counts.data()});
+        ASSERT_TRUE(stored.ok()) << stored.to_string();
+        ASSERT_TRUE(many.combine(0, rank, outputs[static_cast<size_t>(i)][static_cast<size_t>(rank)]).ok());
+      }
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  for (int i = 0; i < kNumCombines; ++i)
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(must(outputs[static_cast<size_t>(i)][static_cast<size_t>(rank)].download()),
+                many.expected(0, rank, static_cast<float>(1 << i)))
+          << "combine " << i << " of rank " << rank;
+}
+
+TEST_P(ReopenedStepsTest, SourceRangesAndTotals) {
+  ManySteps many = make(1);
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(many.dispatch(0, rank).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  for (int rank = 0; rank < 3; ++rank) {
+    const ManySteps::Memory& own = many.at(0, rank);
+    const std::vector<uint32_t> first_rows = must(many.ep->source_row_offsets(rank));
+    const std::vector<uint32_t> offsets = must(own.offsets.download()), counts = must(own.counts.download());
+    const std::vector<uint64_t> ranges = must(own.ranges.download());
+    const std::vector<int32_t> totals = must(own.totals.download());
+    for (size_t group = 0; group < counts.size(); ++group) {
+      uint32_t num_rows = 0;
+      for (size_t source = 0; source < 3; ++source) {
+        const uint64_t range = ranges[group * 3 + source];
+        EXPECT_EQ(range >> 32, first_rows[group * 3 + source] - offsets[group]);
+        num_rows += static_cast<uint32_t>(range);
+      }
+      EXPECT_EQ(num_rows, counts[group]);
+      EXPECT_EQ(totals[group], 1000 + static_cast<int32_t>(counts[group]));
+    }
+  }
+}
+
+// What keeps an abandoned step from the next is in the kernels, whatever the order in which they run.
+TEST(ReopenedSteps, WeakMemory) {
+  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 3, {}, 2);
+  run_combined(whole);
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    const RowLayout layout = seed % 2 == 0 ? RowLayout::kPerRank : RowLayout::kMasked;
+    ManySteps many(layout, TargetChoice::kHost, 3, weak_memory(seed), 2);
+    run_abandoned(many);
+    for (int rank = 0; rank < 2 && many.is_per_rank(); ++rank)
+      EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank)) << "seed " << seed;
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(many.ep->reopen_step(rank).ok());
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(many.combine_rows(2, rank).ok());
+    ASSERT_TRUE(many.ep->synchronize().ok());
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_EQ(must(many.at(2, rank).output.download()), many.expected(2, rank)) << "seed " << seed;
+  }
+}
+
+TEST(ReopenedSteps, WhatIsOutOfPlaceIsRefused) {
+  ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, 1);
+  EXPECT_NE(many.ep->abandon_step(0).message().find("abandon_step on rank 0 after a finished step"),
+            std::string::npos);
+  EXPECT_NE(many.ep->reopen_step(0).message().find("has dispatched nothing"), std::string::npos);
+  EXPECT_NE(many.ep->store_expert_rows(0, {}).message().find("store_expert_rows"), std::string::npos);
+  ASSERT_TRUE(many.dispatch(0, 0).ok());
+  EXPECT_NE(many.ep->reopen_step(0).message().find("next must come combine"), std::string::npos);
+  EXPECT_NE(many.ep->store_expert_rows(0, {}).message().find("rows is null"), std::string::npos);
+  ASSERT_TRUE(many.ep->abandon_step(0).ok());
+  ASSERT_TRUE(many.ep->reset().ok());
+  EXPECT_NE(many.ep->reopen_step(0).message().find("has dispatched nothing"), std::string::npos);
+  const auto slotted = must(ExpertParallel::create(
+      *many.world,
+      {.n_experts = 4, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4, .protocol = Protocol::kSlotted}));
+  EXPECT_NE(slotted->reopen_step(0).message().find("the protocol is slotted"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard
