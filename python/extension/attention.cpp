@@ -66,22 +66,18 @@ const T* checked(Arguments& arguments, const Session& session, nb::handle object
 
 nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values, nb::object out,
             nb::handle lse, nb::handle query_offsets, nb::handle key_offsets, nb::handle key_lengths,
-            nb::handle page_table) {
+            nb::handle page_table, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const AttentionShape& shape = handle.attention->shape();
-  Arguments arguments("run", session, handle.rank);
+  Arguments arguments("run", session, handle.rank, stream);
   const Expected query_rows{kBFloat16,
                             {shape.num_query_rows, shape.num_heads, shape.head_dim},
                             "(num_query_rows, num_heads, head_dim)"};
   const Expected key_rows{kBFloat16,
                           {shape.num_key_rows, shape.num_kv_heads, shape.head_dim},
                           "(num_key_rows, num_kv_heads, head_dim)"};
-  if (out.is_none())
-    out = nb::cast(allocate(session, "run", handle.rank,
-                            {static_cast<size_t>(shape.num_query_rows), static_cast<size_t>(shape.num_heads),
-                             static_cast<size_t>(shape.head_dim)},
-                            kBFloat16));
+  arguments.make_output(out, "out", query_rows.shape, kBFloat16);
   AttentionTensors tensors;
   tensors.queries = arguments.pointer<const bf16>(queries, "queries", query_rows);
   tensors.keys = arguments.pointer<const bf16>(keys, "keys", key_rows);
@@ -105,7 +101,7 @@ nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::ha
   tensors.page_table = checked<int32_t>(
       arguments, session, page_table, "page_table",
       {kInt32, {batch, shape.pages_per_sequence}, "(batch_size, pages_per_sequence)"}, num_pages - 1, false);
-  need(handle.attention->run(tensors));
+  need(handle.attention->run(tensors, arguments.stream()));
   if (session.is_capturing()) arguments.keep(nb::find(handle));
   arguments.enqueued();
   return nb::borrow<nb::any>(out);
@@ -127,14 +123,16 @@ void bind_attention(nb::module_& module) {
            nb::arg("causal") = false, nb::arg("window") = 0, nb::arg("page_size") = 0,
            nb::arg("pages_per_sequence") = 0, nb::arg("scale") = 0.0f, nb::arg("scheduler") = "auto",
            nb::arg("order") = "auto", nb::arg("num_blocks") = 0)
-      .def("run", &run, nb::arg("queries").none(), nb::arg("keys").none(), nb::arg("values").none(),
-           nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
-           nb::arg("query_offsets") = nb::none(), nb::arg("key_offsets") = nb::none(),
-           nb::arg("key_lengths") = nb::none(), nb::arg("page_table") = nb::none(),
-           "Enqueues the attention on the rank's stream and returns out, (num_query_rows, num_heads, "
-           "head_dim). Offsets "
-           "and lengths are uint32, the page table is int32; those of a GPU, and a Tensor's, are taken on "
-           "trust.")
+      .def(
+          "run", &run, nb::arg("queries").none(), nb::arg("keys").none(), nb::arg("values").none(),
+          nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
+          nb::arg("query_offsets") = nb::none(), nb::arg("key_offsets") = nb::none(),
+          nb::arg("key_lengths") = nb::none(), nb::arg("page_table") = nb::none(),
+          nb::arg("stream") = nb::none(),
+          "Enqueues the attention on the stream, or the rank's, and returns out, (num_query_rows, num_heads, "
+          "head_dim). Offsets "
+          "and lengths are uint32, the page table is int32; those of a GPU, and a Tensor's, are taken on "
+          "trust.")
       .def(
           "choice",
           [](const AttentionHandle& handle) {

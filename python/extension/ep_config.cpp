@@ -10,7 +10,8 @@ namespace {
 
 constexpr Choice<Protocol> kProtocols[] = {
     {"auto", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};
-constexpr Choice<RowLayout> kRowLayouts[] = {{"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}};
+constexpr Choice<RowLayout> kRowLayouts[] = {
+    {"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}, {"per-rank", RowLayout::kPerRank}};
 constexpr Choice<CombineFormat> kCombineFormats[] = {{"bf16", CombineFormat::kBF16},
                                                      {"fp8", CombineFormat::kFP8}};
 constexpr Choice<SharedExpert> kSharedExperts[] = {{"none", SharedExpert::kNone},
@@ -76,6 +77,13 @@ const Field kFields[] = {
      [](const ExpertParallelConfig& config) {
        return nb::cast(static_cast<double>(config.timeout_ns) / 1e9);
      }},
+    {"first_timeout",
+     [](ExpertParallelConfig& config, const char* name, nb::handle value) {
+       config.first_timeout_ns = nanoseconds_of(name, value);
+     },
+     [](const ExpertParallelConfig& config) {
+       return nb::cast(static_cast<double>(config.first_timeout_ns) / 1e9);
+     }},
     SWITCHYARD_FIELD(dependent_launch, bool, "a bool"),
     SWITCHYARD_CHOICE_FIELD(protocol, kProtocols),
     SWITCHYARD_FIELD(capacity_factor, double, "a number"),
@@ -92,6 +100,7 @@ const Field kFields[] = {
     SWITCHYARD_INT(allreduce_world_size),
     SWITCHYARD_INT(max_experts_per_rank),
     SWITCHYARD_FIELD(counts_experts, bool, "a bool"),
+    SWITCHYARD_INT(steps_in_flight),
 };
 
 }  // namespace

@@ -72,12 +72,15 @@ EpCore::~EpCore() {
   ep.reset();
 }
 
-EpHandle::EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> core)
-    : session_(std::move(session)), core_(std::move(core)), memory_(core_->members.size()) {}
+EpHandle::EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> core, int flight_idx)
+    : session_(std::move(session)),
+      core_(std::move(core)),
+      flight_idx_(flight_idx),
+      memory_(core_->members.size()) {}
 
 ExpertParallel& EpHandle::use(const char* call) const {
   session_->use(call);
-  return *core_->ep;
+  return flight_idx_ == 0 ? *core_->ep : *need(core_->ep->flight(flight_idx_));
 }
 
 int EpHandle::world_rank(const char* call, int rank) const {
@@ -105,27 +108,15 @@ EpHandle::RankMemory& EpHandle::memory_of(const char* call, int rank) {
   return *memory;
 }
 
-DispatchInput EpHandle::input_of(Arguments& arguments, nb::handle tokens, nb::handle topk_ids) const {
-  const ExpertParallelConfig& config = core_->ep->config();
-  const Array array =
-      arguments.array(tokens, "tokens", {kBFloat16, {-1, config.hidden}, "(num_tokens, hidden)"});
-  const int64_t num_tokens = array.shape[0];
-  if (num_tokens > config.max_tokens_per_rank)
-    raise(invalid_argument("tokens has %lld rows; max_tokens_per_rank is %d",
-                           static_cast<long long>(num_tokens), config.max_tokens_per_rank));
-  return {static_cast<const bf16*>(array.data),
-          arguments.pointer<const int32_t>(topk_ids, "topk_ids",
-                                           {kInt32, {num_tokens, config.top_k}, "(num_tokens, top_k)"}),
-          static_cast<int>(num_tokens)};
-}
-
-DispatchedRows EpHandle::rows_of(const char* call, int rank, bool src_ranks) {
+nb::object EpHandle::rows_of(const char* call, int rank, bool src_ranks) {
   ExpertParallel& ep = use(call);
+  RankMemory& memory = memory_of(call, rank);
+  nb::object& made = src_ranks ? memory.rows_with_ranks : memory.rows;
+  if (made.is_valid()) return made;
   const int where = world_rank(call, rank);
   const TokenFormatInfo format = info_of(ep.config().dispatch_format);
   const int hidden = ep.config().hidden;
   const RowBuffers own = need(ep.row_buffers(rank));
-  RankMemory& memory = memory_of(call, rank);
   if (src_ranks && !memory.src_ranks)
     memory.src_ranks = allocate(*session_, call, where, {own.max_rows}, kInt32);
   const auto of_ep = [&](void* data, std::vector<size_t> shape, const Element& element) {
@@ -146,47 +137,133 @@ DispatchedRows EpHandle::rows_of(const char* call, int rank, bool src_ranks) {
     rows.expert_outputs = of_ep(own.expert_outputs, {own.max_rows, static_cast<size_t>(hidden)}, kBFloat16);
   if (own.encoded_outputs != nullptr)
     rows.expert_outputs = of_ep(own.encoded_outputs, {own.max_rows, ep.combine_message_bytes()}, kUInt8);
-  return rows;
+  made = nb::cast(std::move(rows));
+  return made;
 }
 
-DispatchOutput EpHandle::output_of(const DispatchedRows& rows, const std::string& unwritten) const {
+// Tokens are bf16, or codes with their scales beside them.
+void EpHandle::add_tokens(Arguments& arguments, const GivenTokens& given, DispatchInput& input) const {
+  const ExpertParallelConfig& config = core_->ep->config();
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const bool is_encoded = !given.scales.is_none();
+  const std::vector<size_t> row = row_shape(format, 1, config.hidden);
+  const Array tokens =
+      arguments.array(given.tokens, "tokens",
+                      {is_encoded ? element_of(format) : kBFloat16,
+                       {-1, is_encoded ? static_cast<int64_t>(row[1]) : config.hidden},
+                       is_encoded ? "(num_tokens, the codes of a row)" : "(num_tokens, hidden)",
+                       Access::kRead,
+                       nullptr,
+                       true});
+  const int64_t num_tokens = tokens.shape[0];
+  if (num_tokens > config.max_tokens_per_rank)
+    raise(invalid_argument("tokens has %lld rows; max_tokens_per_rank is %d",
+                           static_cast<long long>(num_tokens), config.max_tokens_per_rank));
+  input.tokens = tokens.data;
+  input.num_tokens = static_cast<int>(num_tokens);
+  input.token_stride_bytes = tokens.row_stride_bytes();
+  if (!is_encoded) return;
+  if (format.scale == ScaleType::kNone)
+    raise(invalid_argument("dispatch: scales must be None: dispatch_format is %s, which has none",
+                           format.name));
+  const Element& scale = format.scale == ScaleType::kFloat  ? kFloat32
+                         : format.scale == ScaleType::kE8M0 ? kE8M0
+                                                            : kE4M3;
+  const Array scales = arguments.array(given.scales, "scales",
+                                       {scale,
+                                        {num_tokens, format.num_scales(config.hidden)},
+                                        "(num_tokens, scales of a row)",
+                                        Access::kRead,
+                                        nullptr,
+                                        true});
+  input.format = InputFormat::kEncoded;
+  input.scales = scales.data;
+  input.scales_stride_bytes = scales.row_stride_bytes();
+}
+
+DispatchInput EpHandle::input_of(Arguments& arguments, const GivenTokens& given) const {
+  const ExpertParallelConfig& config = core_->ep->config();
+  DispatchInput input;
+  add_tokens(arguments, given, input);
+  const int64_t num_tokens = input.num_tokens;
+  const Array ids =
+      arguments.array(given.topk_ids, "topk_ids",
+                      {kInt32, {num_tokens, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
+  if (ids.element_bytes() == 8)
+    input.topk_ids_64 = static_cast<const int64_t*>(ids.data);
+  else
+    input.topk_ids = static_cast<const int32_t*>(ids.data);
+  input.topk_weights = arguments.pointer<const float>(
+      given.topk_weights, "topk_weights", {kFloat32, {num_tokens, config.top_k}, "(num_tokens, top_k)"});
+  input.input_scale =
+      arguments.pointer<const float>(given.input_scale, "input_scale", {kFloat32, {1}, "(1,)"});
+  return input;
+}
+
+DispatchOutput EpHandle::output_of(Arguments& arguments, int rank, const DispatchedRows& rows,
+                                   const WantedOutputs& wanted) const {
+  const ExpertParallel& ep = *core_->ep;
   const auto pointer = [](const std::optional<Tensor>& tensor) { return tensor ? tensor->data : nullptr; };
-  return {.rows = rows.rows.data,
-          .src_info = static_cast<int32_t*>(rows.src_info.data),
-          .max_rows = static_cast<uint32_t>(rows.rows.shape[0]),
-          .row_offsets = static_cast<uint32_t*>(rows.row_offsets.data),
-          .expert_ids = static_cast<int32_t*>(rows.expert_ids.data),
-          .scales = pointer(rows.scales),
-          .scale_row_offsets = static_cast<uint32_t*>(pointer(rows.scale_row_offsets)),
-          .row_counts = static_cast<uint32_t*>(rows.row_counts.data),
-          .src_ranks = static_cast<int32_t*>(pointer(rows.src_ranks)),
-          .unwritten = parse(kUnwritten, "unwritten", unwritten)};
+  DispatchOutput output{.rows = rows.rows.data,
+                        .src_info = static_cast<int32_t*>(rows.src_info.data),
+                        .max_rows = static_cast<uint32_t>(rows.rows.shape[0]),
+                        .row_offsets = static_cast<uint32_t*>(rows.row_offsets.data),
+                        .expert_ids = static_cast<int32_t*>(rows.expert_ids.data),
+                        .scales = pointer(rows.scales),
+                        .scale_row_offsets = static_cast<uint32_t*>(pointer(rows.scale_row_offsets)),
+                        .row_counts = static_cast<uint32_t*>(rows.row_counts.data),
+                        .src_ranks = static_cast<int32_t*>(pointer(rows.src_ranks)),
+                        .unwritten = parse(kUnwritten, "unwritten", wanted.unwritten)};
+  const int64_t max_rows = output.max_rows, top_k = ep.config().top_k, n_ranks = ep.n_ranks();
+  const int64_t num_groups = ep.num_groups() - (ep.config().shared_expert == SharedExpert::kFused ? 1 : 0);
+  const auto written = [&]<typename T>(T*& field, const nb::object& array, const char* name,
+                                       const Element& element, std::vector<int64_t> shape,
+                                       const char* shape_name) {
+    field = arguments.pointer<T>(array, name, {element, std::move(shape), shape_name, Access::kWrite});
+  };
+  written(output.row_experts, wanted.row_experts, "row_experts", kInt32, {max_rows, top_k},
+          "(max_rows, top_k)");
+  written(output.row_weights, wanted.row_weights, "row_weights", kFloat32, {max_rows, top_k},
+          "(max_rows, top_k)");
+  if (!wanted.source_ranges.is_none())
+    output.source_ranges = static_cast<uint64_t*>(
+        arguments
+            .array(wanted.source_ranges, "source_ranges",
+                   {kInt64, {num_groups, n_ranks}, "(groups, n_ranks)", Access::kWrite, &kUInt64})
+            .data);
+  written(output.row_totals, wanted.row_totals, "row_totals", kInt32, {num_groups}, "(groups,)");
+  (void)rank;
+  return output;
 }
 
-void EpHandle::dispatch_async(int rank, nb::handle tokens, nb::handle topk_ids) {
-  Arguments arguments("dispatch_async", *session_, world_rank("dispatch_async", rank));
-  const DispatchInput input = input_of(arguments, tokens, topk_ids);
+void EpHandle::dispatch_async(int rank, const GivenTokens& given, nb::handle stream) {
+  Arguments arguments("dispatch_async", *session_, world_rank("dispatch_async", rank), stream);
+  const DispatchInput input = input_of(arguments, given);
   const auto call = core_->gate.enter("dispatch_async", rank);
-  need(core_->ep->dispatch_async(rank, input));
+  need(use("dispatch_async").dispatch_async(rank, input, arguments.stream()));
+  memory_of("dispatch_async", rank).num_tokens = input.num_tokens;
   enqueued(arguments);
 }
 
-DispatchedRows EpHandle::dispatch_wait(int rank, bool src_ranks, const std::string& unwritten) {
-  Arguments arguments("dispatch_wait", *session_, world_rank("dispatch_wait", rank));
+nb::object EpHandle::dispatch_wait(int rank, const WantedOutputs& wanted, nb::handle stream) {
+  Arguments arguments("dispatch_wait", *session_, world_rank("dispatch_wait", rank), stream);
   const auto call = core_->gate.enter("dispatch_wait", rank);
-  DispatchedRows rows = rows_of("dispatch_wait", rank, src_ranks);
-  need(core_->ep->dispatch_wait(rank, output_of(rows, unwritten)));
+  nb::object rows = rows_of("dispatch_wait", rank, wanted.src_ranks);
+  const DispatchOutput output = output_of(arguments, rank, nb::cast<DispatchedRows&>(rows), wanted);
+  need(use("dispatch_wait").dispatch_wait(rank, output, arguments.stream()));
   enqueued(arguments);
   return rows;
 }
 
-DispatchedRows EpHandle::dispatch(int rank, nb::handle tokens, nb::handle topk_ids, bool src_ranks,
-                                  const std::string& unwritten) {
-  Arguments arguments("dispatch", *session_, world_rank("dispatch", rank));
-  const DispatchInput input = input_of(arguments, tokens, topk_ids);
+nb::object EpHandle::dispatch(int rank, const GivenTokens& given, const WantedOutputs& wanted,
+                              nb::handle stream) {
+  Arguments arguments("dispatch", *session_, world_rank("dispatch", rank), stream);
+  const DispatchInput input = input_of(arguments, given);
   const auto call = core_->gate.enter("dispatch", rank);
-  DispatchedRows rows = rows_of("dispatch", rank, src_ranks);
-  need(core_->ep->dispatch(rank, input, output_of(rows, unwritten)));
+  nb::object rows = rows_of("dispatch", rank, wanted.src_ranks);
+  const DispatchOutput output = output_of(arguments, rank, nb::cast<DispatchedRows&>(rows), wanted);
+  need(use("dispatch").dispatch(rank, input, output, arguments.stream()));
+  memory_of("dispatch", rank).num_tokens = input.num_tokens;
   enqueued(arguments);
   return rows;
 }
@@ -202,15 +279,17 @@ void EpHandle::enqueued(Arguments& arguments) {
 
 // Kernels read as many rows as dispatch has written. Fewer than could have come are enough if fewer did,
 // which the host knows once the stream has got there.
-void EpHandle::check_num_rows(const char* call, int rank, int64_t num_rows) {
-  ExpertParallel& ep = *core_->ep;
+void EpHandle::check_num_rows(const char* call, int rank, int64_t num_rows, Stream stream) {
+  ExpertParallel& ep = use(call);
   if (num_rows >= static_cast<int64_t>(need(ep.row_buffers(rank)).max_rows)) return;
   const int where = world_rank(call, rank);
   const Tensor& offsets = memory_of(call, rank).row_offsets;
-  auto view = std::make_shared<Buffer<uint32_t>>(
-      session_->rank(call, where).view(static_cast<uint32_t*>(offsets.data), offsets.shape[0]));
+  const Rank& owner = session_->rank(call, where);
+  auto view =
+      std::make_shared<Buffer<uint32_t>>(owner.view(static_cast<uint32_t*>(offsets.data), offsets.shape[0]));
   auto last = std::make_shared<uint32_t>(0);
-  need(session_->wait([core = core_, view, last](CallerThread&) -> Status {
+  need(session_->wait([core = core_, &owner, stream, view, last](CallerThread&) -> Status {
+    if (stream.is_callers()) SWITCHYARD_RETURN_IF_ERROR(owner.synchronize(stream));
     const Result<std::vector<uint32_t>> values = view->download();
     if (!values.ok()) return values.status();
     *last = values.value().back();
@@ -236,24 +315,30 @@ CombineInput EpHandle::expert_rows_of(const char* call, Arguments& arguments, in
                                       {is_encoded ? kUInt8 : kBFloat16,
                                        {-1, width},
                                        is_encoded ? "(rows, combine_message_bytes)" : "(rows, hidden)"});
-  check_num_rows(call, rank, array.shape[0]);
+  check_num_rows(call, rank, array.shape[0], arguments.stream());
   input.expert_rows = array.data;
   return input;
 }
 
+// Per rank, and of 64-bit ids, the library has kept the ids.
 CombineOutput EpHandle::destination_of(const char* call, Arguments& arguments, int rank, nb::handle topk_ids,
                                        nb::handle topk_weights, nb::object& out,
-                                       const std::string& reduction) const {
+                                       const std::string& reduction) {
   const ExpertParallelConfig& config = core_->ep->config();
   CombineOutput output;
   output.destination.reduction = parse(kReductions, "reduction", reduction);
   const bool is_unreduced = output.destination.reduction == CombineReduction::kUnreduced;
-  const Array ids =
-      arguments.array(topk_ids, "topk_ids", {kInt32, {-1, config.top_k}, "(num_tokens, top_k)"});
-  const int64_t num_tokens = ids.shape[0];
-  output.topk_ids = static_cast<const int32_t*>(ids.data);
+  const bool is_per_rank = config.row_layout == RowLayout::kPerRank;
+  int64_t num_tokens = memory_of(call, rank).num_tokens;
+  if (!topk_ids.is_none()) {
+    const Array ids = arguments.array(
+        topk_ids, "topk_ids", {kInt32, {-1, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
+    num_tokens = ids.shape[0];
+    if (ids.element_bytes() == 4) output.topk_ids = static_cast<const int32_t*>(ids.data);
+  }
   output.num_tokens = static_cast<int>(num_tokens);
-  if (!is_unreduced || !topk_weights.is_none())
+  const bool needs_weights = !is_unreduced && !is_per_rank;
+  if (needs_weights || !topk_weights.is_none())
     output.topk_weights =
         static_cast<const float*>(arguments
                                       .array(topk_weights, "topk_weights",
@@ -261,105 +346,91 @@ CombineOutput EpHandle::destination_of(const char* call, Arguments& arguments, i
                                       .data);
   std::vector<int64_t> shape{num_tokens, config.hidden};
   if (is_unreduced) shape.insert(shape.begin() + 1, config.top_k);
-  if (out.is_none())
-    out = nb::cast(allocate(*session_, call, world_rank(call, rank),
-                            std::vector<size_t>(shape.begin(), shape.end()), kBFloat16));
+  arguments.make_output(out, "out", shape, kBFloat16);
   const char* shape_name = is_unreduced ? "(num_tokens, top_k, hidden)" : "(num_tokens, hidden)";
-  output.destination.output =
-      static_cast<bf16*>(arguments.array(out, "out", {kBFloat16, shape, shape_name, Access::kWrite}).data);
+  const Array written =
+      arguments.array(out, "out", {kBFloat16, shape, shape_name, Access::kWrite, nullptr, !is_unreduced});
+  output.destination.output = static_cast<bf16*>(written.data);
+  output.destination.output_stride_bytes = written.row_stride_bytes();
   return output;
 }
 
-void EpHandle::combine_async(int rank, nb::handle expert_rows) {
-  Arguments arguments("combine_async", *session_, world_rank("combine_async", rank));
+void EpHandle::combine_async(int rank, nb::handle expert_rows, nb::handle stream) {
+  Arguments arguments("combine_async", *session_, world_rank("combine_async", rank), stream);
   const auto call = core_->gate.enter("combine_async", rank);
-  need(core_->ep->combine_async(rank, expert_rows_of("combine_async", arguments, rank, expert_rows)));
+  const CombineInput input = expert_rows_of("combine_async", arguments, rank, expert_rows);
+  need(use("combine_async").combine_async(rank, input, arguments.stream()));
   enqueued(arguments);
 }
 
 nb::any EpHandle::combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                               const std::string& reduction) {
-  Arguments arguments("combine_wait", *session_, world_rank("combine_wait", rank));
+                               const std::string& reduction, nb::handle stream) {
+  Arguments arguments("combine_wait", *session_, world_rank("combine_wait", rank), stream);
   const auto call = core_->gate.enter("combine_wait", rank);
-  need(core_->ep->combine_wait(
-      rank, destination_of("combine_wait", arguments, rank, topk_ids, topk_weights, out, reduction)));
+  const CombineOutput output =
+      destination_of("combine_wait", arguments, rank, topk_ids, topk_weights, out, reduction);
+  need(use("combine_wait").combine_wait(rank, output, arguments.stream()));
   enqueued(arguments);
   return nb::borrow<nb::any>(out);
 }
 
 nb::any EpHandle::combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                          nb::object out, const std::string& reduction) {
-  Arguments arguments("combine", *session_, world_rank("combine", rank));
+                          nb::object out, const std::string& reduction, nb::handle stream) {
+  Arguments arguments("combine", *session_, world_rank("combine", rank), stream);
   const auto call = core_->gate.enter("combine", rank);
   const CombineInput input = expert_rows_of("combine", arguments, rank, expert_rows);
-  need(core_->ep->combine(
-      rank, input, destination_of("combine", arguments, rank, topk_ids, topk_weights, out, reduction)));
+  const CombineOutput output =
+      destination_of("combine", arguments, rank, topk_ids, topk_weights, out, reduction);
+  need(use("combine").combine(rank, input, output, arguments.stream()));
   enqueued(arguments);
   return nb::borrow<nb::any>(out);
 }
 
-void EpHandle::all_reduce(int rank, nb::handle values) {
-  Arguments arguments("all_reduce", *session_, world_rank("all_reduce", rank));
+void EpHandle::all_reduce(int rank, nb::handle values, nb::handle stream) {
+  Arguments arguments("all_reduce", *session_, world_rank("all_reduce", rank), stream);
   const Array array =
       arguments.array(values, "values",
                       {kBFloat16, {-1, core_->ep->config().hidden}, "(num_tokens, hidden)", Access::kWrite});
   const auto call = core_->gate.enter("all_reduce", rank);
-  need(core_->ep->all_reduce(rank, static_cast<bf16*>(array.data), static_cast<int>(array.shape[0])));
+  need(use("all_reduce")
+           .all_reduce(rank, static_cast<bf16*>(array.data), static_cast<int>(array.shape[0]),
+                       arguments.stream()));
   enqueued(arguments);
 }
 
-// The record of the rank itself, or of the rank that stopped it.
-void EpHandle::raise_fault(const Status& status, std::optional<int> rank) const {
-  const ExpertParallel& ep = *core_->ep;
-  std::optional<FaultRecord> fault = rank ? ep.fault(*rank) : std::nullopt;
-  for (int other = 0; other < ep.n_ranks() && !fault; ++other) fault = ep.fault(other);
-  raise(status, fault);
+void EpHandle::abandon_step(int rank) {
+  (void)world_rank("abandon_step", rank);
+  const auto call = core_->gate.enter("abandon_step", rank);
+  need(use("abandon_step").abandon_step(rank));
 }
 
-void EpHandle::synchronize(std::optional<int> rank) {
-  use("synchronize");
-  const int where = rank ? world_rank("synchronize", *rank) : -1;
-  const auto call = rank ? core_->gate.enter("synchronize", *rank) : core_->gate.enter_all("synchronize");
-  const Status status = session_->wait_for_streams(
-      rank ? std::optional<int>(where) : std::nullopt,
-      [core = core_, call, rank](CallerThread&) {
-        Status result = rank ? core->ep->synchronize(*rank) : core->ep->synchronize();
-        call->leave();
-        return result;
-      },
-      [call] { call->abandon(); });
-  if (!status.ok()) raise_fault(status, rank);
+void EpHandle::reopen_step(int rank, nb::handle stream) {
+  Arguments arguments("reopen_step", *session_, world_rank("reopen_step", rank), stream);
+  const auto call = core_->gate.enter("reopen_step", rank);
+  need(use("reopen_step").reopen_step(rank, arguments.stream()));
+  enqueued(arguments);
 }
 
-// The row buffers may move, so no array may share them.
-void EpHandle::reset(std::optional<std::vector<int>> survivors, nb::object placement, bool by_world_rank) {
-  const int n_experts = use("reset").config().n_experts;
-  std::optional<ExpertPlacement> next;
-  if (!placement.is_none()) next = placement_of(n_experts, placement);
-  const auto call = core_->gate.enter_all("reset");
-  (void)session_->wait_for_streams(
-      {}, [core = core_](CallerThread&) { return core->world->world->synchronize(); },
-      [call] { call->abandon(); });
-  if (survivors && core_.use_count() > 1)
-    raise(failed_precondition(
-        "reset: %ld tensors of this object's rows, or graphs that use them, are still referenced; with other "
-        "ranks the rows may move, so delete them first",
-        core_.use_count() - 1));
-  need(session_->wait(
-      [core = core_, call, survivors, next, by_world_rank](CallerThread&) {
-        Status status = !survivors      ? core->ep->reset()
-                        : by_world_rank ? core->ep->reset_to(*survivors, next)
-                                        : core->ep->reset(*survivors, next);
-        call->leave();
-        return status;
-      },
-      [call] { call->abandon(); }));
-  if (!survivors) return;
-  std::vector<int> members;
-  for (const int rank : *survivors)
-    members.push_back(by_world_rank ? rank : core_->members[static_cast<size_t>(rank)]);
-  core_->members = std::move(members);
-  memory_ = std::vector<std::optional<RankMemory>>(core_->members.size());
+void EpHandle::store_expert_rows(int rank, nb::handle rows, nb::handle stream) {
+  Arguments arguments("store_expert_rows", *session_, world_rank("store_expert_rows", rank), stream);
+  ExpertParallel& ep = use("store_expert_rows");
+  const bool is_masked = ep.config().row_layout == RowLayout::kMasked;
+  const int64_t groups = ep.num_groups(), hidden = ep.config().hidden;
+  const Array array = arguments.array(
+      rows, "rows",
+      {kBFloat16, is_masked ? std::vector<int64_t>{groups, -1, hidden} : std::vector<int64_t>{-1, hidden},
+       is_masked ? "(groups, rows of each, hidden)" : "(rows, hidden)"});
+  const RankMemory& memory = memory_of("store_expert_rows", rank);
+  const auto call = core_->gate.enter("store_expert_rows", rank);
+  need(ep.store_expert_rows(
+      rank,
+      {.rows = array.data,
+       .num_rows = static_cast<uint64_t>(is_masked ? array.shape[0] * array.shape[1] : array.shape[0]),
+       .rows_per_group = is_masked ? static_cast<uint32_t>(array.shape[1]) : 0,
+       .row_offsets = static_cast<const uint32_t*>(memory.row_offsets.data),
+       .row_counts = static_cast<const uint32_t*>(memory.row_counts.data)},
+      arguments.stream()));
+  enqueued(arguments);
 }
 
 }  // namespace switchyard::python

@@ -27,31 +27,49 @@ struct DispatchedRows {
   std::optional<Tensor> scales, scale_row_offsets, src_ranks, expert_outputs;
 };
 
+// What a dispatch writes beside the rows, where the caller wants it.
+struct WantedOutputs {
+  bool src_ranks = false;
+  std::string unwritten = "left";
+  nb::object row_experts = nb::none(), row_weights = nb::none();
+  nb::object source_ranges = nb::none(), row_totals = nb::none();
+};
+
+// What a dispatch reads.
+struct GivenTokens {
+  nb::object tokens, topk_ids, topk_weights, scales, input_scale;
+};
+
+// An ExpertParallel, or one of its flights.
 class EpHandle {
  public:
-  EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> core);
+  EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> core, int flight_idx = 0);
 
   ExpertParallel& use(const char* call) const;
-  Session& session() const { return *session_; }
+  const std::shared_ptr<Session>& session() const { return session_; }
   const std::shared_ptr<EpCore>& core() const { return core_; }
   // The world's rank, for a rank that exists here; otherwise raises.
   int world_rank(const char* call, int rank) const;
 
-  // The memory of a rank's rows, of the ExpertParallel and beside it.
-  DispatchedRows rows_of(const char* call, int rank, bool src_ranks);
+  // The memory of a rank's rows, of the ExpertParallel and beside it: DispatchedRows, made once.
+  nb::object rows_of(const char* call, int rank, bool src_ranks);
 
-  void dispatch_async(int rank, nb::handle tokens, nb::handle topk_ids);
-  DispatchedRows dispatch_wait(int rank, bool src_ranks, const std::string& unwritten);
-  DispatchedRows dispatch(int rank, nb::handle tokens, nb::handle topk_ids, bool src_ranks,
-                          const std::string& unwritten);
-  void combine_async(int rank, nb::handle expert_rows);
+  void dispatch_async(int rank, const GivenTokens& given, nb::handle stream);
+  nb::object dispatch_wait(int rank, const WantedOutputs& wanted, nb::handle stream);
+  nb::object dispatch(int rank, const GivenTokens& given, const WantedOutputs& wanted, nb::handle stream);
+  void combine_async(int rank, nb::handle expert_rows, nb::handle stream);
   nb::any combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                       const std::string& reduction);
+                       const std::string& reduction, nb::handle stream);
   nb::any combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                  nb::object out, const std::string& reduction);
-  void all_reduce(int rank, nb::handle values);
+                  nb::object out, const std::string& reduction, nb::handle stream);
+  void all_reduce(int rank, nb::handle values, nb::handle stream);
+  void abandon_step(int rank);
+  void reopen_step(int rank, nb::handle stream);
+  void store_expert_rows(int rank, nb::handle rows, nb::handle stream);
 
-  void synchronize(std::optional<int> rank);
+  void warm_up();
+  void poll(int rank);
+  void synchronize(std::optional<int> rank, nb::handle stream);
   // After a fault, or with other ranks.
   void reset(std::optional<std::vector<int>> survivors, nb::object placement, bool by_world_rank);
 
@@ -60,20 +78,25 @@ class EpHandle {
   struct RankMemory {
     Tensor row_offsets, row_counts, expert_ids;
     std::optional<Tensor> scale_row_offsets, src_ranks;
+    int num_tokens = 0;                // of the step under way
+    nb::object rows, rows_with_ranks;  // DispatchedRows
   };
   RankMemory& memory_of(const char* call, int rank);
-  DispatchInput input_of(Arguments& arguments, nb::handle tokens, nb::handle topk_ids) const;
-  DispatchOutput output_of(const DispatchedRows& rows, const std::string& unwritten) const;
+  DispatchInput input_of(Arguments& arguments, const GivenTokens& given) const;
+  void add_tokens(Arguments& arguments, const GivenTokens& given, DispatchInput& input) const;
+  DispatchOutput output_of(Arguments& arguments, int rank, const DispatchedRows& rows,
+                           const WantedOutputs& wanted) const;
   CombineInput expert_rows_of(const char* call, Arguments& arguments, int rank, nb::handle expert_rows);
   // Makes `out` if it is None.
   CombineOutput destination_of(const char* call, Arguments& arguments, int rank, nb::handle topk_ids,
-                               nb::handle topk_weights, nb::object& out, const std::string& reduction) const;
+                               nb::handle topk_weights, nb::object& out, const std::string& reduction);
   void enqueued(Arguments& arguments);
-  void check_num_rows(const char* call, int rank, int64_t num_rows);
+  void check_num_rows(const char* call, int rank, int64_t num_rows, Stream stream);
   [[noreturn]] void raise_fault(const Status& status, std::optional<int> rank) const;
 
   std::shared_ptr<Session> session_;
   std::shared_ptr<EpCore> core_;
+  const int flight_idx_;
   std::vector<std::optional<RankMemory>> memory_;  // by rank
 };
 

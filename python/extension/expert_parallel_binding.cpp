@@ -29,7 +29,7 @@ nb::object take_trace(const EpHandle& handle) {
   handle.use("take_trace");
   const auto call = handle.core()->gate.enter_all("take_trace");
   auto traces = std::make_shared<std::vector<RankTrace>>();
-  need(handle.session().wait(
+  need(handle.session()->wait(
       [core = handle.core(), call, traces](CallerThread&) -> Status {
         Result<std::vector<RankTrace>> taken = core->ep->take_trace();
         call->leave();
@@ -56,7 +56,7 @@ T waited(const EpHandle& handle, const char* name, int rank, Result<T> (ExpertPa
   (void)handle.world_rank(name, rank);
   const auto call = handle.core()->gate.enter(name, rank);
   auto value = std::make_shared<T>();
-  need(handle.session().wait(
+  need(handle.session()->wait(
       [core = handle.core(), call, value, rank, method](CallerThread&) -> Status {
         Result<T> result = (*core->ep.*method)(rank);
         call->leave();
@@ -90,20 +90,23 @@ void bind_rows(nb::module_& module) {
 constexpr const char* kDoc =
     "Dispatch and combine for the ranks of a world. A step is dispatch, then combine, on every rank; each "
     "has an _async "
-    "half, which sends, and a _wait half, which receives. Calls enqueue on the rank's stream and return; "
+    "half, which sends, and a _wait half, which receives. Calls enqueue on the stream that they are given "
+    "(an int, or "
+    "what has cuda_stream or __cuda_stream__), or on the rank's, and return; "
     "synchronize() waits and raises what went wrong. Arrays that are passed are used where they are, and "
     "kept until "
     "synchronize(). Options: n_experts, top_k, hidden, max_tokens_per_rank (these four must be given), "
     "n_sms, "
-    "num_threads, timeout (seconds), protocol ('auto', 'slotted', 'direct'), capacity_factor, row_layout "
+    "num_threads, timeout, first_timeout (seconds), protocol ('auto', 'slotted', 'direct'), capacity_factor, "
+    "row_layout "
     "('ragged', "
-    "'masked'), row_alignment, max_rows_per_expert, dispatch_format (a name of token_formats()), "
+    "'masked', 'per-rank'), row_alignment, max_rows_per_expert, dispatch_format (a name of token_formats()), "
     "input_scale, "
     "expert_input_scales, combine_format ('bf16', 'fp8'), shared_expert ('none', 'fused'), routing "
     "('all-to-all', "
     "'skip-all-to-all'), p2p_world_size, allreduce_world_size, dependent_launch, placement (the experts of "
     "each rank), "
-    "max_experts_per_rank, counts_experts.";
+    "max_experts_per_rank, counts_experts, steps_in_flight.";
 
 void bind_queries(nb::class_<EpHandle>& ep) {
   ep.def_prop_ro(
@@ -111,6 +114,16 @@ void bind_queries(nb::class_<EpHandle>& ep) {
         "The options as they are in force: protocol is never 'auto'.")
       .def_prop_ro("protocol_reason",
                    [](const EpHandle& handle) { return handle.use("config").protocol_reason(); })
+      .def(
+          "flight",
+          [](const EpHandle& handle, int index) {
+            (void)need(handle.core()->ep->flight(index));
+            handle.use("flight");
+            return std::make_unique<EpHandle>(handle.session(), handle.core(), index);
+          },
+          nb::arg("index"),
+          "Returns the calls of a step that may be under way beside others (option steps_in_flight); 0 is "
+          "this one.")
       .def_prop_ro("n_ranks", [](const EpHandle& handle) { return handle.use("n_ranks").n_ranks(); })
       .def_prop_ro("n_local_experts",
                    [](const EpHandle& handle) { return handle.use("n_local_experts").n_local_experts(); })
@@ -126,7 +139,8 @@ void bind_queries(nb::class_<EpHandle>& ep) {
       .def(
           "row_buffers",
           [](EpHandle& handle, int rank) { return handle.rows_of("row_buffers", rank, false); },
-          nb::arg("rank"), "Returns the memory that the rank's dispatch writes, as dispatch returns it.")
+          nb::arg("rank"), nb::sig("def row_buffers(self, rank: int) -> DispatchedRows"),
+          "Returns the memory that the rank's dispatch writes, as dispatch returns it.")
       .def(
           "fault", [](const EpHandle& handle, int rank) { return handle.use("fault").fault(rank); },
           nb::arg("rank"),
@@ -165,37 +179,116 @@ void bind_queries(nb::class_<EpHandle>& ep) {
            "Waits for all ranks and returns what each has recorded since the last call.");
 }
 
+void bind_dispatch(nb::class_<EpHandle>& ep) {
+  ep.def(
+        "dispatch",
+        [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
+           nb::object scales, nb::object input_scale, bool src_ranks, std::string unwritten,
+           nb::object row_experts, nb::object row_weights, nb::object source_ranges, nb::object row_totals,
+           nb::handle stream) {
+          return handle.dispatch(
+              rank, {tokens, topk_ids, topk_weights, scales, input_scale},
+              {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges, row_totals}, stream);
+        },
+        nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
+        nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
+        nb::arg("input_scale") = nb::none(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
+        nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
+        nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
+        nb::arg("stream") = nb::none(),
+        nb::sig("def dispatch(self, rank: int, tokens: object | None, topk_ids: object | None, topk_weights: "
+                "object | "
+                "None = None, *, scales: object | None = None, input_scale: object | None = None, src_ranks: "
+                "bool = "
+                "False, unwritten: str = 'left', row_experts: object | None = None, row_weights: object | "
+                "None = None, "
+                "source_ranges: object | None = None, row_totals: object | None = None, stream: object | "
+                "None = None) "
+                "-> DispatchedRows"),
+        "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
+        "(num_tokens, top_k) of int32 or int64 (-1 is padding), and returns the rows that arrive here. With "
+        "scales, "
+        "tokens are in the dispatch format already. Per rank, topk_weights travel with the rows, and "
+        "row_experts and "
+        "row_weights, (max_rows, top_k), are written if they are given. unwritten: rows that only fill up a "
+        "group are "
+        "'left' as they are, 'marked' (src_info is -1) or 'zeroed'. source_ranges: (groups, n_ranks) of "
+        "int64, written "
+        "with begin << 32 | count of each rank's rows; row_totals: (groups,) of int32, to which the rows are "
+        "added.")
+      .def(
+          "dispatch_async",
+          [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
+             nb::object scales, nb::object input_scale, nb::handle stream) {
+            handle.dispatch_async(rank, {tokens, topk_ids, topk_weights, scales, input_scale}, stream);
+          },
+          nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
+          nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
+          nb::arg("input_scale") = nb::none(), nb::arg("stream") = nb::none(),
+          "The half of dispatch that sends.")
+      .def(
+          "dispatch_wait",
+          [](EpHandle& handle, int rank, bool src_ranks, std::string unwritten, nb::object row_experts,
+             nb::object row_weights, nb::object source_ranges, nb::object row_totals, nb::handle stream) {
+            return handle.dispatch_wait(
+                rank, {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges, row_totals},
+                stream);
+          },
+          nb::arg("rank"), nb::kw_only(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
+          nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
+          nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
+          nb::arg("stream") = nb::none(),
+          nb::sig(
+              "def dispatch_wait(self, rank: int, *, src_ranks: bool = False, unwritten: str = 'left', "
+              "row_experts: "
+              "object | None = None, row_weights: object | None = None, source_ranges: object | None = None, "
+              "row_totals: object | None = None, stream: object | None = None) -> DispatchedRows"),
+          "The half of dispatch that receives.");
+}
+
 void bind_steps(nb::class_<EpHandle>& ep) {
-  ep.def("dispatch", &EpHandle::dispatch, nb::arg("rank"), nb::arg("tokens").none(),
-         nb::arg("topk_ids").none(), nb::kw_only(), nb::arg("src_ranks") = false,
-         nb::arg("unwritten") = "left",
-         "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
-         "(num_tokens, top_k) "
-         "of int32 (-1 is padding), and returns the rows that arrive here. unwritten: rows that only fill up "
-         "a group "
-         "are 'left' as they are, 'marked' (src_info is -1) or 'zeroed'.")
-      .def("dispatch_async", &EpHandle::dispatch_async, nb::arg("rank"), nb::arg("tokens").none(),
-           nb::arg("topk_ids").none(), "The half of dispatch that sends.")
-      .def("dispatch_wait", &EpHandle::dispatch_wait, nb::arg("rank"), nb::kw_only(),
-           nb::arg("src_ranks") = false, nb::arg("unwritten") = "left", "The half of dispatch that receives.")
-      .def("combine", &EpHandle::combine, nb::arg("rank"), nb::arg("expert_rows").none(),
-           nb::arg("topk_ids").none(), nb::arg("topk_weights") = nb::none(), nb::kw_only(),
-           nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted",
-           "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
-           "and returns "
-           "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
-           "of float32. "
-           "reduction='unreduced': (num_tokens, top_k, hidden). expert_rows None: they are in "
-           "expert_outputs. The "
-           "direct protocol takes rows or expert_outputs of DispatchedRows only.")
+  bind_dispatch(ep);
+  ep.def("combine", &EpHandle::combine, nb::arg("rank"), nb::arg("expert_rows").none(),
+         nb::arg("topk_ids") = nb::none(), nb::arg("topk_weights") = nb::none(), nb::kw_only(),
+         nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted", nb::arg("stream") = nb::none(),
+         "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
+         "and returns "
+         "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
+         "of float32. "
+         "reduction='unreduced': (num_tokens, top_k, hidden). expert_rows None: they are in "
+         "expert_outputs. The "
+         "direct protocol takes rows or expert_outputs of DispatchedRows only. topk_ids are as dispatched; "
+         "per rank, "
+         "and if those were int64, they may be left out.")
       .def("combine_async", &EpHandle::combine_async, nb::arg("rank"), nb::arg("expert_rows").none(),
-           "The half of combine that sends.")
-      .def("combine_wait", &EpHandle::combine_wait, nb::arg("rank"), nb::arg("topk_ids").none(),
+           nb::kw_only(), nb::arg("stream") = nb::none(), "The half of combine that sends.")
+      .def("combine_wait", &EpHandle::combine_wait, nb::arg("rank"), nb::arg("topk_ids") = nb::none(),
            nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("reduction") = "weighted", "The half of combine that receives.")
-      .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(),
+           nb::arg("reduction") = "weighted", nb::arg("stream") = nb::none(),
+           "The half of combine that receives.")
+      .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
            "Completes a step that skipped the all-to-all: values become the sum over the ranks of the group.")
-      .def("synchronize", &EpHandle::synchronize, nb::arg("rank") = nb::none(),
+      .def("abandon_step", &EpHandle::abandon_step, nb::arg("rank"),
+           "Direct protocol: ends a step without its combine. Every rank does the same.")
+      .def("reopen_step", &EpHandle::reopen_step, nb::arg("rank"), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
+           "Direct protocol: instead of a dispatch, opens a step whose rows are those of the last one, so "
+           "that another "
+           "combine may follow. Every rank does the same.")
+      .def("store_expert_rows", &EpHandle::store_expert_rows, nb::arg("rank"), nb::arg("rows"), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
+           "Direct protocol: copies what experts made, (rows, hidden), masked (groups, rows of each, "
+           "hidden), to "
+           "expert_outputs, as many rows as the step has.")
+      .def("warm_up", &EpHandle::warm_up,
+           "Loads every kernel and runs a step without tokens on all ranks, which all processes do between "
+           "two steps.")
+      .def("poll", &EpHandle::poll, nb::arg("rank"),
+           "Raises what has gone wrong so far, as synchronize() would, without waiting; also while graphs "
+           "replay.")
+      .def("synchronize", &EpHandle::synchronize, nb::arg("rank") = nb::none(), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
            "Waits for the stream of a rank, or of all ranks of this process, and raises what went wrong, "
            "with the fault "
            "record. Ctrl-C interrupts the wait.")
@@ -221,7 +314,7 @@ void bind_steps(nb::class_<EpHandle>& ep) {
             const ExpertPlacement next =
                 placement_of(handle.use("set_placement").config().n_experts, placement);
             const auto call = handle.core()->gate.enter_all("set_placement");
-            need(handle.session().wait(
+            need(handle.session()->wait(
                 [core = handle.core(), call, next](CallerThread&) {
                   Status status = core->ep->set_placement(next);
                   call->leave();

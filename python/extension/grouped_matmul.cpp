@@ -82,11 +82,11 @@ void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row
 
 nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
             nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle weight_scales,
-            nb::handle bias, nb::handle row_weights, nb::handle output_scales) {
+            nb::handle bias, nb::handle row_weights, nb::handle output_scales, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const GroupedMatmulShape& shape = handle.matmul->shape();
-  Arguments arguments("run", session, handle.rank);
+  Arguments arguments("run", session, handle.rank, stream);
   const bool is_fp8 = shape.element == MatmulElement::kFP8,
              is_fp8_output = shape.output == MatmulOutput::kFP8;
   const int64_t experts = shape.num_experts, columns = shape.columns;
@@ -94,10 +94,7 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
   const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4, inner_scales = ceil_of(shape.inner, 128);
   const Element& element = is_fp8 ? kE4M3 : kBFloat16;
   const Element& out_element = is_fp8_output ? kE4M3 : kBFloat16;
-  if (out.is_none())
-    out = nb::cast(allocate(session, "run", handle.rank,
-                            {static_cast<size_t>(shape.max_rows), static_cast<size_t>(out_columns)},
-                            out_element));
+  arguments.make_output(out, "out", {shape.max_rows, out_columns}, out_element);
   GroupedMatmulTensors tensors;
   tensors.rows = arguments.pointer<const void>(rows, "rows",
                                                {element, {shape.max_rows, shape.inner}, "(max_rows, inner)"});
@@ -123,7 +120,7 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
                                                     {ceil_of(out_columns, 128), scale_rows},
                                                     "(ceil(output columns / 128), max_rows rounded up to 4)",
                                                     Access::kWrite});
-  need(handle.matmul->run(tensors));
+  need(handle.matmul->run(tensors, arguments.stream()));
   if (session.is_capturing()) arguments.keep(nb::find(handle));
   arguments.enqueued();
   return nb::borrow<nb::any>(out);
@@ -164,8 +161,9 @@ void bind_grouped_matmul(nb::module_& module) {
            nb::arg("row_counts") = nb::none(), nb::arg("expert_ids") = nb::none(),
            nb::arg("row_scales") = nb::none(), nb::arg("weight_scales") = nb::none(),
            nb::arg("bias") = nb::none(), nb::arg("row_weights") = nb::none(),
-           nb::arg("output_scales") = nb::none(),
-           "Enqueues the matmul on the rank's stream and returns out, (max_rows, columns); rows of no group "
+           nb::arg("output_scales") = nb::none(), nb::arg("stream") = nb::none(),
+           "Enqueues the matmul on the stream, or the rank's, and returns out, (max_rows, columns); rows of "
+           "no group "
            "are not "
            "written. row_offsets, row_counts and expert_ids are what DispatchedRows has; those of a GPU, and "
            "a "

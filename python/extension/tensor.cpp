@@ -27,14 +27,15 @@ const Element kUInt32{"uint32", type_of(dtype_code::UInt, 32)};
 const Element kInt64{"int64", type_of(dtype_code::Int, 64)};
 const Element kUInt64{"uint64", type_of(dtype_code::UInt, 64)};
 const Element kUInt8{"uint8", type_of(dtype_code::UInt, 8)};
+const Element kUInt16{"uint16", type_of(dtype_code::UInt, 16)};
 const Element kE4M3{"float8_e4m3fn", type_of(dtype_code::Float8_E4M3FN, 8)};
 const Element kE5M2{"float8_e5m2", type_of(dtype_code::Float8_E5M2, 8)};
 const Element kE8M0{"float8_e8m0fnu", type_of(dtype_code::Float8_E8M0FNU, 8)};
 
 namespace {
 
-const Element* const kElements[] = {&kBFloat16, &kFloat32, &kInt32, &kUInt32, &kInt64,
-                                    &kUInt64,   &kUInt8,   &kE4M3,  &kE5M2,   &kE8M0};
+const Element* const kElements[] = {&kBFloat16, &kFloat32, &kInt32, &kUInt32, &kInt64, &kUInt64,
+                                    &kUInt8,    &kUInt16,  &kE4M3,  &kE5M2,   &kE8M0};
 
 // Those that NumPy has from ml_dtypes alone, which exports neither DLPack nor buffers of them.
 bool is_of_ml_dtypes(const Element& element) {
@@ -193,7 +194,9 @@ bool is_empty(const Array& array) {
   return std::find(array.shape.begin(), array.shape.end(), 0) != array.shape.end();
 }
 
-bool has_bits_of(nb::dlpack::dtype given, const Element& expected) {
+bool has_bits_of(nb::dlpack::dtype given, const Element* expected_or_none) {
+  if (expected_or_none == nullptr) return false;
+  const Element& expected = *expected_or_none;
   if (given == expected.dlpack) return true;
   // Plain integers serve as the bits of a type that the other library does not have.
   const bool is_unsigned = given.code == static_cast<uint8_t>(dtype_code::UInt);
@@ -211,10 +214,17 @@ void check_shape(const char* call, const char* name, const Array& array, const E
                            text_of(array.shape).c_str(), expected.shape_name, wanted.c_str()));
   }
   int64_t stride = 1;
-  for (size_t i = array.shape.size(); i-- > 0 && !is_empty(array); stride *= array.shape[i])
-    if (array.shape[i] > 1 && array.strides[i] != stride)
-      raise(invalid_argument("%s: %s has strides %s for shape %s; it must be contiguous (C order)", call,
-                             name, text_of(array.strides).c_str(), text_of(array.shape).c_str()));
+  for (size_t i = array.shape.size(); i-- > 0 && !is_empty(array); stride *= array.shape[i]) {
+    if (array.shape[i] <= 1 || array.strides[i] == stride) continue;
+    const bool is_row = i == 0 && expected.takes_strided_rows;
+    if (is_row && array.strides[i] > stride && array.strides[i] * array.element_bytes() % 16 == 0) continue;
+    raise(invalid_argument("%s: %s has strides %s for shape %s; %s", call, name,
+                           text_of(array.strides).c_str(), text_of(array.shape).c_str(),
+                           expected.takes_strided_rows
+                               ? "its rows must be contiguous (C order), and a multiple of 16 bytes apart "
+                                 "that is no less than a row"
+                               : "it must be contiguous (C order)"));
+  }
 }
 
 }  // namespace
@@ -250,13 +260,33 @@ Tensor allocate(const Session& session, const char* call, int world_rank, std::v
   return tensor;
 }
 
+uint64_t Array::row_stride_bytes() const {
+  if (shape.size() < 2 || shape[0] < 2 || is_empty(*this)) return 0;
+  int64_t row = 1;
+  for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
+  return strides[0] == row ? 0 : static_cast<uint64_t>(strides[0] * element_bytes());
+}
+
+// The memory is zeroed on the rank's stream, which nothing orders with the caller's.
+void Arguments::make_output(nb::object& out, const char* name, std::vector<int64_t> shape,
+                            const Element& element) const {
+  if (!out.is_none()) return;
+  if (stream_.is_callers() && session_.core()->is_cuda())
+    raise(invalid_argument(
+        "%s: %s is None; a call that is given a stream must be given what it writes to, too", call_, name));
+  out = nb::cast(
+      allocate(session_, call_, world_rank_, std::vector<size_t>(shape.begin(), shape.end()), element));
+}
+
 Array Arguments::array(nb::handle object, const char* name, const Expected& expected) {
   const WorldCore& core = *session_.core();
   const int gpu = core.gpu_of(world_rank_);
   Array array = import(call_, name, object, expected.access, gpu);
-  if (!has_bits_of(array.dtype, expected.element))
-    raise(invalid_argument("%s: %s has dtype %s; it must be %s", call_, name, name_of(array.dtype).c_str(),
-                           expected.element.name));
+  if (!has_bits_of(array.dtype, &expected.element) && !has_bits_of(array.dtype, expected.other_element))
+    raise(invalid_argument("%s: %s has dtype %s; it must be %s%s%s", call_, name,
+                           name_of(array.dtype).c_str(), expected.element.name,
+                           expected.other_element != nullptr ? " or " : "",
+                           expected.other_element != nullptr ? expected.other_element->name : ""));
   check_shape(call_, name, array, expected);
   const bool is_here =
       core.is_cuda()

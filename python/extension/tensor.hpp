@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "session.hpp"
+#include "streams.hpp"
 
 namespace switchyard::python {
 
@@ -20,7 +21,8 @@ struct Element {
 
   int bytes() const { return dlpack.bits / 8; }
 };
-extern const Element kBFloat16, kFloat32, kInt32, kUInt32, kInt64, kUInt64, kUInt8, kE4M3, kE5M2, kE8M0;
+extern const Element kBFloat16, kFloat32, kInt32, kUInt32, kInt64, kUInt64, kUInt8, kUInt16, kE4M3, kE5M2,
+    kE8M0;
 const Element& element_by_name(const char* call, const std::string& name);
 
 // Memory of a rank. Copies share it.
@@ -45,7 +47,11 @@ struct Array {
   int device_type = 0;
   int device_id = 0;
   bool is_own = false;  // a Tensor
-  nb::object kept;      // keeps the memory alive
+
+  int64_t element_bytes() const { return dtype.bits / 8; }
+  // From a row to the next; 0: they are contiguous.
+  uint64_t row_stride_bytes() const;
+  nb::object kept;  // keeps the memory alive
 };
 
 enum class Access { kRead, kWrite };
@@ -56,13 +62,19 @@ struct Expected {
   std::vector<int64_t> shape;
   const char* shape_name;  // "(num_tokens, hidden)"
   Access access = Access::kRead;
+  const Element* other_element = nullptr;  // which will do, too
+  bool takes_strided_rows = false;         // rows are contiguous, and a multiple of 16 bytes apart
 };
 
-// The arguments of one call: each is checked by name, and kept for the session.
+// The arguments of one call: each is checked by name, and kept for the session. What is enqueued on a CUDA
+// stream of the caller's is not kept: who has streams has memory that is freed in their order.
 class Arguments {
  public:
-  Arguments(const char* call, Session& session, int world_rank)
-      : call_(call), session_(session), world_rank_(world_rank) {}
+  Arguments(const char* call, Session& session, int world_rank, nb::handle stream = nb::none())
+      : call_(call), session_(session), world_rank_(world_rank), stream_(stream_of(call, stream)) {}
+
+  // What the call enqueues on.
+  Stream stream() const { return stream_; }
 
   // Imports and checks an array; None is no array, and null.
   Array array(nb::handle object, const char* name, const Expected& expected);
@@ -72,12 +84,18 @@ class Arguments {
   }
   void keep(nb::object object) { kept_.push_back(std::move(object)); }
   // The call has been enqueued: what was passed is kept until the stream has been waited for.
-  void enqueued() { session_.keep(world_rank_, std::move(kept_)); }
+  void enqueued() {
+    if (!stream_.is_callers() || !session_.core()->is_cuda()) session_.keep(world_rank_, std::move(kept_));
+  }
+  // Makes what the call writes to, unless it is given.
+  void make_output(nb::object& out, const char* name, std::vector<int64_t> shape,
+                   const Element& element) const;
 
  private:
   const char* call_;
   Session& session_;
   int world_rank_;
+  Stream stream_;
   std::vector<nb::object> kept_;
 };
 

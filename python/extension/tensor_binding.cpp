@@ -87,6 +87,17 @@ void bind_tensor(nb::module_& module) {
           [](const Tensor& tensor) { return tensor.size() * static_cast<size_t>(tensor.element.bytes()); })
       .def_prop_ro("data_ptr", [](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data); })
       .def("__len__", [](const Tensor& tensor) { return tensor.shape.empty() ? 0 : tensor.shape.front(); })
+      .def(
+          "view",
+          [](const Tensor& tensor, const std::string& dtype) {
+            Tensor other = tensor;
+            other.element = element_by_name("view", dtype);
+            if (other.element.bytes() != tensor.element.bytes())
+              raise(invalid_argument("view: dtype is %s, of %d bytes; it must have %d, as %s", dtype.c_str(),
+                                     other.element.bytes(), tensor.element.bytes(), tensor.element.name));
+            return other;
+          },
+          nb::arg("dtype"), "Returns the same memory as elements of another dtype of the same size.")
       .def("numpy", &numpy_of, nb::sig("def numpy(self) -> numpy.ndarray"),
            "Returns a NumPy array of the same memory. bfloat16 and fp8 need ml_dtypes.")
       .def("__array__", &array_of, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())

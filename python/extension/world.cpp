@@ -202,6 +202,13 @@ void bind_rank(nb::module_& module) {
           [](const RankHandle& rank) { return reinterpret_cast<uintptr_t>(rank.use("stream").stream()); },
           "The rank's stream as an integer: a cudaStream_t on CUDA, as torch.cuda.ExternalStream takes it.")
       .def(
+          "create_stream",
+          [](const RankHandle& rank) {
+            return reinterpret_cast<uintptr_t>(need(rank.use("create_stream").create_stream()).handle());
+          },
+          "Makes another stream on the rank's device, which lives as long as the world, and returns it as an "
+          "integer.")
+      .def(
           "synchronize", [](const RankHandle& rank) { rank.session->synchronize(rank.index); },
           "Waits until everything on the rank's stream has ended. Ctrl-C interrupts the wait.")
       .def(
@@ -280,6 +287,27 @@ void bind_world(nb::module_& module) {
           "rank 0 listens) and all_gather, a function that gives the bytes of each process to all of them: "
           "bytes -> list[bytes]. It is called once, on this thread. timeout is in seconds; Ctrl-C interrupts "
           "the wait.")
+      .def_static(
+          "from_process_group",
+          [](nb::handle group, const nb::kwargs& options) {
+            const nb::module_ module = nb::module_::import_("switchyard_ep._process_group");
+            return nb::cast<std::shared_ptr<Session>>(module.attr("join")(group, **options));
+          },
+          nb::arg("group"), nb::arg("options"),
+          nb::sig("def from_process_group(group: object, **options: object) -> World"),
+          "Joins the world of the processes of a torch.distributed group, or of an object that has rank(), "
+          "size() and "
+          "all_gather(bytes) -> list[bytes]. On CUDA the rank's GPU is PyTorch's current one. Options are "
+          "those of "
+          "join().")
+      .def(
+          "num_ranks_on_device_of",
+          [](const Session& session, int index) {
+            (void)session.rank("num_ranks_on_device_of", index);
+            return session.use("num_ranks_on_device_of").num_ranks_on_device_of(index);
+          },
+          nb::arg("index"),
+          "Returns how many ranks, of all processes, share the device of a rank of this one.")
       .def_prop_ro("n_ranks", [](const Session& session) { return session.use("n_ranks").n_ranks(); })
       .def_prop_ro(
           "local_ranks", [](const Session& session) { return session.use("local_ranks").local_ranks(); },

@@ -71,10 +71,11 @@ BAD_TOKENS = [
     (lambda x: x[:, :128], "tokens has shape (16, 128); it must be (num_tokens, hidden) = (any, 256)"),
     (lambda x: x[0], "tokens has shape (256,); it must be (num_tokens, hidden)"),
     (
-        lambda x: np.concatenate([x, x], axis=1)[:, :256],
-        "tokens has strides (512, 1) for shape (16, 256); it must be contiguous",
+        lambda x: np.concatenate([x, x[:, :1]], axis=1)[:, :256],
+        "tokens has strides (257, 1) for shape (16, 256); its rows must be contiguous (C order), and a multiple of 16 "
+        "bytes apart",
     ),
-    (lambda x: np.concatenate([x, x])[::2], "it must be contiguous"),
+    (lambda x: np.concatenate([x, x], axis=1)[:, ::2], "its rows must be contiguous"),
     (lambda x: np.concatenate([x, x]), "tokens has 32 rows; max_tokens_per_rank is 16"),
     (unaligned, "it must be aligned to 16 bytes"),
     (OnGpu, "tokens is on cuda:0; rank 0 is on the host"),
@@ -98,8 +99,14 @@ def test_what_is_no_array_is_a_type_error(ep, step, tokens):
 
 
 def test_other_arguments_are_checked_as_well(ep, step):
-    with pytest.raises(sy.InvalidArgument, match="topk_ids has dtype int64; it must be int32"):
-        ep.dispatch(0, step.tokens[0], step.topk_ids[0].astype(np.int64))
+    with pytest.raises(sy.InvalidArgument, match="topk_ids has dtype int16; it must be int32 or int64"):
+        ep.dispatch(0, step.tokens[0], step.topk_ids[0].astype(np.int16))
+    with pytest.raises(sy.InvalidArgument, match="topk_ids has strides .* it must be contiguous"):
+        ep.dispatch(0, step.tokens[0], np.concatenate([step.topk_ids[0]] * 2, axis=1)[:, :2])
+    with pytest.raises(TypeError, match="stream is a str; it must be None, an int, or have cuda_stream"):
+        ep.dispatch(0, step.tokens[0], step.topk_ids[0], stream="mine")
+    with pytest.raises(sy.InvalidArgument, match="stream"):
+        ep.dispatch(0, step.tokens[0], step.topk_ids[0], stream=12345)
     with pytest.raises(sy.InvalidArgument, match=r"topk_ids has shape \(15, 2\); it must be \(num_tokens, top_k\)"):
         ep.dispatch(0, step.tokens[0], step.topk_ids[0][:15])
     with pytest.raises(sy.InvalidArgument, match=r"rank is 4; it must be 0\.\.3"):
