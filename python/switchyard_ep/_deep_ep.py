@@ -1,21 +1,21 @@
-"""What switchyard_ep.deep_ep is made of: arrays of NumPy and PyTorch, rows that carry ids and weights, handles."""
+"""What switchyard_ep.deep_ep is made of: configurations, events, handles, and ExpertParallels with their last step."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core
 
 
 def not_here(what: str, instead: str) -> NotImplementedError:
-    return NotImplementedError(f"switchyard_ep.deep_ep has no {what} yet; {instead}")
+    return NotImplementedError(f"switchyard_ep.deep_ep has no {what}; {instead}")
 
 
-_SCALE_GROUP = 128  # fp8: elements that share a scale
+SCALE_GROUP = 128  # fp8: elements that share a scale
 
 
 class Config:
-    """DeepEP's tuning numbers. They are kept and have no effect: Switchyard chooses by shape."""
+    """DeepEP's tuning numbers. num_sms limits the blocks of a kernel; the others have no effect."""
 
     def __init__(
         self,
@@ -43,14 +43,18 @@ class Config:
 
 
 class EventOverlap:
-    """What a call that finishes asynchronously returns. On the host target calls are complete when they return, so there
-    is nothing to wait for."""
+    """What a call that finishes asynchronously returns. On the host calls are complete when they return, and event is
+    None."""
 
     def __init__(self, event: Any = None, extra_tensors: Optional[tuple] = None):
         self.event, self.extra_tensors = event, extra_tensors
 
     def current_stream_wait(self) -> None:
-        """The current stream waits for the event."""
+        """PyTorch's current stream waits for the event."""
+        if self.event is not None:
+            import torch
+
+            torch.cuda.current_stream().wait_event(self.event)
 
     def __enter__(self) -> "EventOverlap":
         return self
@@ -59,60 +63,19 @@ class EventOverlap:
         self.current_stream_wait()
 
 
-class Arrays:
-    """NumPy arrays of what was passed, and arrays of the same library to return."""
-
-    def __init__(self, example: Any):
-        self._torch = None
-        if type(example).__module__.split(".")[0] == "torch":
-            import torch
-
-            self._torch = torch
-            if example.is_cuda:
-                raise not_here("CUDA tensors", "use switchyard_ep.ExpertParallel with them, or pass CPU tensors")
-
-    def to_numpy(self, array: Any, dtype: str) -> Any:
-        """The memory as an array of this dtype, which it must have."""
-        import ml_dtypes
-        import numpy
-
-        wanted = numpy.dtype(getattr(ml_dtypes, dtype, dtype))
-        if self._torch is None:
-            values = numpy.asarray(array)
-        else:
-            name = str(array.dtype).split(".")[-1]
-            integer = {1: self._torch.uint8, 2: self._torch.int16}.get(array.element_size())
-            values = array.detach().contiguous()
-            values = (
-                values.view(integer).numpy().view(wanted)
-                if name == dtype and hasattr(ml_dtypes, name)
-                else values.numpy()
-            )
-        if values.dtype != wanted:
-            raise ValueError(f"an array has dtype {values.dtype}; it must be {dtype}")
-        return numpy.ascontiguousarray(values)
-
-    def from_numpy(self, values: Any) -> Any:
-        if self._torch is None:
-            return values
-        name = values.dtype.name
-        if not hasattr(self._torch, name) or name.startswith(("bfloat", "float8")):
-            integer = {1: "uint8", 2: "int16"}[values.dtype.itemsize]
-            return self._torch.from_numpy(values.view(integer)).view(getattr(self._torch, name))
-        return self._torch.from_numpy(values)
-
-
 class Handle(NamedTuple):
     """What combine, and a dispatch of the same layout, need. The first fields are DeepEP's, by position."""
 
-    rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][j], how many tokens ranks 0..i send to rank j
+    rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][rank], how many tokens ranks 0..i send here; else 0
     channel_prefix_matrix: Any
     recv_channel_prefix_matrix: Any
     recv_src_idx: Any  # (received,) of int32: the source token of each row
     is_token_in_rank: Any  # (tokens, ranks) of bool
     send_head: Any
-    destinations: Any  # (tokens, ranks) of int32: the ranks of each token, ascending, then -1
-    num_recv_tokens: int
+    ids: Any  # (tokens, top_k) of int32: the experts of each token, or its ranks
+    weights: Any  # (tokens, top_k) of float32
+    num_experts: int
+    num_recv_tokens: Optional[int]  # None: the host does not know
     layout: int  # tells one dispatch from another
 
 
@@ -124,100 +87,94 @@ class LowLatencyHandle(NamedTuple):
     num_max_dispatch_tokens_per_rank: int
     hidden: int
     num_experts: int
-    topk_ids: Any
+    exchange: Any
     layout: int
+    members: Tuple[int, ...]  # the ranks that were not masked
 
 
-class OpenStep(NamedTuple):
-    """A dispatch that has no combine yet."""
+class Exchange:
+    """An ExpertParallel, its memory as arrays, and where its last step is.
 
-    ep: _core.ExpertParallel
-    layout: int
-    destinations: Any
+    Ranks make the same calls in the same order, so all of them find an Exchange in the same state.
+    """
 
+    def __init__(self, world: _core.World, arrays: Any, rank: int, waits: bool, options: Dict[str, Any]):
+        self.rank, self.arrays, self._waits = rank, arrays, waits or arrays.is_host
+        self.ep = _core.ExpertParallel(world, **options)
+        self.ep.warm_up()
+        self.memory = self.ep.row_buffers(rank)
+        self.rows = arrays.view(self.memory.rows)
+        self.outputs = arrays.view(self.memory.expert_outputs)
+        self.counts = arrays.view(self.memory.row_counts, "int32")
+        self.src_info = arrays.view(self.memory.src_info)
+        self.scales = None
+        if self.memory.scales is not None:
+            packed = self.memory.scales.dtype == "uint32"
+            self.scales = arrays.view(self.memory.scales, "int32" if packed else "")
+        self.layout = 0  # of the last dispatch; 0: none
+        self.state = "closed"  # or "sent", "open", "returned"
+        self.finish: Any = None  # sent, returned: what is left to do
+        self.is_gone = False  # the buffer has left the world
 
-class Lanes:
-    """How a row is laid out in elements of two bytes: the token, its scales, ids, weights."""
+    def check(self) -> None:
+        """Raises what went wrong in an earlier step; on the host, and where ranks may be masked, in this one, too."""
+        if self._waits:
+            self.ep.synchronize(self.rank)
+        else:
+            self.ep.poll(self.rank)
 
-    def __init__(self, hidden_bytes: int, num_scales: int, num_topk: int):
-        self.hidden_bytes, self.num_scales, self.num_topk = hidden_bytes, num_scales, num_topk
-        parts = [hidden_bytes, 4 * num_scales, 4 * num_topk, 4 * num_topk]
-        self.ends = [sum(parts[: i + 1]) for i in range(4)]
-        self.num_elements = -(-self.ends[-1] // 16) * 8  # whole 16 bytes
+    def settle(self) -> None:
+        """Does what a hook that nobody has called was to do."""
+        if self.finish is not None:
+            self.finish()
 
-    def pack(self, parts: List[Any]) -> Any:
-        """One row of bytes per token."""
-        import ml_dtypes
-        import numpy
+    def begin(self, layout: int) -> None:
+        """In front of a dispatch."""
+        self.settle()
+        if self.state == "open":
+            self.ep.abandon_step(self.rank)
+        self.state, self.layout = "open", layout
 
-        rows = numpy.zeros((len(parts[0]), 2 * self.num_elements), numpy.uint8)
-        for part, end in zip(parts, self.ends):
-            if part is not None and part.size:
-                octets = numpy.ascontiguousarray(part).view(numpy.uint8).reshape(len(part), -1)
-                rows[:, end - octets.shape[1] : end] = octets
-        return rows.view(ml_dtypes.bfloat16)
+    def reopen(self, stream: Any) -> None:
+        """In front of a combine of the last dispatch's rows."""
+        self.settle()
+        if self.state == "closed":
+            self.ep.reopen_step(self.rank, stream=stream)
+            self.state = "open"
+            self.check()  # the host may write expert rows only when no peer reads those of before
 
-    def unpack(self, rows: Any, part: int, dtype: Any) -> Any:
-        """One part of all rows, as a copy."""
-        import numpy
+    def shares(self, array: Any) -> Optional[_core.Tensor]:
+        """The memory that peers read, if the array is at its beginning."""
+        pointer = self.arrays.pointer(array)
+        for tensor in (self.memory.expert_outputs, self.memory.rows):
+            if tensor.data_ptr == pointer and tensor.dtype == "bfloat16":
+                return tensor
+        return None
 
-        begin = self.ends[part - 1] if part else 0
-        octets = rows.view(numpy.uint8)[:, begin : self.ends[part]]
-        return numpy.ascontiguousarray(octets).view(dtype)
-
-
-def low_latency_options(
-    num_max: int, hidden: int, num_ranks: int, num_experts: int, top_k: int, use_fp8: bool
-) -> Dict[str, Any]:
-    """An ExpertParallel whose rows are masked: room for every token of every rank at each expert."""
-    return dict(
-        n_experts=num_experts,
-        top_k=top_k,
-        hidden=hidden,
-        max_tokens_per_rank=num_max,
-        protocol="direct",
-        row_layout="masked",
-        max_rows_per_expert=num_ranks * num_max,
-        dispatch_format="fp8" if use_fp8 else "bf16",
-    )
-
-
-def all_gather_of(group: Any) -> Callable[[bytes], List[bytes]]:
-    if hasattr(group, "all_gather"):
-        return group.all_gather
-    import torch.distributed
-
-    def all_gather(mine: bytes) -> List[bytes]:
-        parts: List[Any] = [None] * group.size()
-        torch.distributed.all_gather_object(parts, mine, group=group)
-        return parts
-
-    return all_gather
-
-
-def destinations_of(in_rank: Any) -> Any:
-    """The ranks of each token, ascending, then -1."""
-    import numpy
-
-    ranks = numpy.where(in_rank, numpy.arange(in_rank.shape[1]), in_rank.shape[1])
-    ranks.sort(axis=1)
-    return numpy.where(ranks < in_rank.shape[1], ranks, -1).astype(numpy.int32)
+    def store(self, rows: Any, stream: Any) -> Optional[_core.Tensor]:
+        """Brings expert rows to where peers read them, and returns that."""
+        shared = self.shares(rows)
+        if shared is None:
+            self.ep.store_expert_rows(self.rank, rows, stream=stream)
+            return self.memory.expert_outputs
+        return shared
 
 
 def check_tokens(
     num_ranks: int, tokens: Any, scales: Any, handle: Any, in_rank: Any, ids: Any, weights: Any, per_expert: Any
 ) -> None:
-    if tokens.ndim != 2:
-        raise ValueError(f"x has shape {tokens.shape}; it must be (tokens, hidden)")
-    if scales is not None and scales.shape != (len(tokens), tokens.shape[1] // _SCALE_GROUP):
+    if len(tokens.shape) != 2:
+        raise ValueError(f"x has shape {tuple(tokens.shape)}; it must be (tokens, hidden)")
+    num_tokens, hidden = tokens.shape
+    if scales is not None and tuple(scales.shape) != (num_tokens, hidden // SCALE_GROUP):
         raise ValueError(
-            f"the scales have shape {scales.shape}; they must be {(len(tokens), tokens.shape[1] // _SCALE_GROUP)}"
+            f"the scales have shape {tuple(scales.shape)}; they must be {(num_tokens, hidden // SCALE_GROUP)}"
         )
     if handle is not None:
         if ids is not None or weights is not None:
             raise ValueError("with a handle, topk_idx and topk_weights must be None")
-        if len(handle.destinations) != len(tokens):
-            raise ValueError(f"x has {len(tokens)} tokens; the handle's dispatch had {len(handle.destinations)}")
+        if len(handle.ids) != num_tokens:
+            raise ValueError(f"x has {num_tokens} tokens; the handle's dispatch had {len(handle.ids)}")
         return
     if in_rank is None or per_expert is None:
         raise ValueError(
@@ -225,5 +182,5 @@ def check_tokens(
         )
     if (ids is None) != (weights is None):
         raise ValueError("topk_idx and topk_weights must be given together")
-    if tuple(in_rank.shape) != (len(tokens), num_ranks):
-        raise ValueError(f"is_token_in_rank has shape {tuple(in_rank.shape)}; it must be {(len(tokens), num_ranks)}")
+    if tuple(in_rank.shape) != (num_tokens, num_ranks):
+        raise ValueError(f"is_token_in_rank has shape {tuple(in_rank.shape)}; it must be {(num_tokens, num_ranks)}")

@@ -164,8 +164,44 @@ def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):
     buffer.low_latency_dispatch(mine.x, mine.ids, num_max, EXPERTS)
     again, _, _ = buffer.low_latency_combine(rows, mine.ids, mine.weights, first, out=np.zeros_like(mine.x))
     np.testing.assert_allclose(again.astype(np.float32), expected, rtol=0.02, atol=0.02)
+    run_scales_hooks_and_zero_copy(rank, buffer, mine, num_max)
     buffer.clean_low_latency_buffer(num_max, HIDDEN, EXPERTS)
+    status = np.full(RANKS, 7, np.int32)
+    buffer.low_latency_query_mask_buffer(status)
+    assert not status.any()
     assert deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max, HIDDEN, RANKS, EXPERTS) > 0
+
+
+def run_scales_hooks_and_zero_copy(rank, buffer, mine, num_max):
+    shape = (EXPERTS // RANKS, RANKS * num_max)
+    given = (mine.x, mine.ids, num_max, EXPERTS)
+    (codes, scales), counts, _, _, _ = buffer.low_latency_dispatch(*given, round_scale=True)
+    assert scales.dtype == np.float32 and scales.shape == (*shape, HIDDEN // 128)
+    (same, words), _, handle, _, _ = buffer.low_latency_dispatch(*given, round_scale=True, use_ue8m0=True)
+    assert words.dtype == np.int32 and words.shape == (*shape, 1)
+    for local, count in enumerate(counts):
+        np.testing.assert_array_equal(same[local, :count].view("u1"), codes[local, :count].view("u1"))
+        exponents = np.ascontiguousarray(words[local, :count]).view("u1")[:, : HIDDEN // 128].astype(np.int32)
+        np.testing.assert_array_equal((exponents << 23).view(np.float32), scales[local, :count])
+    # The receiving halves come when the hooks are called, also if that is the next call's doing.
+    rows, counts, handle, _, hook = buffer.low_latency_dispatch(*given, use_fp8=False, return_recv_hook=True)
+    hook()
+    hook()
+    expected = mine.x.astype(np.float32) * np.where(mine.ids >= 0, mine.weights, 0).sum(axis=1, keepdims=True)
+    for scale, zero_copy in ((1, False), (2, True), (4, False)):
+        values = rows * BF16(scale)
+        if zero_copy:
+            buffer.get_next_low_latency_combine_buffer(handle)[:] = values
+            values = np.zeros_like(values)
+        out, _, hook = buffer.low_latency_combine(
+            values, mine.ids, mine.weights, handle, zero_copy=zero_copy, return_recv_hook=True
+        )
+        if scale < 4:
+            hook()
+            np.testing.assert_allclose(out.astype(np.float32), scale * expected, rtol=0.02, atol=0.05)
+    for _ in range(2):  # both turns, so that the last combine's hook has to run
+        buffer.low_latency_dispatch(*given, use_fp8=False)
+    np.testing.assert_allclose(out.astype(np.float32), 4 * expected, rtol=0.02, atol=0.1)
 
 
 def work(rank, pipe, results):
@@ -234,9 +270,16 @@ def test_torch_tensors_come_back_as_such():
 
 def test_what_is_not_there_says_what_to_use():
     buffer = deep_ep.Buffer(Alone(), low_latency_mode=True)
-    with pytest.raises(NotImplementedError, match="mxfp8"):
-        buffer.low_latency_dispatch(np.zeros((1, HIDDEN), BF16), np.zeros((1, 2), np.int64), 4, 8, use_ue8m0=True)
-    for name in ("low_latency_update_mask_buffer", "internode_dispatch", "get_comm_stream"):
+    given = (np.zeros((1, HIDDEN), BF16), np.zeros((1, 2), np.int64), 4, 8)
+    with pytest.raises(ValueError, match="round_scale"):
+        buffer.low_latency_dispatch(*given, use_ue8m0=True)
+    with pytest.raises(NotImplementedError, match="enable_trace"):
+        buffer.low_latency_dispatch(*given, dispatch_wait_recv_cost_stats=np.zeros(1, np.int64))
+    with pytest.raises(NotImplementedError, match="torch.distributed"):
+        deep_ep.Buffer(Alone(), enable_shrink=True)
+    with pytest.raises(ValueError, match="enable_shrink"):
+        buffer.low_latency_update_mask_buffer(0, True)
+    for name in ("internode_dispatch", "get_comm_stream", "get_local_buffer_tensor"):
         with pytest.raises(NotImplementedError, match="; .+"):
             getattr(buffer, name)()
     assert deep_ep.Config(24).num_sms == 24

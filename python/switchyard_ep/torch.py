@@ -1,0 +1,164 @@
+"""Dispatch and combine as operators of PyTorch: on its current stream, under torch.cuda.graph, and traced by torch.compile.
+
+    import switchyard_ep as sy
+    import switchyard_ep.torch as sy_torch
+
+    world = sy.World.from_process_group(torch.distributed.group.WORLD)
+    layer = sy_torch.ExpertParallel(world, n_experts=256, top_k=8, hidden=7168, max_tokens_per_rank=128)
+    sent = layer.dispatch(tokens, topk_ids)
+    output = layer.combine(experts(sent.rows, sent.row_offsets), topk_ids, topk_weights)
+
+The operators are torch.ops.switchyard.dispatch and torch.ops.switchyard.combine. There are no gradients.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, NamedTuple, Optional, Tuple
+
+import torch
+
+from . import _core
+from ._arrays import TorchArrays
+
+__all__ = ["ExpertParallel", "Sent"]
+
+
+class Sent(NamedTuple):
+    """What dispatch wrote, in memory of the ExpertParallel's, which its next dispatch overwrites."""
+
+    rows: torch.Tensor  # (max_rows, hidden) in the dispatch format
+    row_offsets: torch.Tensor  # (num_groups + 1,) of int32: the rows of group g begin there
+    row_counts: torch.Tensor  # (num_groups,) of int32
+    src_info: torch.Tensor  # (max_rows, 2) of int32: the source token and k of each row
+    scales: Optional[torch.Tensor]  # of formats that have them
+
+
+class ExpertParallel:
+    """switchyard_ep.ExpertParallel for one rank of this process. Options are those of that class. All processes of the
+    world make it together."""
+
+    def __init__(self, world: _core.World, rank: Optional[int] = None, **options: Any):
+        self.rank = world.local_ranks[0] if rank is None else rank
+        self.ep = _core.ExpertParallel(world, **options)
+        self._waits = world.target == "host" and len(world.local_ranks) == 1
+        if len(world.local_ranks) == 1:
+            self.ep.warm_up()
+        self.memory = self.ep.row_buffers(self.rank)
+        arrays = TorchArrays(torch.device(self.memory.rows.device))
+        self._is_host = arrays.is_host
+        self._is_direct = self.ep.config["protocol"] == "direct"
+        scales = self.memory.scales
+        self._has_scales = scales is not None
+        self._sent = (
+            arrays.view(self.memory.rows),
+            arrays.view(self.memory.row_offsets, "int32"),
+            arrays.view(self.memory.row_counts, "int32"),
+            arrays.view(self.memory.src_info),
+            arrays.empty((0,), "float32")
+            if scales is None
+            else arrays.view(scales, "int32" if scales.dtype == "uint32" else ""),
+        )
+        self.expert_outputs = arrays.view(self.memory.expert_outputs)
+        # Operators of a layer that write to the same tensor stay in order.
+        self._state = torch.zeros(1, dtype=torch.int32, device=arrays.device)
+        self._name = f"layer {next(_numbers)}"
+        _layers[self._name] = self
+
+    def stream(self) -> Optional[int]:
+        return None if self._is_host else torch.cuda.current_stream().cuda_stream
+
+    def dispatch(
+        self,
+        tokens: torch.Tensor,
+        topk_ids: torch.Tensor,
+        topk_weights: Optional[torch.Tensor] = None,
+        scales: Optional[torch.Tensor] = None,
+    ) -> Sent:
+        """Sends tokens, (num_tokens, hidden) of bfloat16, or in the dispatch format beside their scales, to the ranks of
+        their experts, topk_ids of int32 or int64. Per rank, topk_weights travel with them."""
+        sent = _dispatch(self._state, self._name, tokens, topk_ids, topk_weights, scales)
+        return Sent(*sent[:4], sent[4] if self._has_scales else None)
+
+    def combine(
+        self, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Sends expert_rows, (rows, hidden) of bfloat16, back, and returns the sum of each token's rows times their
+        weights, (num_tokens, hidden). With the direct protocol rows that are neither sent.rows nor expert_outputs are
+        copied there first."""
+        return _combine(self._state, self._name, expert_rows, topk_ids, topk_weights)
+
+    def poll(self) -> None:
+        """Raises what has gone wrong so far, without waiting; also while graphs replay."""
+        self.ep.poll(self.rank)
+
+    def synchronize(self) -> None:
+        """Waits for the current stream, and raises what went wrong."""
+        self.ep.synchronize(self.rank, stream=self.stream())
+
+    def _wait_on_host(self) -> None:
+        if self._waits:
+            self.ep.synchronize(self.rank)
+
+    def _shared(self, expert_rows: torch.Tensor, stream: Optional[int]) -> Any:
+        """Expert rows where combine can read them."""
+        for tensor in (self.memory.rows, self.memory.expert_outputs):
+            if tensor.data_ptr == expert_rows.data_ptr():
+                return tensor
+        if not self._is_direct:
+            return expert_rows
+        self.ep.store_expert_rows(self.rank, expert_rows.contiguous(), stream=stream)
+        return self.memory.expert_outputs
+
+
+_numbers = itertools.count()
+_layers: "weakref.WeakValueDictionary[str, ExpertParallel]" = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("switchyard::dispatch", mutates_args=("state",))
+def _dispatch(
+    state: torch.Tensor,
+    layer: str,
+    tokens: torch.Tensor,
+    topk_ids: torch.Tensor,
+    topk_weights: Optional[torch.Tensor],
+    scales: Optional[torch.Tensor],
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    own = _layers[layer]
+    own.ep.dispatch(own.rank, tokens, topk_ids, topk_weights, scales=scales, stream=own.stream())
+    own._wait_on_host()
+    rows, row_offsets, row_counts, src_info, row_scales = [part.detach() for part in own._sent]
+    return rows, row_offsets, row_counts, src_info, row_scales
+
+
+@_dispatch.register_fake
+def _(
+    state: torch.Tensor,
+    layer: str,
+    tokens: torch.Tensor,
+    topk_ids: torch.Tensor,
+    topk_weights: Optional[torch.Tensor],
+    scales: Optional[torch.Tensor],
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    parts = [tokens.new_empty(part.shape, dtype=part.dtype) for part in _layers[layer]._sent]
+    return parts[0], parts[1], parts[2], parts[3], parts[4]
+
+
+@torch.library.custom_op("switchyard::combine", mutates_args=("state",))
+def _combine(
+    state: torch.Tensor, layer: str, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
+) -> torch.Tensor:
+    own = _layers[layer]
+    stream = own.stream()
+    out = expert_rows.new_empty((topk_ids.shape[0], own.expert_outputs.shape[1]), dtype=torch.bfloat16)
+    own.ep.combine(own.rank, own._shared(expert_rows, stream), topk_ids, topk_weights, out=out, stream=stream)
+    own._wait_on_host()
+    return out
+
+
+@_combine.register_fake
+def _(
+    state: torch.Tensor, layer: str, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
+) -> torch.Tensor:
+    return expert_rows.new_empty((topk_ids.shape[0], _layers[layer].expert_outputs.shape[1]), dtype=torch.bfloat16)
