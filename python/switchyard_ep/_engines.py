@@ -1,0 +1,212 @@
+"""What the adapters to engines share: the steps of one rank over arrays of NumPy or tensors of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _core
+from .errors import FailedPrecondition, InvalidArgument
+
+
+def library_of(array: Any) -> Any:
+    """The module that the array is of: torch, or else numpy."""
+    import importlib
+
+    return importlib.import_module("torch" if type(array).__module__.split(".")[0] == "torch" else "numpy")
+
+
+def is_torch(library: Any) -> bool:
+    return library.__name__ == "torch"
+
+
+def dtype_of(library: Any, name: str) -> Any:
+    """The dtype of that name, as the library has it."""
+    if is_torch(library):
+        return getattr(library, name)
+    import ml_dtypes
+
+    return library.dtype(getattr(ml_dtypes, name, name))
+
+
+def cast(library: Any, array: Any, name: str) -> Any:
+    """The array itself if it has the dtype of that name, else a converted copy."""
+    dtype = dtype_of(library, name)
+    if array.dtype == dtype:
+        return array
+    return array.to(dtype) if is_torch(library) else array.astype(dtype)
+
+
+def share(library: Any, tensor: _core.Tensor, name: str) -> Any:
+    """The memory of a tensor as an array of the library, without a copy. The dtype has the size of the tensor's."""
+    if tensor.device != "cpu":
+        array = library.from_dlpack(tensor)
+        return array if array.dtype == dtype_of(library, name) else array.view(dtype_of(library, name))
+    array = tensor.numpy()
+    if not is_torch(library):
+        return array.view(dtype_of(library, name))
+    bits = array.view({1: "uint8", 2: "int16", 4: "int32"}[array.dtype.itemsize])
+    return library.from_numpy(bits).view(dtype_of(library, name))
+
+
+def address_of(array: Any) -> int:
+    return array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
+
+
+class Rows(NamedTuple):
+    """What a rank has received. The memory is the exchange's; the next dispatch of the same micro-batch overwrites it."""
+
+    rows: Any  # (max rows, hidden)
+    scales: Optional[Any]  # (max rows, hidden / 128) of float32, a row's scales max rows apart
+    counts: Any  # (local experts,) of int32
+    offsets: Any  # (local experts + 1,) of int32
+
+
+class Exchange:
+    """Dispatch and combine of one shape for one rank; many layers share it. Micro-batches, num_microbatches of them, are
+    under way at once, each with memory of its own.
+
+    All processes make the same exchanges in the same order. Calls enqueue on PyTorch's current stream on a GPU. On the host
+    those that receive wait, and raise what went wrong."""
+
+    def __init__(
+        self,
+        world: _core.World,
+        *,
+        n_experts: int,
+        top_k: int,
+        hidden: int,
+        max_tokens_per_rank: int,
+        is_masked: bool,
+        dispatch_format: str = "bf16",
+        num_microbatches: int = 1,
+        **options: Any,
+    ):
+        if dispatch_format not in ("bf16", "fp8"):
+            raise InvalidArgument(f"dispatch_format is '{dispatch_format}'; it must be one of: bf16, fp8")
+        if num_microbatches < 1:
+            raise InvalidArgument(f"num_microbatches is {num_microbatches}; it must be at least 1")
+        if is_masked and dispatch_format == "fp8":  # groups begin where the scales of a row are aligned
+            max_tokens_per_rank += -max_tokens_per_rank % 4
+        options.update(
+            n_experts=n_experts,
+            top_k=top_k,
+            hidden=hidden,
+            max_tokens_per_rank=max_tokens_per_rank,
+            dispatch_format=dispatch_format,
+            protocol="direct",
+        )
+        if is_masked:
+            options.update(row_layout="masked", max_rows_per_expert=world.n_ranks * max_tokens_per_rank)
+        self.world, self.n_ranks, self.rank = world, world.n_ranks, world.local_ranks[0]
+        self.is_masked, self.dispatch_format = is_masked, dispatch_format
+        self._eps = [_core.ExpertParallel(world, **options) for _ in range(num_microbatches)]
+        self._open: List[Optional[Any]] = [None] * num_microbatches  # the ids of a step that has no combine yet
+        ep = self._eps[0]
+        self.n_experts, self.top_k, self.hidden = n_experts, top_k, hidden
+        self.max_tokens_per_rank = max_tokens_per_rank
+        self.num_local_experts = ep.n_local_experts
+
+    def of_rank(self, rank: int) -> "Exchange":
+        """The same exchange for another rank of this process."""
+        if rank not in self.world.local_ranks:
+            raise InvalidArgument(f"rank is {rank}; ranks of this process are {self.world.local_ranks}")
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, rank=rank, _open=[None] * len(self._eps))
+        return other
+
+    @property
+    def local_expert_ids(self) -> Sequence[int]:
+        """The number in the model of each local expert; -1 for a seat that this rank has and does not need."""
+        held = self._eps[0].placement[self.rank]
+        return held + [-1] * (self.num_local_experts - len(held))
+
+    def reset(self) -> None:
+        """After a fault: forgets the broken steps and makes all memory ready again. All processes call it."""
+        for ep in self._eps:
+            ep.reset()
+        self._open = [None] * len(self._eps)
+
+    def _on_stream(self) -> Dict[str, Any]:
+        if self.world.target == "host":
+            return {}
+        import torch
+
+        return {"stream": torch.cuda.current_stream().cuda_stream}
+
+    def _settle(self, ep: _core.ExpertParallel) -> None:
+        """On the host: the arrays may be read when this returns."""
+        if self.world.target == "host":
+            ep.synchronize(self.rank)
+
+    def _use(self, microbatch: int) -> _core.ExpertParallel:
+        if not 0 <= microbatch < len(self._eps):
+            raise InvalidArgument(f"microbatch is {microbatch}; it must be 0..{len(self._eps) - 1}")
+        return self._eps[microbatch]
+
+    def send(self, microbatch: int, tokens: Any, topk_ids: Any) -> None:
+        """Sends tokens, (tokens, hidden) of bfloat16, to their experts, topk_ids, (tokens, top_k) of int32."""
+        ep = self._use(microbatch)
+        if str(topk_ids.dtype).split(".")[-1] != "int32":
+            raise InvalidArgument(f"topk_ids has dtype {topk_ids.dtype}; it must be int32")
+        ep.dispatch_async(self.rank, tokens, topk_ids, **self._on_stream())
+        self._open[microbatch] = topk_ids
+
+    def receive(self, microbatch: int, library: Any) -> Rows:
+        ep = self._use(microbatch)
+        sent = ep.dispatch_wait(self.rank, **self._on_stream())
+        self._settle(ep)
+        is_fp8 = self.dispatch_format == "fp8"
+        scales = None
+        if sent.scales is not None:
+            scales = share(library, sent.scales, "float32")[:, : len(sent.rows)].T
+        return Rows(
+            share(library, sent.rows, "float8_e4m3fn" if is_fp8 else "bfloat16"),
+            scales,
+            share(library, sent.row_counts, "int32"),
+            share(library, sent.row_offsets, "int32"),
+        )
+
+    def by_expert(self, rows: Any, scales: Optional[Any], library: Any) -> Tuple[Any, Optional[Any]]:
+        """Masked rows as (local experts, rows of each, hidden), and their scales alike; neighbours in memory are the scales
+        of neighbouring rows."""
+        rows = rows.reshape(self.num_local_experts, -1, rows.shape[-1])
+        if scales is None or scales.ndim != 2:
+            return rows, scales
+        scales = scales.T.reshape(scales.shape[1], self.num_local_experts, -1)
+        return rows, scales.permute(1, 2, 0) if is_torch(library) else scales.transpose(1, 2, 0)
+
+    def expert_outputs(self, microbatch: int, library: Any) -> Any:
+        """(max rows, hidden) of bfloat16: what experts leave here needs no copy to be sent."""
+        outputs = self._use(microbatch).row_buffers(self.rank).expert_outputs
+        assert outputs is not None
+        return share(library, outputs, "bfloat16")
+
+    def send_back(self, microbatch: int, expert_rows: Any, library: Any) -> None:
+        """Sends expert_rows, (rows, hidden) of bfloat16, for each row that was received, back."""
+        ep, outputs = self._use(microbatch), self.expert_outputs(microbatch, library)
+        if self._open[microbatch] is None:
+            raise FailedPrecondition(
+                f"micro-batch {microbatch} of rank {self.rank} has nothing to send back; next must come dispatch"
+            )
+        if tuple(expert_rows.shape) != tuple(outputs.shape) or expert_rows.dtype != outputs.dtype:
+            raise InvalidArgument(
+                f"expert_rows has shape {tuple(expert_rows.shape)} and dtype {expert_rows.dtype}; it must be "
+                f"{tuple(outputs.shape)} and {outputs.dtype}"
+            )
+        if address_of(expert_rows) != address_of(outputs):
+            outputs[...] = expert_rows
+        ep.combine_async(self.rank, None, **self._on_stream())
+
+    def receive_back(self, microbatch: int, topk_weights: Any, out: Any) -> None:
+        """Leaves the sum of each token's rows times topk_weights, (tokens, top_k) of float32, in out, (tokens, hidden)."""
+        ep, topk_ids = self._use(microbatch), self._open[microbatch]
+        ep.combine_wait(self.rank, topk_ids, topk_weights, out=out, **self._on_stream())
+        self._open[microbatch] = None
+        self._settle(ep)
+
+
+def join(group: Any, target: str = "auto") -> _core.World:
+    """The world of a process group of torch.distributed, or of an object that has rank(), size() and all_gather()."""
+    from ._deep_ep import all_gather_of
+
+    return _core.World.join(group.rank(), group.size(), all_gather=all_gather_of(group), target=target)
