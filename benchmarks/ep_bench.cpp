@@ -96,6 +96,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
                                            .protocol = launch.protocol,
                                            .row_layout = launch.row_layout,
                                            .row_alignment = launch.row_alignment,
+                                           .row_delivery = launch.row_delivery,
                                            .dispatch_format = launch.format,
                                            .input_scale = kInputScale,
                                            .expert_input_scales = scales,

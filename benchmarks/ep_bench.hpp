@@ -59,6 +59,7 @@ struct EpLaunch {
   int p2p_world_size = 0;  // 0: one group
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
 };
 
 class EpBench {

@@ -21,11 +21,21 @@ uint64_t sum(const std::vector<uint64_t>& values) {
 uint64_t PhaseTraffic::total_to_other_ranks() const { return sum(to_other_ranks); }
 uint64_t PhaseTraffic::total_to_other_groups() const { return sum(to_other_groups); }
 
+// Beside a row go its source and its link. Where scales interleave rows, the owner fetches them for each row:
+// a note says where from.
 TrafficOptions traffic_options(const ExpertParallel& ep) {
-  return {.protocol = ep.config().protocol,
-          .p2p_world_size = ep.config().p2p_world_size,
+  const ExpertParallelConfig& config = ep.config();
+  const TokenFormatInfo format = info_of(config.dispatch_format);
+  const uint64_t beside = 2 * sizeof(int32_t) + sizeof(uint32_t);
+  const uint64_t note = format.interleaves_rows() ? sizeof(uint32_t) : 0;
+  const uint64_t scales = static_cast<uint64_t>(format.num_scales(config.hidden) * format.scale_bytes);
+  return {.protocol = config.protocol,
+          .p2p_world_size = config.p2p_world_size,
           .dispatch_message_bytes = ep.dispatch_message_bytes(),
-          .combine_message_bytes = ep.combine_message_bytes()};
+          .combine_message_bytes = ep.combine_message_bytes(),
+          .is_carried_once = config.row_delivery == RowDelivery::kReceiver,
+          .bytes_beside_row = beside + note,
+          .bytes_beside_filled_row = beside + note + (format.interleaves_rows() ? scales : 0)};
 }
 
 namespace {
@@ -107,10 +117,18 @@ StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
   const MessageCounts messages = options.protocol == Protocol::kDirect
                                      ? rows
                                      : count_messages(step, MessagePer::kExpert, owner_of, group);
+  const MessageCounts tokens = count_messages(step, MessagePer::kRank, owner_of, group);
   for (int rank = 0; rank < step.n_ranks; ++rank)
     for (int owner = 0; owner < step.n_ranks; ++owner) {
-      add(traffic.dispatch, rank, owner, group, messages.at(rank, owner) * options.dispatch_message_bytes);
-      add(traffic.combine, owner, rank, group, rows.at(rank, owner) * options.combine_message_bytes);
+      const uint64_t num_tokens = tokens.at(rank, owner), num_rows = rows.at(rank, owner);
+      const uint64_t once = num_tokens * (options.dispatch_message_bytes + options.bytes_beside_row) +
+                            (num_rows - num_tokens) * options.bytes_beside_filled_row;
+      add(traffic.dispatch, rank, owner, group,
+          options.is_carried_once ? once : messages.at(rank, owner) * options.dispatch_message_bytes);
+      add(traffic.combine, owner, rank, group, num_rows * options.combine_message_bytes);
+      if (rank == owner) continue;
+      traffic.dispatch.least_to_other_ranks += num_tokens * options.dispatch_message_bytes;
+      traffic.combine.least_to_other_ranks += num_tokens * options.combine_message_bytes;
     }
   return traffic;
 }

@@ -46,6 +46,7 @@ MessageCounts count_messages(const Step& step, MessagePer per, const OwnerFuncti
 struct PhaseTraffic {
   std::vector<uint64_t> to_other_ranks;   // [rank]: in its group or in another
   std::vector<uint64_t> to_other_groups;  // [rank]: over the wire
+  uint64_t least_to_other_ranks = 0;      // of all ranks, if a token crossed once to each rank
 
   uint64_t total_to_other_ranks() const;
   uint64_t total_to_other_groups() const;
@@ -60,6 +61,11 @@ struct TrafficOptions {
   int p2p_world_size = 0;  // 0: all ranks are one group
   uint64_t dispatch_message_bytes = 0;
   uint64_t combine_message_bytes = 0;
+  // A token is sent once to each rank. Counted then: what is stored beside a row of another rank, and beside
+  // one that its receiver fills.
+  bool is_carried_once = false;
+  uint64_t bytes_beside_row = 0;
+  uint64_t bytes_beside_filled_row = 0;
 };
 
 // As this world sends.

@@ -10,11 +10,12 @@
 //   that it is given, and returns: it runs behind what is on that stream and before what comes behind it. A
 //   dispatch that is asked for src_ranks or for unwritten rows enqueues a second one, and so does one with
 //   64-bit ids; per rank, dispatch_async enqueues one in front of its own, and a dispatch that is asked for
-//   row_experts or row_weights one behind it, all on the same stream. Nothing else is ordered; in particular,
-//   ranks wait for each other only inside the kernels. Calls of one step on several streams must be ordered
-//   by the caller, by events. No call of a step waits, copies or allocates, so steps may be captured, by
-//   World::capture() or by the caller (cudaStreamBeginCapture). On a GPU all ranks must get to run at once:
-//   docs/architecture.md says in which order to enqueue.
+//   row_experts or row_weights one behind it. So does every dispatch whose rows the receiver lays out
+//   (RowDelivery). All are on the same stream. Nothing else is ordered; in particular, ranks wait for each
+//   other only inside the kernels. Calls of one step on several streams must be ordered by the caller, by
+//   events. No call of a step waits, copies or allocates, so steps may be captured, by World::capture() or by
+//   the caller (cudaStreamBeginCapture). On a GPU all ranks must get to run at once: docs/architecture.md
+//   says in which order to enqueue.
 // Flights. With steps_in_flight of N as many steps may be under way at once, each in a flight with cells and
 //   buffers of its own: flight(0), which is the object itself, to flight(N - 1). A flight has the calls of a
 //   step, and its row buffers. Their calls may be interleaved in any order, on one stream or on several; on
@@ -75,6 +76,16 @@ enum class RowLayout { kRagged, kMasked, kPerRank };
 
 const char* to_string(RowLayout layout);
 
+// Who writes the rows of a token that has several on a rank, for its experts there. Sender: the token's rank
+// stores each. Receiver: it stores the first, and the rank that owns them copies it to the others, behind
+// dispatch: a token crosses a link once. Rows, offsets and bits are the same. Automatic: the sender where all
+// ranks share a device, or the emulator, and no wire; else the receiver. For the direct protocol; per rank,
+// or in a format that encodes by expert, no two rows of a token on a rank are alike, so the sender stores
+// them.
+enum class RowDelivery { kAutomatic, kSender, kReceiver };
+
+const char* to_string(RowDelivery delivery);
+
 // Whether there is a shared expert, to which every token goes on its own rank. If it is fused, its rows are
 // group 0 of what dispatch writes.
 enum class SharedExpert { kNone, kFused };
@@ -111,6 +122,7 @@ struct ExpertParallelConfig {
   // Masked: the rows of each group. 0: enough for every token of every rank once. It is rounded up to the
   // alignment. A step in which a group has more is treated like one that exceeds the capacity.
   int max_rows_per_expert = 0;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
   // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
@@ -369,7 +381,8 @@ class ExpertParallel {
   // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
   // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
   // multiprocessor each. Such a kernel must not admit a dependent launch before its last wait. Formats whose
-  // scale tensor interleaves rows are refused, since dispatch_wait stores their scales.
+  // scale tensor interleaves rows are refused, since dispatch_wait stores their scales, and so are rows that
+  // the receiver lays out: they are complete behind dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
 
   // [n_local_experts()][n_ranks()], per rank [n_ranks()]: the row at which those of each source rank begin,
@@ -377,7 +390,7 @@ class ExpertParallel {
   // expert may follow the last rank's. The call waits for the rank's stream.
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
-  // config().protocol is never automatic: it has been chosen, for this reason. Masked,
+  // config().protocol is never automatic: it has been chosen, for this reason. Nor is row_delivery. Masked,
   // config().max_rows_per_expert is what there is room for.
   const std::string& protocol_reason() const;
   const ExpertParallelConfig& config() const;

@@ -12,6 +12,9 @@ constexpr Choice<Protocol> kProtocols[] = {
     {"auto", Protocol::kAutomatic}, {"slotted", Protocol::kSlotted}, {"direct", Protocol::kDirect}};
 constexpr Choice<RowLayout> kRowLayouts[] = {
     {"ragged", RowLayout::kRagged}, {"masked", RowLayout::kMasked}, {"per-rank", RowLayout::kPerRank}};
+constexpr Choice<RowDelivery> kRowDeliveries[] = {{"automatic", RowDelivery::kAutomatic},
+                                                  {"sender", RowDelivery::kSender},
+                                                  {"receiver", RowDelivery::kReceiver}};
 constexpr Choice<CombineFormat> kCombineFormats[] = {{"bf16", CombineFormat::kBF16},
                                                      {"fp8", CombineFormat::kFP8}};
 constexpr Choice<SharedExpert> kSharedExperts[] = {{"none", SharedExpert::kNone},
@@ -90,6 +93,7 @@ const Field kFields[] = {
     SWITCHYARD_CHOICE_FIELD(row_layout, kRowLayouts),
     SWITCHYARD_INT(row_alignment),
     SWITCHYARD_INT(max_rows_per_expert),
+    SWITCHYARD_CHOICE_FIELD(row_delivery, kRowDeliveries),
     SWITCHYARD_CHOICE_FIELD(dispatch_format, kFormats),
     SWITCHYARD_FIELD(input_scale, float, "a number"),
     SWITCHYARD_FIELD(expert_input_scales, std::vector<float>, "a list of numbers"),

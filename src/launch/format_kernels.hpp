@@ -11,6 +11,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 struct FormatKernels {
   const DispatchKernels* slotted = nullptr;
   const DispatchKernels* direct = nullptr;
+  const DispatchKernels* linked = nullptr;  // direct, by kernels that link siblings
 };
 
 // `Fixed` is RunTimeShape or, for kernels with a wire, WiredShape. make_format_kernels.hpp defines it.

@@ -15,8 +15,9 @@ const CombineKernels* combine(CombineFormat format) {
 
 constexpr KernelTable this_table() {
   constexpr AllReduceKernel kReduce = kAllReduce<RunTimeShape>;
-  KernelTable table = make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
-                                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce});
+  KernelTable table = make_kernel_table(
+      {&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
+      {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce, &linked_dispatch<RunTimeShape>});
   table.wired = kWiredKernels;
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;

@@ -11,7 +11,7 @@ template <TokenFormatKind kKind, FixedShape Fixed>
 FormatKernels kernels_of_kind() {
   static_assert(agrees<FormatOf<kKind>>(info_of(kKind)), "the line of the registry and its type disagree");
   return {&kDispatchKernels<Slotted, Fixed, FormatOf<kKind>>,
-          &kDispatchKernels<Direct, Fixed, FormatOf<kKind>>};
+          &kDispatchKernels<Direct, Fixed, FormatOf<kKind>>, &kLinkedDispatchKernels<Fixed, FormatOf<kKind>>};
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

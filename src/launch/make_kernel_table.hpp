@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/count_sources.hpp"
 #include "switchyard/detail/ep/narrow_ids.hpp"
 #include "switchyard/detail/ep/rank_choices.hpp"
+#include "switchyard/detail/ep/sibling_rows.hpp"
 #include "switchyard/detail/ep/store_rows.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
 #include "switchyard/detail/gemm/grouped_matmul.hpp"
@@ -22,12 +23,19 @@ inline constexpr char kAnnotateRows[] = "annotate_rows", kNarrowIds[] = "narrow_
 inline constexpr char kCountSources[] = "count_sources", kStoreRows[] = "store_rows";
 inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
+inline constexpr char kFillSiblings[] = "fill_siblings";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
 template <const char* kName, typename Params, void (*kKernel)(Params)>
 Status launch_plain(const LaunchShape& shape, StreamHandle stream, const Params& params) {
   return target::launch(kName, kKernel, shape, stream, params);
+}
+
+// The same for a kernel that has `Shared` in shared memory.
+template <const char* kName, typename Shared, typename Params, void (*kKernel)(Params)>
+Status launch_with(const LaunchShape& shape, StreamHandle stream, const Params& params) {
+  return target::launch(kName, kKernel, with_shared(shape, sizeof(Shared)), stream, params);
 }
 
 // The others are loaded when max_resident_blocks looks at them.
@@ -37,6 +45,7 @@ inline Status load_plain_kernels() {
                                             {&topk_softmax_kernel, 0},
                                             {&choose_ranks_kernel<RunTimeShape>, 0},
                                             {&fetch_choices_kernel<RunTimeShape>, 0},
+                                            {&fill_siblings_kernel<RunTimeShape>, sizeof(ArrivedRows)},
                                             {&narrow_ids_kernel, 0},
                                             {&count_sources_kernel, 0},
                                             {&store_rows_kernel, 0},
@@ -63,6 +72,8 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .annotate_rows = &launch_plain<kAnnotateRows, AnnotateRowsParams, annotate_rows_kernel>,
       .choose_ranks = &launch_plain<kChooseRanks, ChooseRanksParams, choose_ranks_kernel<Fixed>>,
       .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
+      .fill_siblings =
+          &launch_with<kFillSiblings, ArrivedRows, FillSiblingsParams, fill_siblings_kernel<Fixed>>,
       .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
       .count_sources = &launch_plain<kCountSources, CountSourcesParams, count_sources_kernel>,
       .store_rows = &launch_plain<kStoreRows, StoreRowsParams, store_rows_kernel>,

@@ -22,6 +22,10 @@ template <FixedShape Fixed>
 const DispatchKernels* direct_dispatch(TokenFormatKind format) {
   return kernels_of<Fixed>(format).direct;
 }
+template <FixedShape Fixed>
+const DispatchKernels* linked_dispatch(TokenFormatKind format) {
+  return kernels_of<Fixed>(format).linked;
+}
 
 template <EpProtocol P>
 const CombineKernels* wired_combine(CombineFormat format) {
@@ -32,6 +36,7 @@ const CombineKernels* wired_combine(CombineFormat format) {
 // Ranks that skip the all-to-all are near each other: all_reduce() has no wire.
 inline constexpr ProtocolKernels kWiredKernels = {
     .slotted = {&slotted_dispatch<WiredShape>, &wired_combine<Slotted>, kAllReduce<RunTimeShape>},
-    .direct = {&direct_dispatch<WiredShape>, &wired_combine<Direct>, kAllReduce<RunTimeShape>}};
+    .direct = {&direct_dispatch<WiredShape>, &wired_combine<Direct>, kAllReduce<RunTimeShape>,
+               &linked_dispatch<WiredShape>}};
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -99,6 +99,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .row_layout = options.row_layout,
                 .row_alignment = options.row_alignment,
                 .max_rows_per_expert = max_rows_per_expert,
+                .row_delivery = options.row_delivery,
                 .dispatch_format = options.format,
                 .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
                 .expert_input_scales = expert_input_scales(options.format, shape.n_experts),

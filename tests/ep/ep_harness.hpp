@@ -48,6 +48,7 @@ struct RunOptions {
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
   UnwrittenRows unwritten = UnwrittenRows::kLeft;
   // Others than the first of each: only run_and_compare() and run_back_to_back().
   TokenFormatKind format = TokenFormatKind::kBF16;

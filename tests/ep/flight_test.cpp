@@ -34,6 +34,7 @@ class Flights {
             .timeout_ns = options.timeout_ns,
             .protocol = options.protocol,
             .row_layout = options.row_layout,
+            .row_delivery = options.row_delivery,
             .p2p_world_size = options.p2p_world_size,
             .max_experts_per_rank = options.max_experts_per_rank,
             .counts_experts = options.counts_experts,

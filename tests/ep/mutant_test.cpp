@@ -108,6 +108,13 @@ std::string run_per_rank(uint64_t seed, Protocol protocol, const KernelTable& ke
   return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
 }
 
+// The same with rows that their receiver fills: six of a token on two ranks.
+std::string run_received(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.row_delivery = RowDelivery::kReceiver;
+  return run_two_steps(seed, {.n_experts = 6, .top_k = 6, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
+}
+
 // The same where scales lie in between those of other rows, with a shared expert. Tokens may come encoded.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
@@ -161,21 +168,30 @@ std::string run_behind_a_broken_step(uint64_t seed, Protocol protocol, const Ker
 }
 
 // A good step, one that the last rank has no room for, with the same behind it, and a good one right after.
-std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels,
+                              RowDelivery row_delivery) {
   const Shape shape{.n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 3}};
   RunOptions options = options_of(seed, protocol, kernels);
+  options.row_delivery = row_delivery;
   options.capacity_factor = 10.5 / 6;  // 11 rows
   EpHarness harness(shape, options);
   reference::Step good = make_padded_step(shape, seed * 2), crowd = good;
   good.topk_ids = {{0, 3, 0, 3, 1, 2}, {2, 1, 3, 0, 3, 1}};
   for (auto& ids : crowd.topk_ids) std::fill(ids.begin(), ids.end(), shape.n_experts - 1);
   if (const std::string difference = harness.run_and_compare(good); !difference.empty()) return difference;
-  Status status = harness.enqueue_steps(crowd, 2);
+  Status status = ExpertParallelTestAccess::poison_receive_buffers(harness.ep(), 0xdd);
+  if (status.ok()) status = harness.enqueue_steps(crowd, 2);
   if (status.ok()) status = harness.ep().synchronize();
   if (status.code() != StatusCode::kResourceExhausted)
     return "not said to be over capacity: " + status.to_string();
   if (!harness.outputs_are_untouched()) return "an output of a step that was skipped has been written";
   return harness.run_and_compare(good);
+}
+std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  return run_over_capacity(seed, protocol, kernels, RowDelivery::kSender);
+}
+std::string run_received_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  return run_over_capacity(seed, protocol, kernels, RowDelivery::kReceiver);
 }
 
 // All-reduces in a row behind a step: each makes four of what the first one has left on all ranks.
@@ -281,6 +297,13 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(RanksNotDistinct, run_per_rank),
     SWITCHYARD_DIRECT_MUTANT(ChoicesOfRankZero, run_per_rank),
     SWITCHYARD_DIRECT_MUTANT(ChoicesOfOtherRanks, run_per_rank),
+    SWITCHYARD_DIRECT_MUTANT(SiblingNotLinked, run_received),
+    SWITCHYARD_DIRECT_MUTANT(LinksNotStored, run_received),
+    SWITCHYARD_DIRECT_MUTANT(LinkedToItself, run_received),
+    SWITCHYARD_DIRECT_MUTANT(LinkOfNextRow, run_received),
+    SWITCHYARD_DIRECT_MUTANT(LastSiblingNotFilled, run_received),
+    SWITCHYARD_DIRECT_MUTANT(OwnRowsNotCarried, run_received),
+    SWITCHYARD_DIRECT_MUTANT(SkippedStepFilled, run_received_over_capacity),
     SWITCHYARD_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),

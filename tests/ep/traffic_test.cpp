@@ -43,6 +43,21 @@ TEST(Traffic, TheDirectProtocolSendsRepeatedIdsEach) {
   EXPECT_EQ(direct.dispatch.to_other_groups, (Bytes{200, 100, 0, 100}));
 }
 
+// To rank 3 goes one of two rows, and of the other only what is beside it.
+TEST(Traffic, ATokenThatIsCarriedOnceToEachRank) {
+  const StepTraffic traffic = count_traffic(make_small_step(), {.protocol = Protocol::kDirect,
+                                                                .p2p_world_size = 2,
+                                                                .dispatch_message_bytes = 100,
+                                                                .combine_message_bytes = 10,
+                                                                .is_carried_once = true,
+                                                                .bytes_beside_row = 3,
+                                                                .bytes_beside_filled_row = 5});
+  EXPECT_EQ(traffic.dispatch.to_other_ranks, (Bytes{211, 103, 0, 206}));
+  EXPECT_EQ(traffic.dispatch.to_other_groups, (Bytes{108, 103, 0, 103}));
+  EXPECT_EQ(traffic.dispatch.least_to_other_ranks, 500u);
+  EXPECT_EQ(traffic.combine.least_to_other_ranks, 50u);
+}
+
 TEST(Traffic, NothingLeavesTheOnlyGroupAndEverythingAGroupOfOne) {
   for (const int group : {0, 4}) {
     const StepTraffic traffic =

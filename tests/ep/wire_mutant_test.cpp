@@ -26,6 +26,7 @@ std::string run_steps(uint64_t seed, Protocol protocol, TokenFormatKind format, 
                     .tokens_per_rank = two_ranks ? std::vector{4, 3} : std::vector{2, 3, 1, 3}};
   RunOptions run = weak_run(seed, protocol, &hooks);
   run.format = format;
+  run.row_delivery = RowDelivery::kSender;
   run.p2p_world_size = two_ranks || seed % 2 == 0 ? 1 : 2;
   return EpHarness(shape, run)
       .run_steps({as_run(make_step(shape, seed * 2), run), as_run(make_step(shape, seed * 2 + 1), run)},

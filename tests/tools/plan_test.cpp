@@ -56,6 +56,7 @@ TEST(Plan, BytesOfRowsAreThoseThatAnEmulatedWorldCounts) {
                                                             .hidden = shape.hidden,
                                                             .max_tokens_per_rank = shape.max_tokens_per_rank,
                                                             .protocol = shape.protocol,
+                                                            .row_delivery = RowDelivery::kSender,
                                                             .dispatch_format = shape.format,
                                                             .combine_format = shape.combine_format,
                                                             .p2p_world_size = cluster.ranks_per_node});

@@ -21,9 +21,10 @@ std::atomic<int> num_asked = 0;  // how often someone looked for a kernel of the
 KernelTable table_of_transport() {
   KernelTable table{};
   table.wired = kernel_table(Target::kHost).wired;
-  table.wired.direct.dispatch = [](TokenFormatKind format) {
+  // Between groups a token crosses once, so these are asked for, and not those of the sender.
+  table.wired.direct.linked_dispatch = [](TokenFormatKind format) {
     ++num_asked;
-    return kernel_table(Target::kHost).wired.direct.dispatch(format);
+    return kernel_table(Target::kHost).wired.direct.linked_dispatch(format);
   };
   return table;
 }

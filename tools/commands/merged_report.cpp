@@ -48,6 +48,9 @@ void merge(int rank, const Json& json, RunReport& report) {
                         : Protocol::kSlotted;
   report.protocol_reason = json.at("protocol_reason").get<std::string>();
   report.p2p_world_size = json.at("p2p_world_size").get<int>();
+  report.row_delivery = json.at("delivery").get<std::string>() == to_string(RowDelivery::kReceiver)
+                            ? RowDelivery::kReceiver
+                            : RowDelivery::kSender;
   if (json.at("verified").get<bool>() || !report.verified) return;
   report.verified = false;
   report.first_difference = json.at("first_difference").get<std::string>();

@@ -91,8 +91,9 @@ Status with_flags(const Status& status) {
        {std::pair("n_sms", "--n-sms"), std::pair("max_tokens_per_rank", "--tokens"),
         std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
-        std::pair("row_layout", "--layout"), std::pair("row_alignment", "--alignment"),
-        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
+        std::pair("row_layout", "--layout"), std::pair("row_delivery", "--delivery"),
+        std::pair("row_alignment", "--alignment"), std::pair("p2p_world_size", "--p2p-world-size"),
+        std::pair("enable_trace", "--trace")}) {
     const auto is_letter = [&](size_t position) {
       return position < message.size() &&
              (std::isalnum(static_cast<unsigned char>(message[position])) != 0 || message[position] == '_');
@@ -115,6 +116,15 @@ void add_layout_options(Command& command, RowLayout& layout, int& alignment) {
       "Rows of experts one behind the other, with memory for all of each, or a token once on\n"
       "each rank: ragged, masked, per-rank");
   command.add_number("--alignment", alignment, 1, 256, "The rows of every expert begin at a multiple of it");
+}
+
+void add_delivery_option(Command& command, RowDelivery& delivery) {
+  command.add_choice("--delivery", delivery,
+                     {{"automatic", RowDelivery::kAutomatic},
+                      {"sender", RowDelivery::kSender},
+                      {"receiver", RowDelivery::kReceiver}},
+                     "Who writes the rows of a token that has several on a rank: automatic (by where ranks\n"
+                     "are), sender, or receiver, so that a token crosses once");
 }
 
 void add_groups_option(Command& command, int& p2p_world_size) {

@@ -32,6 +32,7 @@ struct RunOptions {
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
@@ -286,6 +287,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .row_layout = options.row_layout,
        .row_alignment = options.row_alignment,
        .max_rows_per_expert = masked_capacity(options),
+       .row_delivery = options.row_delivery,
        .dispatch_format = options.format,
        // Kernels that do not take the scale from the device are found out.
        .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
@@ -316,6 +318,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   report.n_sms = layer.ep().n_sms();
   report.protocol = layer.ep().config().protocol;
   report.p2p_world_size = layer.ep().config().p2p_world_size;
+  report.row_delivery = layer.ep().config().row_delivery;
   report.protocol_reason = layer.ep().protocol_reason();
   report.memory_per_rank = layer.ep().bytes_per_rank();
   const bool is_traced = !options.trace.empty();
@@ -344,6 +347,8 @@ void print_table(const RunOptions& options, const RunReport& report) {
                 report.p2p_world_size == 1 ? "" : "s");
   if (options.row_layout != RowLayout::kRagged || options.row_alignment != 1)
     std::printf("  rows      %s, aligned to %d\n", to_string(options.row_layout), options.row_alignment);
+  if (report.row_delivery == RowDelivery::kReceiver)
+    std::printf("  delivery  by the receiver: a token crosses once to each rank\n");
   if (const std::string special = options.style.describe(); !special.empty())
     std::printf("  inputs    %s\n", special.c_str());
   if (options.steps_in_flight > 1) std::printf("  flights   %d steps at once\n", options.steps_in_flight);
@@ -413,6 +418,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("p2p_world_size", report.p2p_world_size)
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
+      .add("delivery", to_string(report.row_delivery))
       .add("inputs", options.style.describe())
       .add("in_flight", options.steps_in_flight)
       .add("mode", options.mode)
@@ -546,6 +552,7 @@ void add_run_command(CommandLine& line) {
   command.add_fraction("--capacity-factor", options->capacity_factor, 0.0, kMaxRanks,
                        "Room for rows, as a multiple of a rank's even share; 0: for the worst case");
   add_layout_options(command, options->row_layout, options->row_alignment);
+  add_delivery_option(command, options->row_delivery);
   command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");

@@ -55,6 +55,7 @@ struct BenchReport {
   int n_sms = 0;
   int p2p_world_size = 0;
   RowLayout row_layout = RowLayout::kRagged;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
   int row_alignment = 1;
   int num_replays = 0;
   uint64_t lead_us = 0;

@@ -35,6 +35,7 @@ struct RunReport {
   Protocol protocol = Protocol::kAutomatic;
   std::string protocol_reason;
   int p2p_world_size = 0;  // 0: one group
+  RowDelivery row_delivery = RowDelivery::kSender;
 };
 
 // Compares the layer's last step with the reference and adds the results to the report. `label` names the

@@ -55,7 +55,8 @@ std::string Scenario::describe() const {
       " blocks, " + (p2p_world_size == 0 ? "no wire" : "groups of " + std::to_string(p2p_world_size)) + ", " +
       switchyard::to_string(protocol) + ", " + switchyard::to_string(format) + ", combine in " +
       switchyard::to_string(combine_format) + ", " + (mode == StepMode::kFused ? "fused" : "split") + ", " +
-      switchyard::to_string(row_layout) + " rows aligned to " + std::to_string(row_alignment) + ", tokens";
+      switchyard::to_string(row_layout) + " rows aligned to " + std::to_string(row_alignment) +
+      (row_delivery == RowDelivery::kReceiver ? ", filled by their receiver" : "") + ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
     for (size_t rank = 0; rank < tokens.size(); ++rank) {
       text += rank > 0 ? "," : " ";
@@ -144,6 +145,13 @@ void draw_row_layout(Scenario& scenario) {
   scenario.row_alignment = 1 + static_cast<int>(alignment);
 }
 
+// Where the direct protocol leaves the choice, the seeds deliver rows in either way.
+void draw_delivery(Scenario& scenario) {
+  const bool is_receiver = std::mt19937_64(scenario.seed ^ 0x64656c69ull)() % 2 == 0;
+  if (scenario.protocol != Protocol::kDirect || info_of(scenario.format).encodes_by_expert) return;
+  scenario.row_delivery = is_receiver ? RowDelivery::kReceiver : RowDelivery::kSender;
+}
+
 // Half of the seeds hand tokens over as the examples do.
 void draw_style(Scenario& scenario) {
   std::mt19937_64 random(scenario.seed ^ 0x7374796cull);
@@ -220,6 +228,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
   draw_placements(scenario);
   if (scenario.fault == SimulatedFault::kOverflow) draw_overflow(space, scenario);
   draw_style(scenario);  // of the format that it is now
+  draw_delivery(scenario);
   if (scenario.fault == SimulatedFault::kNone) {
     // A third of the seeds without a fault have two steps, or all, in flight.
     const uint64_t drawn = std::mt19937_64(seed ^ 0x666c6967ull)() % 6;

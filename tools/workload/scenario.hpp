@@ -40,6 +40,7 @@ struct Scenario {
   double capacity_factor = 0;
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
   int steps_in_flight = 1;
   reference::TensorStyle style;  // how tokens and ids are handed over
 

@@ -98,6 +98,7 @@ Status SimulatedWorld::create() {
        .row_layout = scenario_.row_layout,
        .row_alignment = scenario_.row_alignment,
        .max_rows_per_expert = scenario_.max_rows_per_expert(),
+       .row_delivery = scenario_.row_delivery,
        .dispatch_format = scenario_.format,
        .input_scale = scenario_.style.has_device_scale ? 4 * kInputScale : kInputScale,
        .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),

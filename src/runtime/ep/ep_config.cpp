@@ -32,6 +32,18 @@ const char* to_string(RowLayout layout) {
   return "unknown";
 }
 
+const char* to_string(RowDelivery delivery) {
+  switch (delivery) {
+    case RowDelivery::kAutomatic:
+      return "automatic";
+    case RowDelivery::kSender:
+      return "sender";
+    case RowDelivery::kReceiver:
+      return "receiver";
+  }
+  return "unknown";
+}
+
 namespace {
 
 constexpr int kMaxStepsInFlight = 8;
@@ -115,6 +127,23 @@ Status check_row_layout(const ExpertParallelConfig& config, int n_ranks) {
   return Status();
 }
 
+Status check_delivery(const ExpertParallelConfig& config) {
+  if (config.row_delivery != RowDelivery::kReceiver) return Status();
+  if (config.protocol == Protocol::kSlotted)
+    return invalid_argument(
+        "row_delivery is receiver; it must be sender or automatic where protocol is slotted: every row is a "
+        "message");
+  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+    return invalid_argument("row_delivery is receiver; own_format %s is no DirectFormat, which it needs",
+                            format_layout(config).name);
+  if (format_layout(config).encodes_by_expert)
+    return invalid_argument(
+        "row_delivery is receiver; it must be sender or automatic in format %s, which encodes a token for "
+        "each expert",
+        format_layout(config).name);
+  return Status();
+}
+
 Status check_seats(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_range("max_experts_per_rank", config.max_experts_per_rank, 0, kMaxExperts));
@@ -186,6 +215,15 @@ bool needs_wire(const ExpertParallelConfig& config, int n_ranks) {
   return config.routing == Routing::kAllToAll && (has_far_ranks || n_ranks > kMaxDirectRanks);
 }
 
+bool has_siblings(const ExpertParallelConfig& config) {
+  return config.protocol == Protocol::kDirect && config.routing == Routing::kAllToAll &&
+         config.row_layout != RowLayout::kPerRank && !format_layout(config).encodes_by_expert;
+}
+
+bool links_rows(const ExpertParallelConfig& config) {
+  return has_siblings(config) && config.row_delivery == RowDelivery::kReceiver;
+}
+
 FormatLayout format_layout(const ExpertParallelConfig& config) {
   if (config.own_format != nullptr) return config.own_format->layout(config.hidden);
   const TokenFormatInfo info = info_of(config.dispatch_format);
@@ -243,6 +281,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("allreduce_world_size is %d; it must divide the number of ranks (%d), or be 0",
                             config.allreduce_world_size, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config, n_ranks));
+  SWITCHYARD_RETURN_IF_ERROR(check_delivery(config));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
@@ -349,6 +388,8 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
             "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
   if (config.row_layout == RowLayout::kPerRank)
     return {Protocol::kDirect, "rows per rank are the direct protocol's"};
+  if (config.row_delivery == RowDelivery::kReceiver)
+    return {Protocol::kDirect, "rows that the receiver lays out are the direct protocol's"};
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
   if (num_exchanging > kEpLimits.max_direct_ranks &&

@@ -23,6 +23,11 @@ Status check_placement(const ExpertPlacement& placement, int n_experts, int n_ra
 // Whether some ranks are far, or too many for a kernel's parameters.
 bool needs_wire(const ExpertParallelConfig& config, int n_ranks);
 
+// Whether a token can have rows on a rank that are alike: those that the receiver could lay out.
+bool has_siblings(const ExpertParallelConfig& config);
+// Whether ranks tell each other which rows are siblings. The delivery must have been chosen.
+bool links_rows(const ExpertParallelConfig& config);
+
 // The layout of what tokens are sent as: one of the library's formats, or the caller's own.
 FormatLayout format_layout(const ExpertParallelConfig& config);
 CheckedSize scale_tensor_bytes(const ExpertParallelConfig& config, uint32_t max_rows);

@@ -28,7 +28,8 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kRowAlignment = 4096;
 
 // The parts lie one after the other: rows, their scales, the scales that owners fetch from here, the sources
-// of rows' scales, and expert outputs.
+// of rows' scales, the links of rows, and expert outputs. Links have memory wherever rows can have siblings:
+// so what is needed does not depend on where the ranks are.
 Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
   const FormatLayout format = format_layout(config);
   layout.has_encoded_outputs =
@@ -42,13 +43,15 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
       scale_tensor_bytes(config, static_cast<uint32_t>(layout.row_capacity)),
       stages_scales ? token_scales.bytes() : CheckedSize(0),
       CheckedSize(stages_scales ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
+      CheckedSize(has_siblings(config) ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(layout.row_capacity) * CheckedSize(output_bytes)};
-  uint64_t* ends[] = {&layout.scales_offset, &layout.token_scales_offset, &layout.scale_sources_offset,
-                      &layout.expert_outputs_offset, &layout.row_memory_bytes};
+  uint64_t* ends[] = {&layout.scales_offset,    &layout.token_scales_offset,   &layout.scale_sources_offset,
+                      &layout.row_links_offset, &layout.expert_outputs_offset, &layout.row_memory_bytes};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kRowAlignment);
-    if (!end.ok() || layout.row_capacity > UINT32_MAX || end.value() / OutputCellLayout::kUnit > UINT32_MAX)
+    if (!end.ok() || layout.row_capacity >= RowLink::kNone ||
+        end.value() / OutputCellLayout::kUnit > UINT32_MAX)
       return invalid_argument(
           "max_tokens_per_rank %d, top_k %d and capacity_factor %g make %llu rows per rank; their bytes "
           "(hidden %d) must be below %llu",
@@ -130,6 +133,7 @@ void add_far(const ExpertParallelConfig& config, const EpShape& shape, ExchangeL
   parts.add(layout.kept_sources, ids * CheckedSize(sizeof(uint64_t)));
   parts.add(layout.combine_recv,
             CombineRecvLayout{config.max_tokens_per_rank, config.top_k, combine_bytes(config)}.bytes());
+  if (has_siblings(config)) parts.add(layout.kept_links, ids * CheckedSize(sizeof(uint32_t)));
   if (!format.interleaves_rows) return;
   parts.add(layout.kept_scale_sources, ids * CheckedSize(sizeof(uint32_t)));
   parts.add(layout.arrived_scales, CheckedSize(layout.row_capacity) * CheckedSize(scales_stride));

@@ -50,6 +50,7 @@ Status ExpertParallel::Impl::choose() {
   if (config.row_layout == RowLayout::kMasked)
     config.max_rows_per_expert = static_cast<int>(group_layout(config, n_ranks()).capacity);
   SWITCHYARD_RETURN_IF_ERROR(choose_wire());
+  choose_delivery();
   SWITCHYARD_RETURN_IF_ERROR(look_up_kernels());
   return choose_launch();
 }
@@ -111,6 +112,16 @@ Status ExpertParallel::Impl::choose_wire() {
   return Status();
 }
 
+// Between ranks on one device a copy costs the same whoever makes it.
+void ExpertParallel::Impl::choose_delivery() {
+  const bool is_one_device = world.target() == Target::kHost ||
+                             world.num_ranks_on_device_of(world.local_ranks().front()) == world.n_ranks();
+  if (!has_siblings(config))
+    config.row_delivery = RowDelivery::kSender;
+  else if (config.row_delivery == RowDelivery::kAutomatic)
+    config.row_delivery = is_one_device && !has_wire ? RowDelivery::kSender : RowDelivery::kReceiver;
+}
+
 bool ExpertParallel::Impl::is_near(int rank, int peer) const {
   const int group = config.p2p_world_size;
   if (arena_of(peer) == nullptr) return false;
@@ -126,7 +137,10 @@ Status ExpertParallel::Impl::look_up_kernels() {
                                              : ProtocolKernels{table.slotted, table.direct};
   const EpKernels& of_protocol = is_direct() ? tables.direct : tables.slotted;
   if (of_protocol.dispatch == nullptr) return invalid_argument("this table of kernels has none with a wire");
-  Kernels found{.dispatch = of_protocol.dispatch(config.dispatch_format),
+  const auto dispatch = links_rows(config) ? of_protocol.linked_dispatch : of_protocol.dispatch;
+  if (dispatch == nullptr)
+    return invalid_argument("row_delivery is receiver; this table of kernels has none that link rows");
+  Kernels found{.dispatch = dispatch(config.dispatch_format),
                 .combine = of_protocol.combine(config.combine_format),
                 .all_reduce = of_protocol.all_reduce};
   SWITCHYARD_RETURN_IF_ERROR(look_up_own_kernels(found));
@@ -148,7 +162,7 @@ Status ExpertParallel::Impl::look_up_own_kernels(Kernels& found) const {
   };
   if (const OwnFormat* format = config.own_format; format != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_target("own_format", format->target));
-    found.dispatch = is_direct() ? format->direct : format->slotted;
+    found.dispatch = links_rows(config) ? format->linked : is_direct() ? format->direct : format->slotted;
   }
   if (const OwnEpilogue* epilogue = config.own_epilogue; epilogue != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_target("own_epilogue", epilogue->target));
@@ -323,6 +337,9 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   if (format_layout(impl_->config).interleaves_rows)
     return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
                                format_layout(impl_->config).name);
+  if (links_rows(impl_->config))
+    return failed_precondition(
+        "row_readiness: row_delivery is receiver, so rows are complete behind dispatch_wait only");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_early_blocks(rank, num_blocks));
   const ExchangeMemory& memory = impl_->state(rank).memory;
   const DirectCounters counters{memory.ep_counters(impl_->shape_of_rank(rank))};

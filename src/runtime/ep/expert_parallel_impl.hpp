@@ -82,6 +82,7 @@ struct ExpertParallel::Impl {
   void watch_peers();
   Status look_up_kernels();
   Status look_up_own_kernels(Kernels& found) const;
+  void choose_delivery();
   Status choose_launch();
   Result<int> max_resident_blocks() const;
   Status allocate();
@@ -195,6 +196,9 @@ struct ExpertParallel::Impl {
   Status choose_ranks(int rank, const DispatchInput& input, Stream stream) const;
   Status fetch_choices(int rank, const DispatchOutput& output, Stream stream) const;
   uint64_t kept_choice_bytes() const { return layout.rank_ids.bytes; }  // of a copy
+  // Behind a dispatch: lays out rows that came once (sibling_rows.cpp).
+  LinkedRows linked_rows(int rank) const;
+  Status fill_siblings(int rank, Stream stream) const;
   // Behind a dispatch: what `output` asks for besides the rows.
   Status annotate_rows(int rank, const DispatchOutput& output, Stream stream) const;
   Status count_sources(int rank, const DispatchOutput& output, Stream stream) const;

@@ -324,6 +324,7 @@ Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Str
   impl_->fill_in(output, call);
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->wait, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fill_siblings(rank, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->count_sources(rank, output, stream));
   return impl_->annotate_rows(rank, output, stream);
@@ -340,6 +341,7 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->fill_siblings(rank, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->count_sources(rank, output, stream));
   return impl_->annotate_rows(rank, output, stream);

@@ -83,11 +83,14 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
       .scales_offset = layout.scales_offset,
       .token_scales_offset = layout.token_scales_offset,
       .scale_sources_offset = layout.scale_sources_offset,
+      .row_links_offset = layout.row_links_offset,
+      .carries_once = config.row_delivery == RowDelivery::kReceiver,
       .wire = {.counts_ready = own.memory.at<uint64_t>(layout.counts_ready),
                .kept_rows = own.memory.at<std::byte>(layout.kept_rows),
                .kept_scales = own.memory.at<std::byte>(layout.kept_scales),
                .kept_sources = own.memory.at<uint64_t>(layout.kept_sources),
                .kept_scale_sources = own.memory.at<uint32_t>(layout.kept_scale_sources),
+               .kept_links = own.memory.at<uint32_t>(layout.kept_links),
                .arrived_scales = own.memory.at<std::byte>(layout.arrived_scales)}};
   step.topk_ids = kept_choices(rank).rank_ids;  // per rank; else a call has its own
   call.tensors.max_rows = step.max_rows;

@@ -118,7 +118,10 @@ std::optional<StepPlan> predict(const EpBench& bench, int ranks_per_node) {
   const ExpertParallelConfig& config = bench.ep().config();
   const int n_ranks = bench.ep().n_ranks();
   const PlanLayout layout = plan_layout(config.row_layout);
-  const PlanMessage message = layout == PlanLayout::kPerRank ? PlanMessage::kRank : PlanMessage::kExpert;
+  const PlanMessage combine_message =
+      layout == PlanLayout::kPerRank ? PlanMessage::kRank : PlanMessage::kExpert;
+  const PlanMessage message =
+      config.row_delivery == RowDelivery::kReceiver ? PlanMessage::kRank : combine_message;
   PlanRouting routing;
   routing.step = {n_ranks, config.n_experts, config.top_k, config.hidden, {}, bench.ids(), {}};
   const Result<StepPlan> plan =
@@ -132,7 +135,7 @@ std::optional<StepPlan> predict(const EpBench& bench, int ranks_per_node) {
                  .combine_format = config.combine_format,
                  .layout = layout,
                  .message = message,
-                 .combine_message = message},
+                 .combine_message = combine_message},
                 {.n_ranks = n_ranks, .ranks_per_node = ranks_per_node}, routing, bench.ep().placement());
   if (!plan.ok()) return {};
   return plan.value();
@@ -226,6 +229,7 @@ Status measure(const BenchOptions& options, World& world, BenchReport& report) {
   report.p2p_world_size = options.launch.p2p_world_size;
   report.row_layout = options.launch.row_layout;
   report.row_alignment = options.launch.row_alignment;
+  report.row_delivery = options.launch.row_delivery;
   report.format = options.launch.format;
   report.combine_format = options.launch.combine_format;
   report.num_replays = options.num_replays;
@@ -371,6 +375,7 @@ void add_ep(Command& bench) {
                   "Experts, a multiple of --ranks [256; host 32]")
       .hide_default();
   add_layout_options(command, options->launch.row_layout, options->launch.row_alignment);
+  add_delivery_option(command, options->launch.row_delivery);
   add_groups_option(command, options->launch.p2p_world_size);
   add_format_option(command, options->launch.format);
   add_combine_format_option(command, options->launch.combine_format);

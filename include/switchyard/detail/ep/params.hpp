@@ -71,6 +71,7 @@ struct FarDispatchPart {
   std::byte* kept_scales;        // the same, of scales, aligned to 16 bytes each
   uint64_t* kept_sources;        // [max tokens x top_k]: src_info, expert by expert
   uint32_t* kept_scale_sources;  // the same
+  uint32_t* kept_links;          // the same, of RowLink
   std::byte* arrived_scales;     // [max_rows][entry bytes]: where the scale tensor interleaves rows
 };
 
@@ -84,6 +85,10 @@ struct DirectDispatchPart {
   uint64_t scales_offset;
   uint64_t token_scales_offset;
   uint64_t scale_sources_offset;
+  // Kernels that link rows: where in a rank's recv_bufs the links of its rows are, and whether a token is
+  // carried only to the first of its siblings; the owner then fills the others.
+  uint64_t row_links_offset;
+  bool carries_once;
   FarDispatchPart wire;
 };
 

@@ -60,6 +60,18 @@ inline constexpr bool kHasWire = requires {
   requires Fixed::kHasWire;
 };
 
+// The same for kernels that tell the owner of a token's rows which of them are siblings
+// (ep/direct/layout.hpp, RowLink).
+template <FixedShape Fixed>
+struct Linked : Fixed {
+  static constexpr bool kLinksRows = true;
+};
+
+template <FixedShape Fixed>
+inline constexpr bool kLinksRows = requires {
+  requires Fixed::kLinksRows;
+};
+
 template <FixedShape Fixed>
 struct ShapeOf {
   static constexpr EpShape kFixed = Fixed::kShape;

@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/annotate_rows_params.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/rank_choices_params.hpp"
+#include "switchyard/detail/ep/sibling_rows_params.hpp"
 #include "switchyard/detail/gemm/params.hpp"
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
@@ -65,6 +66,8 @@ struct EpKernels {
   const DispatchKernels* (*dispatch)(TokenFormatKind format);
   const CombineKernels* (*combine)(CombineFormat format);
   AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
+  // Direct: as dispatch, by kernels that link siblings (Linked). Null: there are none.
+  const DispatchKernels* (*linked_dispatch)(TokenFormatKind format) = nullptr;
 };
 
 // The kernels of both protocols.
@@ -84,6 +87,7 @@ struct KernelTable {
   LaunchFunction<AnnotateRowsParams> annotate_rows;
   LaunchFunction<ChooseRanksParams> choose_ranks;
   LaunchFunction<FetchChoicesParams> fetch_choices;
+  LaunchFunction<FillSiblingsParams> fill_siblings;
   LaunchFunction<NarrowIdsParams> narrow_ids;
   LaunchFunction<CountSourcesParams> count_sources;
   LaunchFunction<StoreRowsParams> store_rows;

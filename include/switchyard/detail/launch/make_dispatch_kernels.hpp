@@ -47,4 +47,13 @@ inline constexpr DispatchKernels kDispatchKernels = {
     .max_resident_blocks = &max_resident_dispatch<P, Fixed, Format>,
 };
 
+// Only what sends links: dispatch_wait is the same.
+template <FixedShape Fixed, typename Format>
+inline constexpr DispatchKernels kLinkedDispatchKernels = {
+    .async = kDispatchKernels<Direct, Linked<Fixed>, Format>.async,
+    .wait = kDispatchKernels<Direct, Fixed, Format>.wait,
+    .fused = kDispatchKernels<Direct, Linked<Fixed>, Format>.fused,
+    .max_resident_blocks = kDispatchKernels<Direct, Linked<Fixed>, Format>.max_resident_blocks,
+};
+
 }  // namespace switchyard::inline SWITCHYARD_TARGET

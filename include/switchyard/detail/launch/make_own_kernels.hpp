@@ -50,6 +50,14 @@ constexpr const DispatchKernels* own_direct_dispatch() {
 }
 
 template <DispatchFormat Format>
+constexpr const DispatchKernels* own_linked_dispatch() {
+  if constexpr (DirectFormat<Format>)
+    return &kLinkedDispatchKernels<RunTimeShape, Format>;
+  else
+    return nullptr;
+}
+
+template <DispatchFormat Format>
 inline constexpr OwnFormat kOwnFormat = {
     .target = kThisTarget,
     .check = &check_own<Format>,
@@ -57,6 +65,7 @@ inline constexpr OwnFormat kOwnFormat = {
     .scale_tensor_bytes = &scale_tensor_bytes_of_own<Format>,
     .slotted = &kDispatchKernels<Slotted, RunTimeShape, Format>,
     .direct = own_direct_dispatch<Format>(),
+    .linked = own_linked_dispatch<Format>(),
 };
 
 template <const char* kName, EpProtocol P, typename Rows, typename Epilogue,

@@ -26,6 +26,7 @@ struct OwnFormat {
   CheckedSize (*scale_tensor_bytes)(uint32_t max_rows, int hidden);
   const DispatchKernels* slotted;
   const DispatchKernels* direct;  // null: the direct protocol cannot carry the format
+  const DispatchKernels* linked;  // direct, by kernels that link siblings
 };
 
 // A caller's own epilogue of combine.

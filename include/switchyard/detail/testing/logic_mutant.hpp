@@ -67,6 +67,15 @@ enum class LogicMutant {
   kChoicesOfRankZero,    // fetch_choices: reads what rank 0 has kept, whoever sent the row
   kChoicesOfOtherRanks,  // fetch_choices: takes experts of higher ranks for local ones
 
+  // Of rows that their receiver fills.
+  kSiblingNotLinked,      // dispatch_async: tells of no sibling
+  kLinksNotStored,        // dispatch_async: the links of an earlier step stay
+  kLinkedToItself,        // dispatch_async: what comes next is the row itself, not its sibling
+  kLinkOfNextRow,         // dispatch_async: stores a row's link beside the row behind it
+  kLastSiblingNotFilled,  // fill_siblings: leaves the last one as it was
+  kOwnRowsNotCarried,     // dispatch_async: carries own tokens once, too, which nobody fills
+  kSkippedStepFilled,     // fill_siblings: takes no notice that the step was skipped
+
   // Of tokens that come encoded, in both protocols.
   kInputScalesOfFirstToken,  // dispatch_async: every token is sent with the scales of the first
 

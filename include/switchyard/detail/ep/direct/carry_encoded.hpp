@@ -6,6 +6,7 @@
 
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
+#include "switchyard/detail/ep/direct/row_links.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
 #include "switchyard/detail/ep/input_scales.hpp"
 #include "switchyard/detail/ep/params.hpp"
@@ -47,6 +48,7 @@ struct CarryEncoded {
     std::byte* scales = staged.scales(turn);
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
+    const int carried_to = link(expert_idx, owner, row);
     staged.await_load(turn);
     if (params.input_scales != nullptr)
       take_input_scales<Fixed>(params, staged.token_of_turn(turn), params.format.scales_bytes(), scales,
@@ -56,14 +58,15 @@ struct CarryEncoded {
     // The copies read what ordinary stores wrote, and write rows that ordinary loads have read.
     target::fence_proxy_async();
     target::sync_warp();
-    rows.start_copies(stage, staged.token_of_turn(turn), owner < 0 ? nullptr : rows.row(owner, row));
+    rows.start_copies(stage, staged.token_of_turn(turn),
+                      carried_to < 0 ? nullptr : rows.row(carried_to, row));
     if constexpr (Format::kInterleavesRows)
       keep_scales(staged.token_of_turn(turn), /*k=*/0, scales);
     else
-      carry_scales(staged.token_of_turn(turn), scales, owner, row);
+      carry_scales(staged.token_of_turn(turn), scales, carried_to, row);
     target::bulk_commit();
     if constexpr (kHasWire<Fixed>)
-      rows.far().put(staged.token_of_turn(turn), /*k=*/0, stage, scales, owner, row);
+      rows.far().put(staged.token_of_turn(turn), /*k=*/0, stage, scales, owner, row, carried_to >= 0);
     target::bulk_wait_read<0>();
     target::sync_warp();
     staged.start_load(turn + staged.carriers.stages_each);
@@ -77,6 +80,7 @@ struct CarryEncoded {
     const int shared_row = params.shared_expert.row_of(token_idx);
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
+    link(expert_idx, owner, row);  // but every row has codes of its own
     staged.await_load(turn);
     for (int k = 0; k < shape.top_k(); ++k) {
       const int expert_of_k = target::shuffle(expert_idx, k);
@@ -106,6 +110,17 @@ struct CarryEncoded {
       if (k < shape.top_k()) rows.far().put(staged.token_of_turn(turn), k, codes, scales, owner, row_idx);
     target::bulk_wait_read<0>();
     target::sync_warp();
+  }
+
+  // Links siblings where kernels do so. Returns the owner, or -1 if the lane's row is not carried.
+  SWITCHYARD_DEVICE int link([[maybe_unused]] int expert_idx, int owner,
+                             [[maybe_unused]] uint32_t row_idx) const {
+    if constexpr (kLinksRows<Fixed>) {
+      const RowLinks<Fixed, Format> links{params, rows};
+      links.store(expert_idx, owner, row_idx);
+      return links.carries(owner) ? owner : -1;
+    }
+    return owner;
   }
 
   SWITCHYARD_DEVICE void keep_scales(int token_idx, int k, const std::byte* scales) const {

@@ -4,6 +4,7 @@
 
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
 #include "switchyard/detail/ep/direct/destination_rows.hpp"
+#include "switchyard/detail/ep/direct/row_links.hpp"
 #include "switchyard/detail/ep/direct/staged_tokens.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
@@ -41,18 +42,28 @@ struct CarryTokens {
   }
 
  private:
-  // For lane k: the row of the token's choice k; null if there is none.
+  // For lane k: the row of the token's choice k; null if there is none, or none to carry the token to.
   SWITCHYARD_DEVICE std::byte* row_of_turn(int turn, int expert_idx) const {
+    if constexpr (kLinksRows<Fixed>) {
+      const int owner = owner_of(expert_idx);
+      const uint32_t row_idx = owner >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
+      links().store(expert_idx, owner, row_idx);
+      return links().carries(owner) ? rows.row(owner, row_idx) : nullptr;
+    }
     if (expert_idx < 0) return nullptr;
     return rows.row(shape.owner_rank(expert_idx), assigned.row_of_turn(turn, expert_idx));
   }
   SWITCHYARD_DEVICE void put_far(int turn) const {
-    const int expert_idx = assigned.expert_of_turn(turn);
-    const bool has_row = expert_idx >= 0;
-    rows.far().put(staged.token_of_turn(turn), /*k=*/0, staged.token(turn), nullptr,
-                   has_row ? shape.owner_rank(expert_idx) : -1,
-                   has_row ? assigned.row_of_turn(turn, expert_idx) : 0);
+    const int expert_idx = assigned.expert_of_turn(turn), owner = owner_of(expert_idx);
+    bool carries = true;
+    if constexpr (kLinksRows<Fixed>) carries = links().carries(owner);
+    rows.far().put(staged.token_of_turn(turn), /*k=*/0, staged.token(turn), nullptr, carries ? owner : -1,
+                   owner >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0);
   }
+  SWITCHYARD_DEVICE int owner_of(int expert_idx) const {
+    return expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
+  }
+  SWITCHYARD_DEVICE RowLinks<Fixed, Format> links() const { return {params, rows}; }
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

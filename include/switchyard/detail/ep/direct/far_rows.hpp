@@ -26,9 +26,11 @@ struct FarRows {
   }
 
   // Called by a whole warp with the row, and the scales, of a token for its choice k, or for all choices (k
-  // is 0 then). They are put to the row of each lane that has a far owner; others have owner -1.
+  // is 0 then). They are put to the row of each lane that has a far owner; others have owner -1. Of a lane
+  // that does not carry only the scales are put: the owner fills the row, but finds scales beside each.
   SWITCHYARD_DEVICE void put(int token_idx, int k, const std::byte* row,
-                             [[maybe_unused]] const std::byte* scales, int owner, uint32_t row_idx) const {
+                             [[maybe_unused]] const std::byte* scales, int owner, uint32_t row_idx,
+                             bool carries = true) const {
     const bool goes_far = owner >= 0 && is_far(owner);
     if (target::ballot(goes_far) == 0) return;
     const uint64_t kept_idx = mutate<Fixed, LogicMutant::kKeptRowOverwritten>(
@@ -47,7 +49,7 @@ struct FarRows {
     }
     target::fence_proxy_async_shared();  // the stage was read by ordinary loads, and bulk copies overwrite it
     target::sync_warp();
-    for_each_far_lane(goes_far, [&](int lane) {
+    for_each_far_lane(goes_far && carries, [&](int lane) {
       target::wire_put_warp(params.peers.wire, target::shuffle(owner, lane),
                             params.recv_bufs.mine + uint64_t{target::shuffle(row_idx, lane)} * row_bytes,
                             kept_row, row_bytes);
@@ -57,11 +59,17 @@ struct FarRows {
   // Collects what store_source() stores for a near row.
   SWITCHYARD_DEVICE void collect_source(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
                                         uint64_t src_info) const {
-    const uint32_t kept_idx = first_of(shared, expert_idx) + (row_idx - shared.my_first_row[expert_idx]);
+    const uint32_t kept_idx = kept_idx_of(shared, expert_idx, row_idx);
     target::st(params.wire.kept_sources + kept_idx, src_info);
     if constexpr (InterleavedTokenFormat<Format>)
       target::st(params.wire.kept_scale_sources + kept_idx,
                  ScaleSource{static_cast<uint32_t>(params.my_rank), ScaleSource::kArrived}.pack());
+  }
+
+  // The same of a row's link.
+  SWITCHYARD_DEVICE void collect_link(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
+                                      const RowLink& link) const {
+    target::st(params.wire.kept_links + kept_idx_of(shared, expert_idx, row_idx), link.pack());
   }
 
   // Where the rank's rows of each expert begin among all that it sends: in next_row, which the numbers of
@@ -100,12 +108,21 @@ struct FarRows {
             params.peers.wire, owner,
             reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.scale_sources_offset) + first_row,
             params.wire.kept_scale_sources + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
+      if constexpr (kLinksRows<Fixed>)
+        target::wire_put(
+            params.peers.wire, owner,
+            reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.row_links_offset) + first_row,
+            params.wire.kept_links + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
     }
     target::sync_block();
     settle_block(params.peers.wire);
   }
 
  private:
+  SWITCHYARD_DEVICE static uint32_t kept_idx_of(const DirectDispatchShared& shared, int expert_idx,
+                                                uint32_t row_idx) {
+    return first_of(shared, expert_idx) + (row_idx - shared.my_first_row[expert_idx]);
+  }
   SWITCHYARD_DEVICE uint32_t kept_scales_stride() const {
     return align_up(scale_row_bytes(params.format), 16u);
   }

@@ -91,6 +91,21 @@ struct DirectCounters {
   static_assert(kRowOffsets + 1 + 1 + 1 <= SyncCounterLayout{1}.dispatch_async_size());
 };
 
+// The rows that a token has on one rank are siblings; they are linked in the order of k. What a sender stores
+// beside a row: whether it is the first of its siblings, and which one comes next.
+struct RowLink {
+  static constexpr uint32_t kFirstBit = 1u << 31;
+  static constexpr uint32_t kNone = kFirstBit - 1;
+
+  bool is_first;
+  uint32_t next_row;  // kNone: this is the last
+
+  SWITCHYARD_HD constexpr uint32_t pack() const { return (is_first ? kFirstBit : 0) | next_row; }
+  SWITCHYARD_HD static constexpr RowLink unpack(uint32_t bits) {
+    return {(bits & kFirstBit) != 0, bits & kNone};
+  }
+};
+
 // Whose scales a row has: a rank, and the index of the entry that it keeps.
 struct ScaleSource {
   static constexpr int kEntryBits = 23;

@@ -2,16 +2,15 @@
 // each of their rows to the (token, k) that it belongs to.
 #pragma once
 
+#include "switchyard/detail/ep/direct/arrived_rows.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
-#include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct PushedRowsShared {
-  PairTable rows;                   // of far ranks; none of near ones
-  uint32_t first_row[kMaxExperts];  // [pair]
+  ArrivedRows rows;  // of far ranks
   bool is_last_block;
 };
 
@@ -49,38 +48,24 @@ struct PushedRows {
     return CountCell::unpack(cell).counts[expert_idx % CountCell::kExperts];
   }
 
-  // An expert's rows lie in the order of their source ranks.
   SWITCHYARD_DEVICE void find_rows(const DirectCounters& counters) {
-    const int first_group = params.shared_expert.num_groups;
-    for (int local = target::thread_idx(); local < shape.n_local_experts(); local += target::num_threads()) {
-      uint32_t row = static_cast<uint32_t>(target::ld(counters.row_offset(first_group + local)));
-      for (int rank = 0; rank < shape.n_ranks(); ++rank) {
-        const int pair_idx = local * shape.n_ranks() + rank;
-        const uint32_t count = count_of(rank, params.my_rank * shape.n_local_experts() + local);
-        const bool is_far = peer_pointer<Fixed>(params, params.recv_bufs, rank) == nullptr;
-        shared.rows.first[pair_idx] = is_far ? count : 0;
-        shared.first_row[pair_idx] = row;
-        row += count;
-      }
-    }
-    target::sync_block();
-    if (target::warp_idx() == 0) shared.rows.scan(shape.n_experts());
-    target::sync_block();
+    shared.rows.find(shape, counters.row_offset(params.shared_expert.num_groups), [&](int local, int rank) {
+      const bool is_far = peer_pointer<Fixed>(params, params.recv_bufs, rank) == nullptr;
+      return ArrivedCount{count_of(rank, params.my_rank * shape.n_local_experts() + local), is_far};
+    });
   }
 
   SWITCHYARD_DEVICE void put_rows() const {
-    const int num_pairs = shape.n_experts();
-    const uint32_t num_rows = shared.rows.total(num_pairs);
+    const uint32_t num_rows = shared.rows.total(shape);
     const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
     for (uint32_t item_idx =
              static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
          item_idx < num_rows; item_idx += num_warps) {
-      const int pair_idx = shared.rows.find(item_idx, num_pairs);
-      put_row(pair_idx, shared.first_row[pair_idx] + (item_idx - shared.rows.first[pair_idx]));
+      const ArrivedRow arrived = shared.rows.row(shape, item_idx);
+      put_row(arrived.src_rank, arrived.row);
     }
   }
-  SWITCHYARD_DEVICE void put_row(int pair_idx, uint32_t row) const {
-    const int src_rank = pair_idx % shape.n_ranks();
+  SWITCHYARD_DEVICE void put_row(int src_rank, uint32_t row) const {
     const int token_idx = target::ld(&params.wire.src_info[2 * uint64_t{row}]);
     const int k = target::ld(&params.wire.src_info[2 * uint64_t{row} + 1]);
     if (kChecked && !recv_layout.holds(token_idx, k)) {
