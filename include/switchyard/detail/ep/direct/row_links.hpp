@@ -25,9 +25,10 @@ struct RowLinks {
         behind != 0 ? target::lowest_set_bit(behind) : target::lane_idx(), target::lane_idx());
     const uint32_t next_row = target::shuffle(row_idx, next_lane);
     if (owner < 0 || is_mutant<Fixed>(LogicMutant::kLinksNotStored)) return;
+    const uint32_t none = RowLink::kNone;
     const RowLink link{.is_first = (siblings & lanes_below()) == 0,
                        .next_row = mutate<Fixed, LogicMutant::kSiblingNotLinked>(
-                           behind != 0 ? next_row : RowLink::kNone, RowLink::kNone)};
+                           behind != 0 ? next_row : none, none)};
     if constexpr (kHasWire<Fixed>)
       if (rows.far().is_far(owner))
         return rows.far().collect_link(target::shared_storage<DirectDispatchShared>(), expert_idx, row_idx,
