@@ -97,6 +97,7 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
                                            .row_layout = launch.row_layout,
                                            .row_alignment = launch.row_alignment,
                                            .row_delivery = launch.row_delivery,
+                                           .reduce_at_owner = launch.reduce_at_owner,
                                            .dispatch_format = launch.format,
                                            .input_scale = kInputScale,
                                            .expert_input_scales = scales,
@@ -125,6 +126,7 @@ Status EpBench::add_set(int set_idx) {
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
   step.combine_format = ep_->config().combine_format;
+  step.reduces_at_owner = ep_->config().reduce_at_owner;
   step.row_alignment = static_cast<uint32_t>(ep_->config().row_alignment);
   step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
   if (set_idx == 0) ids_ = routed.topk_ids;

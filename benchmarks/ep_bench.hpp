@@ -60,6 +60,7 @@ struct EpLaunch {
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
+  bool reduce_at_owner = false;
 };
 
 class EpBench {

@@ -327,8 +327,47 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
   }
 }
 
+std::vector<bf16> rounded(const std::vector<float>& values) {
+  std::vector<bf16> output;
+  for (const float value : values) output.push_back(to_bf16(value));
+  return output;
+}
+
+// The sums of each owner's results, rounded, in the order of the owners' first k; then what is added last.
+std::vector<float> sums_of_owners(const Step& step, int rank, int token, ExpertFunction expert,
+                                  const void* experts) {
+  std::vector<float> sums(step.hidden, 0.0f);
+  LastRow last;
+  std::vector<int> owners_done;
+  const auto id_of = [&](int k) { return step.topk_ids[rank][token * step.top_k + k]; };
+  const auto weight_of = [&](int k) { return step.topk_weights[rank][token * step.top_k + k]; };
+  for (int first = 0; first < step.top_k; ++first) {
+    if (id_of(first) < 0) continue;
+    const int owner = step.owner_of(rank, id_of(first));
+    if (std::find(owners_done.begin(), owners_done.end(), owner) != owners_done.end()) continue;
+    owners_done.push_back(owner);
+    std::vector<float> of_owner(step.hidden, 0.0f);
+    int num_rows = 0;
+    for (int k = first; k < step.top_k; ++k) {
+      if (id_of(k) < 0 || step.owner_of(rank, id_of(k)) != owner) continue;
+      add_row(of_owner, expert(experts, step, rank, token, id_of(k)), weight_of(k), step.combine_format,
+              last);
+      ++num_rows;
+    }
+    if (num_rows > 1)
+      add_row(sums, rounded(of_owner), 1.0f, step.combine_format, last);
+    else
+      add_row(sums, expert(experts, step, rank, token, id_of(first)), weight_of(first), step.combine_format,
+              last);
+  }
+  if (step.is_shared_row(rank, token))
+    add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f, CombineFormat::kBF16, last);
+  return sums;
+}
+
 std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFunction expert,
                                  const void* experts) {
+  if (step.reduces_at_owner) return sums_of_owners(step, rank, token, expert, experts);
   std::vector<float> sums(step.hidden, 0.0f);
   LastRow last;
   for (int k = 0; k < step.top_k; ++k) {
@@ -341,12 +380,6 @@ std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFu
     add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f,
             step.is_shared_output_encoded ? step.combine_format : CombineFormat::kBF16, last);
   return sums;
-}
-
-std::vector<bf16> rounded(const std::vector<float>& values) {
-  std::vector<bf16> output;
-  for (const float value : values) output.push_back(to_bf16(value));
-  return output;
 }
 
 }  // namespace

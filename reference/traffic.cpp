@@ -26,7 +26,8 @@ uint64_t PhaseTraffic::total_to_other_groups() const { return sum(to_other_group
 TrafficOptions traffic_options(const ExpertParallel& ep) {
   const ExpertParallelConfig& config = ep.config();
   const TokenFormatInfo format = info_of(config.dispatch_format);
-  const uint64_t beside = 2 * sizeof(int32_t) + sizeof(uint32_t);
+  const uint64_t beside =
+      2 * sizeof(int32_t) + sizeof(uint32_t) + (config.reduce_at_owner ? sizeof(float) : 0);
   const uint64_t note = format.interleaves_rows() ? sizeof(uint32_t) : 0;
   const uint64_t scales = static_cast<uint64_t>(format.num_scales(config.hidden) * format.scale_bytes);
   return {.protocol = config.protocol,
@@ -35,7 +36,8 @@ TrafficOptions traffic_options(const ExpertParallel& ep) {
           .combine_message_bytes = ep.combine_message_bytes(),
           .is_carried_once = config.row_delivery == RowDelivery::kReceiver,
           .bytes_beside_row = beside + note,
-          .bytes_beside_filled_row = beside + note + (format.interleaves_rows() ? scales : 0)};
+          .bytes_beside_filled_row = beside + note + (format.interleaves_rows() ? scales : 0),
+          .is_reduced_at_owner = config.reduce_at_owner};
 }
 
 namespace {
@@ -125,7 +127,8 @@ StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
                             (num_rows - num_tokens) * options.bytes_beside_filled_row;
       add(traffic.dispatch, rank, owner, group,
           options.is_carried_once ? once : messages.at(rank, owner) * options.dispatch_message_bytes);
-      add(traffic.combine, owner, rank, group, num_rows * options.combine_message_bytes);
+      add(traffic.combine, owner, rank, group,
+          (options.is_reduced_at_owner ? num_tokens : num_rows) * options.combine_message_bytes);
       if (rank == owner) continue;
       traffic.dispatch.least_to_other_ranks += num_tokens * options.dispatch_message_bytes;
       traffic.combine.least_to_other_ranks += num_tokens * options.combine_message_bytes;

@@ -66,6 +66,7 @@ struct TrafficOptions {
   bool is_carried_once = false;
   uint64_t bytes_beside_row = 0;
   uint64_t bytes_beside_filled_row = 0;
+  bool is_reduced_at_owner = false;  // one row goes back from each rank
 };
 
 // As this world sends.

@@ -11,11 +11,11 @@
 //   dispatch that is asked for src_ranks or for unwritten rows enqueues a second one, and so does one with
 //   64-bit ids; per rank, dispatch_async enqueues one in front of its own, and a dispatch that is asked for
 //   row_experts or row_weights one behind it. So does every dispatch whose rows the receiver lays out
-//   (RowDelivery). All are on the same stream. Nothing else is ordered; in particular, ranks wait for each
-//   other only inside the kernels. Calls of one step on several streams must be ordered by the caller, by
-//   events. No call of a step waits, copies or allocates, so steps may be captured, by World::capture() or by
-//   the caller (cudaStreamBeginCapture). On a GPU all ranks must get to run at once: docs/architecture.md
-//   says in which order to enqueue.
+//   (RowDelivery); combine_async enqueues one in front of its own with reduce_at_owner. All are on the same
+//   stream. Nothing else is ordered; in particular, ranks wait for each other only inside the kernels. Calls
+//   of one step on several streams must be ordered by the caller, by events. No call of a step waits, copies
+//   or allocates, so steps may be captured, by World::capture() or by the caller (cudaStreamBeginCapture). On
+//   a GPU all ranks must get to run at once: docs/architecture.md says in which order to enqueue.
 // Flights. With steps_in_flight of N as many steps may be under way at once, each in a flight with cells and
 //   buffers of its own: flight(0), which is the object itself, to flight(N - 1). A flight has the calls of a
 //   step, and its row buffers. Their calls may be interleaved in any order, on one stream or on several; on
@@ -123,6 +123,13 @@ struct ExpertParallelConfig {
   // alignment. A step in which a group has more is treated like one that exceeds the capacity.
   int max_rows_per_expert = 0;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
+  // Whether a rank sums up what its experts made of a token before it goes back: weighted, in fp32, in the
+  // order of k, rounded once to bf16, so that one row per (token, rank) crosses. The token's rank adds these
+  // sums, and rows of ranks that have one, weighted, in the order of their first k. Other bits than without
+  // it, therefore. Combine overwrites expert_rows, weights travel with dispatch
+  // (DispatchInput::topk_weights), and there is no unreduced output. For the direct protocol with
+  // combine_format bf16; not per rank, where the caller sums up.
+  bool reduce_at_owner = false;
   // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
@@ -183,7 +190,7 @@ struct DispatchInput {
   const void* tokens = nullptr;
   const int32_t* topk_ids = nullptr;  // [num_tokens][top_k]; -1 is padding, repeats are legal
   int num_tokens = 0;
-  // [num_tokens][top_k]: per rank, they travel with the rows; otherwise not needed.
+  // [num_tokens][top_k]: per rank, or reduced at the owner, they travel with the rows; otherwise not needed.
   const float* topk_weights = nullptr;
   // Instead of topk_ids. A kernel in front of the dispatch makes 32-bit ids of them, which combine reads,
   // too: CombineOutput::topk_ids is null then.

@@ -94,6 +94,7 @@ const Field kFields[] = {
     SWITCHYARD_INT(row_alignment),
     SWITCHYARD_INT(max_rows_per_expert),
     SWITCHYARD_CHOICE_FIELD(row_delivery, kRowDeliveries),
+    SWITCHYARD_FIELD(reduce_at_owner, bool, "a bool"),
     SWITCHYARD_CHOICE_FIELD(dispatch_format, kFormats),
     SWITCHYARD_FIELD(input_scale, float, "a number"),
     SWITCHYARD_FIELD(expert_input_scales, std::vector<float>, "a list of numbers"),

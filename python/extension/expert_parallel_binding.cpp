@@ -101,7 +101,7 @@ constexpr const char* kDoc =
     "row_layout "
     "('ragged', "
     "'masked', 'per-rank'), row_alignment, max_rows_per_expert, row_delivery ('automatic', 'sender', "
-    "'receiver'), dispatch_format (a name of token_formats()), "
+    "'receiver'), reduce_at_owner, dispatch_format (a name of token_formats()), "
     "input_scale, "
     "expert_input_scales, combine_format ('bf16', 'fp8'), shared_expert ('none', 'fused'), routing "
     "('all-to-all', "

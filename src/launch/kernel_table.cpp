@@ -15,9 +15,10 @@ const CombineKernels* combine(CombineFormat format) {
 
 constexpr KernelTable this_table() {
   constexpr AllReduceKernel kReduce = kAllReduce<RunTimeShape>;
-  KernelTable table = make_kernel_table(
-      {&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
-      {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce, &linked_dispatch<RunTimeShape>});
+  KernelTable table =
+      make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
+                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce,
+                         &linked_dispatch<RunTimeShape>, &bf16_linked_combine_kernels<RunTimeShape>});
   table.wired = kWiredKernels;
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;

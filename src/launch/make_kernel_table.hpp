@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/count_sources.hpp"
 #include "switchyard/detail/ep/narrow_ids.hpp"
 #include "switchyard/detail/ep/rank_choices.hpp"
+#include "switchyard/detail/ep/reduce_siblings.hpp"
 #include "switchyard/detail/ep/sibling_rows.hpp"
 #include "switchyard/detail/ep/store_rows.hpp"
 #include "switchyard/detail/ep/topk_softmax.hpp"
@@ -23,7 +24,7 @@ inline constexpr char kAnnotateRows[] = "annotate_rows", kNarrowIds[] = "narrow_
 inline constexpr char kCountSources[] = "count_sources", kStoreRows[] = "store_rows";
 inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
-inline constexpr char kFillSiblings[] = "fill_siblings";
+inline constexpr char kFillSiblings[] = "fill_siblings", kReduceSiblings[] = "reduce_siblings";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
@@ -46,6 +47,7 @@ inline Status load_plain_kernels() {
                                             {&choose_ranks_kernel<RunTimeShape>, 0},
                                             {&fetch_choices_kernel<RunTimeShape>, 0},
                                             {&fill_siblings_kernel<RunTimeShape>, sizeof(ArrivedRows)},
+                                            {&reduce_siblings_kernel<RunTimeShape>, sizeof(ArrivedRows)},
                                             {&narrow_ids_kernel, 0},
                                             {&count_sources_kernel, 0},
                                             {&store_rows_kernel, 0},
@@ -74,6 +76,8 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
       .fill_siblings =
           &launch_with<kFillSiblings, ArrivedRows, FillSiblingsParams, fill_siblings_kernel<Fixed>>,
+      .reduce_siblings =
+          &launch_with<kReduceSiblings, ArrivedRows, ReduceSiblingsParams, reduce_siblings_kernel<Fixed>>,
       .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
       .count_sources = &launch_plain<kCountSources, CountSourcesParams, count_sources_kernel>,
       .store_rows = &launch_plain<kStoreRows, StoreRowsParams, store_rows_kernel>,

@@ -33,10 +33,14 @@ const CombineKernels* wired_combine(CombineFormat format) {
                                        : &wired_bf16_combine_kernels<P>();
 }
 
+inline const CombineKernels* wired_linked_combine(CombineFormat format) {
+  return format == CombineFormat::kBF16 ? &wired_linked_combine_kernels() : nullptr;
+}
+
 // Ranks that skip the all-to-all are near each other: all_reduce() has no wire.
 inline constexpr ProtocolKernels kWiredKernels = {
     .slotted = {&slotted_dispatch<WiredShape>, &wired_combine<Slotted>, kAllReduce<RunTimeShape>},
     .direct = {&direct_dispatch<WiredShape>, &wired_combine<Direct>, kAllReduce<RunTimeShape>,
-               &linked_dispatch<WiredShape>}};
+               &linked_dispatch<WiredShape>, &wired_linked_combine}};
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -17,4 +17,8 @@ const CombineKernels& wired_bf16_combine_kernels() {
 template const CombineKernels& wired_bf16_combine_kernels<Slotted>();
 template const CombineKernels& wired_bf16_combine_kernels<Direct>();
 
+const CombineKernels& wired_linked_combine_kernels() {
+  return kCombineKernels<Direct, Linked<WiredShape>, BF16CombineRows>;
+}
+
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -50,6 +50,7 @@ reference::Step as_run(reference::Step step, const RunOptions& options) {
   step.format = options.format;
   step.expert_input_scales = expert_input_scales(options.format, step.n_experts);
   step.combine_format = options.combine_format;
+  step.reduces_at_owner = options.reduce_at_owner;
   step.has_shared_expert = options.shared_expert == SharedExpert::kFused;
   if (options.style.is_encoded) step = reference::with_encoded_tokens(std::move(step));
   step.is_shared_output_encoded = options.protocol == Protocol::kDirect;
@@ -100,6 +101,7 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
                 .row_alignment = options.row_alignment,
                 .max_rows_per_expert = max_rows_per_expert,
                 .row_delivery = options.row_delivery,
+                .reduce_at_owner = options.reduce_at_owner,
                 .dispatch_format = options.format,
                 .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
                 .expert_input_scales = expert_input_scales(options.format, shape.n_experts),

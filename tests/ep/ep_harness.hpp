@@ -49,6 +49,7 @@ struct RunOptions {
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
+  bool reduce_at_owner = false;
   UnwrittenRows unwritten = UnwrittenRows::kLeft;
   // Others than the first of each: only run_and_compare() and run_back_to_back().
   TokenFormatKind format = TokenFormatKind::kBF16;

@@ -115,6 +115,14 @@ std::string run_received(uint64_t seed, Protocol protocol, const KernelTable& ke
   return run_two_steps(seed, {.n_experts = 6, .top_k = 6, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
 }
 
+// The same with sums that the owner makes.
+std::string run_reduced(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.row_delivery = seed % 2 == 0 ? RowDelivery::kSender : RowDelivery::kReceiver;
+  options.reduce_at_owner = true;
+  return run_two_steps(seed, {.n_experts = 6, .top_k = 6, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
+}
+
 // The same where scales lie in between those of other rows, with a shared expert. Tokens may come encoded.
 std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   RunOptions options = options_of(seed, protocol, kernels);
@@ -304,6 +312,12 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(LastSiblingNotFilled, run_received),
     SWITCHYARD_DIRECT_MUTANT(OwnRowsNotCarried, run_received),
     SWITCHYARD_DIRECT_MUTANT(SkippedStepFilled, run_received_over_capacity),
+    SWITCHYARD_DIRECT_MUTANT(RowWeightsNotStored, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SiblingAddedTwice, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SiblingLeftOut, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SumsOfOwnRankOnly, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SiblingsAddedAgain, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SumWeightedAgain, run_reduced),
     SWITCHYARD_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),

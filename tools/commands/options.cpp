@@ -92,8 +92,8 @@ Status with_flags(const Status& status) {
         std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
         std::pair("row_layout", "--layout"), std::pair("row_delivery", "--delivery"),
-        std::pair("row_alignment", "--alignment"), std::pair("p2p_world_size", "--p2p-world-size"),
-        std::pair("enable_trace", "--trace")}) {
+        std::pair("reduce_at_owner", "--reduce-at-owner"), std::pair("row_alignment", "--alignment"),
+        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
     const auto is_letter = [&](size_t position) {
       return position < message.size() &&
              (std::isalnum(static_cast<unsigned char>(message[position])) != 0 || message[position] == '_');
@@ -125,6 +125,11 @@ void add_delivery_option(Command& command, RowDelivery& delivery) {
                       {"receiver", RowDelivery::kReceiver}},
                      "Who writes the rows of a token that has several on a rank: automatic (by where ranks\n"
                      "are), sender, or receiver, so that a token crosses once");
+}
+
+void add_reduction_option(Command& command, bool& reduce_at_owner) {
+  command.add_flag("--reduce-at-owner", reduce_at_owner,
+                   "A rank sums up what its experts made of a token, and one row goes back");
 }
 
 void add_groups_option(Command& command, int& p2p_world_size) {

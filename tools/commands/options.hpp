@@ -35,6 +35,7 @@ void add_protocol_option(Command& command, Protocol& protocol, const std::string
 void add_layout_options(Command& command, RowLayout& layout, int& alignment);
 // --p2p-world-size: the ranks of a group.
 void add_delivery_option(Command& command, RowDelivery& delivery);
+void add_reduction_option(Command& command, bool& reduce_at_owner);
 void add_groups_option(Command& command, int& p2p_world_size);
 // Whether it suits --ranks and, where the all-to-all is skipped, --skip-a2a.
 Status check_groups_option(int p2p_world_size, int n_ranks, bool skips_all_to_all);

@@ -33,6 +33,7 @@ struct RunOptions {
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
+  bool reduce_at_owner = false;
   TokenFormatKind format = TokenFormatKind::kBF16;
   CombineFormat combine_format = CombineFormat::kBF16;
   bool skips_all_to_all = false;
@@ -288,6 +289,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
        .row_alignment = options.row_alignment,
        .max_rows_per_expert = masked_capacity(options),
        .row_delivery = options.row_delivery,
+       .reduce_at_owner = options.reduce_at_owner,
        .dispatch_format = options.format,
        // Kernels that do not take the scale from the device are found out.
        .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
@@ -381,6 +383,9 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (options.combine_format != CombineFormat::kBF16)
     std::printf("  combine in fp8   costs %.3g at most, %.3g %% rms, against bf16\n", report.combine_error,
                 100 * report.relative_combine_error());
+  if (options.reduce_at_owner)
+    std::printf("  sums by owners   cost %.3g at most, %.3g %% rms, against one sum of all rows\n",
+                report.combine_error, 100 * report.relative_combine_error());
   if (report.verified)
     std::printf("  verified         row_offsets, row_counts, expert_ids, src_info, rows%s and output\n",
                 options.format == TokenFormatKind::kBF16 ? "" : ", scales");
@@ -419,6 +424,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("layout", to_string(options.row_layout))
       .add("alignment", options.row_alignment)
       .add("delivery", to_string(report.row_delivery))
+      .add("reduce_at_owner", options.reduce_at_owner)
       .add("inputs", options.style.describe())
       .add("in_flight", options.steps_in_flight)
       .add("mode", options.mode)
@@ -432,7 +438,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
   if (options.placement)
     json.add("experts_per_rank", options.placement->num_seats_per_rank())
         .add("replicas", num_replicas(*options.placement));
-  if (options.combine_format != CombineFormat::kBF16)
+  if (options.combine_format != CombineFormat::kBF16 || options.reduce_at_owner)
     json.add("combine_error", report.combine_error)
         .add("combine_error_rms", report.relative_combine_error())
         .add("squared_combine_error", report.squared_combine_error)
@@ -553,6 +559,7 @@ void add_run_command(CommandLine& line) {
                        "Room for rows, as a multiple of a rank's even share; 0: for the worst case");
   add_layout_options(command, options->row_layout, options->row_alignment);
   add_delivery_option(command, options->row_delivery);
+  add_reduction_option(command, options->reduce_at_owner);
   command.add_text("--routing", options->routing,
                    "uniform, zipf (low experts are popular), one-expert (every id is 0),\n"
                    "or a CSV file with one token's ids per line: rank,id,id,.. (-1 is padding)");

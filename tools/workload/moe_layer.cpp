@@ -252,6 +252,7 @@ Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
   const auto input = [&](int rank) {
     DispatchInput given = ranks_[rank].tokens.input(step.num_tokens(rank));
     given.topk_ids = topk_ids(rank);
+    given.topk_weights = ranks_[rank].topk_weights.data();
     return given;
   };
   const auto output = [&](int rank) {
@@ -436,6 +437,7 @@ void MoeLayer::describe(reference::Step& step) const {
   step.row_alignment = static_cast<uint32_t>(config.row_alignment);
   step.min_group_rows = static_cast<uint32_t>(config.max_rows_per_expert);
   step.combine_format = config.combine_format;
+  step.reduces_at_owner = config.reduce_at_owner;
   step.has_shared_expert = config.shared_expert == SharedExpert::kFused;
   step.is_shared_output_encoded = encodes_outputs();
   step.skips_all_to_all = config.routing == Routing::kSkipAllToAll;

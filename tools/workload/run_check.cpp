@@ -142,9 +142,10 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
                   const std::string& label, RunReport& report) {
   const std::vector<std::vector<bf16>> expected = reference::moe_layer(step, experts);
   std::vector<std::vector<bf16>> as_bf16;
-  if (step.combine_format != CombineFormat::kBF16) {
+  if (step.combine_format != CombineFormat::kBF16 || step.reduces_at_owner) {
     reference::Step plain = step;
     plain.combine_format = CombineFormat::kBF16;
+    plain.reduces_at_owner = false;
     as_bf16 = reference::moe_layer(plain, experts);
   }
   report.rows_per_rank.assign(static_cast<size_t>(step.n_ranks), 0);

@@ -56,7 +56,8 @@ std::string Scenario::describe() const {
       switchyard::to_string(protocol) + ", " + switchyard::to_string(format) + ", combine in " +
       switchyard::to_string(combine_format) + ", " + (mode == StepMode::kFused ? "fused" : "split") + ", " +
       switchyard::to_string(row_layout) + " rows aligned to " + std::to_string(row_alignment) +
-      (row_delivery == RowDelivery::kReceiver ? ", filled by their receiver" : "") + ", tokens";
+      (row_delivery == RowDelivery::kReceiver ? ", filled by their receiver" : "") +
+      (reduce_at_owner ? ", summed up by their owner" : "") + ", tokens";
   for (const std::vector<int>& tokens : tokens_of_step) {
     for (size_t rank = 0; rank < tokens.size(); ++rank) {
       text += rank > 0 ? "," : " ";
@@ -152,6 +153,14 @@ void draw_delivery(Scenario& scenario) {
   scenario.row_delivery = is_receiver ? RowDelivery::kReceiver : RowDelivery::kSender;
 }
 
+// A third of the seeds that can have sums of the owner.
+void draw_reduction(Scenario& scenario) {
+  const bool is_drawn = std::mt19937_64(scenario.seed ^ 0x72656475ull)() % 3 == 0;
+  scenario.reduce_at_owner = is_drawn && scenario.protocol == Protocol::kDirect &&
+                             scenario.row_layout != RowLayout::kPerRank &&
+                             scenario.combine_format == CombineFormat::kBF16;
+}
+
 // Half of the seeds hand tokens over as the examples do.
 void draw_style(Scenario& scenario) {
   std::mt19937_64 random(scenario.seed ^ 0x7374796cull);
@@ -234,6 +243,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
     const uint64_t drawn = std::mt19937_64(seed ^ 0x666c6967ull)() % 6;
     if (drawn < 2) scenario.steps_in_flight = 2 + static_cast<int>(drawn);
     draw_row_layout(scenario);
+    draw_reduction(scenario);
     return scenario;
   }
   const int num_phases = static_cast<int>(scenario.phases().size());
@@ -250,6 +260,7 @@ Scenario draw_scenario(uint64_t seed, const ScenarioSpace& space) {
     tokens = std::max(1, tokens);
   }
   draw_row_layout(scenario);
+  draw_reduction(scenario);
   return scenario;
 }
 

@@ -41,6 +41,7 @@ struct Scenario {
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
+  bool reduce_at_owner = false;
   int steps_in_flight = 1;
   reference::TensorStyle style;  // how tokens and ids are handed over
 

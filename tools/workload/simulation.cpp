@@ -99,6 +99,7 @@ Status SimulatedWorld::create() {
        .row_alignment = scenario_.row_alignment,
        .max_rows_per_expert = scenario_.max_rows_per_expert(),
        .row_delivery = scenario_.row_delivery,
+       .reduce_at_owner = scenario_.reduce_at_owner,
        .dispatch_format = scenario_.format,
        .input_scale = scenario_.style.has_device_scale ? 4 * kInputScale : kInputScale,
        .expert_input_scales = expert_input_scales(scenario_.format, scenario_.n_experts),
@@ -169,6 +170,7 @@ reference::Step SimulatedWorld::draw_step(int step_idx, bool has_bad_id) {
   step.row_alignment = static_cast<uint32_t>(scenario_.row_alignment);
   step.min_group_rows = static_cast<uint32_t>(scenario_.max_rows_per_expert());
   step.combine_format = scenario_.combine_format;
+  step.reduces_at_owner = scenario_.reduce_at_owner;
   for (int rank = 0; rank < n_ranks; ++rank) {
     const size_t num_tokens = static_cast<size_t>(scenario_.tokens_of_step[step_idx][rank]);
     std::vector<bf16> tokens(num_tokens * static_cast<size_t>(scenario_.hidden));

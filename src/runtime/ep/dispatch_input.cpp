@@ -77,6 +77,7 @@ void ExpertParallel::Impl::fill_in(int rank, const DispatchInput& input, Dispatc
   call.step.input_scales = static_cast<const std::byte*>(input.scales);
   call.step.scales_stride = stride_of(input.scales_stride_bytes, format.scales_bytes);
   if (!is_per_rank()) call.step.topk_ids = ids_of(rank, input);
+  if (config.reduce_at_owner) std::get<DirectDispatchPart>(call.parts).topk_weights = input.topk_weights;
   call.tensors.device_tensor_scale = input.input_scale;
 }
 

@@ -144,6 +144,28 @@ Status check_delivery(const ExpertParallelConfig& config) {
   return Status();
 }
 
+Status check_reduction(const ExpertParallelConfig& config) {
+  if (!config.reduce_at_owner) return Status();
+  if (config.protocol == Protocol::kSlotted)
+    return invalid_argument(
+        "reduce_at_owner must be false where protocol is slotted: it needs the direct one");
+  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+    return invalid_argument("reduce_at_owner must be false in own_format %s, which is no DirectFormat",
+                            format_layout(config).name);
+  if (config.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "reduce_at_owner must be false where row_layout is per-rank: the caller sums up there");
+  if (config.routing == Routing::kSkipAllToAll)
+    return invalid_argument("reduce_at_owner must be false where the all-to-all is skipped: nothing is sent");
+  if (config.combine_format != CombineFormat::kBF16)
+    return invalid_argument("reduce_at_owner needs combine_format bf16; it is %s",
+                            to_string(config.combine_format));
+  if (config.own_epilogue != nullptr)
+    return invalid_argument(
+        "own_epilogue must be null with reduce_at_owner: its kernels do not know of sums");
+  return Status();
+}
+
 Status check_seats(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_range("max_experts_per_rank", config.max_experts_per_rank, 0, kMaxExperts));
@@ -217,11 +239,15 @@ bool needs_wire(const ExpertParallelConfig& config, int n_ranks) {
 
 bool has_siblings(const ExpertParallelConfig& config) {
   return config.protocol == Protocol::kDirect && config.routing == Routing::kAllToAll &&
-         config.row_layout != RowLayout::kPerRank && !format_layout(config).encodes_by_expert;
+         config.row_layout != RowLayout::kPerRank;
+}
+
+bool has_equal_siblings(const ExpertParallelConfig& config) {
+  return has_siblings(config) && !format_layout(config).encodes_by_expert;
 }
 
 bool links_rows(const ExpertParallelConfig& config) {
-  return has_siblings(config) && config.row_delivery == RowDelivery::kReceiver;
+  return has_siblings(config) && (config.row_delivery == RowDelivery::kReceiver || config.reduce_at_owner);
 }
 
 FormatLayout format_layout(const ExpertParallelConfig& config) {
@@ -282,6 +308,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
                             config.allreduce_world_size, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config, n_ranks));
   SWITCHYARD_RETURN_IF_ERROR(check_delivery(config));
+  SWITCHYARD_RETURN_IF_ERROR(check_reduction(config));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
   if (config.num_threads % kWarpSize != 0)
     return invalid_argument("num_threads is %d; it must be a multiple of %d", config.num_threads, kWarpSize);
@@ -390,6 +417,7 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
     return {Protocol::kDirect, "rows per rank are the direct protocol's"};
   if (config.row_delivery == RowDelivery::kReceiver)
     return {Protocol::kDirect, "rows that the receiver lays out are the direct protocol's"};
+  if (config.reduce_at_owner) return {Protocol::kDirect, "sums at the owner are the direct protocol's"};
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
   if (num_exchanging > kEpLimits.max_direct_ranks &&

@@ -23,8 +23,10 @@ Status check_placement(const ExpertPlacement& placement, int n_experts, int n_ra
 // Whether some ranks are far, or too many for a kernel's parameters.
 bool needs_wire(const ExpertParallelConfig& config, int n_ranks);
 
-// Whether a token can have rows on a rank that are alike: those that the receiver could lay out.
+// Whether a token can have several rows on a rank.
 bool has_siblings(const ExpertParallelConfig& config);
+// Whether they are alike, so that the receiver could lay them out.
+bool has_equal_siblings(const ExpertParallelConfig& config);
 // Whether ranks tell each other which rows are siblings. The delivery must have been chosen.
 bool links_rows(const ExpertParallelConfig& config);
 

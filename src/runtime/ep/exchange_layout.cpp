@@ -28,8 +28,8 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kRowAlignment = 4096;
 
 // The parts lie one after the other: rows, their scales, the scales that owners fetch from here, the sources
-// of rows' scales, the links of rows, and expert outputs. Links have memory wherever rows can have siblings:
-// so what is needed does not depend on where the ranks are.
+// of rows' scales, the links of rows and their weights, and expert outputs. Links have memory wherever rows
+// can have siblings: so what is needed does not depend on where the ranks are.
 Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
   const FormatLayout format = format_layout(config);
   layout.has_encoded_outputs =
@@ -44,9 +44,11 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
       stages_scales ? token_scales.bytes() : CheckedSize(0),
       CheckedSize(stages_scales ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(has_siblings(config) ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
+      CheckedSize(config.reduce_at_owner ? layout.row_capacity : 0) * CheckedSize(sizeof(float)),
       CheckedSize(layout.row_capacity) * CheckedSize(output_bytes)};
-  uint64_t* ends[] = {&layout.scales_offset,    &layout.token_scales_offset,   &layout.scale_sources_offset,
-                      &layout.row_links_offset, &layout.expert_outputs_offset, &layout.row_memory_bytes};
+  uint64_t* ends[] = {&layout.scales_offset,    &layout.token_scales_offset, &layout.scale_sources_offset,
+                      &layout.row_links_offset, &layout.row_weights_offset,  &layout.expert_outputs_offset,
+                      &layout.row_memory_bytes};
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
     end = end + parts[i] + CheckedSize(kRowAlignment);
@@ -134,6 +136,7 @@ void add_far(const ExpertParallelConfig& config, const EpShape& shape, ExchangeL
   parts.add(layout.combine_recv,
             CombineRecvLayout{config.max_tokens_per_rank, config.top_k, combine_bytes(config)}.bytes());
   if (has_siblings(config)) parts.add(layout.kept_links, ids * CheckedSize(sizeof(uint32_t)));
+  if (config.reduce_at_owner) parts.add(layout.kept_row_weights, ids * CheckedSize(sizeof(float)));
   if (!format.interleaves_rows) return;
   parts.add(layout.kept_scale_sources, ids * CheckedSize(sizeof(uint32_t)));
   parts.add(layout.arrived_scales, CheckedSize(layout.row_capacity) * CheckedSize(scales_stride));

@@ -17,7 +17,8 @@ struct ExchangeLayout {
   uint64_t row_memory_bytes, src_info_bytes;
   bool has_bf16_rows, has_scales, has_encoded_outputs;
   // In the row memory.
-  uint64_t scales_offset, token_scales_offset, scale_sources_offset, row_links_offset, expert_outputs_offset;
+  uint64_t scales_offset, token_scales_offset, scale_sources_offset, row_links_offset, row_weights_offset,
+      expert_outputs_offset;
 
   ArenaPart dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   ArenaPart row_memory, src_info;                              // direct
@@ -27,7 +28,7 @@ struct ExchangeLayout {
   ArenaPart combine_send;  // slotted, with a wire
   // Direct, with a wire: FarDispatchPart; combine_recv is FarCombinePart's.
   ArenaPart counts_ready, kept_rows, kept_scales, kept_sources, kept_scale_sources, kept_links,
-      arrived_scales;
+      kept_row_weights, arrived_scales;
   ArenaPart reduce_values, reduce_cells;  // of all_reduce()
   ArenaPart expert_scales;                // of NVFP4 by expert: [expert], or [seat] if there is a table
   ArenaPart seat_table;                   // int32 [expert]: EpShape::seat_of_id; 0 bytes: there is none

@@ -48,12 +48,13 @@ Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
   const auto fill = [&](void* memory, uint64_t bytes) {
     return bytes == 0 ? Status() : owner.device().fill(memory, value, bytes, owner.stream());
   };
-  for (const ArenaPart* part :
-       {&layout->dispatch_recv, &layout->combine_recv, &layout->row_memory, &layout->src_info,
-        &layout->row_of, &layout->send, &layout->reduce_values, &layout->combine_send, &layout->kept_rows,
-        &layout->narrowed_ids, &layout->kept_scales, &layout->kept_sources, &layout->kept_scale_sources,
-        &layout->kept_links, &layout->arrived_scales, &layout->kept_seats, &layout->kept_weights,
-        &layout->rank_ids, &layout->rank_weights})
+  for (const ArenaPart* part : {&layout->dispatch_recv,      &layout->combine_recv, &layout->row_memory,
+                                &layout->src_info,           &layout->row_of,       &layout->send,
+                                &layout->reduce_values,      &layout->combine_send, &layout->kept_rows,
+                                &layout->narrowed_ids,       &layout->kept_scales,  &layout->kept_sources,
+                                &layout->kept_scale_sources, &layout->kept_links,   &layout->kept_row_weights,
+                                &layout->arrived_scales,     &layout->kept_seats,   &layout->kept_weights,
+                                &layout->rank_ids,           &layout->rank_weights})
     SWITCHYARD_RETURN_IF_ERROR(fill(arena + part->offset, part->bytes));
   SWITCHYARD_RETURN_IF_ERROR(fill(row_memory.as<void>(), row_memory.bytes()));
   return fill(src_info.as<void>(), src_info.bytes());

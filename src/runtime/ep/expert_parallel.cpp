@@ -116,7 +116,7 @@ Status ExpertParallel::Impl::choose_wire() {
 void ExpertParallel::Impl::choose_delivery() {
   const bool is_one_device = world.target() == Target::kHost ||
                              world.num_ranks_on_device_of(world.local_ranks().front()) == world.n_ranks();
-  if (!has_siblings(config))
+  if (!has_equal_siblings(config))
     config.row_delivery = RowDelivery::kSender;
   else if (config.row_delivery == RowDelivery::kAutomatic)
     config.row_delivery = is_one_device && !has_wire ? RowDelivery::kSender : RowDelivery::kReceiver;
@@ -138,10 +138,13 @@ Status ExpertParallel::Impl::look_up_kernels() {
   const EpKernels& of_protocol = is_direct() ? tables.direct : tables.slotted;
   if (of_protocol.dispatch == nullptr) return invalid_argument("this table of kernels has none with a wire");
   const auto dispatch = links_rows(config) ? of_protocol.linked_dispatch : of_protocol.dispatch;
-  if (dispatch == nullptr)
-    return invalid_argument("row_delivery is receiver; this table of kernels has none that link rows");
+  const auto combine = config.reduce_at_owner ? of_protocol.linked_combine : of_protocol.combine;
+  if (dispatch == nullptr || combine == nullptr)
+    return invalid_argument(
+        "row_delivery is %s and reduce_at_owner %d; this table of kernels has none that link rows",
+        to_string(config.row_delivery), config.reduce_at_owner);
   Kernels found{.dispatch = dispatch(config.dispatch_format),
-                .combine = of_protocol.combine(config.combine_format),
+                .combine = combine(config.combine_format),
                 .all_reduce = of_protocol.all_reduce};
   SWITCHYARD_RETURN_IF_ERROR(look_up_own_kernels(found));
   if (found.dispatch == nullptr)
@@ -337,7 +340,7 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   if (format_layout(impl_->config).interleaves_rows)
     return failed_precondition("row_readiness: scales of format %s are there after dispatch_wait only",
                                format_layout(impl_->config).name);
-  if (links_rows(impl_->config))
+  if (impl_->config.row_delivery == RowDelivery::kReceiver)
     return failed_precondition(
         "row_readiness: row_delivery is receiver, so rows are complete behind dispatch_wait only");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_early_blocks(rank, num_blocks));

@@ -199,6 +199,8 @@ struct ExpertParallel::Impl {
   // Behind a dispatch: lays out rows that came once (sibling_rows.cpp).
   LinkedRows linked_rows(int rank) const;
   Status fill_siblings(int rank, Stream stream) const;
+  // In front of a combine: sums up what is to go back as one row.
+  Status reduce_siblings(int rank, const void* expert_rows, Stream stream) const;
   // Behind a dispatch: what `output` asks for besides the rows.
   Status annotate_rows(int rank, const DispatchOutput& output, Stream stream) const;
   Status count_sources(int rank, const DispatchOutput& output, Stream stream) const;

@@ -181,6 +181,8 @@ Status ExpertParallel::Impl::check_destination(int rank, const char* call,
     return invalid_argument("%s: with a shared expert there is no unreduced output", call);
   if (is_per_rank() && destination.reduction == CombineReduction::kUnreduced)
     return invalid_argument("%s: where row_layout is per-rank there is no unreduced output", call);
+  if (config.reduce_at_owner && destination.reduction == CombineReduction::kUnreduced)
+    return invalid_argument("%s: with reduce_at_owner there is no unreduced output", call);
   const bool has_own_epilogue = destination.reduction == CombineReduction::kOwnEpilogue;
   if (has_own_epilogue) SWITCHYARD_RETURN_IF_ERROR(check_epilogue(call, destination));
   if (output.num_tokens == 0) return Status();
@@ -352,6 +354,7 @@ Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->reduce_siblings(rank, call.step.expert_rows, stream));
   SWITCHYARD_RETURN_IF_ERROR(
       impl_->enqueue(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent, stream));
   impl_->state(rank).expert_rows = call.step.expert_rows;
@@ -374,6 +377,7 @@ Status ExpertParallel::combine(int rank, const CombineInput& input, const Combin
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
+  SWITCHYARD_RETURN_IF_ERROR(impl_->reduce_siblings(rank, call.step.expert_rows, stream));
   return impl_->enqueue(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle, stream);
 }
 

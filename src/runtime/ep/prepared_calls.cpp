@@ -85,12 +85,15 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
       .scale_sources_offset = layout.scale_sources_offset,
       .row_links_offset = layout.row_links_offset,
       .carries_once = config.row_delivery == RowDelivery::kReceiver,
+      .topk_weights = nullptr,  // a call has its own
+      .row_weights_offset = layout.row_weights_offset,
       .wire = {.counts_ready = own.memory.at<uint64_t>(layout.counts_ready),
                .kept_rows = own.memory.at<std::byte>(layout.kept_rows),
                .kept_scales = own.memory.at<std::byte>(layout.kept_scales),
                .kept_sources = own.memory.at<uint64_t>(layout.kept_sources),
                .kept_scale_sources = own.memory.at<uint32_t>(layout.kept_scale_sources),
                .kept_links = own.memory.at<uint32_t>(layout.kept_links),
+               .kept_row_weights = own.memory.at<float>(layout.kept_row_weights),
                .arrived_scales = own.memory.at<std::byte>(layout.arrived_scales)}};
   step.topk_ids = kept_choices(rank).rank_ids;  // per rank; else a call has its own
   call.tensors.max_rows = step.max_rows;
@@ -112,7 +115,10 @@ void ExpertParallel::Impl::prepare_combine(int rank, const PreparedStep& prepare
       .row_of = own.memory.at<uint32_t>(layout.row_of),
       .wire = {.count_table = own.memory.at<uint64_t>(layout.count_table),
                .src_info = own.memory.at<int32_t>(layout.src_info),
-               .recv_buf = is_direct() ? own.memory.at<std::byte>(layout.combine_recv) : nullptr}};
+               .recv_buf = is_direct() ? own.memory.at<std::byte>(layout.combine_recv) : nullptr,
+               .links = is_direct()
+                            ? reinterpret_cast<const uint32_t*>(step.recv_bufs.mine + layout.row_links_offset)
+                            : nullptr}};
 }
 
 WaitContext ExpertParallel::Impl::make_wait_context(int rank, const PeerTables& tables) const {

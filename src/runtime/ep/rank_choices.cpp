@@ -15,7 +15,7 @@ KeptChoices ExpertParallel::Impl::kept_choices(int rank) const {
 }
 
 Status ExpertParallel::Impl::check_choices(const char* call, const DispatchInput& input) const {
-  if (!is_per_rank() || input.num_tokens == 0) return Status();
+  if (!(is_per_rank() || config.reduce_at_owner) || input.num_tokens == 0) return Status();
   return check_pointer(call, "topk_weights", input.topk_weights);
 }
 

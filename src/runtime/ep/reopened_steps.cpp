@@ -20,6 +20,8 @@ Status ExpertParallel::Impl::check_reopening(const char* call) const {
   if (has_wire)
     return failed_precondition("%s: some ranks are reached over a wire; all must reach each other's memory",
                                call);
+  if (config.reduce_at_owner)
+    return failed_precondition("%s: reduce_at_owner leaves sums in the expert rows; it must be false", call);
   if (config.routing == Routing::kSkipAllToAll)
     return failed_precondition("%s: ranks that skip the all-to-all do not wait for each other", call);
   return Status();

@@ -16,7 +16,7 @@ LinkedRows ExpertParallel::Impl::linked_rows(int rank) const {
 }
 
 Status ExpertParallel::Impl::fill_siblings(int rank, Stream stream) const {
-  if (!links_rows(config)) return Status();
+  if (config.row_delivery != RowDelivery::kReceiver) return Status();
   const FormatLayout format = format_layout(config);
   std::byte* memory = state(rank).dispatch_call.step.recv_bufs.mine;
   const Rank& here = member(rank);
@@ -27,6 +27,17 @@ Status ExpertParallel::Impl::fill_siblings(int rank, Stream stream) const {
                          .row_bytes = format.row_bytes,
                          .scales = memory + layout.scales_offset,
                          .scales_bytes = format.interleaves_rows ? 0 : format.scales_bytes});
+}
+
+Status ExpertParallel::Impl::reduce_siblings(int rank, const void* expert_rows, Stream stream) const {
+  if (!config.reduce_at_owner) return Status();
+  const std::byte* memory = state(rank).dispatch_call.step.recv_bufs.mine;
+  const Rank& here = member(rank);
+  return here.launch_on(stream, here.kernels().reduce_siblings, launch_shape(),
+                        ReduceSiblingsParams{.linked = linked_rows(rank),
+                                             .expert_rows = const_cast<void*>(expert_rows),
+                                             .row_weights = reinterpret_cast<const float*>(
+                                                 memory + layout.row_weights_offset)});
 }
 
 }  // namespace switchyard

@@ -118,10 +118,9 @@ std::optional<StepPlan> predict(const EpBench& bench, int ranks_per_node) {
   const ExpertParallelConfig& config = bench.ep().config();
   const int n_ranks = bench.ep().n_ranks();
   const PlanLayout layout = plan_layout(config.row_layout);
-  const PlanMessage combine_message =
-      layout == PlanLayout::kPerRank ? PlanMessage::kRank : PlanMessage::kExpert;
-  const PlanMessage message =
-      config.row_delivery == RowDelivery::kReceiver ? PlanMessage::kRank : combine_message;
+  const auto message_of = [&](bool is_one_per_rank) {
+    return is_one_per_rank || layout == PlanLayout::kPerRank ? PlanMessage::kRank : PlanMessage::kExpert;
+  };
   PlanRouting routing;
   routing.step = {n_ranks, config.n_experts, config.top_k, config.hidden, {}, bench.ids(), {}};
   const Result<StepPlan> plan =
@@ -134,8 +133,8 @@ std::optional<StepPlan> predict(const EpBench& bench, int ranks_per_node) {
                  .format = config.dispatch_format,
                  .combine_format = config.combine_format,
                  .layout = layout,
-                 .message = message,
-                 .combine_message = combine_message},
+                 .message = message_of(config.row_delivery == RowDelivery::kReceiver),
+                 .combine_message = message_of(config.reduce_at_owner)},
                 {.n_ranks = n_ranks, .ranks_per_node = ranks_per_node}, routing, bench.ep().placement());
   if (!plan.ok()) return {};
   return plan.value();
@@ -376,6 +375,7 @@ void add_ep(Command& bench) {
       .hide_default();
   add_layout_options(command, options->launch.row_layout, options->launch.row_alignment);
   add_delivery_option(command, options->launch.row_delivery);
+  add_reduction_option(command, options->launch.reduce_at_owner);
   add_groups_option(command, options->launch.p2p_world_size);
   add_format_option(command, options->launch.format);
   add_combine_format_option(command, options->launch.combine_format);

@@ -72,6 +72,7 @@ struct FarDispatchPart {
   uint64_t* kept_sources;        // [max tokens x top_k]: src_info, expert by expert
   uint32_t* kept_scale_sources;  // the same
   uint32_t* kept_links;          // the same, of RowLink
+  float* kept_row_weights;       // the same, of weights
   std::byte* arrived_scales;     // [max_rows][entry bytes]: where the scale tensor interleaves rows
 };
 
@@ -89,6 +90,10 @@ struct DirectDispatchPart {
   // carried only to the first of its siblings; the owner then fills the others.
   uint64_t row_links_offset;
   bool carries_once;
+  // Where an owner sums up siblings: this rank's weights, [num_tokens][top_k], and where in a rank's
+  // recv_bufs those of its rows are. Null: nobody asks for them.
+  const float* topk_weights;
+  uint64_t row_weights_offset;
   FarDispatchPart wire;
 };
 
@@ -126,6 +131,7 @@ struct FarCombinePart {
   uint64_t* count_table;    // CountTableLayout, this rank's copy
   const int32_t* src_info;  // [max_rows][2], as dispatch left it
   std::byte* recv_buf;      // CombineRecvLayout: what far ranks put here
+  const uint32_t* links;    // [max_rows], a RowLink each: in kernels that link rows only a first one is put
 };
 
 // What a combine of each protocol needs in addition.

@@ -29,27 +29,34 @@ struct SiblingRows {
   SWITCHYARD_DEVICE uint32_t row(int i) const { return target::shuffle(row_of_lane, i); }
 };
 
+// Finds the rows that have come from the ranks that are wanted. Returns false if there are none to be worked
+// on: a step that broke has left anything, and one that does not fit has moved no row. By all threads.
+template <FixedShape Fixed, typename IsWanted>
+SWITCHYARD_DEVICE bool find_linked_rows(const ShapeOf<Fixed>& shape, const LinkedRows& linked,
+                                        ArrivedRows& arrived, IsWanted is_wanted) {
+  const DirectCounters counters{linked.ep_counters};
+  const bool is_skipped =
+      mutate<Fixed, LogicMutant::kSkippedStepFilled>(target::ld(counters.is_skipped()) != 0, false);
+  if (!sync_block_all(is_unpoisoned(linked.wait_context)) || is_skipped) return false;
+  arrived.find(shape, counters.row_offset(linked.first_group), [&](int local, int rank) {
+    const uint64_t cell = target::ld(linked.step_cells + local * shape.n_ranks() + rank);
+    return ArrivedCount{StepCell::unpack(cell).value, is_wanted(rank)};
+  });
+  return true;
+}
+
 template <FixedShape Fixed>
 struct FillSiblings {
   const FillSiblingsParams& params;
   const LinkedRows& linked = params.linked;
   const ShapeOf<Fixed> shape{linked.shape};
-  const DirectCounters counters{linked.ep_counters};
   ArrivedRows& arrived = target::shared_storage<ArrivedRows>();
 
   SWITCHYARD_DEVICE explicit FillSiblings(const FillSiblingsParams& params_in) : params(params_in) {}
 
-  // A step that broke has left anything, and one that does not fit has moved no row.
+  // This rank has carried its own tokens to every row.
   SWITCHYARD_DEVICE void run() const {
-    const bool is_skipped =
-        mutate<Fixed, LogicMutant::kSkippedStepFilled>(target::ld(counters.is_skipped()) != 0, false);
-    if (!sync_block_all(is_unpoisoned(linked.wait_context)) || is_skipped) return;
-    const DispatchCountLayout cells{shape.n_experts(), shape.n_ranks()};
-    // This rank has carried its own tokens to every row.
-    arrived.find(shape, counters.row_offset(linked.first_group), [&](int local, int rank) {
-      const uint64_t cell = target::ld(linked.step_cells + local * cells.n_ranks + rank);
-      return ArrivedCount{StepCell::unpack(cell).value, rank != linked.my_rank};
-    });
+    if (!find_linked_rows(shape, linked, arrived, [&](int rank) { return rank != linked.my_rank; })) return;
     for_each_row(arrived.total(shape), [&](uint32_t item_idx, int worker_idx, int num_workers) {
       fill_siblings_of(arrived.row(shape, item_idx).row, worker_idx, num_workers);
     });

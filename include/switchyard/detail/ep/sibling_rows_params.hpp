@@ -1,4 +1,4 @@
-// The parameters of fill_siblings.
+// The parameters of the kernels that know siblings (ep/sibling_rows.hpp, ep/reduce_siblings.hpp).
 #pragma once
 
 #include "switchyard/detail/ep/params.hpp"
@@ -22,6 +22,12 @@ struct FillSiblingsParams {
   uint32_t row_bytes;
   std::byte* scales;      // of a tensor that has them by row
   uint32_t scales_bytes;  // of a row; 0: there are none, or each row has its own already
+};
+
+struct ReduceSiblingsParams {
+  LinkedRows linked;
+  void* expert_rows;         // [max_rows][hidden] of bf16: a sum takes the place of the first of its rows
+  const float* row_weights;  // [max_rows]
 };
 
 }  // namespace switchyard

@@ -68,6 +68,8 @@ struct EpKernels {
   AllReduceKernel all_reduce;  // where the all-to-all is skipped; the same for both protocols
   // Direct: as dispatch, by kernels that link siblings (Linked). Null: there are none.
   const DispatchKernels* (*linked_dispatch)(TokenFormatKind format) = nullptr;
+  // As combine, by kernels that pull siblings as their sum. Null: there are none.
+  const CombineKernels* (*linked_combine)(CombineFormat format) = nullptr;
 };
 
 // The kernels of both protocols.
@@ -88,6 +90,7 @@ struct KernelTable {
   LaunchFunction<ChooseRanksParams> choose_ranks;
   LaunchFunction<FetchChoicesParams> fetch_choices;
   LaunchFunction<FillSiblingsParams> fill_siblings;
+  LaunchFunction<ReduceSiblingsParams> reduce_siblings;
   LaunchFunction<NarrowIdsParams> narrow_ids;
   LaunchFunction<CountSourcesParams> count_sources;
   LaunchFunction<StoreRowsParams> store_rows;

@@ -75,5 +75,6 @@ template <EpProtocol P, FixedShape Fixed>
 const CombineKernels& fp8_combine_kernels();
 template <EpProtocol P>
 const CombineKernels& wired_bf16_combine_kernels();
+const CombineKernels& wired_linked_combine_kernels();
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -76,6 +76,14 @@ enum class LogicMutant {
   kOwnRowsNotCarried,     // dispatch_async: carries own tokens once, too, which nobody fills
   kSkippedStepFilled,     // fill_siblings: takes no notice that the step was skipped
 
+  // Of sums that are made by the owner.
+  kRowWeightsNotStored,  // dispatch_async: the weights of an earlier step stay
+  kSiblingAddedTwice,    // reduce_siblings: the first row counts twice
+  kSiblingLeftOut,       // reduce_siblings: the last row does not count
+  kSumsOfOwnRankOnly,    // reduce_siblings: leaves the rows of other ranks as they are
+  kSiblingsAddedAgain,   // combine_wait: adds the siblings to their sum
+  kSumWeightedAgain,     // combine_wait: weights what has been weighted
+
   // Of tokens that come encoded, in both protocols.
   kInputScalesOfFirstToken,  // dispatch_async: every token is sent with the scales of the first
 

@@ -48,7 +48,7 @@ struct CarryEncoded {
     std::byte* scales = staged.scales(turn);
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
-    const int carried_to = link(expert_idx, owner, row);
+    const int carried_to = link(turn, expert_idx, owner, row);
     staged.await_load(turn);
     if (params.input_scales != nullptr)
       take_input_scales<Fixed>(params, staged.token_of_turn(turn), params.format.scales_bytes(), scales,
@@ -80,7 +80,7 @@ struct CarryEncoded {
     const int shared_row = params.shared_expert.row_of(token_idx);
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t row = expert_idx >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
-    link(expert_idx, owner, row);  // but every row has codes of its own
+    link(turn, expert_idx, owner, row);  // but every row has codes of its own
     staged.await_load(turn);
     for (int k = 0; k < shape.top_k(); ++k) {
       const int expert_of_k = target::shuffle(expert_idx, k);
@@ -113,11 +113,11 @@ struct CarryEncoded {
   }
 
   // Links siblings where kernels do so. Returns the owner, or -1 if the lane's row is not carried.
-  SWITCHYARD_DEVICE int link([[maybe_unused]] int expert_idx, int owner,
+  SWITCHYARD_DEVICE int link([[maybe_unused]] int turn, [[maybe_unused]] int expert_idx, int owner,
                              [[maybe_unused]] uint32_t row_idx) const {
     if constexpr (kLinksRows<Fixed>) {
       const RowLinks<Fixed, Format> links{params, rows};
-      links.store(expert_idx, owner, row_idx);
+      links.store(staged.token_of_turn(turn), expert_idx, owner, row_idx);
       return links.carries(owner) ? owner : -1;
     }
     return owner;

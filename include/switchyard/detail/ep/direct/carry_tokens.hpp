@@ -47,7 +47,7 @@ struct CarryTokens {
     if constexpr (kLinksRows<Fixed>) {
       const int owner = owner_of(expert_idx);
       const uint32_t row_idx = owner >= 0 ? assigned.row_of_turn(turn, expert_idx) : 0;
-      links().store(expert_idx, owner, row_idx);
+      links().store(staged.token_of_turn(turn), expert_idx, owner, row_idx);
       return links().carries(owner) ? rows.row(owner, row_idx) : nullptr;
     }
     if (expert_idx < 0) return nullptr;

@@ -163,8 +163,19 @@ struct DirectCombineWait {
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
     const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
     const int expert_idx = target::lane_idx() < shape.top_k() ? expert_of(id_idx) : -1;
+    if constexpr (kLinksRows<Fixed>) return reduced_source(id_idx, expert_idx);
     if (expert_idx < 0) return {};
     return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+  }
+  // Siblings have been summed up, weighted, in the first of them. A row without siblings is as it was.
+  SWITCHYARD_DEVICE TokenSource reduced_source(int64_t id_idx, int expert_idx) const {
+    const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
+    const uint32_t siblings = target::match_any(static_cast<uint32_t>(owner));
+    const bool is_first = mutate<Fixed, LogicMutant::kSiblingsAddedAgain>(
+        (siblings & ((1u << target::lane_idx()) - 1)) == 0, true);
+    if (owner < 0 || !is_first) return {};
+    const bool is_sum = mutate<Fixed, LogicMutant::kSumWeightedAgain>(target::popcount(siblings) > 1, false);
+    return {row_of(id_idx, expert_idx), is_sum ? 1.0f : params.topk_weights[id_idx]};
   }
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
     const int row = params.shared_expert.row_of(token_idx);

@@ -68,8 +68,10 @@ struct FarRows {
 
   // The same of a row's link.
   SWITCHYARD_DEVICE void collect_link(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
-                                      const RowLink& link) const {
-    target::st(params.wire.kept_links + kept_idx_of(shared, expert_idx, row_idx), link.pack());
+                                      const RowLink& link, float weight) const {
+    const uint32_t kept_idx = kept_idx_of(shared, expert_idx, row_idx);
+    target::st(params.wire.kept_links + kept_idx, link.pack());
+    if (params.topk_weights != nullptr) target::st(params.wire.kept_row_weights + kept_idx, weight);
   }
 
   // Where the rank's rows of each expert begin among all that it sends: in next_row, which the numbers of
@@ -113,6 +115,12 @@ struct FarRows {
             params.peers.wire, owner,
             reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.row_links_offset) + first_row,
             params.wire.kept_links + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
+      if constexpr (kLinksRows<Fixed>)
+        if (params.topk_weights != nullptr)
+          target::wire_put(
+              params.peers.wire, owner,
+              reinterpret_cast<float*>(params.recv_bufs.mine + params.row_weights_offset) + first_row,
+              params.wire.kept_row_weights + kept_idx, uint64_t{num_rows} * sizeof(float));
     }
     target::sync_block();
     settle_block(params.peers.wire);

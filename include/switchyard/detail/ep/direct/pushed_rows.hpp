@@ -66,6 +66,8 @@ struct PushedRows {
     }
   }
   SWITCHYARD_DEVICE void put_row(int src_rank, uint32_t row) const {
+    if constexpr (kLinksRows<Fixed>)  // the sum of siblings lies in the first
+      if (!RowLink::unpack(target::ld(params.wire.links + row)).is_first) return;
     const int token_idx = target::ld(&params.wire.src_info[2 * uint64_t{row}]);
     const int k = target::ld(&params.wire.src_info[2 * uint64_t{row} + 1]);
     if (kChecked && !recv_layout.holds(token_idx, k)) {

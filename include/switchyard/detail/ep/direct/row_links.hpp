@@ -17,8 +17,9 @@ struct RowLinks {
   const DispatchParams<DirectDispatchPart, Format>& params;
   const DestinationRows<Fixed, Format>& rows;
 
-  // Stores each row's link beside it. expert_idx and row_idx are those of the lane's choice.
-  SWITCHYARD_DEVICE void store(int expert_idx, int owner, uint32_t row_idx) const {
+  // Stores each row's link beside it, and its weight if owners ask for weights. expert_idx and row_idx are
+  // those of the lane's choice.
+  SWITCHYARD_DEVICE void store(int token_idx, int expert_idx, int owner, uint32_t row_idx) const {
     const uint32_t siblings = siblings_of(owner);
     const uint32_t behind = siblings & ~lanes_below() & ~(1u << target::lane_idx());
     const int next_lane = mutate<Fixed, LogicMutant::kLinkedToItself>(
@@ -26,17 +27,25 @@ struct RowLinks {
     const uint32_t next_row = target::shuffle(row_idx, next_lane);
     if (owner < 0 || is_mutant<Fixed>(LogicMutant::kLinksNotStored)) return;
     const uint32_t none = RowLink::kNone;
-    const RowLink link{.is_first = (siblings & lanes_below()) == 0,
-                       .next_row = mutate<Fixed, LogicMutant::kSiblingNotLinked>(
-                           behind != 0 ? next_row : none, none)};
+    const RowLink link{
+        .is_first = (siblings & lanes_below()) == 0,
+        .next_row = mutate<Fixed, LogicMutant::kSiblingNotLinked>(behind != 0 ? next_row : none, none)};
+    const bool has_weight =
+        mutate<Fixed, LogicMutant::kRowWeightsNotStored>(params.topk_weights != nullptr, false);
+    const float weight =
+        has_weight
+            ? params.topk_weights[static_cast<int64_t>(token_idx) * rows.shape.top_k() + target::lane_idx()]
+            : 0.0f;
     if constexpr (kHasWire<Fixed>)
       if (rows.far().is_far(owner))
         return rows.far().collect_link(target::shared_storage<DirectDispatchShared>(), expert_idx, row_idx,
-                                       link);
-    target::st(reinterpret_cast<uint32_t*>(peer_pointer<Fixed>(params, params.recv_bufs, owner) +
-                                           params.row_links_offset) +
+                                       link, weight);
+    std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, owner);
+    target::st(reinterpret_cast<uint32_t*>(memory + params.row_links_offset) +
                    mutate<Fixed, LogicMutant::kLinkOfNextRow>(row_idx, row_idx + 1),
                link.pack());
+    if (has_weight)
+      target::st(reinterpret_cast<float*>(memory + params.row_weights_offset) + row_idx, weight);
   }
 
   // Returns whether the lane's copy of the token is carried to its row. A row of another rank that has a
