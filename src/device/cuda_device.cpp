@@ -185,6 +185,8 @@ class CudaDevice : public Device {
   Status check_stream(StreamHandle stream) const override {
     // The null stream and its two other names are those of whatever device is current.
     if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return Status();
+    // Nothing else may be asked of a stream that is being captured; its launches fail on another device.
+    if (is_recording(stream)) return Status();
     int ordinal = -1;
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaStreamGetDevice(static_cast<cudaStream_t>(stream), &ordinal), "cudaStreamGetDevice"));
