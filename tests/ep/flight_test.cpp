@@ -251,6 +251,17 @@ TEST_P(StepsInFlight, HaveStreamsOfTheCallers) {
   }
 }
 
+// Links exist once for each flight, too.
+TEST_P(StepsInFlight, InterleaveWithRowsThatTheReceiverFills) {
+  if (options().protocol != Protocol::kDirect) GTEST_SKIP() << "links are the direct protocol's";
+  RunOptions received = options();
+  received.row_delivery = RowDelivery::kReceiver;
+  Flights flights(received);
+  EXPECT_EQ(flights.run({0, 1, 1, 0, 0, 1, 1, 0}), "");
+  flights.prepare(2);
+  EXPECT_EQ(flights.run({0, 1, 0, 1, 1, 1, 0, 0}), "");
+}
+
 TEST_P(StepsInFlight, AreCountedInMemory) {
   const ExpertParallelConfig two = Flights::config(options(), 2), one = Flights::config(options(), 1);
   const MemoryNeeded needed = must(ExpertParallel::memory_needed(two, 2));

@@ -51,7 +51,7 @@ TEST_F(CliPlan, CountsTheBytesThatARunCounts) {
     const std::string shape =
         " --ranks 4 --experts 8 --top-k 2 --hidden 128 --routing " + routing + " " + options;
     const json ran =
-        read_json(run("run --target host --expert-width 16 --json - --p2p-world-size 2" + shape).out);
+        read_json(run("run --target host --expert-width 16 --json - --p2p-world-size 2 --delivery sender" + shape).out);
     const json planned = read_json(run("plan --ranks-per-node 2 --json -" + shape).out);
     EXPECT_EQ(ran.at("verified"), true);
     ASSERT_EQ(planned.at("plans").size(), 1u);

@@ -17,7 +17,7 @@ TEST_F(CliWire, RowsBetweenGroupsGoOverAWire) {
   const std::string shape =
       "run --target host --ranks 4 --experts 8 --top-k 2 --hidden 64 --expert-width 16 --tokens 5 ";
   for (const char* protocol : {"slotted", "direct"}) {
-    const std::string command = shape + "--protocol " + protocol;
+    const std::string command = shape + "--delivery sender --protocol " + protocol;
     const Outcome outcome = run(command + " --p2p-world-size 2");
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_NE(outcome.out.find("groups    of 2 ranks"), std::string::npos) << outcome.out;
