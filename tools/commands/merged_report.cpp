@@ -13,7 +13,8 @@ using Json = nlohmann::ordered_json;
 // Every process counts the bytes of all ranks from the routing.
 reference::PhaseTraffic phase_of(const Json& json) {
   return {.to_other_ranks = json.at("bytes_to_other_ranks").get<std::vector<uint64_t>>(),
-          .to_other_groups = json.at("bytes_to_other_groups").get<std::vector<uint64_t>>()};
+          .to_other_groups = json.at("bytes_to_other_groups").get<std::vector<uint64_t>>(),
+          .least_to_other_ranks = json.at("least_bytes_to_other_ranks").get<uint64_t>()};
 }
 
 void merge(int rank, const Json& json, RunReport& report) {
