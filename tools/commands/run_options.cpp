@@ -1,0 +1,176 @@
+#include "run_options.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "files/output.hpp"
+#include "options.hpp"
+#include "tensor_options.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+std::vector<std::string> phase_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  if (has_router(options.workload)) names.push_back("route");
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  const bool is_fused = options.mode == "fused";
+  is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
+  const bool is_fast = options.workload.matmuls == Matmuls::kFast;
+  if (options.format != TokenFormatKind::kBF16 && !(is_fast && options.format == TokenFormatKind::kFP8))
+    add({"decode"});
+  is_fast ? add({"gate_up", "down"}) : add({"gate_up", "silu_mul", "down"});
+  // The protocol is not known yet; a phase that does not occur does no harm.
+  if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
+    add({"encode"});
+  is_fused ? add({"combine"}) : add({"combine_async", "combine_wait"});
+  if (options.skips_all_to_all && options.allreduce_world_size != 1) add({"all_reduce"});
+  return names;
+}
+
+// RANK@PHASE, or RANK@PHASE:MS where `milliseconds` is wanted.
+Status parse_fault(const char* flag, const std::string& text, bool wants_milliseconds,
+                   const RunOptions& options, FaultPlan::Event& event) {
+  if (text.empty()) return Status();
+  const char* form = wants_milliseconds ? "RANK@PHASE:MS" : "RANK@PHASE";
+  const size_t at = text.find('@'), colon = text.find(':');
+  if (at == std::string::npos || (colon != std::string::npos) != wants_milliseconds ||
+      (wants_milliseconds && colon < at))
+    return invalid_argument("%s: %s is not of the form %s", flag, text.c_str(), form);
+  if (!is_whole_number(text.substr(0, at), event.rank) || event.rank < 0 ||
+      event.rank >= options.workload.n_ranks)
+    return invalid_argument("%s: the rank in %s must be 0..%d", flag, text.c_str(),
+                            options.workload.n_ranks - 1);
+  event.phase = text.substr(at + 1, wants_milliseconds ? colon - at - 1 : std::string::npos);
+  if (wants_milliseconds &&
+      (!is_whole_number(text.substr(colon + 1), event.milliseconds) || event.milliseconds > 3'600'000))
+    return invalid_argument("%s: the milliseconds in %s must be 0..3600000", flag, text.c_str());
+  const std::vector<std::string> names = phase_names(options);
+  if (std::find(names.begin(), names.end(), event.phase) != names.end()) return Status();
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return invalid_argument("%s: the phase in %s must be one of %s", flag, text.c_str(), all.c_str());
+}
+
+Status check_transport(const RunOptions& options) {
+  if ((options.rank >= 0) != !options.rendezvous.empty())
+    return invalid_argument("--rank, --rendezvous: a process that joins others needs both");
+  if (options.is_by_shmem() && !options.trace.empty())
+    return invalid_argument(
+        "--trace: each process has a trace of its own; start them by hand, with --rendezvous and --rank");
+  if (options.rank >= options.workload.n_ranks)
+    return invalid_argument("--rank: %d must be below --ranks (%d)", options.rank, options.workload.n_ranks);
+  // The processes of the ranks look for a GPU themselves.
+  return options.starts_processes() ? Status() : check_target_option(options.target);
+}
+
+// The routing, and the tokens of each rank.
+Status finish_routing(RunOptions& options) {
+  Workload& workload = options.workload;
+  if (options.routing == "uniform") {
+    workload.routing = RoutingKind::kUniform;
+  } else if (options.routing == "zipf") {
+    workload.routing = RoutingKind::kZipf;
+  } else if (options.routing == "one-expert") {
+    workload.routing = RoutingKind::kOneExpert;
+  } else {
+    workload.routing = RoutingKind::kFile;
+    if (options.tokens_given)
+      return invalid_argument(
+          "--tokens, --tokens-per-rank: a --routing file says how many tokens each rank has");
+    SWITCHYARD_RETURN_IF_ERROR(
+        read_routing_file(options.routing, options.top_k_given ? workload.top_k : 0, workload));
+  }
+  if (workload.routing != RoutingKind::kFile && workload.tokens_per_rank.empty())
+    workload.tokens_per_rank.assign(static_cast<size_t>(workload.n_ranks), options.tokens);
+  if (static_cast<int>(workload.tokens_per_rank.size()) != workload.n_ranks)
+    return invalid_argument("--tokens-per-rank: %zu values given, --ranks is %d",
+                            workload.tokens_per_rank.size(), workload.n_ranks);
+  return Status();
+}
+
+// Where every rank has all tokens.
+Status check_skipped_all_to_all(const RunOptions& options) {
+  const Workload& workload = options.workload;
+  if (options.skips_all_to_all && workload.routing == RoutingKind::kFile)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; a --routing file says otherwise");
+  if (options.skips_all_to_all && std::count(workload.tokens_per_rank.begin(), workload.tokens_per_rank.end(),
+                                             workload.tokens_per_rank.front()) != workload.n_ranks)
+    return invalid_argument("--skip-a2a: every rank has the same tokens; --tokens-per-rank says otherwise");
+  if (options.allreduce_world_size != 0 && !options.skips_all_to_all)
+    return invalid_argument("--allreduce-world-size: it needs --skip-a2a; otherwise outputs are whole");
+  if (options.allreduce_world_size != 0 && workload.n_ranks % options.allreduce_world_size != 0)
+    return invalid_argument("--allreduce-world-size: %d must divide --ranks (%d)",
+                            options.allreduce_world_size, workload.n_ranks);
+  if (options.skips_all_to_all && options.capacity_factor != 0)
+    return invalid_argument("--capacity-factor: with --skip-a2a there is always room; it must be 0");
+  return Status();
+}
+
+Status check_experts(const RunOptions& options) {
+  const Workload& workload = options.workload;
+  if (workload.expert_width % 8 != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
+  if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) {
+    if (workload.expert_width % (kMatmulScaleGroup / 2) != 0)
+      return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
+                              workload.expert_width, kMatmulScaleGroup / 2);
+    if (!options.dump.empty())
+      return invalid_argument("--dump: with --matmul fast in fp8 rows are not decoded; it must be empty");
+  }
+  return Status();
+}
+
+// Output paths are checked before anything runs.
+Status check_outputs(const RunOptions& options) {
+  SWITCHYARD_RETURN_IF_ERROR(check_output_names({{"--json", options.json}, {"--trace", options.trace}}));
+  if (options.dump == "-")
+    return invalid_argument("--dump: a dump is a folder with many files; it cannot go to stdout");
+  if (!options.dump.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.dump, error);
+    if (error)
+      return invalid_argument("--dump: cannot make %s: %s", options.dump.c_str(), error.message().c_str());
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status finish_options(RunOptions& options) {
+  Workload& workload = options.workload;
+  SWITCHYARD_RETURN_IF_ERROR(finish_routing(options));
+  if (workload.hidden % kHiddenMultiple != 0)
+    return invalid_argument("--hidden: %d must be a multiple of %d", workload.hidden, kHiddenMultiple);
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, kind_of(options.combine_format)));
+  workload.is_replicated = options.skips_all_to_all;
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_groups_option(options.p2p_world_size, workload.n_ranks, options.skips_all_to_all));
+  SWITCHYARD_RETURN_IF_ERROR(check_skipped_all_to_all(options));
+  if (options.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "--layout: per-rank leaves the sum over a rank's experts to the application, which run does not do; "
+        "`switchyard bench ep --layout per-rank` and `switchyard simulate` verify it");
+  if (options.row_layout == RowLayout::kMasked && options.capacity_factor != 0)
+    return invalid_argument("--capacity-factor: with --layout masked every expert has room; it must be 0");
+  SWITCHYARD_RETURN_IF_ERROR(check_tensor_options(options.style, options.format, options.skips_all_to_all));
+  SWITCHYARD_RETURN_IF_ERROR(check_experts(options));
+  if (options.steps_in_flight > 1 && !options.trace.empty())
+    return invalid_argument("--trace: only single steps can be traced; --in-flight must be 1");
+  if (has_router(workload) && workload.top_k > workload.n_experts)
+    return invalid_argument("--top-k: %d must be at most --experts (%d)", workload.top_k, workload.n_experts);
+  Result<std::optional<ExpertPlacement>> placement = placement_of(options.placement_options, workload);
+  if (!placement.ok()) return placement.status();
+  options.placement = std::move(placement).value();
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--kill", options.kill, false, options, options.faults.kill));
+  SWITCHYARD_RETURN_IF_ERROR(parse_fault("--stall", options.stall, true, options, options.faults.stall));
+  if (!kChecked && !(options.kill.empty() && options.stall.empty()))
+    return invalid_argument("--kill, --stall: this build is unchecked: its kernels would wait forever");
+  SWITCHYARD_RETURN_IF_ERROR(check_outputs(options));
+  return check_transport(options);
+}
+
+}  // namespace switchyard::tools

@@ -1,0 +1,61 @@
+// What `switchyard run` is asked to do.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "placement_options.hpp"
+#include "reference/reference.hpp"
+#include "switchyard/expert_parallel.hpp"
+#include "workload/moe_layer.hpp"
+#include "workload/workload.hpp"
+
+namespace switchyard::tools {
+
+struct RunOptions {
+  std::string target = "auto";
+  std::string transport = "local";
+  std::string rendezvous;  // where the processes of the ranks meet
+  int rank = -1;           // of this process; -1: it has all of them
+  int tokens = 64;
+  int n_sms = 0;
+  Protocol protocol = Protocol::kAutomatic;
+  double capacity_factor = 0;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
+  RowDelivery row_delivery = RowDelivery::kAutomatic;
+  bool reduce_at_owner = false;
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  CombineFormat combine_format = CombineFormat::kBF16;
+  bool skips_all_to_all = false;
+  int p2p_world_size = 0;  // 0: one group
+  int allreduce_world_size = 0;
+  reference::TensorStyle style;
+  int steps_in_flight = 1;
+  PlacementOptions placement_options;
+  std::optional<ExpertPlacement> placement;  // from these
+  std::string mode = "split";
+  std::string routing = "uniform";
+  int steps = 2;
+  uint64_t deadline_ms = 0;  // 0: as the target suggests
+  std::string kill;          // RANK@PHASE
+  std::string stall;         // RANK@PHASE:MS
+  std::string dump;
+  std::string json;
+  std::string trace;
+  Workload workload;
+  FaultPlan faults;
+  bool tokens_given = false;
+  bool top_k_given = false;
+  bool ranks_given = false;
+
+  bool starts_processes() const { return transport == "process" && rank < 0; }
+  bool is_by_shmem() const { return transport == "shmem"; }
+  // A report that goes to stdout is alone there.
+  bool prints_text() const { return json != "-" && trace != "-"; }
+};
+
+// Checks the options beyond the range of each, and fills in what follows from them.
+Status finish_options(RunOptions& options);
+
+}  // namespace switchyard::tools
