@@ -1,0 +1,112 @@
+// What the experts of a layer do between dispatch and combine.
+#include "buffers.hpp"
+#include "moe_layer.hpp"
+#include "switchyard/detail/launch/kernel_table.hpp"
+
+namespace switchyard::tools {
+
+const bf16* MoeLayer::expert_input(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return decodes_rows() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
+}
+
+// The matmuls here take bf16 only.
+Status MoeLayer::decode_rows() {
+  return enqueue("decode", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = ep_->config().dispatch_format,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                   .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                   .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                   .tensor_scale = style_.has_device_scale ? kInputScale : ep_->config().input_scale},
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
+         .group_tensor_scales = buffers.group_input_scales.data(),
+         .output_format = CombineFormat::kBF16,
+         .output = buffers.decoded.data()});
+  });
+}
+
+bf16* MoeLayer::expert_output(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return encodes_outputs() ? buffers.down.data() : reinterpret_cast<bf16*>(buffers.expert_outputs.data());
+}
+
+// Does what the epilogue of a matmul with an fp8 output would do.
+Status MoeLayer::encode_outputs() {
+  return enqueue("encode", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return world_.rank(rank).kernels().recode_rows(
+        layer_launch(rank), world_.rank(rank).stream(),
+        {.format = TokenFormatKind::kBF16,
+         .hidden = workload_.hidden,
+         .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
+         .num_groups = ep_->num_groups(),
+         .row_offsets = buffers.row_offsets.data(),
+         .output_format = ep_->config().combine_format,
+         .output = buffers.expert_outputs.data()});
+  });
+}
+
+Status MoeLayer::enqueue_experts() {
+  if (decodes_rows()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
+  if (is_fast()) return enqueue_fast_experts();
+  const int num_groups = ep_->num_groups();
+  const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
+                          bf16* output) {
+    RankBuffers& buffers = ranks_[rank];
+    const GroupedMatmulParams params{num_groups,
+                                     inner,
+                                     columns,
+                                     rows,
+                                     weights,
+                                     buffers.row_offsets.data(),
+                                     buffers.row_counts.data(),
+                                     buffers.expert_ids.data(),
+                                     output};
+    return world_.rank(rank).kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, expert_input(rank), workload_.hidden, buffers.gate_up_weights.data(),
+                  2 * workload_.expert_width, buffers.gate_up.data());
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("silu_mul", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    const SiluMulInput input{num_groups, workload_.expert_width, buffers.gate_up.data(),
+                             buffers.row_offsets.data()};
+    return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), input,
+                                                {.rows = buffers.activated.data()});
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
+    RankBuffers& buffers = ranks_[rank];
+    return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
+                  workload_.hidden, expert_output(rank));
+  }));
+  return encodes_outputs() ? encode_outputs() : Status();
+}
+
+Status MoeLayer::enqueue_fast_experts() {
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    return fast_experts_->gate_up(rank, expert_input(rank), buffers.scales.data(),
+                                  {buffers.row_offsets.data(), buffers.row_counts.data()});
+  }));
+  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
+    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+    return fast_experts_->down(rank, {buffers.row_offsets.data(), buffers.row_counts.data()},
+                               expert_output(rank));
+  }));
+  return encodes_outputs() ? encode_outputs() : Status();
+}
+
+double MoeLayer::tolerance() const {
+  if (!is_fast()) return 0;
+  const bool has_fp8 = multiplies_fp8() || ep_->config().combine_format != CombineFormat::kBF16;
+  return has_fp8 ? 0.06 : 0.01;
+}
+
+}  // namespace switchyard::tools
