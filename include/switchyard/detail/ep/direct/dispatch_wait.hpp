@@ -92,7 +92,7 @@ struct DirectDispatchWait {
     }
   }
 
-  // Every rank has told how many rows it sent to each expert here. In a step that is skipped none moved.
+  // Every rank has told how many rows it sends to each expert here. In a skipped step none of them moves.
   SWITCHYARD_DEVICE void publish_counts() const {
     if (params.row_counts == nullptr) return;
     const bool is_skipped = target::ld(counters.is_skipped()) != 0;

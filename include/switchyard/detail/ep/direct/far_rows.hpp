@@ -74,8 +74,8 @@ struct FarRows {
     if (params.topk_weights != nullptr) target::st(params.wire.kept_row_weights + kept_idx, weight);
   }
 
-  // Where the rank's rows of each expert begin among all that it sends: in next_row, which the numbers of
-  // rows need no more. Called by all threads between two barriers.
+  // Computes where the rank's rows of each expert begin among all that it sends, in next_row, which nothing
+  // needs once all rows have their numbers. Called by all threads between two barriers.
   SWITCHYARD_DEVICE static uint32_t first_of(const DirectDispatchShared& shared, int expert_idx) {
     return shared.next_row[expert_idx];
   }

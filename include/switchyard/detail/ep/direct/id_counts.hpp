@@ -46,7 +46,7 @@ struct IdCounts {
       count_batch(batch, batch_idx, largest);
       batch = next;
     }
-    // The ids behind the last four.
+    // The ids after the last whole four.
     const int id_idx = num_ids / 4 * 4 + target::thread_idx();
     if (id_idx < num_ids) {
       note_id(static_cast<uint32_t>(ids[id_idx]), largest);

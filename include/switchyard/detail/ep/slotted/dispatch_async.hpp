@@ -179,7 +179,7 @@ struct SlottedDispatchAsync {
       params.format.encode(token, message, target::thread_idx(), target::num_threads());
   }
 
-  // Of a token that came as codes: the message is what encoding would have made of it.
+  // For a token that came as codes: the message is what encoding would have made.
   SWITCHYARD_DEVICE void take_encoded(int token_idx, const std::byte* codes, std::byte* message) const {
     const uint32_t codes_bytes = params.format.row_bytes();
     target::copy_row(message, codes, codes_bytes, target::thread_idx(), target::num_threads());

@@ -29,7 +29,7 @@ class MatmulConsumer {
         num_steps_(ceil_div(settings.inner, uint32_t{Config::kStageInner})) {}
 
   SWITCHYARD_DEVICE void run() {
-    if (consumer_idx_ == Config::kNumConsumers - 1) pass_turn();  // the first one is the first consumer's
+    if (consumer_idx_ == Config::kNumConsumers - 1) pass_turn();  // the first turn is the first consumer's
     for (;;) {
       const MatmulTile tile = take_tile();
       if (!tile.is_tile) break;
@@ -45,7 +45,7 @@ class MatmulConsumer {
         pass_over();
       }
     }
-    if (consumer_idx_ == 0) take_turn();  // the last one was passed on to nobody else
+    if (consumer_idx_ == 0) take_turn();  // the last turn, which nobody else takes
   }
 
  private:
@@ -343,8 +343,8 @@ class MatmulConsumer {
         target::st(scales + row_in_tile, scale.stored);
     }
   }
-  // Each of two consumers has half of the columns that share a scale. A tile writes where the last but one
-  // has: every thread has read that before it came to the barrier of the last one.
+  // Each of two consumers has half of the columns that share a scale. A tile writes where the tile before the
+  // last one did: every thread has read that before it came to the barrier of the last tile.
   SWITCHYARD_DEVICE void include_other_half(uint32_t (&amax)[Product::kThreadRows]) {
     auto& of_consumer = shared_.row_amax[tiles_.parity()];
     SWITCHYARD_UNROLL
