@@ -43,7 +43,8 @@ std::vector<T> sweep(const T (&values)[kSize]) {
 // The same for a sweep over what changes no size, or has another test with the same sizes.
 template <typename T, size_t kSize>
 std::vector<T> repeats(const T (&values)[kSize]) {
-  return {kFewRepeats ? std::end(values) - 1 : std::begin(values), std::end(values)};
+  // Not in braces, which would make a vector of two bools of two pointers.
+  return std::vector<T>(kFewRepeats ? std::end(values) - 1 : std::begin(values), std::end(values));
 }
 
 }  // namespace switchyard::testing_support
