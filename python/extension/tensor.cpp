@@ -163,6 +163,62 @@ bool import_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
   return true;
 }
 
+// Tensors of PyTorch, whose DLPack takes microseconds: the same by their attributes. Its dtypes are objects
+// of which there is one each.
+class TorchTensors {
+ public:
+  // Null: PyTorch has not been imported. Guarded by the GIL, and never freed.
+  static const TorchTensors* find() {
+    static const TorchTensors* found = nullptr;
+    if (found == nullptr) {
+      const nb::object modules = nb::module_::import_("sys").attr("modules");
+      const nb::object torch = modules.attr("get")("torch");
+      if (torch.is_none() || !nb::hasattr(torch, "Tensor") || !nb::hasattr(torch, "uint32")) return nullptr;
+      found = new TorchTensors(torch);
+    }
+    return found;
+  }
+
+  bool import(nb::handle object, Array& view) const {
+    if (!Py_IS_TYPE(object.ptr(), reinterpret_cast<PyTypeObject*>(type_.ptr()))) return false;
+    const nb::object dtype = object.attr(dtype_name_);
+    const Element* element = nullptr;
+    for (const auto& [torch_dtype, known] : elements_)
+      if (dtype.is(torch_dtype)) element = known;
+    if (element == nullptr || !object.attr(layout_name_).is(strided_)) return false;
+    view = Array();
+    view.dtype = element->dlpack;
+    view.shape = numbers_of(object.attr(shape_name_));
+    view.strides = numbers_of(object.attr(stride_name_)());
+    const bool is_cuda = object.attr(is_cuda_name_).is(nb::handle(Py_True));
+    if (!is_cuda && !object.attr(is_cpu_name_).is(nb::handle(Py_True))) return false;
+    view.device_type = is_cuda ? nb::device::cuda::value : nb::device::cpu::value;
+    view.device_id = is_cuda ? nb::cast<int>(object.attr(get_device_name_)()) : 0;
+    view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr(data_ptr_name_)()));
+    view.kept = nb::borrow(object);
+    return true;
+  }
+
+ private:
+  explicit TorchTensors(nb::handle torch) : type_(torch.attr("Tensor")), strided_(torch.attr("strided")) {
+    for (const Element* element : kElements)
+      if (nb::hasattr(torch, element->name)) elements_.emplace_back(torch.attr(element->name), element);
+  }
+  static std::vector<int64_t> numbers_of(const nb::object& tuple) {
+    std::vector<int64_t> numbers(static_cast<size_t>(PyTuple_Size(tuple.ptr())));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple.ptr(), static_cast<Py_ssize_t>(i)));
+    return numbers;
+  }
+  static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
+
+  nb::object type_, strided_;
+  std::vector<std::pair<nb::object, const Element*>> elements_;
+  nb::object dtype_name_ = name("dtype"), layout_name_ = name("layout"), shape_name_ = name("shape"),
+             stride_name_ = name("stride"), is_cuda_name_ = name("is_cuda"), is_cpu_name_ = name("is_cpu"),
+             get_device_name_ = name("get_device"), data_ptr_name_ = name("data_ptr");
+};
+
 [[noreturn]] void refuse(const char* call, const char* name, nb::handle object, Access access) {
   Array view;
   const char* type = Py_TYPE(object.ptr())->tp_name;
@@ -181,6 +237,8 @@ Array import(const char* call, const char* name, nb::handle object, Access acces
   const Tensor* tensor = nullptr;
   if (nb::try_cast(object, tensor, false) && tensor != nullptr) return from_tensor(*tensor, object);
   Array view;
+  if (const TorchTensors* torch = TorchTensors::find(); torch != nullptr && torch->import(object, view))
+    return view;
   // DLPack of such an array would fail, and slowly.
   const bool is_numpy = std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0;
   if ((is_numpy && import_ml_dtypes(object, access, view)) || import_ndarray(object, access, view) ||

@@ -61,6 +61,9 @@ class ExpertParallel:
             else arrays.view(scales, "int32" if scales.dtype == "uint32" else ""),
         )
         self.expert_outputs = arrays.view(self.memory.expert_outputs)
+        self._hidden = self.expert_outputs.shape[1]
+        # By the addresses of what combine reads where it is.
+        self._readable = {tensor.data_ptr: tensor for tensor in (self.memory.rows, self.memory.expert_outputs)}
         # Operators of a layer that write to the same tensor stay in order.
         self._state = torch.zeros(1, dtype=torch.int32, device=arrays.device)
         self._name = f"layer {next(_numbers)}"
@@ -78,7 +81,11 @@ class ExpertParallel:
     ) -> Sent:
         """Sends tokens, (num_tokens, hidden) of bfloat16, or in the dispatch format beside their scales, to the ranks of
         their experts, topk_ids of int32 or int64. Per rank, topk_weights travel with them."""
-        sent = _dispatch(self._state, self._name, tokens, topk_ids, topk_weights, scales)
+        if torch.compiler.is_compiling():
+            given = (self._state, self._name, tokens, topk_ids, topk_weights, scales)
+            sent = torch.ops.switchyard.dispatch(*given)
+        else:  # the same, without the microseconds of an operator
+            sent = self._dispatch(tokens, topk_ids, topk_weights, scales)
         return Sent(*sent[:4], sent[4] if self._has_scales else None)
 
     def combine(
@@ -87,7 +94,31 @@ class ExpertParallel:
         """Sends expert_rows, (rows, hidden) of bfloat16, back, and returns the sum of each token's rows times their
         weights, (num_tokens, hidden). With the direct protocol rows that are neither sent.rows nor expert_outputs are
         copied there first."""
-        return _combine(self._state, self._name, expert_rows, topk_ids, topk_weights)
+        if torch.compiler.is_compiling():
+            return torch.ops.switchyard.combine(self._state, self._name, expert_rows, topk_ids, topk_weights)
+        return self._combine(expert_rows, topk_ids, topk_weights)
+
+    def _dispatch(
+        self,
+        tokens: torch.Tensor,
+        topk_ids: torch.Tensor,
+        topk_weights: Optional[torch.Tensor],
+        scales: Optional[torch.Tensor],
+    ) -> Tuple[torch.Tensor, ...]:
+        self.ep.dispatch(self.rank, tokens, topk_ids, topk_weights, scales=scales, stream=self.stream())
+        self._wait_on_host()
+        return self._sent
+
+    def _combine(
+        self, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
+    ) -> torch.Tensor:
+        stream = self.stream()
+        out = expert_rows.new_empty((topk_ids.shape[0], self._hidden), dtype=torch.bfloat16)
+        self.ep.combine(
+            self.rank, self._shared(expert_rows, stream), topk_ids, topk_weights, out=out, stream=stream
+        )
+        self._wait_on_host()
+        return out
 
     def poll(self) -> None:
         """Raises what has gone wrong so far, without waiting; also while graphs replay."""
@@ -103,11 +134,9 @@ class ExpertParallel:
 
     def _shared(self, expert_rows: torch.Tensor, stream: Optional[int]) -> Any:
         """Expert rows where combine can read them."""
-        for tensor in (self.memory.rows, self.memory.expert_outputs):
-            if tensor.data_ptr == expert_rows.data_ptr():
-                return tensor
-        if not self._is_direct:
-            return expert_rows
+        tensor = self._readable.get(expert_rows.data_ptr())
+        if tensor is not None or not self._is_direct:
+            return expert_rows if tensor is None else tensor
         self.ep.store_expert_rows(self.rank, expert_rows.contiguous(), stream=stream)
         return self.memory.expert_outputs
 
@@ -116,7 +145,18 @@ _numbers = itertools.count()
 _layers: "weakref.WeakValueDictionary[str, ExpertParallel]" = weakref.WeakValueDictionary()
 
 
-@torch.library.custom_op("switchyard::dispatch", mutates_args=("state",))
+
+_library = torch.library.Library("switchyard", "DEF")
+_library.define(
+    "dispatch(Tensor(a!) state, str layer, Tensor tokens, Tensor topk_ids, Tensor? topk_weights, Tensor? scales) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "combine(Tensor(a!) state, str layer, Tensor expert_rows, Tensor topk_ids, Tensor topk_weights) -> Tensor"
+)
+
+
+@torch.library.impl(_library, "dispatch", "CompositeExplicitAutograd")
 def _dispatch(
     state: torch.Tensor,
     layer: str,
@@ -124,41 +164,31 @@ def _dispatch(
     topk_ids: torch.Tensor,
     topk_weights: Optional[torch.Tensor],
     scales: Optional[torch.Tensor],
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    own = _layers[layer]
-    own.ep.dispatch(own.rank, tokens, topk_ids, topk_weights, scales=scales, stream=own.stream())
-    own._wait_on_host()
-    rows, row_offsets, row_counts, src_info, row_scales = [part.detach() for part in own._sent]
-    return rows, row_offsets, row_counts, src_info, row_scales
+) -> Tuple[torch.Tensor, ...]:
+    return tuple(part.detach() for part in _layers[layer]._dispatch(tokens, topk_ids, topk_weights, scales))
 
 
-@_dispatch.register_fake
-def _(
+@torch.library.register_fake("switchyard::dispatch", lib=_library)
+def _fake_dispatch(
     state: torch.Tensor,
     layer: str,
     tokens: torch.Tensor,
     topk_ids: torch.Tensor,
     topk_weights: Optional[torch.Tensor],
     scales: Optional[torch.Tensor],
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    parts = [tokens.new_empty(part.shape, dtype=part.dtype) for part in _layers[layer]._sent]
-    return parts[0], parts[1], parts[2], parts[3], parts[4]
+) -> Tuple[torch.Tensor, ...]:
+    return tuple(tokens.new_empty(part.shape, dtype=part.dtype) for part in _layers[layer]._sent)
 
 
-@torch.library.custom_op("switchyard::combine", mutates_args=("state",))
+@torch.library.impl(_library, "combine", "CompositeExplicitAutograd")
 def _combine(
     state: torch.Tensor, layer: str, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
 ) -> torch.Tensor:
-    own = _layers[layer]
-    stream = own.stream()
-    out = expert_rows.new_empty((topk_ids.shape[0], own.expert_outputs.shape[1]), dtype=torch.bfloat16)
-    own.ep.combine(own.rank, own._shared(expert_rows, stream), topk_ids, topk_weights, out=out, stream=stream)
-    own._wait_on_host()
-    return out
+    return _layers[layer]._combine(expert_rows, topk_ids, topk_weights)
 
 
-@_combine.register_fake
-def _(
+@torch.library.register_fake("switchyard::combine", lib=_library)
+def _fake_combine(
     state: torch.Tensor, layer: str, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
 ) -> torch.Tensor:
     return expert_rows.new_empty((topk_ids.shape[0], _layers[layer].expert_outputs.shape[1]), dtype=torch.bfloat16)
