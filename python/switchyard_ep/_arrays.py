@@ -9,6 +9,8 @@ from . import _core
 # What NumPy has from ml_dtypes alone, and what DLPack may not carry, by bytes of an element.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
 
+_ALIGNMENT = 16  # bytes, of what kernels are given
+
 
 class NumpyArrays:
     """Arrays of NumPy, with bfloat16 and fp8 of ml_dtypes. All calls are complete when they return."""
@@ -26,11 +28,12 @@ class NumpyArrays:
         return self._numpy.dtype(getattr(self._ml_dtypes, name) if name in _BITS else name)
 
     def take(self, array: Any, name: str, *dtypes: str) -> Any:
-        """The array with rows of contiguous elements, which must have one of the dtypes."""
+        """The array with rows of contiguous elements, aligned, which must have one of the dtypes."""
         values = self._numpy.asarray(array)
         if values.dtype not in [self._dtype(dtype) for dtype in dtypes]:
             raise ValueError(f"{name} has dtype {values.dtype}; it must be {' or '.join(dtypes)}")
-        return self._numpy.ascontiguousarray(values)
+        values = self._numpy.ascontiguousarray(values)
+        return values if values.ctypes.data % _ALIGNMENT == 0 else self.copy(values)
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         return self._numpy.empty(shape, self._dtype(dtype))
@@ -98,7 +101,8 @@ class TorchArrays:
         values = array.detach()
         strides = values.stride()
         has_rows = values.dim() == 2 and strides[1] == 1 and strides[0] * values.element_size() % 16 == 0
-        return values if has_rows and strides[0] >= values.shape[1] else values.contiguous()
+        values = values if has_rows and strides[0] >= values.shape[1] else values.contiguous()
+        return values if values.data_ptr() % _ALIGNMENT == 0 else self.copy(values)
 
     def where(self, condition: Any, chosen: Any, other: Any) -> Any:
         return self.torch.where(condition, chosen, other)

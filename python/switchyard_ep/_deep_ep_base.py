@@ -10,7 +10,7 @@ from . import _core, _process_group
 from ._arrays import arrays_of
 from ._deep_ep import EventOverlap, Exchange, not_here
 from ._deep_ep_survivors import Survivors
-from .errors import FailedPrecondition
+from .errors import FailedPrecondition, SwitchyardError
 
 
 class Call:
@@ -76,7 +76,13 @@ class BufferBase:
         return self._world
 
     def destroy(self) -> None:
-        """Leaves the world; the buffer is of no use then."""
+        """Leaves the world, when all ranks have called this; the buffer is of no use then."""
+        if self._world is not None and self._survivors is None:
+            with contextlib.suppress(SwitchyardError):  # whoever does not come is not waited for any longer
+                self._world.synchronize()
+                for exchange in self._exchanges.values():
+                    exchange.ep.synchronize(exchange.rank)
+                self._world.all_gather(b"")
         self._leave_world()
 
     def _leave_world(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens
+from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
 from ._deep_ep_base import BufferBase, Call
 
 
@@ -46,6 +46,8 @@ class NormalMode(BufferBase):
 
     def _reserve(self, num_tokens: int, row_bytes: int, num_worst_tokens: int, handle: Optional[Handle]) -> None:
         """Makes room for the tokens of every rank."""
+        if len(self._members) < self.group_size:
+            raise not_here("normal mode where ranks are masked", "use low latency, or make a new Buffer")
         needed = self.max_tokens_per_rank or -(-num_worst_tokens // self.group_size)
         if handle is not None:
             needed = max(needed, num_tokens if self._capacity == 0 else 0)
