@@ -129,7 +129,7 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
 nb::dict to_python(TokenFormatKind kind) {
   constexpr const char* kElementNames[] = {"bf16", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1"};
   constexpr const char* kScaleNames[] = {"none", "float32", "e8m0", "e4m3"};
-  constexpr const char* kPlacementNames[] = {"none", "transposed", "by row", "tiled"};
+  constexpr const char* kPlacementNames[] = {"none", "transposed", "by row", "tiled", "packed"};
   const TokenFormatInfo info = info_of(kind);
   nb::dict result;
   result["element"] = kElementNames[static_cast<int>(info.element)];

@@ -23,10 +23,10 @@ class Meetings:
     """Meetings of processes that may not all come. The lowest rank that comes decides who has come."""
 
     def __init__(self, group: Any, timeout: float):
-        import torch.distributed as dist
-
         if hasattr(group, "all_gather"):
             raise not_here("mask of ranks for such a group", "pass a process group of torch.distributed")
+        import torch.distributed as dist
+
         self._rank, self._timeout, self._count = group.rank(), timeout, 0
         self._store = dist.PrefixStore("switchyard_ep.deep_ep", dist.distributed_c10d._get_default_store())
 

@@ -100,3 +100,4 @@ def test_bad_groups_are_refused(one):
 def test_formats_are_listed():
     formats = sy.token_formats()
     assert formats["fp8"]["scale_placement"] == "transposed" and formats["nvfp4"]["num_bits"] == 4
+    assert formats["fp8-ue8m0"]["scale_placement"] == "packed"
