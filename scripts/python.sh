@@ -38,6 +38,8 @@ make_venv build/venv "scikit-build-core>=0.10" "nanobind>=2.4" "numpy>=1.23" "ml
 [ -e "$libraries/build.ninja" ] || cmake --preset run
 cmake --build "$libraries" --target switchyard_runtime
 rm -rf build/wheels
+# Stubs are made from the new extension, which must not meet the old one.
+build/venv/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes switchyard-ep 2>/dev/null
 build/venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
   --wheel-dir build/wheels --config-settings="cmake.define.SWITCHYARD_PREBUILT=$PWD/$libraries" ${options[@]+"${options[@]}"} .
 
@@ -46,4 +48,5 @@ $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --
 ls -l build/wheels | awk 'NR > 1 {printf "%s: %.1f MB\n", $9, $5 / 1e6}'
 export LD_PRELOAD=$preload
 $venv/bin/python -m pytest -q -p no:cacheprovider -k "$tests" python/tests
-$venv/bin/python examples/two_experts.py
+for example in examples/*.py; do $venv/bin/python "$example"; done
+$venv/bin/python scripts/notebook.py examples/*.ipynb

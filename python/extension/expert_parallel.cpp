@@ -68,7 +68,7 @@ EpCore::EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<ExpertParallel>
 
 // The destructor of ExpertParallel waits for what is on the streams.
 EpCore::~EpCore() {
-  nb::gil_scoped_release no_gil;
+  WithoutGil no_gil;
   ep.reset();
 }
 
@@ -80,6 +80,7 @@ EpHandle::EpHandle(std::shared_ptr<Session> session, std::shared_ptr<EpCore> cor
 
 ExpertParallel& EpHandle::use(const char* call) const {
   session_->use(call);
+  core_->gate.check_unchanging(call);
   return flight_idx_ == 0 ? *core_->ep : *need(core_->ep->flight(flight_idx_));
 }
 
@@ -93,6 +94,10 @@ int EpHandle::world_rank(const char* call, int rank) const {
 }
 
 EpHandle::RankMemory& EpHandle::memory_of(const char* call, int rank) {
+  if (std::exchange(num_changes_, core_->num_changes) != core_->num_changes) {
+    memory_.clear();
+    memory_.resize(core_->members.size());
+  }
   std::optional<RankMemory>& memory = memory_[static_cast<size_t>(rank)];
   if (memory) return *memory;
   const ExpertParallel& ep = use(call);

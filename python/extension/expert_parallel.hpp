@@ -15,7 +15,9 @@ struct EpCore {
   std::shared_ptr<WorldCore> world;
   Owned<ExpertParallel> ep;
   CallGate gate;
+  // Written while the gate is held to change them.
   std::vector<int> members;  // the world's rank of each rank
+  uint64_t num_changes = 0;  // of the ranks
 
   EpCore(std::shared_ptr<WorldCore> owner, std::unique_ptr<ExpertParallel> made);
   ~EpCore();
@@ -98,6 +100,7 @@ class EpHandle {
   std::shared_ptr<EpCore> core_;
   const int flight_idx_;
   std::vector<std::optional<RankMemory>> memory_;  // by rank
+  uint64_t num_changes_ = 0;                       // of the ranks, when memory_ was made
 };
 
 void bind_expert_parallel(nb::module_& module);

@@ -314,7 +314,7 @@ void bind_steps(nb::class_<EpHandle>& ep) {
           [](EpHandle& handle, nb::object placement) {
             const ExpertPlacement next =
                 placement_of(handle.use("set_placement").config().n_experts, placement);
-            const auto call = handle.core()->gate.enter_all("set_placement");
+            const auto call = handle.core()->gate.enter_to_change("set_placement");
             need(handle.session()->wait(
                 [core = handle.core(), call, next](CallerThread&) {
                   Status status = core->ep->set_placement(next);

@@ -61,7 +61,7 @@ void EpHandle::reset(std::optional<std::vector<int>> survivors, nb::object place
   const int n_experts = use("reset").config().n_experts;
   std::optional<ExpertPlacement> next;
   if (!placement.is_none()) next = placement_of(n_experts, placement);
-  const auto call = core_->gate.enter_all("reset");
+  const auto call = core_->gate.enter_to_change("reset");
   (void)session_->wait_for_streams(
       {}, [core = core_](CallerThread&) { return core->world->world->synchronize(); },
       [call] { call->abandon(); });
@@ -77,16 +77,17 @@ void EpHandle::reset(std::optional<std::vector<int>> survivors, nb::object place
         Status status = !survivors      ? core->ep->reset()
                         : by_world_rank ? core->ep->reset_to(*survivors, next)
                                         : core->ep->reset(*survivors, next);
+        if (status.ok() && survivors) {
+          std::vector<int> members = *survivors;
+          for (int& member : members)
+            if (!by_world_rank) member = core->members[static_cast<size_t>(member)];
+          core->members = std::move(members);
+          ++core->num_changes;
+        }
         call->leave();
         return status;
       },
       [call] { call->abandon(); }));
-  if (!survivors) return;
-  std::vector<int> members;
-  for (const int rank : *survivors)
-    members.push_back(by_world_rank ? rank : core_->members[static_cast<size_t>(rank)]);
-  core_->members = std::move(members);
-  memory_ = std::vector<std::optional<RankMemory>>(core_->members.size());
 }
 
 }  // namespace switchyard::python

@@ -40,7 +40,7 @@ Session::~Session() {
     return;
   }
   if (kept_.empty()) return;
-  nb::gil_scoped_release no_gil;
+  WithoutGil no_gil;
   (void)core_->world->synchronize();
 }
 
@@ -64,7 +64,7 @@ Status Session::wait(std::function<Status(CallerThread&)> work,
   class NoCallbacks : public CallerThread {
     bool run(const std::function<void()>&) override { return false; }
   } caller;
-  nb::gil_scoped_release no_gil;
+  WithoutGil no_gil;
   return work(caller);
 }
 
@@ -104,6 +104,7 @@ void drain_sessions() {
     if (core->generation != fork_generation()) continue;
     (void)session->wait([core](CallerThread&) { return core->world->synchronize(); });
   }
+  stop_other_threads();
 }
 
 }  // namespace switchyard::python

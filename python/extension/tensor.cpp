@@ -139,10 +139,7 @@ nb::dlpack::dtype type_of_typestr(const std::string& typestr) {
   }
 }
 
-// __cuda_array_interface__, of objects that have no DLPack. It does not name the GPU; the caller vouches for
-// it.
-bool import_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
-  if (!nb::hasattr(object, "__cuda_array_interface__")) return false;
+bool read_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
   const nb::dict interface = nb::cast<nb::dict>(object.attr("__cuda_array_interface__"));
   const nb::tuple data = nb::cast<nb::tuple>(interface["data"]);
   if (access == Access::kWrite && nb::cast<bool>(data[1])) return false;
@@ -161,6 +158,20 @@ bool import_cuda_array(nb::handle object, Access access, int gpu, Array& view) {
   view.device_id = gpu < 0 ? 0 : gpu;
   view.kept = nb::borrow(object);
   return true;
+}
+
+// __cuda_array_interface__, of objects that have no DLPack. It does not name the GPU; the caller vouches for
+// it.
+bool import_cuda_array(const char* call, const char* name, nb::handle object, Access access, int gpu,
+                       Array& view) {
+  if (!nb::hasattr(object, "__cuda_array_interface__")) return false;
+  try {
+    return read_cuda_array(object, access, gpu, view);
+  } catch (const std::exception& error) {
+    PyErr_Format(PyExc_TypeError, "%s: %s has a __cuda_array_interface__ that cannot be read: %s", call, name,
+                 error.what());
+  }
+  throw nb::python_error();
 }
 
 // Tensors of PyTorch, whose DLPack takes microseconds: the same by their attributes. Its dtypes are objects
@@ -242,7 +253,8 @@ Array import(const char* call, const char* name, nb::handle object, Access acces
   // DLPack of such an array would fail, and slowly.
   const bool is_numpy = std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0;
   if ((is_numpy && import_ml_dtypes(object, access, view)) || import_ndarray(object, access, view) ||
-      import_cuda_array(object, access, gpu, view) || (!is_numpy && import_ml_dtypes(object, access, view)))
+      import_cuda_array(call, name, object, access, gpu, view) ||
+      (!is_numpy && import_ml_dtypes(object, access, view)))
     return view;
   refuse(call, name, object, access);
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +16,19 @@ namespace switchyard::python {
 namespace {
 
 std::atomic<uint64_t> g_fork_generation = 0;
+
+// Threads that ask for the GIL, having seen that the interpreter does not end.
+std::atomic<int> g_num_returning = 0;
+std::atomic<bool> g_is_ending = false;
+std::thread::id g_ending_thread;  // written before g_is_ending
+
+// Either the interpreter's end waits for this thread to have the GIL, or this thread stops here.
+void begin_return() {
+  ++g_num_returning;
+  if (!g_is_ending || g_ending_thread == std::this_thread::get_id()) return;
+  --g_num_returning;
+  for (;;) pause();
+}
 
 constexpr auto kSignalInterval = std::chrono::milliseconds(20);
 
@@ -30,7 +44,9 @@ Status call_without_throwing(const std::function<Status(CallerThread&)>& work, C
 class SameThread : public CallerThread {
  public:
   bool run(const std::function<void()>& function) override {
+    begin_return();
     nb::gil_scoped_acquire gil;
+    --g_num_returning;
     function();
     return true;
   }
@@ -71,7 +87,7 @@ class Helper : public CallerThread {
   bool serve() {
     const std::function<void()>* request = nullptr;
     {
-      nb::gil_scoped_release no_gil;
+      WithoutGil no_gil;
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kSignalInterval, [&] { return is_done_ || request_ != nullptr; });
       if (is_done_) return true;
@@ -95,7 +111,7 @@ class Helper : public CallerThread {
   }
   void join() {
     if (!thread_.joinable()) return;
-    nb::gil_scoped_release no_gil;
+    WithoutGil no_gil;
     thread_.join();
   }
   const Status& status() const { return status_; }
@@ -125,10 +141,29 @@ bool is_main_thread() {
 
 }  // namespace
 
+WithoutGil::~WithoutGil() {
+  begin_return();
+  PyEval_RestoreThread(state_);
+  --g_num_returning;
+}
+
+void stop_other_threads() {
+  g_ending_thread = std::this_thread::get_id();
+  g_is_ending = true;
+  PyThreadState* const state = PyEval_SaveThread();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (g_num_returning > 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  PyEval_RestoreThread(state);
+}
+
 uint64_t fork_generation() { return g_fork_generation.load(std::memory_order_relaxed); }
 
 void install_fork_handler() {
-  pthread_atfork(nullptr, nullptr, [] { g_fork_generation.fetch_add(1, std::memory_order_relaxed); });
+  pthread_atfork(nullptr, nullptr, [] {
+    g_fork_generation.fetch_add(1, std::memory_order_relaxed);
+    g_num_returning = 0;  // those threads are the parent's
+  });
 }
 
 void reap_helpers(bool wait_for_all) {
@@ -148,7 +183,7 @@ Status wait_for(std::function<Status(CallerThread&)> work, const std::function<v
   reap_helpers(false);
   if (!is_main_thread()) {
     SameThread caller;
-    nb::gil_scoped_release no_gil;
+    WithoutGil no_gil;
     return call_without_throwing(work, caller);
   }
   auto helper = std::make_unique<Helper>(std::move(work));

@@ -27,6 +27,22 @@ struct LeakedInFork {
 template <typename T>
 using Owned = std::unique_ptr<T, LeakedInFork<T>>;
 
+// Releases the GIL for a scope. A thread that wanted it back after the interpreter has ended would be unwound
+// by Python, through frames of C++ that cannot be: it is stopped instead, and ends with the process.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
+// At the interpreter's end, with the GIL: from now on no other thread gets it back from a WithoutGil.
+void stop_other_threads();
+
 // Lets the work of a helper call Python functions on the thread that waits for it: that of the caller, as MPI
 // and process groups want it.
 class CallerThread {

@@ -54,7 +54,7 @@ std::shared_ptr<Session> create_world(int n_ranks, const std::string& target, in
   options.host.num_workers = num_workers;
   std::optional<Result<std::unique_ptr<World>>> world;
   {
-    nb::gil_scoped_release no_gil;
+    WithoutGil no_gil;
     world.emplace(World::create(options));
   }
   const int gpus = num_gpus != 0 ? num_gpus : std::clamp(num_cuda_devices(), 1, std::max(n_ranks, 1));
@@ -232,7 +232,7 @@ void bind_graph(nb::module_& module) {
             handle.session->use("launch");
             Status status;
             {
-              nb::gil_scoped_release no_gil;
+              WithoutGil no_gil;
               status = handle.graph->launch();
             }
             need(status);

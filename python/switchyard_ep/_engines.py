@@ -39,6 +39,8 @@ def cast(library: Any, array: Any, name: str) -> Any:
 def share(library: Any, tensor: _core.Tensor, name: str) -> Any:
     """The memory of a tensor as an array of the library, without a copy. The dtype has the size of the tensor's."""
     if tensor.device != "cpu":
+        if name.startswith("float8"):  # which DLPack may not carry
+            tensor = tensor.view("uint8")
         array = library.from_dlpack(tensor)
         return array if array.dtype == dtype_of(library, name) else array.view(dtype_of(library, name))
     array = tensor.numpy()
@@ -59,6 +61,7 @@ class Rows(NamedTuple):
     scales: Optional[Any]  # (max rows, hidden / 128) of float32, a row's scales max rows apart
     counts: Any  # (local experts,) of int32
     offsets: Any  # (local experts + 1,) of int32
+    expert_ids: Any  # (local experts,) of int32: their numbers in the model; -1 for a seat without one
 
 
 class Exchange:
@@ -98,20 +101,29 @@ class Exchange:
         if is_masked:
             options.update(row_layout="masked", max_rows_per_expert=world.n_ranks * max_tokens_per_rank)
         self.world, self.n_ranks, self.rank = world, world.n_ranks, world.local_ranks[0]
+        self._is_host = world.target == "host"
         self.is_masked, self.dispatch_format = is_masked, dispatch_format
-        self._eps = [_core.ExpertParallel(world, **options) for _ in range(num_microbatches)]
+        # Flights share the multiprocessors of a GPU, so that all of them fit at once.
+        self._ep = _core.ExpertParallel(world, steps_in_flight=num_microbatches, **options)
+        self._eps = [self._ep.flight(index) for index in range(num_microbatches)]
         self._open: List[Optional[Any]] = [None] * num_microbatches  # the ids of a step that has no combine yet
+        self._views: Dict[Tuple[int, str], Tuple[Rows, Any]] = {}  # of the memory, by micro-batch and library
         ep = self._eps[0]
         self.n_experts, self.top_k, self.hidden = n_experts, top_k, hidden
         self.max_tokens_per_rank = max_tokens_per_rank
         self.num_local_experts = ep.n_local_experts
+        if not self._is_host:  # now, since a graph cannot capture the copies
+            import torch
+
+            for microbatch in range(num_microbatches):
+                self._memory(microbatch, torch)
 
     def of_rank(self, rank: int) -> "Exchange":
         """The same exchange for another rank of this process."""
         if rank not in self.world.local_ranks:
             raise InvalidArgument(f"rank is {rank}; ranks of this process are {self.world.local_ranks}")
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, rank=rank, _open=[None] * len(self._eps))
+        other.__dict__.update(self.__dict__, rank=rank, _open=[None] * len(self._eps), _views={})
         return other
 
     @property
@@ -122,12 +134,15 @@ class Exchange:
 
     def reset(self) -> None:
         """After a fault: forgets the broken steps and makes all memory ready again. All processes call it."""
-        for ep in self._eps:
-            ep.reset()
+        self._ep.reset()
         self._open = [None] * len(self._eps)
 
+    def poll(self) -> None:
+        """Raises what has gone wrong so far, without waiting; also while graphs replay."""
+        self._ep.poll(self.rank)
+
     def _on_stream(self) -> Dict[str, Any]:
-        if self.world.target == "host":
+        if self._is_host:
             return {}
         import torch
 
@@ -135,7 +150,7 @@ class Exchange:
 
     def _settle(self, ep: _core.ExpertParallel) -> None:
         """On the host: the arrays may be read when this returns."""
-        if self.world.target == "host":
+        if self._is_host:
             ep.synchronize(self.rank)
 
     def _use(self, microbatch: int) -> _core.ExpertParallel:
@@ -151,20 +166,34 @@ class Exchange:
         ep.dispatch_async(self.rank, tokens, topk_ids, **self._on_stream())
         self._open[microbatch] = topk_ids
 
+    def _on_device(self, library: Any, numbers: Sequence[int]) -> Any:
+        where = {} if self._is_host else {"device": self._eps[0].row_buffers(self.rank).rows.device}
+        return library.asarray(list(numbers), dtype=dtype_of(library, "int32"), **where)
+
+    def _memory(self, microbatch: int, library: Any) -> Tuple[Rows, Any]:
+        """What dispatch writes and what combine reads, as arrays of the library."""
+        key = (microbatch, library.__name__)
+        if key not in self._views:
+            memory, is_fp8 = self._use(microbatch).row_buffers(self.rank), self.dispatch_format == "fp8"
+            scales = None
+            if memory.scales is not None:
+                scales = share(library, memory.scales, "float32")[:, : len(memory.rows)].T
+            assert memory.expert_outputs is not None
+            rows = Rows(
+                share(library, memory.rows, "float8_e4m3fn" if is_fp8 else "bfloat16"),
+                scales,
+                share(library, memory.row_counts, "int32"),
+                share(library, memory.row_offsets, "int32"),
+                self._on_device(library, self.local_expert_ids),
+            )
+            self._views[key] = rows, share(library, memory.expert_outputs, "bfloat16")
+        return self._views[key]
+
     def receive(self, microbatch: int, library: Any) -> Rows:
         ep = self._use(microbatch)
-        sent = ep.dispatch_wait(self.rank, **self._on_stream())
+        ep.dispatch_wait(self.rank, **self._on_stream())
         self._settle(ep)
-        is_fp8 = self.dispatch_format == "fp8"
-        scales = None
-        if sent.scales is not None:
-            scales = share(library, sent.scales, "float32")[:, : len(sent.rows)].T
-        return Rows(
-            share(library, sent.rows, "float8_e4m3fn" if is_fp8 else "bfloat16"),
-            scales,
-            share(library, sent.row_counts, "int32"),
-            share(library, sent.row_offsets, "int32"),
-        )
+        return self._memory(microbatch, library)[0]
 
     def by_expert(self, rows: Any, scales: Optional[Any], library: Any) -> Tuple[Any, Optional[Any]]:
         """Masked rows as (local experts, rows of each, hidden), and their scales alike; neighbours in memory are the scales
@@ -177,9 +206,13 @@ class Exchange:
 
     def expert_outputs(self, microbatch: int, library: Any) -> Any:
         """(max rows, hidden) of bfloat16: what experts leave here needs no copy to be sent."""
-        outputs = self._use(microbatch).row_buffers(self.rank).expert_outputs
-        assert outputs is not None
-        return share(library, outputs, "bfloat16")
+        return self._memory(microbatch, library)[1]
+
+    def _store(self, ep: _core.ExpertParallel, expert_rows: Any) -> None:
+        """Copies rows to where combine reads them, as many as the step has."""
+        if self.is_masked:
+            expert_rows = expert_rows.reshape(self.num_local_experts, -1, self.hidden)
+        ep.store_expert_rows(self.rank, expert_rows, **self._on_stream())
 
     def send_back(self, microbatch: int, expert_rows: Any, library: Any) -> None:
         """Sends expert_rows, (rows, hidden) of bfloat16, for each row that was received, back."""
@@ -194,7 +227,7 @@ class Exchange:
                 f"{tuple(outputs.shape)} and {outputs.dtype}"
             )
         if address_of(expert_rows) != address_of(outputs):
-            outputs[...] = expert_rows
+            self._store(ep, expert_rows)
         ep.combine_async(self.rank, None, **self._on_stream())
 
     def receive_back(self, microbatch: int, topk_weights: Any, out: Any) -> None:
@@ -203,10 +236,3 @@ class Exchange:
         ep.combine_wait(self.rank, topk_ids, topk_weights, out=out, **self._on_stream())
         self._open[microbatch] = None
         self._settle(ep)
-
-
-def join(group: Any, target: str = "auto") -> _core.World:
-    """The world of a process group of torch.distributed, or of an object that has rank(), size() and all_gather()."""
-    from ._deep_ep import all_gather_of
-
-    return _core.World.join(group.rank(), group.size(), all_gather=all_gather_of(group), target=target)

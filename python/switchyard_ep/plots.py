@@ -53,6 +53,9 @@ class Svg:
     def _repr_svg_(self) -> str:
         return str(self)
 
+    def __repr__(self) -> str:
+        return f"<Svg '{self._title}'>"
+
     def save(self, path: str) -> None:
         """Writes the drawing to a file."""
         with open(path, "w", encoding="utf-8") as file:

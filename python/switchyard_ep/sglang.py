@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import _core, _engines, deep_ep
+from . import _core, _engines, _process_group, deep_ep
 from ._engines import cast, library_of
 from .errors import FailedPrecondition, InvalidArgument
 
@@ -129,19 +129,19 @@ class _Shared:
 
     def __init__(self, group: Any, target: str):
         self.group, self._target = group, target
-        self._buffer: Optional[deep_ep.Buffer] = None
+        self._buffers: Dict[int, deep_ep.Buffer] = {}  # by micro-batch
         self._world: Optional[_core.World] = None
         self._exchanges: Dict[Tuple[Any, ...], _engines.Exchange] = {}
 
-    @property
-    def buffer(self) -> deep_ep.Buffer:
-        if self._buffer is None:
-            self._buffer = deep_ep.Buffer(self.group)
-        return self._buffer
+    def buffer(self, microbatch: int) -> deep_ep.Buffer:
+        """One for each micro-batch: a combine of any but a buffer's last dispatch would move rows twice."""
+        if microbatch not in self._buffers:
+            self._buffers[microbatch] = deep_ep.Buffer(self.group)
+        return self._buffers[microbatch]
 
     def exchange(self, **options: Any) -> _engines.Exchange:
         if self._world is None:
-            self._world = _engines.join(self.group, self._target)
+            self._world = _process_group.join(self.group, target=self._target)
         key = tuple(sorted(options.items()))
         if key not in self._exchanges:
             self._exchanges[key] = _engines.Exchange(self._world, is_masked=True, **options)
@@ -149,9 +149,10 @@ class _Shared:
 
     def close(self) -> None:
         self._exchanges.clear()
-        for owner in (self._buffer and self._buffer.destroy, self._world and self._world.close):
-            if owner:
-                owner()
+        for buffer in self._buffers.values():
+            buffer.destroy()
+        if self._world is not None:
+            self._world.close()
 
 
 _shared: Dict[int, _Shared] = {}  # by the group's identity; each holds its group
@@ -287,7 +288,7 @@ class Dispatcher(_Base):
 
     def _receive_normal(self) -> Any:
         tokens, topk_ids, topk_weights = self._arguments
-        buffer = self._shared.buffer
+        buffer = self._shared.buffer(self._microbatch)
         per_rank, per_node, per_expert, in_rank, _ = buffer.get_dispatch_layout(topk_ids, self.num_experts)
         received, ids, weights, counts, self._handle, event = buffer.dispatch(
             tokens,
@@ -327,7 +328,7 @@ class Dispatcher(_Base):
             combined = self._library.empty_like(self._arguments[0])
             self._exchange().receive_back(self._microbatch, cast(self._library, weights, "float32"), combined)
         else:
-            combined, _, event = self._shared.buffer.combine(rows, self._handle)
+            combined, _, event = self._shared.buffer(self._microbatch).combine(rows, self._handle)
             event.current_stream_wait()
         self._stage, self._handle, self._combined, self._arguments = _Stage.DISPATCH_A, None, None, ()
         return combined

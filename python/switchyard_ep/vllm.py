@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _core
-from . import _engines
+from . import _engines, _process_group
 from ._engines import cast, dtype_of, is_torch, library_of
 from .errors import FailedPrecondition, InvalidArgument
 
@@ -251,10 +251,10 @@ class PrepareAndFinalize(_Base):
     def _ids_of_rows(self, library: Any, got: _engines.Rows) -> Any:
         """(rows, 1) of int32: the expert of each row, as the model numbers it; -1 for a row that nobody wrote."""
         where = dict(device=got.offsets.device) if is_torch(library) else {}
-        row = library.arange(len(got.rows), **where)
+        row = library.arange(len(got.rows), dtype=dtype_of(library, "int32"), **where)
         group = library.searchsorted(got.offsets[1:], row, side="right")
         group = library.clip(group, 0, self.exchange.num_local_experts - 1)
-        ids = library.asarray(list(self.exchange.local_expert_ids), dtype=dtype_of(library, "int32"), **where)[group]
+        ids = got.expert_ids[group]
         is_written = row < got.offsets[group] + got.counts[group]
         return library.where(is_written, ids, library.full_like(ids, -1)).reshape(-1, 1)
 
@@ -326,7 +326,7 @@ class All2AllManager:
 
     def __init__(self, cpu_group: Any, *, target: str = "auto"):
         self.cpu_group, self.rank, self.world_size = cpu_group, cpu_group.rank(), cpu_group.size()
-        self._world: Optional[_core.World] = _engines.join(cpu_group, target)
+        self._world: Optional[_core.World] = _process_group.join(cpu_group, target=target)
         self._handles: Dict[Any, Exchange] = {}
 
     def get_handle(self, kwargs: Dict[str, Union[int, str]]) -> Exchange:

@@ -261,6 +261,8 @@ def test_a_rank_that_does_not_come_is_named(world):
     begun = [a.prepare_async(*prepare_arguments(t, InNumpy())) for a, t in zip(adapters[:3], every)]
     with pytest.raises(sy.DeadlineExceeded, match="rank 3"):
         begun[0][0]()
+    with pytest.raises(sy.DeadlineExceeded, match="rank 3"):
+        adapters[0].exchange.poll()
     adapters[0].exchange.reset()
     for tokens, output in zip(every, run_step(adapters, every, InNumpy())):
         tokens.check(output)
