@@ -5,6 +5,8 @@
 #include <numeric>
 #include <random>
 
+#include "limits.hpp"
+
 namespace switchyard::tools {
 namespace {
 
@@ -92,11 +94,32 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
   // write must not look right.
   SWITCHYARD_RETURN_IF_ERROR(output_.fill_bytes(0xff));
   SWITCHYARD_RETURN_IF_ERROR(lse_.fill_bytes(0xff));
+  const Result<Timing> timing = time_launches([&] { return attention.value()->run(tensors); }, num_replays);
+  if (!timing.ok()) return timing.status();
+  AttentionBenchResult result{.bench_case = bench_case,
+                              .choice = attention.value()->choice(tensors),
+                              .timing = timing.value(),
+                              .flops = attention_case.flops(),
+                              .kv_bytes = attention_case.key_value_bytes()};
+  if (result.choice.kind == AttentionKind::kDecode) {
+    const Result<Timing> read = time_launches([&] { return enqueue_read(result.kv_bytes); }, num_replays);
+    if (!read.ok()) return read.status();
+    result.read_us = read.value().median_us;
+  }
+  const int num_outputs = attention_case.query_lens.back() * attention_case.num_heads;
+  result.stride = num_outputs / kRowsLookedAt | 1;  // odd, so that it visits all heads
+  Result<AttentionDifference> difference = compare(attention_case, result.stride);
+  if (!difference.ok()) return difference.status();
+  result.difference = difference.value();
+  return result;
+}
+
+Result<Timing> AttentionBench::time_launches(const std::function<Status()>& enqueue, int num_replays) {
   const int num_launches = world_.target() == Target::kHost ? 1 : kLaunchesPerGraph;
   Graphs graphs;
   Result<std::unique_ptr<Graph>> graph = world_.capture([&] {
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("attention"));
-    for (int i = 0; i < num_launches; ++i) SWITCHYARD_RETURN_IF_ERROR(attention.value()->run(tensors));
+    for (int i = 0; i < num_launches; ++i) SWITCHYARD_RETURN_IF_ERROR(enqueue());
     return Status();
   });
   if (!graph.ok()) return graph.status();
@@ -104,17 +127,14 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
   Result<std::vector<SpanSamples>> samples = time_replays(graphs, num_replays);
   if (!samples.ok()) return samples.status();
   for (double& microseconds : samples.value().front().microseconds) microseconds /= num_launches;
-  AttentionBenchResult result{.bench_case = bench_case,
-                              .choice = attention.value()->choice(tensors),
-                              .timing = samples.value().front().summarize(0),
-                              .flops = attention_case.flops(),
-                              .kv_bytes = attention_case.key_value_bytes()};
-  const int num_outputs = attention_case.query_lens.back() * attention_case.num_heads;
-  result.stride = num_outputs / kRowsLookedAt | 1;  // odd, so that it visits all heads
-  Result<AttentionDifference> difference = compare(attention_case, result.stride);
-  if (!difference.ok()) return difference.status();
-  result.difference = difference.value();
-  return result;
+  return samples.value().front().summarize(0);
+}
+
+Status AttentionBench::enqueue_read(uint64_t kv_bytes) {
+  const uint32_t num_blocks = static_cast<uint32_t>(rank_.device().num_multiprocessors());
+  return rank_.launch(benchmarks::limit_kernels(world_.target()).read,
+                      {.num_blocks = num_blocks, .num_threads = kWarpSize, .programmatic_dependent = true},
+                      {{keys_.data(), values_.data()}, kv_bytes / 2});
 }
 
 // Compares a few rows of the last sequence, behind the rows of all others.

@@ -1,6 +1,8 @@
 // Times attention by graph replay, on shapes that share their memory, and verifies some rows of each result.
+// Decoding is timed beside a kernel that only reads as many bytes: its limit.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "periodic_numbers.hpp"
@@ -22,12 +24,16 @@ struct AttentionBenchResult {
   Timing timing{};
   double flops = 0;
   uint64_t kv_bytes = 0;
+  double read_us = 0;  // decoding: of a kernel that only reads the keys and values; else 0
   reference::AttentionDifference difference;  // of a few rows of the last sequence:
   int stride = 1;                             // every so many of its rows and heads
 
   bool is_verified() const { return difference.first_bad.empty(); }
   double tflops() const { return flops / timing.median_us * 1e-6; }
   double kv_terabytes_per_second() const { return static_cast<double>(kv_bytes) / timing.median_us * 1e-6; }
+  double read_terabytes_per_second() const {
+    return read_us > 0 ? static_cast<double>(kv_bytes) / read_us * 1e-6 : 0;
+  }
 };
 
 class AttentionBench {
@@ -47,6 +53,9 @@ class AttentionBench {
  private:
   explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
   Status fill(uint64_t seed);
+  // Times num_launches of `enqueue` in a graph; the times are those of one launch.
+  Result<Timing> time_launches(const std::function<Status()>& enqueue, int num_replays);
+  Status enqueue_read(uint64_t kv_bytes);
   Result<reference::AttentionDifference> compare(const reference::AttentionCase& attention_case, int stride);
 
   World& world_;

@@ -157,4 +157,53 @@ SWITCHYARD_KERNEL void sweep_kernel(SweepParams params) {
   }
 }
 
+struct alignas(128) ReadShared {
+  static constexpr uint32_t kNumStages = 6, kStageBytes = 32 << 10;
+
+  std::byte stages[kNumStages][kStageBytes];
+  target::TransferBarrier loaded[kNumStages];
+};
+
+// One thread of each block keeps as many bulk loads in flight as there are stages.
+struct Read {
+  const ReadParams& params;
+  ReadShared& shared = target::shared_storage<ReadShared>();
+
+  SWITCHYARD_DEVICE explicit Read(const ReadParams& params_in) : params(params_in) {}
+
+  SWITCHYARD_DEVICE void run() {
+    constexpr uint32_t kNumStages = ReadShared::kNumStages;
+    if (target::thread_idx() != 0) return;
+    for (target::TransferBarrier& loaded : shared.loaded) loaded.init(1);
+    const uint64_t num_chunks = ceil_div<uint64_t>(params.num_bytes, ReadShared::kStageBytes) * 2;
+    uint32_t num_started = 0;
+    for (uint64_t chunk = static_cast<uint64_t>(target::block_idx()); chunk < num_chunks;
+         chunk += static_cast<uint64_t>(target::num_blocks()), ++num_started) {
+      if (num_started >= kNumStages) wait(num_started - kNumStages);
+      start(num_started % kNumStages, params.tensors[chunk % 2], chunk / 2 * ReadShared::kStageBytes);
+    }
+    for (uint32_t i = num_started < kNumStages ? 0 : num_started - kNumStages; i < num_started; ++i) wait(i);
+  }
+
+  SWITCHYARD_DEVICE void start(uint32_t stage_idx, const void* tensor, uint64_t first_byte) {
+    const uint64_t num_left = params.num_bytes - first_byte;
+    const uint32_t num_bytes =
+        num_left < ReadShared::kStageBytes ? static_cast<uint32_t>(num_left) : ReadShared::kStageBytes;
+    shared.loaded[stage_idx].arrive_expect(num_bytes);
+    target::bulk_load(shared.stages[stage_idx], static_cast<const std::byte*>(tensor) + first_byte, num_bytes,
+                      shared.loaded[stage_idx]);
+  }
+  SWITCHYARD_DEVICE void wait(uint32_t load_idx) {
+    const uint32_t stage_idx = load_idx % ReadShared::kNumStages;
+    const uint32_t parity = load_idx / ReadShared::kNumStages % 2;
+    target::wait_until([&] { return shared.loaded[stage_idx].done(parity); }, kNoDeadline);
+  }
+};
+
+SWITCHYARD_KERNEL void read_kernel(ReadParams params) {
+  target::grid_dependency_wait();
+  target::grid_dependency_launch();
+  Read(params).run();
+}
+
 }  // namespace switchyard::benchmarks::inline SWITCHYARD_TARGET

@@ -29,7 +29,14 @@ Status launch_sweep(const LaunchShape& shape, StreamHandle stream, const SweepPa
   return target::launch("sweep", sweep_kernel, shape, stream, params);
 }
 
-constexpr LimitKernels kKernels{.scatter = &launch_scatter, .gather = &launch_gather, .sweep = &launch_sweep};
+Status launch_read(const LaunchShape& shape, StreamHandle stream, const ReadParams& params) {
+  LaunchShape fitted = shape;
+  fitted.shared_bytes = sizeof(ReadShared);
+  return target::launch("read", read_kernel, fitted, stream, params);
+}
+
+constexpr LimitKernels kKernels{
+    .scatter = &launch_scatter, .gather = &launch_gather, .sweep = &launch_sweep, .read = &launch_read};
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// Two bare limits for dispatch and combine: one kernel scatters rows to random rows, the other gathers and
-// sums them, and neither waits for another rank. A third kernel sweeps through memory to evict everything
-// else from the caches.
+// Bare limits. For dispatch and combine: one kernel scatters rows to random rows, another gathers and sums
+// them, and neither waits for another rank. For decoding: a kernel that only reads. A fourth kernel sweeps
+// through memory to evict everything else from the caches.
 #pragma once
 
 #include "switchyard/bf16.hpp"
@@ -36,11 +36,18 @@ struct SweepParams {
   uint64_t num_bytes;  // a multiple of 16
 };
 
+// Two tensors are read, and nothing is computed.
+struct ReadParams {
+  const void* tensors[2];
+  uint64_t num_bytes;  // of each; a multiple of 16
+};
+
 struct LimitKernels {
   // Uses as many warps per block as fit into shared memory, at most those of the shape.
   LaunchFunction<ScatterParams> scatter;
   LaunchFunction<GatherParams> gather;
   LaunchFunction<SweepParams> sweep;
+  LaunchFunction<ReadParams> read;
 };
 
 // The device of a launch must be active, as for its other kernels.

@@ -76,8 +76,6 @@ struct AttentionChoice {
   uint32_t num_blocks = 0;
   uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
   uint32_t split_keys = 0;
-  uint32_t num_combine_blocks = 0;  // of the kernel after several splits
-  uint32_t num_combine_threads = 0;
   uint32_t tile_rows = 0;       // tokens of a tile
   uint32_t heads_per_tile = 1;  // query heads that share a tile
   uint32_t max_num_tiles = 0;   // of one sequence and head
@@ -94,7 +92,7 @@ std::string to_string(const AttentionChoice& choice);
 // Ownership: the caller owns the object and the tensors. The object owns what its launches need beside the
 // tensors: the queue of tiles, the plan of a ragged batch, the partial output of splits. It does not own the
 // rank or the kernels of shape().own_kernels, which must outlive it.
-// Stream: run() enqueues one to three kernels, on the rank's stream or on the one that it is given, and
+// Stream: run() enqueues one or two kernels, on the rank's stream or on the one that it is given, and
 // returns: they run behind what is on that stream and before what comes behind them. It allocates nothing,
 // waits for nothing and copies nothing, so it can be captured as a graph, by World::capture() or by the
 // caller. The destructor waits for the device if run() was ever given a stream of the caller's.

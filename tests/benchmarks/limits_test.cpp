@@ -98,5 +98,17 @@ TEST_P(Limits, GatherSumsTheRowsOfEveryOutput) {
   }
 }
 
+// It writes nothing: that it ends, having waited for every load, is all that can be seen.
+TEST_P(Limits, ReadEndsForAnySize) {
+  for (const size_t num_values : {size_t{8}, size_t{16384}, size_t{16392}, size_t{300000}}) {
+    const auto keys = must(rank().upload(values(num_values))),
+               others = must(rank().upload(values(num_values)));
+    const Status launched = kernels().read({.num_blocks = 3, .num_threads = 32}, rank().stream(),
+                                           {{keys.data(), others.data()}, num_values * sizeof(bf16)});
+    ASSERT_TRUE(launched.ok()) << launched.to_string();
+    EXPECT_TRUE(rank().synchronize().ok());
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -148,6 +148,24 @@ TEST_F(WeakMemoryProtocol, AttentionIsRightForEverySeed) {
     ASSERT_EQ(run_attention(seed, std::nullopt), "") << "seed " << seed;
 }
 
+// Decoding over keys that two blocks share: whoever is last combines what both have found.
+std::string run_decoding(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
+  const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
+  const auto harness = must(reference::AttentionHarness::create(
+      world->rank(0),
+      {.query_lens = {1}, .key_lens = {520}, .num_heads = 1, .head_dim = 64, .num_blocks = 2}));
+  if (harness->choice().num_splits < 2) return "";
+  if (const Status status = harness->launch(); !status.ok()) return status.to_string();
+  const auto difference = harness->compare();
+  return difference.ok() ? difference.value().first_bad : difference.status().to_string();
+}
+
+TEST_F(WeakMemoryProtocol, DecodingIsRightForEverySeed) {
+  for (uint64_t seed = 0; seed < 20; ++seed)
+    ASSERT_EQ(run_decoding(seed, std::nullopt), "") << "seed " << seed;
+}
+
 // Steps that an all-reduce completes. The third one writes where the first one's values were.
 std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   const TestHooks hooks{.mutant = mutant};
@@ -369,6 +387,13 @@ const NamedMutant kMutants[] = {
      {"DirectDispatchWait*::count_step(", WordKind::kAdd, Order::kAcquire},
      run_encoded,
      true},
+    {"MM30ElectionIsRelaxed", {"AttentionConsumer*::is_last_split(", WordKind::kAdd, kRelaxed}, run_decoding},
+    {"MM30ElectionDoesNotAcquire",
+     {"AttentionConsumer*::is_last_split(", WordKind::kAdd, Order::kRelease},
+     run_decoding},
+    {"MM30ElectionDoesNotRelease",
+     {"AttentionConsumer*::is_last_split(", WordKind::kAdd, Order::kAcquire},
+     run_decoding},
 };
 
 class OrderMutants : public WeakMemoryProtocol, public testing::WithParamInterface<NamedMutant> {};

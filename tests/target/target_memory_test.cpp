@@ -152,7 +152,9 @@ struct IncWrapParams {
 };
 
 SWITCHYARD_KERNEL void increment_and_wrap(IncWrapParams params) {
-  const uint32_t found = target::atomic_inc_wrap_relaxed_device(params.counter, params.last);
+  const uint32_t found = target::block_idx() % 2 == 0
+                             ? target::atomic_inc_wrap_relaxed_device(params.counter, params.last)
+                             : target::atomic_inc_wrap_acq_rel_device(params.counter, params.last);
   target::atomic_add_relaxed_device(params.num_found + (found < 8 ? found : 7), 1u);
 }
 

@@ -189,8 +189,6 @@ JsonObject attention_limits_json() {
                        .add("units_per_block", limits.units_per_block)
                        .add("min_split_keys", limits.min_split_keys)
                        .add("max_splits", limits.max_splits)
-                       .add("min_combine_warps", limits.min_combine_warps)
-                       .add("max_combine_warps", limits.max_combine_warps)
                        .add("plan_threads", limits.num_plan_threads));
 }
 

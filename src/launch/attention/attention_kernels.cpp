@@ -1,22 +1,18 @@
 // The table of attention kernels, for the host and, through attention_kernels.cu, for CUDA.
 #include "attention_instances.hpp"
 #include "launch/kernel_tables.hpp"
-#include "switchyard/detail/attention/combine.hpp"
+#include "switchyard/detail/attention/plan_tiles.hpp"
 
 namespace switchyard {
 namespace {
 
-Status launch_combine_splits(const LaunchShape& shape, StreamHandle stream,
-                             const CombineSplitsParams& params) {
-  return target::launch("combine_splits", combine_splits_kernel, shape, stream, params);
-}
 Status launch_plan_tiles(const LaunchShape& shape, StreamHandle stream, const PlanTilesParams& params) {
   return target::launch("plan_tiles", plan_tiles_kernel, shape, stream, params);
 }
 
 #if defined(__CUDACC__)
 Status load_small_kernels() {
-  const target::ResidentKernel kernels[] = {{&combine_splits_kernel, 0}, {&plan_tiles_kernel, 0}};
+  const target::ResidentKernel kernels[] = {{&plan_tiles_kernel, 0}};
   return target::max_resident_blocks(kernels, kWarpSize).status();
 }
 uint64_t bytes_of_l2() {
@@ -34,7 +30,6 @@ AttentionKernels make_table() {
   table.by_head_dim[0] = SWITCHYARD_ATTENTION_KERNELS(64)();
   table.by_head_dim[1] = SWITCHYARD_ATTENTION_KERNELS(128)();
   table.by_head_dim[2] = SWITCHYARD_ATTENTION_KERNELS(256)();
-  table.combine_splits = &launch_combine_splits;
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;
   table.l2_bytes = &bytes_of_l2;

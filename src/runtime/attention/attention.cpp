@@ -54,14 +54,13 @@ struct Attention::Impl {
   AttentionSettings settings_of(const AttentionTensors& tensors) const;
   Status launch_plan(const AttentionTensors& tensors, StreamHandle stream);
   Status launch_attention(const AttentionTensors& tensors, StreamHandle stream);
-  Status launch_combine(const AttentionTensors& tensors, StreamHandle stream);
 
   Rank& rank;
   const AttentionShape shape;
   const AttentionKernels& kernels;
   const AttentionDevice device;
   const AttentionChoice choices[2];  // without and with key_lengths
-  Buffer<uint32_t> queue, plan;
+  Buffer<uint32_t> queue, plan, num_splits_done;
   Buffer<float> partial_output, partial_lse;
   bool uses_callers_streams = false;
 };
@@ -113,8 +112,7 @@ Status Attention::run(const AttentionTensors& tensors, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   if (tensors.query_offsets != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(impl_->launch_plan(tensors, handle.value()));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->launch_attention(tensors, handle.value()));
-  return impl_->any_choice().num_splits > 1 ? impl_->launch_combine(tensors, handle.value()) : Status();
+  return impl_->launch_attention(tensors, handle.value());
 }
 
 Status Attention::Impl::allocate() {
@@ -127,8 +125,8 @@ Status Attention::Impl::allocate() {
   SWITCHYARD_RETURN_IF_ERROR(take(plan, 3 * static_cast<size_t>(shape.batch_size) + 1));
   const size_t num_splits = any_choice().num_splits;
   if (num_splits == 1) return Status();
-  const size_t num_partial =
-      num_splits * static_cast<size_t>(shape.num_query_rows) * static_cast<size_t>(shape.num_heads);
+  SWITCHYARD_RETURN_IF_ERROR(take(num_splits_done, num_outputs()));
+  const size_t num_partial = num_splits * num_outputs();
   SWITCHYARD_RETURN_IF_ERROR(take(partial_output, num_partial * static_cast<size_t>(shape.head_dim)));
   return take(partial_lse, num_partial);
 }
@@ -187,6 +185,7 @@ AttentionSettings Attention::Impl::settings_of(const AttentionTensors& tensors) 
   settings.lse = tensors.lse;
   settings.partial_output = partial_output.data();
   settings.partial_lse = partial_lse.data();
+  settings.num_splits_done = num_splits_done.data();
   settings.num_rows = static_cast<uint32_t>(shape.num_query_rows);
   settings.tile_times = tensors.tile_times;
   return settings;
@@ -213,18 +212,6 @@ Status Attention::Impl::launch_attention(const AttentionTensors& tensors, Stream
                                      tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
                                      tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
   return kernel().launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
-}
-
-Status Attention::Impl::launch_combine(const AttentionTensors& tensors, StreamHandle stream) {
-  return kernels.combine_splits(
-      {.num_blocks = any_choice().num_combine_blocks,
-       .num_threads = any_choice().num_combine_threads,
-       .programmatic_dependent = true},
-      stream,
-      CombineSplitsParams{partial_output.data(), partial_lse.data(), tensors.output, tensors.lse,
-                          tensors.query_offsets, static_cast<uint32_t>(shape.batch_size),
-                          static_cast<uint32_t>(shape.num_heads), any_choice().num_splits, num_outputs(),
-                          static_cast<uint32_t>(shape.head_dim)});
 }
 
 }  // namespace switchyard

@@ -88,17 +88,6 @@ std::string reason_of(const AttentionShape& shape, const AttentionChoice& choice
   return reason;
 }
 
-// The small kernel after several splits has a warp per row and head.
-void choose_combine(const AttentionShape& shape, uint32_t num_blocks, AttentionChoice& choice) {
-  if (choice.num_splits == 1) return;
-  const uint32_t num_outputs = static_cast<uint32_t>(shape.num_query_rows * shape.num_heads);
-  const uint32_t num_warps =
-      std::clamp(ceil_div(num_outputs, num_blocks), static_cast<uint32_t>(kLimits.min_combine_warps),
-                 static_cast<uint32_t>(kLimits.max_combine_warps));
-  choice.num_combine_blocks = std::min(ceil_div(num_outputs, num_warps), num_blocks);
-  choice.num_combine_threads = num_warps * kWarpSize;
-}
-
 }  // namespace
 
 AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengths,
@@ -122,7 +111,6 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   const Splits splits = choose_splits(shape, tuning, num_units, num_ctas);
   choice.num_splits = splits.num_splits;
   choice.split_keys = splits.split_keys;
-  choose_combine(shape, max_blocks, choice);
 
   const ChosenScheduler scheduler = choose_scheduler(shape, choice.kind, has_key_lengths);
   choice.scheduler = scheduler.kind;

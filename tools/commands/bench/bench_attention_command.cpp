@@ -50,11 +50,16 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 void print_table(const BenchReport& report) {
   std::printf("attention on %s: %s, median of %d replays\n\n", to_string(report.target),
               report.device.c_str(), report.num_replays);
-  std::printf("head_dim  kind     shape            time us   TFLOP/s   K/V TB/s   scheduler\n");
+  std::printf("head_dim  kind     shape            time us   TFLOP/s   K/V TB/s   read TB/s   scheduler\n");
   for (const AttentionBenchResult& result : report.results) {
-    std::printf("%8d  %-7s  %-14s %9.1f %9.1f %10.2f   %s", result.bench_case.attention_case.head_dim,
+    std::printf("%8d  %-7s  %-14s %9.1f %9.1f %10.2f ", result.bench_case.attention_case.head_dim,
                 result.bench_case.group.c_str(), result.bench_case.label.c_str(), result.timing.median_us,
-                result.tflops(), result.kv_terabytes_per_second(), to_string(result.choice.scheduler));
+                result.tflops(), result.kv_terabytes_per_second());
+    if (result.read_us > 0)
+      std::printf("%11.2f", result.read_terabytes_per_second());
+    else
+      std::printf("%11s", "-");
+    std::printf("   %s", to_string(result.choice.scheduler));
     end_table_line(result.difference.first_bad);
   }
 }
@@ -75,6 +80,7 @@ std::string to_json(const BenchReport& report) {
     add_timing(json, result.timing);
     json.add("tflops", result.tflops())
         .add("kv_terabytes_per_second", result.kv_terabytes_per_second())
+        .add("read_terabytes_per_second", result.read_terabytes_per_second())
         .add("scheduler", to_string(result.choice.scheduler))
         .add("splits", result.choice.num_splits)
         .add("relative_error", result.difference.relative_error)

@@ -1,102 +1,86 @@
-// The small kernels after and before the large one: they combine what the splits of a decoding launch found,
-// and plan the order of a ragged batch.
+// What the splits of a decoding launch found, combined: a warp for each row and head of the output.
 #pragma once
 
+#include <cmath>
+
 #include "switchyard/detail/attention/params.hpp"
-#include "switchyard/detail/schedule/tile_plan.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// A warp handles a row and head of the output. Splits that saw no key have an lse of minus infinity, and so a
-// weight of 0.
-class CombineSplits {
- public:
-  SWITCHYARD_DEVICE explicit CombineSplits(const CombineSplitsParams& params) : params_(params) {}
+inline constexpr int kMaxSplits = kAttentionLimits.max_splits;
 
-  SWITCHYARD_DEVICE void run() {
-    const uint32_t num_warps = static_cast<uint32_t>(target::num_blocks() * target::num_warps());
-    const uint32_t* rows = params_.row_offsets;
-    const uint32_t first = rows == nullptr ? 0 : rows[0] * params_.num_heads;
-    const uint32_t end = rows == nullptr ? params_.num_outputs : rows[params_.batch_size] * params_.num_heads;
-    for (uint32_t output_idx =
-             first + static_cast<uint32_t>(target::block_idx() * target::num_warps() + target::warp_idx());
-         output_idx < end; output_idx += num_warps)
-      combine(output_idx);
+// What the splits of all rows and heads left. An output is a row and a head.
+struct SplitResults {
+  const float* partial_output;  // [split][output][head_dim]
+  const float* partial_lse;     // [split][output]
+  bf16* output;                 // [output][head_dim]
+  float* lse;                   // [output], or null
+  uint32_t num_splits;          // that count, at most kMaxSplits
+  uint32_t num_outputs;
+
+  SWITCHYARD_DEVICE uint64_t place(uint32_t split, uint32_t output_idx) const {
+    return uint64_t{split} * num_outputs + output_idx;
   }
-
- private:
-  static constexpr int kColumnsPerLane = 2;
-
-  SWITCHYARD_DEVICE float lse_of(uint32_t split, uint32_t output_idx) const {
-    if (split >= params_.num_splits) return kMinusInfinity;
-    return target::ld(&params_.partial_lse[uint64_t{split} * params_.num_outputs + output_idx]);
-  }
-
-  SWITCHYARD_DEVICE void combine(uint32_t output_idx) {
-    const uint32_t lane = static_cast<uint32_t>(target::lane_idx());
-    float max = kMinusInfinity;
-    for (uint32_t split = lane; split < params_.num_splits; split += kWarpSize)
-      max = larger(max, lse_of(split, output_idx));
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2)
-      max = larger(max, target::shuffle_xor(max, distance));
-    if (max == kMinusInfinity) max = 0;
-    float sum = 0;
-    for (uint32_t split = lane; split < params_.num_splits; split += kWarpSize)
-      sum += expf(lse_of(split, output_idx) - max);
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += target::shuffle_xor(sum, distance);
-    if (lane == 0 && params_.lse != nullptr)
-      target::st(&params_.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
-    const float factor = sum == 0 ? 0.0f : target::divide(1.0f, sum);
-    for (uint32_t column = lane * kColumnsPerLane; column < params_.head_dim;
-         column += kWarpSize * kColumnsPerLane)
-      combine_columns(output_idx, column, max, factor);
-  }
-
-  SWITCHYARD_DEVICE void combine_columns(uint32_t output_idx, uint32_t column, float max, float factor) {
-    float sums[kColumnsPerLane] = {};
-    for (uint32_t first_split = 0; first_split < params_.num_splits; first_split += kWarpSize) {
-      const float weight =
-          expf(lse_of(first_split + static_cast<uint32_t>(target::lane_idx()), output_idx) - max);
-      const uint32_t num_left = params_.num_splits - first_split;
-      for (uint32_t i = 0; i < (num_left < kWarpSize ? num_left : kWarpSize); ++i) {
-        const float weight_of_split = target::shuffle(weight, static_cast<int>(i));
-        const float* row = params_.partial_output +
-                           (uint64_t{first_split + i} * params_.num_outputs + output_idx) * params_.head_dim +
-                           column;
-        for (int c = 0; c < kColumnsPerLane; ++c) sums[c] += weight_of_split * target::ld(&row[c]);
-      }
-    }
-    bf16* output = params_.output + uint64_t{output_idx} * params_.head_dim + column;
-    for (int c = 0; c < kColumnsPerLane; ++c) target::st(&output[c], to_bf16(sums[c] * factor));
-  }
-
-  SWITCHYARD_DEVICE static float larger(float a, float b) { return a > b ? a : b; }
-  static constexpr float kMinusInfinity = -__builtin_huge_valf();
-
-  const CombineSplitsParams& params_;
 };
 
-SWITCHYARD_KERNEL void combine_splits_kernel(CombineSplitsParams params) {
-  target::grid_dependency_wait();
-  target::grid_dependency_launch();
-  CombineSplits(params).run();
-}
-
-SWITCHYARD_KERNEL void plan_tiles_kernel(PlanTilesParams params) {
-  target::grid_dependency_wait();
-  target::grid_dependency_launch();
-  const uint32_t num_threads = static_cast<uint32_t>(target::num_blocks() * target::num_threads());
-  for (uint32_t i = static_cast<uint32_t>(target::block_idx() * target::num_threads() + target::thread_idx());
-       i < params.batch_size; i += num_threads) {
-    const auto num_keys_of = [&](uint32_t prompt_idx) { return params.keys.num_keys(prompt_idx); };
-    if (sorts_sequences(params.order))
-      plan_sequence<MHASchedule::LPT>(params.row_offsets, params.batch_size, params.tile_rows, i, params.plan,
-                                      num_keys_of);
-    else
-      plan_sequence<MHASchedule::DEFAULT>(params.row_offsets, params.batch_size, params.tile_rows, i,
-                                          params.plan, num_keys_of);
+// Weighs the splits of one output. A split that saw no key has an lse of minus infinity, and so a weight of
+// 0. Loads are in flight together: this is the end of a launch, which nothing overlaps.
+template <int kHeadDim>
+SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_idx) {
+  constexpr float kMinusInfinity = -__builtin_huge_valf();
+  constexpr int kLsePerLane = kMaxSplits / kWarpSize, kColumns = kHeadDim / kWarpSize, kAtOnce = 8;
+  struct alignas(kColumns < 4 ? 8 : 16) Columns {
+    float values[kColumns];
+  };
+  const uint32_t lane = static_cast<uint32_t>(target::lane_idx());
+  float weights[kLsePerLane], max = kMinusInfinity, sum = 0;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kLsePerLane; ++i) {
+    const uint32_t split = static_cast<uint32_t>(i) * kWarpSize + lane;
+    weights[i] = split < splits.num_splits ? target::ld(&splits.partial_lse[splits.place(split, output_idx)])
+                                           : kMinusInfinity;
+    max = weights[i] > max ? weights[i] : max;
   }
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    const float other = target::shuffle_xor(max, distance);
+    max = other > max ? other : max;
+  }
+  if (max == kMinusInfinity) max = 0;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kLsePerLane; ++i) sum += weights[i] = expf(weights[i] - max);
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += target::shuffle_xor(sum, distance);
+  if (lane == 0 && splits.lse != nullptr)
+    target::st(&splits.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
+  const float factor = sum == 0 ? 0.0f : target::divide(1.0f, sum);
+
+  float sums[kColumns] = {};
+  const float* column = splits.partial_output + uint64_t{output_idx} * kHeadDim + lane * kColumns;
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kLsePerLane; ++i) {
+    const uint32_t first_split = static_cast<uint32_t>(i) * kWarpSize;
+    if (first_split >= splits.num_splits) break;
+    SWITCHYARD_ROLLED
+    for (uint32_t j = 0; j < kWarpSize && first_split + j < splits.num_splits; j += kAtOnce) {
+      Columns loaded[kAtOnce];
+      SWITCHYARD_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) {
+        // Past the last split the first one is loaded, with a weight of 0.
+        const uint32_t split = first_split + j + k < splits.num_splits ? first_split + j + k : 0;
+        loaded[k] = target::ld(reinterpret_cast<const Columns*>(column + splits.place(split, 0) * kHeadDim));
+      }
+      SWITCHYARD_UNROLL
+      for (uint32_t k = 0; k < kAtOnce; ++k) {
+        const float weight = target::shuffle(weights[i], static_cast<int>(j + k)) * factor;
+        SWITCHYARD_UNROLL
+        for (int c = 0; c < kColumns; ++c) sums[c] += weight * loaded[k].values[c];
+      }
+    }
+  }
+  bf16* output = splits.output + uint64_t{output_idx} * kHeadDim + lane * kColumns;
+  SWITCHYARD_UNROLL
+  for (int c = 0; c < kColumns; ++c) target::st(&output[c], to_bf16(sums[c]));
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

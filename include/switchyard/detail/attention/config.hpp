@@ -11,18 +11,20 @@ namespace switchyard {
 inline constexpr int kProducerWarp = 0;
 inline constexpr int kPlannerWarp = 1;
 
-template <int kHeadDimension, AttentionKind kKindOfAttention>
+template <AttentionTuning kTuningOfKernel>
 struct AttentionConfig {
-  static constexpr AttentionTuning kTuning = attention_tuning(kHeadDimension, kKindOfAttention);
+  static constexpr AttentionTuning kTuning = kTuningOfKernel;
   static_assert(kTuning != AttentionTuning{}, "kAttentionTunings has no such kernel");
 
-  static constexpr int kHeadDim = kHeadDimension;
-  static constexpr AttentionKind kKind = kKindOfAttention;
+  static constexpr int kHeadDim = kTuning.head_dim;
+  static constexpr AttentionKind kKind = kTuning.kind;
   static constexpr bool kIsDecode = kKind == AttentionKind::kDecode;
   static constexpr bool kIsMasked = kKind != AttentionKind::kFull;
 
   static constexpr int kNumConsumers = kTuning.num_consumers;
-  static constexpr int kTileRows = kTuning.tile_rows();
+  static constexpr int kKvHeadsPerBlock = kTuning.kv_heads_per_block;
+  static_assert(kKvHeadsPerBlock == 1 || (kIsDecode && kKvHeadsPerBlock == kNumConsumers));
+  static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
   static constexpr int kTileKeys = kTuning.tile_keys;
   static constexpr int kPartKeys = kTuning.part_keys;
   static constexpr int kBlocksAhead = kTuning.blocks_ahead;
@@ -31,15 +33,15 @@ struct AttentionConfig {
   static constexpr int kProducerRegisters = kTuning.producer_registers;
   static constexpr int kConsumerRegisters = kTuning.consumer_registers;
 
-  static constexpr bool kOverlapsBlocks = kTuning.blocks_per_multiprocessor == 1;
-  static constexpr bool kPingPongs = kNumConsumers > 2;
+  static constexpr bool kOverlapsBlocks = kTuning.blocks_per_multiprocessor == 1 && kNumConsumers < 4;
+  static constexpr bool kPingPongs = !kIsDecode && kNumConsumers > 2;
 
   static constexpr int kNumThreads = kTuning.num_threads();
   static constexpr int kNumResidentThreads = kTuning.blocks_per_multiprocessor * kNumThreads;
 
   static constexpr int kNumPanels = kHeadDim / kPanelColumns;
   static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
-  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;
+  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;  // of one K/V head
 };
 
 }  // namespace switchyard

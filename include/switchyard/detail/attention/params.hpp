@@ -36,28 +36,16 @@ struct AttentionSettings {
   int32_t window_right = kNoWindow;
   uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
   uint32_t split_keys = 0;
+  bool are_heads_inner = false;
   float scale_log2 = 0;             // of the scores, times log2(e)
   bf16* output = nullptr;           // [row][head][head_dim]
   float* lse = nullptr;             // [row][head], natural logarithm; null: not wanted
   float* partial_output = nullptr;  // more than one split: [split][row][head][head_dim], and lse of each
   float* partial_lse = nullptr;
+  uint32_t* num_splits_done =
+      nullptr;                     // [row][head], 0 between launches; null: a kernel behind this one combines
   uint32_t num_rows = 0;           // of queries, in all
   uint64_t* tile_times = nullptr;  // null, or for each tile of the regular grid: begin, end, block
-};
-
-// The parameters of the small kernel after a launch with several splits.
-struct CombineSplitsParams {
-  const float* partial_output;  // [split][output][head_dim], an output for each row and head
-  const float* partial_lse;     // [split][output]
-  bf16* output;                 // [output][head_dim]
-  float* lse;                   // [output], or null
-  const uint32_t* row_offsets;  // [batch_size + 1]: rows outside of them belong to no sequence; null: all
-                                // rows belong to one
-  uint32_t batch_size;
-  uint32_t num_heads;
-  uint32_t num_splits;
-  uint32_t num_outputs;
-  uint32_t head_dim;  // a multiple of 64
 };
 
 // The parameters of the small kernel before a launch with ragged sequences.

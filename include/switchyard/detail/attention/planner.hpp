@@ -25,7 +25,8 @@ class AttentionPlanner {
       // release in its ask_planner()
       wait_together(shared_.next_tile_empty, next_tile_.parity() ^ 1);
       next_tile_.advance();
-      scheduler.find_next();
+      do scheduler.find_next();
+      while (scheduler.is_valid() && is_empty_split(scheduler.seq_info()));
       const AttentionTile tile =  // without tokens: the end
           scheduler.is_valid() ? describe(scheduler.seq_info()) : AttentionTile{};
       if (target::lane_idx() == 0) publish(tile);
@@ -48,13 +49,36 @@ class AttentionPlanner {
     shared_.next_tile_full.arrive();
   }
 
+  // To the scheduler a split is a head.
+  struct HeadAndSplit {
+    uint32_t head, split;
+  };
+  SWITCHYARD_DEVICE HeadAndSplit part_of(const SeqInfo& info) const {
+    if (Config::kIsDecode && settings_.are_heads_inner)
+      return {info.head_idx % num_heads(), info.head_idx / num_heads()};
+    return {info.head_idx / settings_.num_splits, info.head_idx % settings_.num_splits};
+  }
+  SWITCHYARD_DEVICE uint32_t num_heads() const {
+    return settings_.order.shape.num_heads / settings_.num_splits;
+  }
+  SWITCHYARD_DEVICE uint32_t num_splits_of(uint32_t num_keys) const {
+    if (settings_.num_splits == 1 || num_keys <= settings_.split_keys) return 1;
+    return (num_keys + settings_.split_keys - 1) / settings_.split_keys;
+  }
+  // A split that begins behind the last key: nobody waits for it.
+  SWITCHYARD_DEVICE bool is_empty_split(const SeqInfo& info) const {
+    if constexpr (!Config::kIsDecode) return false;
+    if (settings_.num_splits == 1) return false;
+    return part_of(info).split >= num_splits_of(settings_.keys.num_keys(info.prompt_idx));
+  }
+
   SWITCHYARD_DEVICE AttentionTile describe(const SeqInfo& info) const {
     AttentionTile tile{};
     tile.first_row = info.start_of_seq + info.prompt_offset;
     const uint32_t num_left = info.seq_len - info.prompt_offset;
     tile.num_tokens = num_left < settings_.tokens_per_tile ? num_left : settings_.tokens_per_tile;
-    tile.first_head = info.head_idx / settings_.num_splits * settings_.heads_per_tile;
-    tile.split = info.head_idx % settings_.num_splits;
+    const HeadAndSplit part = part_of(info);
+    tile.first_head = part.head * settings_.heads_per_tile * Config::kKvHeadsPerBlock;
     tile.kv_head = tile.first_head / settings_.heads_per_kv_head;
     tile.prompt_idx = info.prompt_idx;
     const KeyLayout& keys = settings_.keys;
@@ -62,7 +86,8 @@ class AttentionPlanner {
     tile.first_key_row =
         keys.row_offsets == nullptr ? info.prompt_idx * keys.max_seq_len : keys.row_offsets[info.prompt_idx];
     tile.first_position = static_cast<int32_t>(num_keys - info.seq_len + info.prompt_offset);
-    find_blocks<Config>(tile, settings_, static_cast<int32_t>(num_keys));
+    if constexpr (Config::kIsDecode) tile.split_and_count = part.split | num_splits_of(num_keys) << 16;
+    find_blocks<Config>(tile, settings_, part.split, static_cast<int32_t>(num_keys));
     tile.grid_idx = (info.prompt_idx * settings_.order.shape.num_heads + info.head_idx) *
                         settings_.order.max_num_prompt_tiles +
                     info.prompt_offset / settings_.tokens_per_tile;

@@ -21,8 +21,8 @@ struct AttentionTile {
   uint32_t num_tokens;  // that are there; 0: no more tiles will come
   uint32_t first_head;
   uint32_t kv_head;
-  uint32_t split;
-  uint32_t first_key_row;  // of the sequence, among the rows of all keys
+  uint32_t split_and_count;  // decoding: the split, and << 16 how many of the sequence's splits have keys
+  uint32_t first_key_row;    // of the sequence, among the rows of all keys
   uint32_t prompt_idx;
   int32_t num_keys;        // that this tile may see at all: of the sequence, up to the end of the split
   int32_t first_position;  // of the tile's first token among the keys
@@ -37,7 +37,7 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
                                           int consumer_idx) {
   constexpr int32_t kTileKeys = Config::kTileKeys;
   int32_t first_token = 0, end_token = static_cast<int32_t>(tile.num_tokens);
-  if constexpr (Config::kNumConsumers > 1) {  // then a row is a token
+  if constexpr (!Config::kIsDecode) {  // there a row is a token
     first_token = consumer_idx * kWarpgroupRows;
     if (end_token > first_token + kWarpgroupRows) end_token = first_token + kWarpgroupRows;
   }
@@ -68,11 +68,12 @@ SWITCHYARD_HD BlocksSeen find_blocks_seen(const AttentionTile& tile, const Atten
 
 // Finds the key blocks that a tile works on.
 template <typename Config>
-SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionSettings& settings, int32_t num_keys) {
+SWITCHYARD_HD void find_blocks(AttentionTile& tile, const AttentionSettings& settings, uint32_t split,
+                               int32_t num_keys) {
   constexpr int32_t kTileKeys = Config::kTileKeys;
   int32_t first_key = 0, end_key = num_keys;
   if (settings.num_splits > 1) {
-    first_key = static_cast<int32_t>(tile.split * settings.split_keys);
+    first_key = static_cast<int32_t>(split * settings.split_keys);
     if (end_key > first_key + static_cast<int32_t>(settings.split_keys))
       end_key = first_key + static_cast<int32_t>(settings.split_keys);
   }

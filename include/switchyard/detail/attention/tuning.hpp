@@ -6,6 +6,7 @@
 #include <string>
 
 #include "switchyard/attention_kind.hpp"
+#include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
 namespace switchyard {
@@ -32,8 +33,10 @@ struct AttentionTuning {
   // warpgroups, 128 each of 4, 80 each of 2 x 3.
   int producer_registers = 0;
   int consumer_registers = 0;
+  int kv_heads_per_block = 1;  // decoding: 1, or one for each consumer
+  CacheHint key_hint = CacheHint::kKeep;
 
-  constexpr int tile_rows() const { return num_consumers * kWarpgroupRows; }
+  constexpr int tile_rows() const { return num_consumers / kv_heads_per_block * kWarpgroupRows; }
   constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
   friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
 };
@@ -83,8 +86,6 @@ struct AttentionLimits {
   int units_per_block = 8;     // decoding: splits are made until each block has so many, on average
   int min_split_keys = 512;
   int max_splits = 128;
-  int min_combine_warps = 4;   // few, so that few rows still spread over all blocks;
-  int max_combine_warps = 16;  // more where there are not blocks enough
   int num_plan_threads = 128;
 
   friend constexpr bool operator==(const AttentionLimits&, const AttentionLimits&) = default;

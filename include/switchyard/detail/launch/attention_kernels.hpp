@@ -5,8 +5,8 @@
 #include "switchyard/detail/attention/params.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/target.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
+#include "switchyard/target.hpp"
 #include "switchyard/tile_scheduler.hpp"
 
 namespace switchyard {
@@ -39,9 +39,8 @@ struct OwnAttentionKernels {
 
 struct AttentionKernels {
   KernelsOfHeadDim by_head_dim[3];  // 64, 128, 256
-  LaunchFunction<CombineSplitsParams> combine_splits;
   LaunchFunction<PlanTilesParams> plan_tiles;
-  Status (*load)();        // the last two
+  Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
 
   const AttentionKernel& at(int head_dim, AttentionKind kind) const {

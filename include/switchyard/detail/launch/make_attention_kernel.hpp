@@ -41,7 +41,7 @@ Status load_attention_kernel() {
 
 template <int kHeadDim, AttentionKind kKind, typename Schedulers>
 constexpr AttentionKernel make_attention_kernel() {
-  using Config = AttentionConfig<kHeadDim, kKind>;
+  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind)>;
   static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
   return {&launch_attention_kernel<Config, Schedulers>, &load_attention_kernel<Config, Schedulers>};
 }

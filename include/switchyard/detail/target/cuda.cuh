@@ -159,8 +159,11 @@ SWITCHYARD_DEVICE bool compare_exchange(T* p, T expected, T desired) {
 }
 template <Order kOrder, Scope kScope>
 SWITCHYARD_DEVICE uint32_t fetch_inc_wrap(uint32_t* p, uint32_t last) {
-  static_assert(kOrder == Order::kRelaxed && kScope == Scope::kDevice);
-  return atomicInc(p, last);
+  static_assert(kScope == Scope::kDevice);
+  if constexpr (kOrder == Order::kRelaxed) return atomicInc(p, last);
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(last) : "memory");
+  return old;
 }
 
 // Weak accesses.

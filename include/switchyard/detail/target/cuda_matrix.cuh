@@ -62,6 +62,13 @@ SWITCHYARD_DEVICE void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// The L2's policy for the lines of a load: to evict them last, first, or as any other.
+SWITCHYARD_DEVICE constexpr uint64_t l2_policy(CacheHint hint) {
+  return hint == CacheHint::kKeep     ? 0x14f0000000000000ull
+         : hint == CacheHint::kStream ? 0x12f0000000000000ull
+                                      : 0x1000000000000000ull;
+}
+
 // Loads the box that begins at these coordinates, with zeros past the tensor's end. The load completes on
 // `barrier` with the bytes of a whole box. `keep` says how long the L2 should hold the lines.
 SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
@@ -69,8 +76,7 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared_dst)),
-      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
-      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row), "l"(l2_policy(keep))
       : "memory");
 }
 
@@ -94,8 +100,7 @@ SWITCHYARD_DEVICE void tensor_load_to_pair(void* shared_dst, const TensorMap& ma
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
       ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(shared_address(shared_dst)),
       "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(head), "r"(row),
-      "h"(static_cast<uint16_t>(3)),
-      "l"(keep == CacheHint::kKeep ? 0x14f0000000000000ull : 0x12f0000000000000ull)
+      "h"(static_cast<uint16_t>(3)), "l"(l2_policy(keep))
       : "memory");
 }
 // Arrives at the barrier that another block of the cluster has at the same address.

@@ -19,6 +19,6 @@ struct TensorShape {
 };
 
 // How long the L2 should keep the lines of a load.
-enum class CacheHint { kKeep, kStream };
+enum class CacheHint { kKeep, kStream, kNormal };
 
 }  // namespace switchyard

@@ -73,6 +73,9 @@ SWITCHYARD_DEVICE T atomic_add_release_system(T* p, T value SWITCHYARD_WHERE) {
 SWITCHYARD_DEVICE uint32_t atomic_inc_wrap_relaxed_device(uint32_t* p, uint32_t last SWITCHYARD_WHERE) {
   return fetch_inc_wrap<Order::kRelaxed, Scope::kDevice>(p, last SWITCHYARD_PASS_WHERE);
 }
+SWITCHYARD_DEVICE uint32_t atomic_inc_wrap_acq_rel_device(uint32_t* p, uint32_t last SWITCHYARD_WHERE) {
+  return fetch_inc_wrap<Order::kAcqRel, Scope::kDevice>(p, last SWITCHYARD_PASS_WHERE);
+}
 // Returns true if `*p` was `expected`; `*p` is then `desired`.
 template <typename T>
 SWITCHYARD_DEVICE bool atomic_cas_acq_rel_system(T* p, T expected, T desired SWITCHYARD_WHERE) {
