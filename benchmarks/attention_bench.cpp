@@ -75,18 +75,28 @@ Status AttentionBench::fill(uint64_t seed) {
 
 Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
   const AttentionCase& attention_case = bench_case.attention_case;
-  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, attention_case.shape());
+  AttentionShape shape = attention_case.shape();
+  if (attention_case.page_size > 0) shape.pages_per_sequence = shape.max_key_len / shape.page_size;
+  Result<std::unique_ptr<Attention>> attention = Attention::create(rank_, shape);
   if (!attention.ok()) return attention.status();
+  const std::vector<int>& num_keys = attention_case.num_keys();
   const Result<Buffer<uint32_t>> query_offsets = rank_.upload(attention_case.query_offsets()),
-                                 key_offsets = rank_.upload(attention_case.key_offsets());
-  if (!query_offsets.ok()) return query_offsets.status();
-  if (!key_offsets.ok()) return key_offsets.status();
+                                 key_offsets = rank_.upload(attention_case.key_offsets()),
+                                 key_lengths =
+                                     rank_.upload(std::vector<uint32_t>(num_keys.begin(), num_keys.end()));
+  const Result<Buffer<int32_t>> page_table = rank_.upload(page_table_of(attention_case));
+  for (const Result<Buffer<uint32_t>>* buffer : {&query_offsets, &key_offsets, &key_lengths})
+    if (!buffer->ok()) return buffer->status();
+  if (!page_table.ok()) return page_table.status();
   AttentionTensors tensors{.queries = queries_.data(),
                            .keys = keys_.data(),
                            .values = values_.data(),
                            .output = output_.data(),
                            .lse = lse_.data()};
-  if (!attention_case.is_dense) {
+  if (attention_case.page_size > 0) {
+    tensors.page_table = page_table.value().data();
+    tensors.key_lengths = key_lengths.value().data();
+  } else if (!attention_case.is_dense) {
     tensors.query_offsets = query_offsets.value().data();
     tensors.key_offsets = key_offsets.value().data();
   }
@@ -137,13 +147,36 @@ Status AttentionBench::enqueue_read(uint64_t kv_bytes) {
                       {{keys_.data(), values_.data()}, kv_bytes / 2});
 }
 
+std::vector<int32_t> AttentionBench::page_table_of(const AttentionCase& attention_case) {
+  if (attention_case.page_size == 0) return {};
+  std::vector<int32_t> pages(static_cast<size_t>(attention_case.total_keys() / attention_case.page_size));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(5));
+  return pages;
+}
+
+std::vector<bf16> AttentionBench::rows_of_last(const AttentionCase& attention_case, int shift) const {
+  const size_t row = row_elements(attention_case.num_kv_heads, attention_case);
+  const size_t num_keys = static_cast<size_t>(attention_case.num_keys().back());
+  const size_t first_row = static_cast<size_t>(attention_case.total_keys()) - num_keys;
+  const size_t page_size = static_cast<size_t>(attention_case.page_size);
+  if (page_size == 0) return numbers_.at(shift, first_row * row, (first_row + num_keys) * row);
+  const std::vector<int32_t> pages = page_table_of(attention_case);
+  std::vector<bf16> rows;
+  for (size_t page = pages.size() - num_keys / page_size; page < pages.size(); ++page) {
+    const size_t first = static_cast<size_t>(pages[page]) * page_size;
+    const std::vector<bf16> of_page = numbers_.at(shift, first * row, (first + page_size) * row);
+    rows.insert(rows.end(), of_page.begin(), of_page.end());
+  }
+  return rows;
+}
+
 // Compares a few rows of the last sequence, behind the rows of all others.
 Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attention_case, int stride) {
   const std::vector<uint32_t> query_offsets = attention_case.query_offsets(),
                               key_offsets = attention_case.key_offsets();
   const size_t last = attention_case.query_lens.size() - 1;
-  const size_t query_row = row_elements(attention_case.num_heads, attention_case),
-               key_row = row_elements(attention_case.num_kv_heads, attention_case);
+  const size_t query_row = row_elements(attention_case.num_heads, attention_case);
   const size_t num_queries = static_cast<size_t>(attention_case.query_lens[last]);
   AttentionBatch batch{.num_heads = attention_case.num_heads,
                        .num_kv_heads = attention_case.num_kv_heads,
@@ -152,10 +185,10 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
                        .query_offsets = {0, static_cast<uint32_t>(num_queries)}};
   batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
   std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
-  const size_t first_query = query_offsets[last] * query_row, first_key = key_offsets[last] * key_row;
+  const size_t first_query = query_offsets[last] * query_row;
   batch.queries = numbers_.at(kShifts[0], first_query, first_query + num_queries * query_row);
-  batch.keys = numbers_.at(kShifts[1], first_key, first_key + batch.key_rows[0].size() * key_row);
-  batch.values = numbers_.at(kShifts[2], first_key, first_key + batch.key_rows[0].size() * key_row);
+  batch.keys = rows_of_last(attention_case, kShifts[1]);
+  batch.values = rows_of_last(attention_case, kShifts[2]);
   const Result<std::vector<bf16>> output =
       rank_.view(output_.data() + first_query, num_queries * query_row).download();
   if (!output.ok()) return output.status();
@@ -167,6 +200,40 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
           .download();
   if (!lse.ok()) return lse.status();
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
+}
+
+// Few and many sequences; then, of many, such as differ in length, pages, and several queries.
+void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
+  const int batch = is_small ? 4 : 64, num_keys = is_small ? 256 : 4096;
+  const auto with = [&](int of_batch, int of_keys) {
+    return AttentionCase{.query_lens = std::vector<int>(static_cast<size_t>(of_batch), 1),
+                         .key_lens = std::vector<int>(static_cast<size_t>(of_batch), of_keys),
+                         .num_heads = is_small ? 8 : 32,
+                         .num_kv_heads = is_small ? 2 : 8,
+                         .head_dim = 128,
+                         .is_dense = true};
+  };
+  const auto name = [](int of_batch, int of_keys) {
+    return std::to_string(of_batch) + " x " + std::to_string(of_keys);
+  };
+  cases.push_back({"decode", name(batch, num_keys), with(batch, num_keys)});
+  const int few = is_small ? 1 : 4, many_keys = is_small ? 2048 : 65536;
+  cases.push_back({"decode", name(few, many_keys), with(few, many_keys)});
+  AttentionCase ragged = with(batch, num_keys);
+  ragged.key_lens = ragged_lengths(batch, num_keys / 8, num_keys * 2);
+  ragged.is_dense = false;
+  cases.push_back({"decode", "ragged keys", ragged});
+  for (const int page_size : {16, 64, 256}) {
+    AttentionCase paged = with(batch, num_keys);
+    paged.page_size = page_size;
+    cases.push_back({"decode", "pages of " + std::to_string(page_size), paged});
+  }
+  for (const int num_queries : {4, 16}) {
+    AttentionCase several = with(batch, num_keys);
+    several.query_lens.assign(several.query_lens.size(), num_queries);
+    several.causal = true;
+    cases.push_back({"decode", std::to_string(num_queries) + " queries", several});
+  }
 }
 
 std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
@@ -194,18 +261,7 @@ std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& he
   ragged.scheduler = TileSchedulerKind::kTile;
   ragged.order = MHASchedule::DEFAULT;
   cases.push_back({"ragged", "static", ragged});
-  const auto decode = [&](int batch, int num_keys) {
-    cases.push_back({"decode",
-                     std::to_string(batch) + " x " + std::to_string(num_keys),
-                     {.query_lens = std::vector<int>(static_cast<size_t>(batch), 1),
-                      .key_lens = std::vector<int>(static_cast<size_t>(batch), num_keys),
-                      .num_heads = is_small ? 8 : 32,
-                      .num_kv_heads = is_small ? 2 : 8,
-                      .head_dim = 128,
-                      .is_dense = true}});
-  };
-  decode(is_small ? 4 : 64, is_small ? 256 : 4096);
-  decode(is_small ? 1 : 4, is_small ? 2048 : 65536);
+  add_decode_cases(is_small, cases);
   return cases;
 }
 

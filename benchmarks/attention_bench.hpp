@@ -53,6 +53,10 @@ class AttentionBench {
  private:
   explicit AttentionBench(World& world) : world_(world), rank_(world.rank(0)) {}
   Status fill(uint64_t seed);
+  // Where each sequence's keys are, with pages: [sequence][page], in a random order.
+  static std::vector<int32_t> page_table_of(const reference::AttentionCase& attention_case);
+  // The keys, or values, of the last sequence.
+  std::vector<bf16> rows_of_last(const reference::AttentionCase& attention_case, int shift) const;
   // Times num_launches of `enqueue` in a graph; the times are those of one launch.
   Result<Timing> time_launches(const std::function<Status()>& enqueue, int num_replays);
   Status enqueue_read(uint64_t kv_bytes);

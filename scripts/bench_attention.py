@@ -78,6 +78,12 @@ def relative_error(output, q, k, v, case):
     return (squared_error / squared_value) ** 0.5
 
 
+def is_comparable(case):
+    """Whether SDPA can be given the same batch: equal lengths, no pages, and as many queries as keys, or one."""
+    seq_lens, kv_lens = set(case["seq_lens"]), set(case["kv_lens"])
+    return len(seq_lens) == 1 and len(kv_lens) == 1 and case["page_size"] == 0 and (seq_lens == kv_lens or seq_lens == {1})
+
+
 def time_sdpa(case, inputs, backend, replays):
     """Microseconds and relative error, or None where PyTorch cannot."""
     q, k, v = inputs.tensors_of(case)
@@ -117,7 +123,7 @@ def main():
         is_decode = case["group"] == "decode"
         ours = case["kv_terabytes_per_second"] if is_decode else case["tflops"]
         theirs = {}
-        if case["group"] != "ragged":
+        if is_comparable(case):
             for backend in BACKENDS:
                 timed = time_sdpa(case, inputs, backend, arguments.replays)
                 if timed is not None:

@@ -257,9 +257,16 @@ def ragged_table(reports):
 
 
 def decode_table(reports):
+    cases = cases_of(reports, "decode")
+    heads = ["sequences x keys", "heads / K/V heads", "TB/s of keys and values"]
     rows = [[case["label"], f"{case['heads']} / {case['kv_heads']}",
-             beside_peer(case["kv_terabytes_per_second"], case)] for case in cases_of(reports, "decode")]
-    return markdown(["sequences x keys", "heads / K/V heads", "TB/s of keys and values"], rows)
+             beside_peer(case["kv_terabytes_per_second"], case)] for case in cases]
+    if all(case.get("read_terabytes_per_second") for case in cases):
+        heads.append("a kernel that only reads (ours over it)")
+        for row, case in zip(rows, cases):
+            read = case["read_terabytes_per_second"]
+            row.append(f"{rate(read)} ({case['kv_terabytes_per_second'] / read:.2f})")
+    return markdown(heads, rows)
 
 
 # switchyard bench matmul

@@ -17,8 +17,11 @@ struct BenchOptions : ReplayOptions {
   std::vector<int> head_dims;
   std::vector<int> lengths;
   int num_tokens = 0;
+  std::string only = "all";
   std::string inputs;
 };
+
+constexpr const char* kAllGroups = "all";
 
 using BenchReport = ReplayReport<AttentionBenchResult>;
 
@@ -35,8 +38,11 @@ Status finish_options(BenchOptions& options) {
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
-  const std::vector<AttentionBenchCase> cases =
+  std::vector<AttentionBenchCase> cases =
       attention_bench_cases(options.head_dims, options.num_tokens, options.lengths, options.target == "host");
+  if (options.only != kAllGroups)
+    std::erase_if(cases,
+                  [&](const AttentionBenchCase& bench_case) { return bench_case.group != options.only; });
   const auto label_of = [](const AttentionBenchCase& bench_case) {
     return bench_case.group + ", " + bench_case.label;
   };
@@ -75,6 +81,7 @@ std::string to_json(const BenchReport& report) {
         .add("heads", attention_case.num_heads)
         .add("kv_heads", attention_case.num_kv_heads)
         .add("causal", attention_case.causal)
+        .add("page_size", attention_case.page_size)
         .add("seq_lens", attention_case.query_lens)
         .add("kv_lens", attention_case.num_keys());
     add_timing(json, result.timing);
@@ -118,6 +125,8 @@ void add_bench_attention_command(Command& bench) {
       .add_number("--tokens", options->num_tokens, 1, 1 << 24,
                   "Queries of all sequences together [16384; host 256]")
       .hide_default();
+  command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode"},
+                   "Only these lines of the table");
   add_replay_options(command, *options, "[10; host 2]");
   command.add_text("--inputs", options->inputs,
                    "Write the numbers that queries, keys and values repeat, each from its own of\n"
