@@ -25,17 +25,20 @@ AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int he
     first = std::max(first, position - batch.window + 1);
     end = std::min(end, position + batch.window);
   }
-  AttentionRow result{std::vector<double>(dim, 0.0), -std::numeric_limits<double>::infinity()};
+  const double sink =
+      batch.sinks.empty() ? -std::numeric_limits<double>::infinity() : batch.sinks[static_cast<size_t>(head)];
+  AttentionRow result{std::vector<double>(dim, 0.0), sink};
   if (first >= end) return result;
   std::vector<double> scores;
   for (int key = first; key < end; ++key) {
     const bf16* k = at(batch.keys, rows[static_cast<size_t>(key)], batch.num_kv_heads, kv_head);
     double sum = 0;
     for (size_t i = 0; i < dim; ++i) sum += static_cast<double>(to_float(q[i])) * to_float(k[i]);
-    scores.push_back(sum * scale);
+    scores.push_back(batch.soft_cap > 0 ? batch.soft_cap * std::tanh(sum * scale / batch.soft_cap)
+                                        : sum * scale);
   }
-  const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
+  const double max = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+  double sum = std::exp(sink - max);
   for (double& score : scores) sum += score = std::exp(score - max);
   for (int key = first; key < end; ++key) {
     const bf16* v = at(batch.values, rows[static_cast<size_t>(key)], batch.num_kv_heads, kv_head);

@@ -1,4 +1,5 @@
-// What attention means, in plain loops: softmax(scale * Q K^T) V for each query of each head, in double.
+// What attention means, in plain loops: softmax(scale * Q K^T) V for each query of each head, in double, with
+// a soft cap and sinks if there are any.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ struct AttentionBatch {
   bool causal = false;
   int window = 0;                       // 0: none
   float scale = 0;                      // 0: one over the square root of head_dim
+  float soft_cap = 0;                   // 0: none
+  std::vector<float> sinks;             // [num_heads], or none
   std::vector<uint32_t> query_offsets;  // [sequences + 1]
   std::vector<std::vector<uint32_t>> key_rows;
   std::vector<bf16> queries, keys, values;
@@ -32,7 +35,7 @@ struct AttentionBatch {
 
 struct AttentionRow {
   std::vector<double> output;  // [head_dim]; zeros if the query sees no key
-  double lse = 0;              // minus infinity if the query sees no key
+  double lse = 0;              // minus infinity, or the sink, if the query sees no key
 };
 
 // The result of query number `query` of a sequence. The last query is at the position of the last key.

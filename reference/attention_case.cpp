@@ -76,6 +76,7 @@ AttentionShape AttentionCase::shape() const {
                        .window = window,
                        .page_size = page_size,
                        .scale = scale,
+                       .soft_cap = soft_cap,
                        .scheduler = scheduler,
                        .order = order,
                        .num_blocks = num_blocks,
@@ -133,12 +134,16 @@ void AttentionHarness::make_batch() {
   batch_.causal = case_.causal;
   batch_.window = case_.window;
   batch_.scale = case_.scale;
+  batch_.soft_cap = case_.soft_cap;
   batch_.sequence_of_nans = case_.sequence_of_nans;
   batch_.query_offsets = case_.query_offsets();
   shape_ = case_.shape();
   std::mt19937_64 random(case_.seed);
   place_keys(random);
 
+  // Some far above every score and some far below.
+  for (int head = 0; case_.has_sinks && head < case_.num_heads; ++head)
+    batch_.sinks.push_back(static_cast<float>(random() % 17) - 6.0f);
   const size_t query_row = static_cast<size_t>(case_.num_heads) * static_cast<size_t>(case_.head_dim);
   const size_t key_row = static_cast<size_t>(case_.num_kv_heads) * static_cast<size_t>(case_.head_dim);
   batch_.queries.resize(num_query_rows() * query_row);
@@ -167,11 +172,13 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(
       put(rank_, std::vector<uint32_t>(num_keys.begin(), num_keys.end()), key_lengths_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, page_table_, page_table_on_device_));
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.sinks, sinks_));
   tensors_ = {.queries = queries_.data(),
               .keys = keys_.data(),
               .values = values_.data(),
               .output = output_.data(),
-              .lse = case_.wants_lse ? lse_.data() : nullptr};
+              .lse = case_.wants_lse ? lse_.data() : nullptr,
+              .sinks = case_.has_sinks ? sinks_.data() : nullptr};
   if (!case_.is_dense) tensors_.query_offsets = query_offsets_.data();
   if (case_.page_size > 0) tensors_.page_table = page_table_on_device_.data();
   if (case_.page_size > 0 || case_.has_key_lengths)

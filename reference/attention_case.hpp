@@ -17,6 +17,8 @@ struct AttentionCase {
   bool causal = false;
   int window = 0;
   float scale = 0;  // 0: one over the square root of head_dim
+  float soft_cap = 0;
+  bool has_sinks = false;
   int page_size = 0;
   bool is_dense = false;  // all lengths are equal, and no offsets are given
   bool has_key_lengths =
@@ -80,7 +82,7 @@ class AttentionHarness {
   std::unique_ptr<Attention> attention_;
   AttentionTensors tensors_;
   Buffer<bf16> queries_, keys_, values_, output_;
-  Buffer<float> lse_;
+  Buffer<float> lse_, sinks_;
   Buffer<uint32_t> query_offsets_, key_offsets_, key_lengths_;
   Buffer<int32_t> page_table_on_device_;
 };

@@ -37,6 +37,8 @@ struct AttentionShape {
   int page_size = 0;  // keys and values in pages of so many rows: a power of two, 16 to 256; 0: no pages
   int pages_per_sequence = 0;
   float scale = 0;  // of the scores; 0: one over the square root of head_dim
+  // Scaled scores become soft_cap * tanh(score / soft_cap), before masks; 0: they stay as they are.
+  float soft_cap = 0;
   TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
   MHASchedule order = MHASchedule::AUTOMATIC;
   // At most so many blocks; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
@@ -52,7 +54,8 @@ struct AttentionTensors {
   const bf16* keys = nullptr;
   const bf16* values = nullptr;
   bf16* output = nullptr;
-  // [query row][head]: logarithm of the sum of the exponentiated scores; null: not wanted
+  // [query row][head]: logarithm of the sum of the exponentiated scores, the sink's among them; null: not
+  // wanted
   float* lse = nullptr;
   // Offsets, lengths and page numbers are read by kernels alone and taken on trust: they must lie within the
   // shape's rows and pages.
@@ -65,6 +68,9 @@ struct AttentionTensors {
   const int32_t* page_table = nullptr;  // [batch_size][pages_per_sequence]: with pages
   // [num_tile_times()][3]: begin and end in ns and the block of each tile; null: not wanted
   uint64_t* tile_times = nullptr;
+  // [head]: one more score in every softmax of the head, which no key and no value belongs to; null: none.
+  // It is neither scaled nor capped.
+  const float* sinks = nullptr;
 };
 
 // What was chosen, and why.

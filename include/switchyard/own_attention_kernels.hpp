@@ -16,7 +16,8 @@
 // target than its rank's.
 // Threads: own_attention_kernels() may be called from any thread. One warp of each block asks the scheduler.
 // Errors: a type that is no MHATileScheduler does not compile. Whether a scheduler gives every tile exactly
-// once is not checked: tiles that are left out are not written.
+// once is not checked: tiles that are left out are not written. These kernels have neither a soft cap nor
+// sinks; Attention refuses both.
 #pragma once
 
 #include "switchyard/attention.hpp"
@@ -34,7 +35,7 @@ const OwnAttentionKernels& own_attention_kernels() {
   static const OwnAttentionKernels kernels{
       .target = kThisTarget,
       .head_dim = kHeadDim,
-      .kernels = make_attention_kernels<kHeadDim, Schedulers>(),
+      .kernels = make_attention_kernels<kHeadDim, ScoreKind::kPlain, Schedulers>(),
       .order = OnHost::mha_schedule,
       .scheduler_name = OnHost::get_type_name(),
       .grid_dim = [](uint32_t batch_size, uint32_t max_num_prompt_tiles, const MHATileShape& shape) {

@@ -246,6 +246,36 @@ TEST_P(AttentionTest, ScoresHaveAnyScale) {
     }
 }
 
+TEST_P(AttentionTest, ScoresMayBeCappedAndHaveSinks) {
+  for (const int head_dim : sweep({64, 128, 256}))
+    for (const float soft_cap : {0.0f, 2.0f})
+      for (const bool causal : {false, true}) {
+        AttentionCase attention_case{.query_lens = {90, 20},
+                                     .key_lens = {130, 0},
+                                     .head_dim = head_dim,
+                                     .causal = causal,
+                                     .scale = 0.4f,
+                                     .soft_cap = soft_cap,
+                                     .has_sinks = soft_cap == 0 || causal,
+                                     .num_blocks = 4};
+        const std::string name = "head_dim " + std::to_string(head_dim) + ", cap " +
+                                 std::to_string(soft_cap) + (causal ? ", causal" : ", full");
+        EXPECT_EQ(compare(rank(), attention_case), "") << name;
+        attention_case.query_lens = {1, 2};
+        attention_case.key_lens = {1100, 30};
+        EXPECT_GT(must(AttentionHarness::create(rank(), attention_case))->choice().num_splits, 1u);
+        EXPECT_EQ(compare(rank(), attention_case), "") << name << ", decoding";
+      }
+  // The kernel of long sequences that are masked, where head dimension 64 has another for short ones.
+  EXPECT_EQ(compare(rank(), {.query_lens = {1030},
+                             .num_heads = 1,
+                             .causal = true,
+                             .soft_cap = 1,
+                             .has_sinks = true,
+                             .num_blocks = 2}),
+            "");
+}
+
 TEST_P(AttentionTest, NobodyHasToWantTheLogSumExp) {
   EXPECT_EQ(compare(rank(), {.query_lens = {100, 20}, .causal = true, .wants_lse = false}), "");
   EXPECT_EQ(compare(rank(), {.query_lens = {1, 2}, .key_lens = {40, 3}, .wants_lse = false}), "");

@@ -27,7 +27,8 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
        {"--batch 0", "--batch 2 --seq 0", "--batch 2 --seq 90 --kv-heads 1 --window 20 --scheduler transient",
         "--batch 3 --seq 1 --kv-lens 600 --kv-heads 1",
         "--seq-lens 2,1 --kv-lens 40,300 --page-size 16 --causal",
-        "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1"}) {
+        "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1",
+        "--seq-lens 80,1 --kv-lens 90,600 --sinks --soft-cap 1.5"}) {
     const Outcome outcome = run(kSmall + batch);
     EXPECT_EQ(outcome.exit_code, 0) << batch << "\n" << outcome.out << outcome.err;
   }
@@ -71,12 +72,22 @@ TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
   const json report = read_json(outcome.out);
-  ASSERT_EQ(report.at("results").size(), 6u);  // full, causal, two ragged, two decoding
+  ASSERT_EQ(report.at("results").size(), 12u);  // full, causal, two ragged, eight decoding
   EXPECT_EQ(report.at("input_shifts").size(), 3u);
   for (const json& result : report.at("results")) {
     EXPECT_TRUE(result.at("verified").get<bool>());
     EXPECT_GT(result.at("median_us"), 0);
+    EXPECT_EQ(result.at("read_terabytes_per_second") > 0, result.at("group") == "decode");
   }
+}
+
+TEST_F(CliAttention, BenchTimesOnlyWhatIsAskedFor) {
+  const Outcome outcome = run("bench attention --target host --only ragged --replays 1 --json -");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json report = read_json(outcome.out);
+  ASSERT_EQ(report.at("results").size(), 2u);
+  for (const json& result : report.at("results")) EXPECT_EQ(result.at("group"), "ragged");
+  expect_refused("bench attention --target host --only prefill", {"--only", "prefill", "decode"});
 }
 
 TEST_F(CliAttention, ScheduleMeasuresWhatItPredicts) {

@@ -71,6 +71,9 @@ void add_attention_options(Command& command, AttentionOptions& options) {
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
   command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
                      "A query sees keys less than so far away; 0: all");
+  command.add_fraction("--soft-cap", options.soft_cap, 0, 1e6,
+                       "Scores s become C * tanh(s / C); 0: they stay as they are");
+  command.add_flag("--sinks", attention_case.has_sinks, "Every head has one more score, without a key");
   command.add_choice("--page-size", attention_case.page_size, numbers({0, 16, 32, 64, 128, 256}),
                      "Keys and values in pages of so many rows, 16, 32, 64, 128 or 256; 0: none");
   add_choices(command, attention_case);
@@ -89,6 +92,7 @@ Status finish_attention_options(AttentionOptions& options) {
     return invalid_argument("--kv-lens: %zu values given for %zu sequences", attention_case.key_lens.size(),
                             attention_case.query_lens.size());
   attention_case.is_dense = options.seq_lens.empty() && options.kv_lens.size() <= 1;
+  attention_case.soft_cap = static_cast<float>(options.soft_cap);
   attention_case.num_kv_heads = options.num_kv_heads == 0 ? attention_case.num_heads : options.num_kv_heads;
   if (attention_case.num_heads % attention_case.num_kv_heads != 0)
     return invalid_argument("--kv-heads: %d must be a divisor of --heads (%d)", attention_case.num_kv_heads,

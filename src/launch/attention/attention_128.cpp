@@ -3,6 +3,8 @@
 
 namespace switchyard {
 
-KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)() { return make_attention_kernels<128>(); }
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)() {
+  return make_attention_kernels<128, ScoreKind::kPlain>();
+}
 
 }  // namespace switchyard

@@ -3,6 +3,8 @@
 
 namespace switchyard {
 
-KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)() { return make_attention_kernels<256>(); }
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)() {
+  return make_attention_kernels<256, ScoreKind::kPlain>();
+}
 
 }  // namespace switchyard

@@ -3,6 +3,8 @@
 
 namespace switchyard {
 
-KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)() { return make_attention_kernels<64>(); }
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)() {
+  return make_attention_kernels<64, ScoreKind::kPlain>();
+}
 
 }  // namespace switchyard

@@ -1,4 +1,5 @@
-// The attention kernels of each head dimension are compiled in a file of their own, side by side.
+// The attention kernels of each head dimension are compiled in a file of their own, side by side, and those
+// that adjust scores in another.
 #pragma once
 
 #include "switchyard/detail/launch/make_attention_kernel.hpp"
@@ -12,7 +13,10 @@
 namespace switchyard {
 
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(64)();
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_64)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)();
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)();
+KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
 
 }  // namespace switchyard

@@ -27,9 +27,14 @@ uint64_t bytes_of_l2() { return 32 << 20; }
 
 AttentionKernels make_table() {
   AttentionKernels table{};
-  table.by_head_dim[0] = SWITCHYARD_ATTENTION_KERNELS(64)();
-  table.by_head_dim[1] = SWITCHYARD_ATTENTION_KERNELS(128)();
-  table.by_head_dim[2] = SWITCHYARD_ATTENTION_KERNELS(256)();
+  KernelsOfHeadDim *plain = table.by_head_dim[static_cast<int>(ScoreKind::kPlain)],
+                   *adjusted = table.by_head_dim[static_cast<int>(ScoreKind::kAdjusted)];
+  plain[0] = SWITCHYARD_ATTENTION_KERNELS(64)();
+  plain[1] = SWITCHYARD_ATTENTION_KERNELS(128)();
+  plain[2] = SWITCHYARD_ATTENTION_KERNELS(256)();
+  adjusted[0] = SWITCHYARD_ATTENTION_KERNELS(adjusted_64)();
+  adjusted[1] = SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
+  adjusted[2] = SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;
   table.l2_bytes = &bytes_of_l2;

@@ -37,10 +37,13 @@ struct Attention::Impl {
   }
   // Kernel, tiles and splits follow from the shape, whatever the tensors hold.
   const AttentionChoice& any_choice() const { return choices[0]; }
-  const AttentionKernel& kernel() const {
+  const AttentionKernel& kernel(ScoreKind scores) const {
     const AttentionKind kind = any_choice().kind;
     return shape.own_kernels != nullptr ? shape.own_kernels->kernels.kernels[static_cast<int>(kind)]
-                                        : kernels.at(shape.head_dim, kind);
+                                        : kernels.at(shape.head_dim, kind, scores);
+  }
+  ScoreKind scores_of(const AttentionTensors& tensors) const {
+    return shape.soft_cap > 0 || tensors.sinks != nullptr ? ScoreKind::kAdjusted : ScoreKind::kPlain;
   }
   uint32_t num_outputs() const { return static_cast<uint32_t>(shape.num_query_rows * shape.num_heads); }
   uint64_t num_tile_times() const {
@@ -91,7 +94,8 @@ Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const Attention
       impl->any_choice().tile_shape, static_cast<uint64_t>(shape.batch_size),
       static_cast<uint64_t>(shape.max_query_len), static_cast<uint64_t>(shape.num_query_rows)));
   SWITCHYARD_RETURN_IF_ERROR(impl->allocate());
-  SWITCHYARD_RETURN_IF_ERROR(impl->kernel().load());
+  for (const ScoreKind scores : {ScoreKind::kPlain, ScoreKind::kAdjusted})
+    SWITCHYARD_RETURN_IF_ERROR(impl->kernel(scores).load());
   SWITCHYARD_RETURN_IF_ERROR(impl->kernels.load());
   return std::unique_ptr<Attention>(new Attention(std::move(impl)));
 }
@@ -180,7 +184,10 @@ AttentionSettings Attention::Impl::settings_of(const AttentionTensors& tensors) 
   settings.num_splits = chosen.num_splits;
   settings.split_keys = chosen.split_keys;
   const double scale = shape.scale > 0 ? shape.scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-  settings.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
+  constexpr double kLog2E = 1.4426950408889634;
+  settings.scale_log2 = static_cast<float>((shape.soft_cap > 0 ? shape.soft_cap : scale) * kLog2E);
+  if (shape.soft_cap > 0) settings.cap_factor = static_cast<float>(2 * kLog2E * scale / shape.soft_cap);
+  settings.sinks = tensors.sinks;
   settings.output = tensors.output;
   settings.lse = tensors.lse;
   settings.partial_output = partial_output.data();
@@ -211,7 +218,7 @@ Status Attention::Impl::launch_attention(const AttentionTensors& tensors, Stream
   const AttentionTensorShapes shapes{tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
                                      tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
                                      tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
-  return kernel().launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
+  return kernel(scores_of(tensors)).launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
 }
 
 }  // namespace switchyard

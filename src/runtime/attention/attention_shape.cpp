@@ -54,6 +54,8 @@ Status check_own_kernels(const AttentionShape& shape) {
   if (shape.order != MHASchedule::AUTOMATIC && shape.order != own->order)
     return invalid_argument("order is %s; it must be automatic or %s with own_kernels of that order",
                             to_string(shape.order), to_string(own->order));
+  if (shape.soft_cap > 0)
+    return invalid_argument("soft_cap is %g; it must be 0 with own_kernels, which have none", shape.soft_cap);
   return Status();
 }
 
@@ -80,6 +82,8 @@ Status check_attention_shape(const AttentionShape& shape) {
     return invalid_argument("order is %d; it must be one of MHASchedule", order);
   if (!(shape.scale >= 0) || !std::isfinite(shape.scale))
     return invalid_argument("scale is %g; it must be positive, or 0 for the usual one", shape.scale);
+  if (!(shape.soft_cap >= 0) || !std::isfinite(shape.soft_cap))
+    return invalid_argument("soft_cap is %g; it must be positive, or 0 for none", shape.soft_cap);
   if (shape.max_query_len > shape.num_query_rows)
     return invalid_argument("max_query_len %d exceeds num_query_rows %lld", shape.max_query_len,
                             static_cast<long long>(shape.num_query_rows));
@@ -96,6 +100,8 @@ Status check_attention_tensors(const AttentionShape& shape, const AttentionTenso
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("output", tensors.output, has_queries));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("keys", tensors.keys, has_keys));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("values", tensors.values, has_keys));
+  if (tensors.sinks != nullptr && shape.own_kernels != nullptr)
+    return invalid_argument("sinks is given; it must be null with own_kernels, which have none");
   if (tensors.query_offsets == nullptr &&
       int64_t{shape.batch_size} * shape.max_query_len != shape.num_query_rows)
     return invalid_argument(

@@ -26,9 +26,10 @@ struct SplitResults {
 };
 
 // Weighs the splits of one output. A split that saw no key has an lse of minus infinity, and so a weight of
-// 0. Loads are in flight together: this is the end of a launch, which nothing overlaps.
+// 0. The sink is one more score, without a value; minus infinity: there is none. Loads are in flight
+// together: this is the end of a launch, which nothing overlaps.
 template <int kHeadDim>
-SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_idx) {
+SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_idx, float sink) {
   constexpr float kMinusInfinity = -__builtin_huge_valf();
   constexpr int kLsePerLane = kMaxSplits / kWarpSize, kColumns = kHeadDim / kWarpSize, kAtOnce = 8;
   struct alignas(kColumns < 4 ? 8 : 16) Columns {
@@ -47,10 +48,12 @@ SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_i
     const float other = target::shuffle_xor(max, distance);
     max = other > max ? other : max;
   }
+  max = sink > max ? sink : max;
   if (max == kMinusInfinity) max = 0;
   SWITCHYARD_UNROLL
   for (int i = 0; i < kLsePerLane; ++i) sum += weights[i] = expf(weights[i] - max);
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += target::shuffle_xor(sum, distance);
+  sum += expf(sink - max);
   if (lane == 0 && splits.lse != nullptr)
     target::st(&splits.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
   const float factor = sum == 0 ? 0.0f : target::divide(1.0f, sum);

@@ -11,7 +11,7 @@ namespace switchyard {
 inline constexpr int kProducerWarp = 0;
 inline constexpr int kPlannerWarp = 1;
 
-template <AttentionTuning kTuningOfKernel>
+template <AttentionTuning kTuningOfKernel, ScoreKind kScoreKind = ScoreKind::kPlain>
 struct AttentionConfig {
   static constexpr AttentionTuning kTuning = kTuningOfKernel;
   static_assert(kTuning != AttentionTuning{}, "kAttentionTunings has no such kernel");
@@ -19,6 +19,7 @@ struct AttentionConfig {
   static constexpr int kHeadDim = kTuning.head_dim;
   static constexpr AttentionKind kKind = kTuning.kind;
   static constexpr bool kIsDecode = kKind == AttentionKind::kDecode;
+  static constexpr bool kAdjustsScores = kScoreKind == ScoreKind::kAdjusted;
   static constexpr bool kIsMasked = kKind != AttentionKind::kFull;
 
   static constexpr int kNumConsumers = kTuning.num_consumers;
@@ -26,7 +27,8 @@ struct AttentionConfig {
   static_assert(kKvHeadsPerBlock == 1 || (kIsDecode && kKvHeadsPerBlock == kNumConsumers));
   static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
   static constexpr int kTileKeys = kTuning.tile_keys;
-  static constexpr int kPartKeys = kTuning.part_keys;
+  // Beside the code that caps scores the assembler would serialise all products of parts.
+  static constexpr int kPartKeys = kAdjustsScores ? kTileKeys : kTuning.part_keys;
   static constexpr int kBlocksAhead = kTuning.blocks_ahead;
   static constexpr int kNumQueryStages = kTuning.num_query_stages;
   static constexpr int kNumKeyStages = kTuning.num_key_stages;

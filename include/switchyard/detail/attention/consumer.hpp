@@ -102,6 +102,7 @@ class AttentionConsumer {
     const BlocksSeen seen = blocks_seen(tile_idx_);
     int block = seen.end_block - 1, num_keys = seen.num_last_keys;
     math_.template wait_scores<0>();
+    cap_scores();
     release_keys();
     if (block == first_block) release_queries();
     pass_over_values(seen);
@@ -119,6 +120,7 @@ class AttentionConsumer {
       num_keys = Config::kTileKeys;
       pass_ping_pong();
       math_.template wait_scores<1>();
+      cap_scores();
       release_keys();
       if (block == first_block) release_queries();
       if (Config::kIsMasked && block >= seen.end_plain_block) mask_end(block);
@@ -144,6 +146,7 @@ class AttentionConsumer {
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       math_.start_scores(queries_at(stage_in_use()), keys_at(keys_.stage()));
       math_.template wait_scores<0>();
+      cap_scores();
       release_keys();
       if (block == first_block) release_queries();
       if (block >= seen.end_plain_block) mask_end(block);
@@ -156,6 +159,12 @@ class AttentionConsumer {
       math_.template wait_sums<0>();
       release_values();
     }
+  }
+
+  // Before masks: a masked score stays minus infinity.
+  SWITCHYARD_DEVICE void cap_scores() {
+    if constexpr (Config::kAdjustsScores)
+      if (settings_.cap_factor > 0) math_.cap_scores(settings_.cap_factor);
   }
 
   SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
@@ -310,6 +319,12 @@ class AttentionConsumer {
     return output_idx + row_in_tile % static_cast<int>(settings_.heads_per_tile);
   }
 
+  static constexpr float kNoSink = -__builtin_huge_valf();
+  SWITCHYARD_DEVICE float sink_of(const OutputRows& rows, int row_in_tile) const {
+    const int64_t output_idx = output_idx_of(rows, row_in_tile);
+    return output_idx < 0 ? kNoSink : settings_.sinks[output_idx % settings_.num_heads];
+  }
+
   SWITCHYARD_DEVICE void store() {
     const OutputRows rows = output_rows();
     const int first_row = this->first_row();
@@ -317,10 +332,14 @@ class AttentionConsumer {
     const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split_and_count) & 0xffff : 0;
     const bool is_partial = Config::kIsDecode && num_splits_of_tile() > 1;
     float* lse = is_partial ? settings_.partial_lse + split * num_outputs : settings_.lse;
-    math_.finish([&](int row, float value) {
-      const int64_t output_idx = output_idx_of(rows, first_row + row);
-      if (lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
-    });
+    // Of several splits only their sum has the sink.
+    const bool has_sinks = Config::kAdjustsScores && settings_.sinks != nullptr && !is_partial;
+    math_.finish(
+        [&](int row, float value) {
+          const int64_t output_idx = output_idx_of(rows, first_row + row);
+          if (lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
+        },
+        [&](int row) { return has_sinks ? sink_of(rows, first_row + row) : kNoSink; });
     if constexpr (Config::kIsDecode) {
       if (is_partial) {
         math_.store_floats([&](int row) -> float* {
@@ -369,7 +388,9 @@ class AttentionConsumer {
     const int num_rows = rows.num_tokens * static_cast<int>(settings_.heads_per_tile);
     for (int row = target::thread_idx() % kWarpgroupThreads / kWarpSize; row < num_rows;
          row += kWarpgroupThreads / kWarpSize)
-      combine_row<Config::kHeadDim>(splits, static_cast<uint32_t>(output_idx_of(rows, row)));
+      combine_row<Config::kHeadDim>(
+          splits, static_cast<uint32_t>(output_idx_of(rows, row)),
+          Config::kAdjustsScores && settings_.sinks != nullptr ? sink_of(rows, row) : kNoSink);
   }
 
   const AttentionSettings& settings_;

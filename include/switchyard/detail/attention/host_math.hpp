@@ -56,6 +56,11 @@ class WarpgroupMath {
   template <int kPending>
   void wait_sums() {}
 
+  void cap_scores(float factor) {
+    if (!has_row()) return;
+    for (float& score : scores_) score = 1 - 2 / (1 + std::exp2(score * factor));
+  }
+
   // Masks the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
   // first key.
   template <typename EndOf>
@@ -88,12 +93,15 @@ class WarpgroupMath {
     for (float& output : outputs_) output *= shrink_;
   }
 
-  template <typename StoreLse>
-  void finish(StoreLse store_lse) {
+  template <typename StoreLse, typename SinkOf>
+  void finish(StoreLse store_lse, SinkOf sink_of) {
     if (!has_row()) return;
     constexpr float kLn2 = 0.69314718055994531f;
-    store_lse(row(), row_sum_ == 0 ? kMinusInfinity : (row_max_ * scale_log2_ + std::log2(row_sum_)) * kLn2);
-    for (float& output : outputs_) output = row_sum_ == 0 ? 0.0f : output / row_sum_;
+    const float max = row_max_ * scale_log2_, sink = sink_of(row()) / kLn2;
+    const float top = std::max(max, sink) == kMinusInfinity ? 0.0f : std::max(max, sink);
+    const float shrink = std::exp2(max - top), sum = row_sum_ * shrink + std::exp2(sink - top);
+    store_lse(row(), sum == 0 ? kMinusInfinity : (top + std::log2(sum)) * kLn2);
+    for (float& output : outputs_) output = sum == 0 ? 0.0f : output * shrink / sum;
   }
   template <typename AddressOf>
   void store_rows_of(AddressOf address_of) const {

@@ -37,7 +37,11 @@ struct AttentionSettings {
   uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
   uint32_t split_keys = 0;
   bool are_heads_inner = false;
-  float scale_log2 = 0;             // of the scores, times log2(e)
+  float scale_log2 = 0;  // of the scores, times log2(e)
+  // Kernels that adjust scores: with a soft cap, a score becomes 1 - 2 / (1 + 2^(cap_factor * score)), the
+  // hyperbolic tangent of scale / cap times it, and scale_log2 is that of the cap. 0: no cap.
+  float cap_factor = 0;
+  const float* sinks = nullptr;     // [head]: a score of no key in each softmax; null: none
   bf16* output = nullptr;           // [row][head][head_dim]
   float* lse = nullptr;             // [row][head], natural logarithm; null: not wanted
   float* partial_output = nullptr;  // more than one split: [split][row][head][head_dim], and lse of each

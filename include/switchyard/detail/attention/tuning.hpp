@@ -11,6 +11,10 @@
 
 namespace switchyard {
 
+// What a kernel does with scores besides scaling and masking them: nothing, or what the launch asks for: a
+// soft cap, sinks.
+enum class ScoreKind { kPlain, kAdjusted };
+
 // One kernel. A block is one warpgroup that plans and loads, and others that consume.
 struct AttentionTuning {
   int head_dim = 0;

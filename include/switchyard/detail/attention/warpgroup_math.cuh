@@ -72,6 +72,15 @@ class WarpgroupMath {
     target::hold_registers(weights_);
   }
 
+  // Turns each score into 1 - 2 / (1 + 2^(factor * score)): the hyperbolic tangent of a multiple of it.
+  SWITCHYARD_DEVICE void cap_scores(float factor) {
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kNumScores; ++i) {
+      const float power = target::exp2_approx(scores_[i] * factor);
+      scores_[i] = target::multiply_add(-2.0f, target::reciprocal_approx(1.0f + power), 1.0f);
+    }
+  }
+
   // Masks the scores of keys from end_of(row) on, or before first_of(row), both counted from the block's
   // first key.
   template <typename EndOf>
@@ -126,15 +135,26 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= shrink_[i / 2 % 2];
   }
 
-  // Divides by the sum of the weights; lse(row, value) is called by one thread of each row.
-  template <typename StoreLse>
-  SWITCHYARD_DEVICE void finish(StoreLse store_lse) {
+  // Divides by the sum of the weights; lse(row, value) is called by one thread of each row. sink_of(row) is
+  // one more score, without a value, if the kernel adjusts scores; minus infinity: there is none.
+  template <typename StoreLse, typename SinkOf>
+  SWITCHYARD_DEVICE void finish(StoreLse store_lse, [[maybe_unused]] SinkOf sink_of) {
     float factor[kRowsPerThread];
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
       float sum = row_sum_[half];
       sum += target::shuffle_xor(sum, 1);
       sum += target::shuffle_xor(sum, 2);
+      if constexpr (Config::kAdjustsScores) {
+        const float max = row_max_[half] * scale_log2_, sink = sink_of(row(half)) * kLog2E;
+        const float top = fmaxf(max, sink) == kMinusInfinity ? 0.0f : fmaxf(max, sink);
+        const float shrink = target::exp2_approx(max - top);
+        sum = target::multiply_add(sum, shrink, target::exp2_approx(sink - top));
+        factor[half] = sum == 0 ? 0.0f : target::divide(shrink, sum);
+        if (target::lane_idx() % 4 == 0)
+          store_lse(row(half), sum == 0 ? kMinusInfinity : (top + target::log2_approx(sum)) * kLn2);
+        continue;
+      }
       factor[half] = sum == 0 ? 0.0f : target::divide(1.0f, sum);
       if (target::lane_idx() % 4 == 0)
         store_lse(row(half), sum == 0 ? kMinusInfinity
@@ -183,7 +203,7 @@ class WarpgroupMath {
   static constexpr int kNumChains = 4;
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();
-  static constexpr float kLn2 = 0.69314718055994531f;
+  static constexpr float kLn2 = 0.69314718055994531f, kLog2E = 1.4426950408889634f;
 
   // Calls multiply with a constant: the fewest whole parts that hold num_keys keys, or the whole block.
   template <typename Multiply>

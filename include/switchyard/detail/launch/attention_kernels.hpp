@@ -38,13 +38,16 @@ struct OwnAttentionKernels {
 };
 
 struct AttentionKernels {
-  KernelsOfHeadDim by_head_dim[3];  // 64, 128, 256
+  KernelsOfHeadDim by_head_dim[2][3];  // [ScoreKind][64, 128, 256]
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
 
-  const AttentionKernel& at(int head_dim, AttentionKind kind) const {
-    return by_head_dim[head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2].kernels[static_cast<int>(kind)];
+  const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores) const {
+    return by_head_dim[static_cast<int>(scores)][head_dim == 64    ? 0
+                                                 : head_dim == 128 ? 1
+                                                                   : 2]
+        .kernels[static_cast<int>(kind)];
   }
 };
 

@@ -39,20 +39,20 @@ Status load_attention_kernel() {
 #endif
 }
 
-template <int kHeadDim, AttentionKind kKind, typename Schedulers>
+template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers>
 constexpr AttentionKernel make_attention_kernel() {
-  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind)>;
+  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind), kScores>;
   static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
   return {&launch_attention_kernel<Config, Schedulers>, &load_attention_kernel<Config, Schedulers>};
 }
 
-template <int kHeadDim, typename Schedulers = AnyScheduler<PlannerEnvironment>>
+template <int kHeadDim, ScoreKind kScores, typename Schedulers = AnyScheduler<PlannerEnvironment>>
 constexpr KernelsOfHeadDim make_attention_kernels() {
   constexpr AttentionKind kShort = kHeadDim == 64 ? AttentionKind::kShortMasked : AttentionKind::kMasked;
-  return {{make_attention_kernel<kHeadDim, AttentionKind::kFull, Schedulers>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kMasked, Schedulers>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kDecode, Schedulers>(),
-           make_attention_kernel<kHeadDim, kShort, Schedulers>()}};
+  return {{make_attention_kernel<kHeadDim, AttentionKind::kFull, kScores, Schedulers>(),
+           make_attention_kernel<kHeadDim, AttentionKind::kMasked, kScores, Schedulers>(),
+           make_attention_kernel<kHeadDim, AttentionKind::kDecode, kScores, Schedulers>(),
+           make_attention_kernel<kHeadDim, kShort, kScores, Schedulers>()}};
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
