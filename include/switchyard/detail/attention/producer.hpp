@@ -103,13 +103,14 @@ class AttentionProducer {
     // release MM-20: a key block, or its values, once the loads are complete; pairs with the consumers' waits
     // for keys_full and values_full
     full[stage].arrive_expect(Config::kKvHeadsPerBlock * Config::kKeyBytes);
+    const int first_kv_head = kv_head_of(tile, 0);
     const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
     SWITCHYARD_UNROLL
     for (int i = 0; i < Config::kKvHeadsPerBlock * Config::kNumPanels; ++i) {
       const int panel = i % Config::kNumPanels;
       target::tensor_load(tiles[stage] + i * (Config::kTileKeys * kPanelRowBytes), map, panel * kPanelColumns,
-                          kv_head_of(tile, i / Config::kNumPanels), row, full[stage],
-                          Config::kTuning.key_hint);
+                          i < Config::kNumPanels ? first_kv_head : kv_head_of(tile, i / Config::kNumPanels),
+                          row, full[stage], Config::kTuning.key_hint);
     }
   }
 
