@@ -188,6 +188,8 @@ JsonObject attention_limits_json() {
                        .add("min_tiles_for_lpt", limits.min_tiles_for_lpt)
                        .add("units_per_block", limits.units_per_block)
                        .add("min_split_keys", limits.min_split_keys)
+                       .add("min_even_split_keys", limits.min_even_split_keys)
+                       .add("keys_per_row", limits.keys_per_row)
                        .add("max_splits", limits.max_splits)
                        .add("plan_threads", limits.num_plan_threads));
 }

@@ -30,15 +30,23 @@ struct Splits {
   uint32_t split_keys = 0;
 };
 
-// Chooses enough splits of the keys that all blocks have work, and about the same amount. num_units counts
-// the tiles of all sequences and heads without splits.
+// Chooses enough splits of the keys that all blocks have work, and about the same amount. The first is worth
+// short splits; the second only such whose partial output, of `num_rows` rows and heads, is small beside
+// their keys. num_units counts the tiles of all sequences and heads without splits.
 Splits choose_splits(const AttentionShape& shape, const AttentionTuning& tuning, uint64_t num_units,
-                     uint32_t num_blocks) {
+                     uint32_t num_rows, uint32_t num_blocks) {
   const uint32_t num_keys = static_cast<uint32_t>(shape.max_key_len);
   if (tuning.kind != AttentionKind::kDecode || num_units == 0) return {1, num_keys};
-  const uint64_t num_wanted = ceil_div<uint64_t>(uint64_t{num_blocks} * kLimits.units_per_block, num_units);
-  const uint64_t num_useful = ceil_div<uint64_t>(num_keys, kLimits.min_split_keys);
-  const uint64_t num_splits = std::min({num_wanted, num_useful, uint64_t{kLimits.max_splits}});
+  const auto splits_for = [&](int units_per_block, uint64_t min_split_keys) {
+    return std::min(
+        ceil_div<uint64_t>(uint64_t{num_blocks} * static_cast<uint64_t>(units_per_block), num_units),
+        ceil_div<uint64_t>(num_keys, min_split_keys));
+  };
+  const uint64_t even_split_keys = std::max(static_cast<uint64_t>(kLimits.min_even_split_keys),
+                                            uint64_t{num_rows} * static_cast<uint64_t>(kLimits.keys_per_row));
+  const uint64_t num_splits = std::min(std::max(splits_for(1, static_cast<uint64_t>(kLimits.min_split_keys)),
+                                                splits_for(kLimits.units_per_block, even_split_keys)),
+                                       static_cast<uint64_t>(kLimits.max_splits));
   if (num_splits <= 1) return {1, num_keys};
   const uint32_t split_keys = align_up(ceil_div(num_keys, static_cast<uint32_t>(num_splits)),
                                        static_cast<uint32_t>(tuning.tile_keys));
@@ -108,7 +116,9 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
                                 ? max_blocks
                                 : max_blocks * static_cast<uint32_t>(tuning.blocks_per_multiprocessor);
   const uint64_t num_units = uint64_t{batch_size} * num_heads / choice.heads_per_tile * choice.max_num_tiles;
-  const Splits splits = choose_splits(shape, tuning, num_units, num_ctas);
+  const uint32_t num_rows =
+      choice.heads_per_tile * std::min(choice.tile_rows, static_cast<uint32_t>(shape.max_query_len));
+  const Splits splits = choose_splits(shape, tuning, num_units, num_rows, num_ctas);
   choice.num_splits = splits.num_splits;
   choice.split_keys = splits.split_keys;
 

@@ -23,9 +23,7 @@ struct AttentionConfig {
   static constexpr bool kIsMasked = kKind != AttentionKind::kFull;
 
   static constexpr int kNumConsumers = kTuning.num_consumers;
-  static constexpr int kKvHeadsPerBlock = kTuning.kv_heads_per_block;
-  static_assert(kKvHeadsPerBlock == 1 || (kIsDecode && kKvHeadsPerBlock == kNumConsumers));
-  static constexpr int kTileRows = kNumConsumers * kWarpgroupRows;
+  static constexpr int kTileRows = kTuning.tile_rows();
   static constexpr int kTileKeys = kTuning.tile_keys;
   // Beside the code that caps scores the assembler would serialise all products of parts.
   static constexpr int kPartKeys = kAdjustsScores ? kTileKeys : kTuning.part_keys;
@@ -35,15 +33,15 @@ struct AttentionConfig {
   static constexpr int kProducerRegisters = kTuning.producer_registers;
   static constexpr int kConsumerRegisters = kTuning.consumer_registers;
 
-  static constexpr bool kOverlapsBlocks = kTuning.blocks_per_multiprocessor == 1 && kNumConsumers < 4;
-  static constexpr bool kPingPongs = !kIsDecode && kNumConsumers > 2;
+  static constexpr bool kOverlapsBlocks = kTuning.blocks_per_multiprocessor == 1;
+  static constexpr bool kPingPongs = kNumConsumers > 2;
 
   static constexpr int kNumThreads = kTuning.num_threads();
   static constexpr int kNumResidentThreads = kTuning.blocks_per_multiprocessor * kNumThreads;
 
   static constexpr int kNumPanels = kHeadDim / kPanelColumns;
   static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
-  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;  // of one K/V head
+  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;
 };
 
 }  // namespace switchyard

@@ -63,7 +63,6 @@ class AttentionConsumer {
   // Named barriers: one per consumer for the ping-pong, and one among all.
   static constexpr uint32_t kFirstPingPongBarrier = 1;
   static constexpr uint32_t kConsumersBarrier = kFirstPingPongBarrier + 3;
-  static constexpr uint32_t kFirstSplitBarrier = kConsumersBarrier + 1;
 
   SWITCHYARD_DEVICE void wait_for_ping_pong() {
     if constexpr (Config::kPingPongs)
@@ -114,7 +113,7 @@ class AttentionConsumer {
       // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       wait_for_ping_pong();
-      math_.start_scores(queries_at(stage_in_use()), keys_at(keys_.stage()));
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.shrink_sums();  // while the scores run
       start_sums(num_keys);
       num_keys = Config::kTileKeys;
@@ -144,7 +143,7 @@ class AttentionConsumer {
     for (int block = seen.end_block - 1; block >= first_block; --block) {
       // acquire MM-20: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
-      math_.start_scores(queries_at(stage_in_use()), keys_at(keys_.stage()));
+      math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.template wait_scores<0>();
       cap_scores();
       release_keys();
@@ -169,20 +168,6 @@ class AttentionConsumer {
 
   SWITCHYARD_DEVICE unsigned char* queries_at(uint32_t stage) const {
     return shared_.queries[stage] + consumer_idx_ * (kWarpgroupRows * kPanelRowBytes);
-  }
-  SWITCHYARD_DEVICE unsigned char* keys_at(uint32_t stage) const {
-    return shared_.keys[stage] + head_in_block() * Config::kKeyBytes;
-  }
-  SWITCHYARD_DEVICE unsigned char* values_at(uint32_t stage) const {
-    return shared_.values[stage] + head_in_block() * Config::kKeyBytes;
-  }
-  // Which of the block's K/V heads this consumer sees.
-  SWITCHYARD_DEVICE uint32_t head_in_block() const {
-    return Config::kKvHeadsPerBlock > 1 ? static_cast<uint32_t>(consumer_idx_) : 0;
-  }
-  // This consumer's first row among the rows of a K/V head.
-  SWITCHYARD_DEVICE int first_row() const {
-    return Config::kKvHeadsPerBlock > 1 ? 0 : consumer_idx_ * kWarpgroupRows;
   }
   // The stage of the current tile's queries; queries_ is one ahead.
   SWITCHYARD_DEVICE uint32_t stage_in_use() const {
@@ -212,7 +197,7 @@ class AttentionConsumer {
   // Starts the next tile's scores unconditionally, on stale data if there is no tile: a conditional wgmma
   // would serialise all of them.
   SWITCHYARD_DEVICE void start_scores() {
-    const unsigned char *queries = queries_at(queries_.stage()), *keys = keys_at(keys_.stage());
+    const unsigned char *queries = queries_at(queries_.stage()), *keys = shared_.keys[keys_.stage()];
     if constexpr (Config::kPartKeys == Config::kTileKeys)
       math_.start_scores(queries, keys);
     else
@@ -223,7 +208,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
     // acquire MM-20: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
-    math_.start_sums(values_at(values_.stage()), num_keys);
+    math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
   SWITCHYARD_DEVICE void release_keys() {
     release(shared_.keys_empty[keys_.stage()]);
@@ -256,7 +241,7 @@ class AttentionConsumer {
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;
-    for (int panel = 0; panel < Config::kKvHeadsPerBlock * Config::kNumPanels; ++panel) {
+    for (int panel = 0; panel < Config::kNumPanels; ++panel) {
       unsigned char* rows =
           shared_.values[values_.stage()] + (panel * Config::kTileKeys + num_left) * kPanelRowBytes;
       for (int byte = thread * kUnitBytes; byte < (num_used - num_left) * kPanelRowBytes;
@@ -288,7 +273,8 @@ class AttentionConsumer {
   }
   // The position of a row of this consumer among the keys, counted from the block's first key.
   SWITCHYARD_DEVICE int position_of(int row, int block) const {
-    return tile(&AttentionTile::first_position) + token_of(first_row() + row) - block * Config::kTileKeys;
+    return tile(&AttentionTile::first_position) + token_of(consumer_idx_ * kWarpgroupRows + row) -
+           block * Config::kTileKeys;
   }
 
   SWITCHYARD_DEVICE int token_of(int row_in_tile) const {
@@ -301,14 +287,9 @@ class AttentionConsumer {
     int num_tokens;
   };
   SWITCHYARD_DEVICE OutputRows output_rows() const {
-    uint32_t first_head = tile(&AttentionTile::first_head);
-    int num_tokens = static_cast<int>(tile(&AttentionTile::num_tokens));
-    if constexpr (Config::kKvHeadsPerBlock > 1) {
-      first_head += head_in_block() * settings_.heads_per_tile;
-      if (first_head >= settings_.num_heads) num_tokens = 0;
-    }
-    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * settings_.num_heads + first_head,
-            num_tokens};
+    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * settings_.num_heads +
+                tile(&AttentionTile::first_head),
+            static_cast<int>(tile(&AttentionTile::num_tokens))};
   }
   // The index of a row of the tile among all rows and heads of the output; -1 if there is no such row.
   SWITCHYARD_DEVICE int64_t output_idx_of(const OutputRows& rows, int row_in_tile) const {
@@ -327,7 +308,7 @@ class AttentionConsumer {
 
   SWITCHYARD_DEVICE void store() {
     const OutputRows rows = output_rows();
-    const int first_row = this->first_row();
+    const int first_row = consumer_idx_ * kWarpgroupRows;
     const int64_t num_outputs = static_cast<int64_t>(settings_.num_rows) * settings_.num_heads;
     const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split_and_count) & 0xffff : 0;
     const bool is_partial = Config::kIsDecode && num_splits_of_tile() > 1;
@@ -348,7 +329,7 @@ class AttentionConsumer {
                      ? nullptr
                      : settings_.partial_output + (split * num_outputs + output_idx) * Config::kHeadDim;
         });
-        if (rows.num_tokens > 0 && is_last_split(rows)) combine_splits(rows);
+        if (is_last_split(rows)) combine_splits(rows);
         return;
       }
     }
@@ -365,16 +346,15 @@ class AttentionConsumer {
   }
   // Counts the split, whose results this warpgroup has stored. Returns whether all others have been counted.
   SWITCHYARD_DEVICE bool is_last_split(const OutputRows& rows) {
-    const uint32_t barrier = kFirstSplitBarrier + static_cast<uint32_t>(consumer_idx_);
     const uint32_t last = num_splits_of_tile() - 1;
-    uint32_t* is_last = &shared_.is_last_split[consumer_idx_];
-    target::named_barrier_sync(barrier, kWarpgroupThreads);
+    uint32_t* is_last = &shared_.is_last_split;
+    target::named_barrier_sync(kConsumersBarrier, kWarpgroupThreads);
     if (target::thread_idx() % kWarpgroupThreads == 0) {
       uint32_t* num_done = &settings_.num_splits_done[rows.first_output_idx];
       // acq_rel MM-30: this split's output and lse, to the warpgroup that counts the last one
       target::st(is_last, uint32_t{target::atomic_inc_wrap_acq_rel_device(num_done, last) == last});
     }
-    target::named_barrier_sync(barrier, kWarpgroupThreads);
+    target::named_barrier_sync(kConsumersBarrier, kWarpgroupThreads);
     return target::ld(is_last) != 0;
   }
   // A warp combines a row.

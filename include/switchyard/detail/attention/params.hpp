@@ -36,7 +36,6 @@ struct AttentionSettings {
   int32_t window_right = kNoWindow;
   uint32_t num_splits = 1;  // of the keys of a sequence, each split_keys of them
   uint32_t split_keys = 0;
-  bool are_heads_inner = false;
   float scale_log2 = 0;  // of the scores, times log2(e)
   // Kernels that adjust scores: with a soft cap, a score becomes 1 - 2 / (1 + 2^(cap_factor * score)), the
   // hyperbolic tangent of scale / cap times it, and scale_log2 is that of the cap. 0: no cap.

@@ -49,13 +49,12 @@ class AttentionPlanner {
     shared_.next_tile_full.arrive();
   }
 
-  // To the scheduler a split is a head.
+  // To the scheduler a split is a head: all heads have their first split, then all have their second.
   struct HeadAndSplit {
     uint32_t head, split;
   };
   SWITCHYARD_DEVICE HeadAndSplit part_of(const SeqInfo& info) const {
-    if (Config::kIsDecode && settings_.are_heads_inner)
-      return {info.head_idx % num_heads(), info.head_idx / num_heads()};
+    if constexpr (Config::kIsDecode) return {info.head_idx % num_heads(), info.head_idx / num_heads()};
     return {info.head_idx / settings_.num_splits, info.head_idx % settings_.num_splits};
   }
   SWITCHYARD_DEVICE uint32_t num_heads() const {
@@ -78,7 +77,7 @@ class AttentionPlanner {
     const uint32_t num_left = info.seq_len - info.prompt_offset;
     tile.num_tokens = num_left < settings_.tokens_per_tile ? num_left : settings_.tokens_per_tile;
     const HeadAndSplit part = part_of(info);
-    tile.first_head = part.head * settings_.heads_per_tile * Config::kKvHeadsPerBlock;
+    tile.first_head = part.head * settings_.heads_per_tile;
     tile.kv_head = tile.first_head / settings_.heads_per_kv_head;
     tile.prompt_idx = info.prompt_idx;
     const KeyLayout& keys = settings_.keys;

@@ -62,19 +62,14 @@ class AttentionProducer {
     const uint32_t panel_bytes = settings_.heads_per_tile * settings_.tokens_per_tile * kPanelRowBytes;
     target::TransferBarrier& full = shared_.queries_full[stage];
     // release MM-18: publishes the tile; pairs with the consumers' wait for queries_full
-    full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels * Config::kKvHeadsPerBlock : 0);
+    full.arrive_expect(has_queries ? panel_bytes * Config::kNumPanels : 0);
     if (!has_queries) return;
     const int head = static_cast<int>(target::ld(&tile_->first_head));
     const int row = static_cast<int>(target::ld(&tile_->first_row));
     SWITCHYARD_UNROLL
-    for (int i = 0; i < Config::kKvHeadsPerBlock * Config::kNumPanels; ++i) {
-      const int panel = i % Config::kNumPanels, consumer_idx = i / Config::kNumPanels;
-      target::tensor_load(shared_.queries[stage] +
-                              (panel * Config::kTileRows + consumer_idx * kWarpgroupRows) * kPanelRowBytes,
-                          params_.queries, panel * kPanelColumns,
-                          head + consumer_idx * static_cast<int>(settings_.heads_per_tile), row, full,
-                          CacheHint::kStream);
-    }
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
+      target::tensor_load(shared_.queries[stage] + panel * (Config::kTileRows * kPanelRowBytes),
+                          params_.queries, panel * kPanelColumns, head, row, full, CacheHint::kStream);
   }
 
   SWITCHYARD_DEVICE bool begin_next() {
@@ -102,42 +97,31 @@ class AttentionProducer {
     if (target::lane_idx() != 0) return;
     // release MM-20: a key block, or its values, once the loads are complete; pairs with the consumers' waits
     // for keys_full and values_full
-    full[stage].arrive_expect(Config::kKvHeadsPerBlock * Config::kKeyBytes);
-    const int first_kv_head = kv_head_of(tile, 0);
+    full[stage].arrive_expect(Config::kKeyBytes);
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
     const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
     SWITCHYARD_UNROLL
-    for (int i = 0; i < Config::kKvHeadsPerBlock * Config::kNumPanels; ++i) {
-      const int panel = i % Config::kNumPanels;
-      target::tensor_load(tiles[stage] + i * (Config::kTileKeys * kPanelRowBytes), map, panel * kPanelColumns,
-                          i < Config::kNumPanels ? first_kv_head : kv_head_of(tile, i / Config::kNumPanels),
-                          row, full[stage], Config::kTuning.key_hint);
-    }
-  }
-
-  // The K/V head of a consumer, if each has its own; else that of all.
-  SWITCHYARD_DEVICE int kv_head_of(const AttentionTile& tile, int consumer_idx) const {
-    if constexpr (Config::kKvHeadsPerBlock == 1) return static_cast<int>(target::ld(&tile.kv_head));
-    const uint32_t head =
-        target::ld(&tile.first_head) + static_cast<uint32_t>(consumer_idx) * settings_.heads_per_tile;
-    return static_cast<int>(head / settings_.heads_per_kv_head);
+    for (int panel = 0; panel < Config::kNumPanels; ++panel)
+      target::tensor_load(tiles[stage] + panel * (Config::kTileKeys * kPanelRowBytes), map,
+                          panel * kPanelColumns, kv_head, row, full[stage], Config::kTuning.key_hint);
   }
 
   // Starts one load for as many rows as are contiguous.
   SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
                                     unsigned char* rows, target::TransferBarrier& full) {
     // release MM-20: as in load()
-    if (target::lane_idx() == 0) full.arrive_expect(Config::kKvHeadsPerBlock * Config::kKeyBytes);
+    if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
     target::sync_warp();
     const uint32_t box_rows = settings_.keys.box_rows;
     const uint32_t num_boxes = Config::kTileKeys / box_rows;
-    constexpr uint32_t kNumParts = Config::kKvHeadsPerBlock * Config::kNumPanels;
-    for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * kNumParts; i += kWarpSize) {
-      const uint32_t part = i % kNumParts, box = i / kNumParts, panel = part % Config::kNumPanels;
+    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
+    for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
+         i += kWarpSize) {
+      const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
       const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
-      target::tensor_load(rows + (part * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-                          static_cast<int>(panel * kPanelColumns),
-                          kv_head_of(tile, static_cast<int>(part / Config::kNumPanels)),
-                          row_of_key(tile, key), full, Config::kTuning.key_hint);
+      target::tensor_load(rows + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
+                          static_cast<int>(panel * kPanelColumns), kv_head, row_of_key(tile, key), full,
+                          Config::kTuning.key_hint);
     }
   }
 

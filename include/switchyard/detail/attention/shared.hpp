@@ -18,10 +18,8 @@ struct AttentionShared {
   using Bytes = unsigned char;
 
   alignas(target::kTileAlignment) Bytes queries[Config::kNumQueryStages][Config::kQueryBytes];
-  alignas(
-      target::kTileAlignment) Bytes keys[Config::kNumKeyStages][Config::kKvHeadsPerBlock * Config::kKeyBytes];
-  alignas(target::kTileAlignment)
-      Bytes values[Config::kNumKeyStages][Config::kKvHeadsPerBlock * Config::kKeyBytes];
+  alignas(target::kTileAlignment) Bytes keys[Config::kNumKeyStages][Config::kKeyBytes];
+  alignas(target::kTileAlignment) Bytes values[Config::kNumKeyStages][Config::kKeyBytes];
 
   target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
@@ -30,7 +28,7 @@ struct AttentionShared {
   BlocksSeen blocks_seen[kNumTiles][Config::kNumConsumers];
   target::TransferBarrier next_tile_full, next_tile_empty;  // of the tile after the last one published
   uint32_t scheduler_slots[2];
-  uint32_t is_last_split[Config::kNumConsumers];
+  uint32_t is_last_split;
 
   SWITCHYARD_DEVICE void init_barriers() {
     constexpr uint32_t kNumConsumerWarps = Config::kNumConsumers * kWarpgroupThreads / kWarpSize;

@@ -37,10 +37,9 @@ struct AttentionTuning {
   // warpgroups, 128 each of 4, 80 each of 2 x 3.
   int producer_registers = 0;
   int consumer_registers = 0;
-  int kv_heads_per_block = 1;  // decoding: 1, or one for each consumer
-  CacheHint key_hint = CacheHint::kKeep;
+  CacheHint key_hint = CacheHint::kKeep;  // of keys and values; decoding reads them once
 
-  constexpr int tile_rows() const { return num_consumers / kv_heads_per_block * kWarpgroupRows; }
+  constexpr int tile_rows() const { return num_consumers * kWarpgroupRows; }
   constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
   friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
 };
@@ -51,14 +50,14 @@ inline constexpr AttentionTuning kAttentionTunings[] = {
     // head_dim, kind                 consumers, tile_keys, part_keys, blocks, query and key stages, ahead, registers
     {64,  AttentionKind::kFull,        3, 128, 128, 1, 2, 2, 2, 32, 160},
     {64,  AttentionKind::kMasked,      3, 128, 128, 1, 2, 2, 2, 32, 160},
-    {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 6, 2, 40, 232},
+    {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 6, 2, 40, 232, CacheHint::kStream},
     {64,  AttentionKind::kShortMasked, 2,  64,  64, 2, 2, 4, 4, 40,  96},
     {128, AttentionKind::kFull,        2, 128, 128, 1, 2, 2, 2, 40, 232},
     {128, AttentionKind::kMasked,      2, 128, 128, 1, 2, 2, 2, 40, 232},
-    {128, AttentionKind::kDecode,      1, 128, 128, 1, 2, 3, 2, 40, 232},
+    {128, AttentionKind::kDecode,      1, 128, 128, 1, 2, 3, 2, 40, 232, CacheHint::kStream},
     {256, AttentionKind::kFull,        2,  80,  32, 1, 1, 2, 2, 24, 240},
     {256, AttentionKind::kMasked,      2,  80,  80, 1, 1, 2, 2, 24, 240},
-    {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240},
+    {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240, CacheHint::kStream},
     // clang-format on
 };
 
@@ -84,11 +83,13 @@ inline std::string to_string(const AttentionTuning& tuning) {
 
 // The limits by which a launch is chosen (runtime/attention_choice.hpp).
 struct AttentionLimits {
-  int max_decode_tokens = 16;  // queries of a sequence that are decoded
-  int max_short_len = 1024;    // queries and keys of a short sequence
-  int min_tiles_for_lpt = 8;   // in a sequence's length: shorter ones end evenly in any order
-  int units_per_block = 8;     // decoding: splits are made until each block has so many, on average
-  int min_split_keys = 512;
+  int max_decode_tokens = 16;      // queries of a sequence that are decoded
+  int max_short_len = 1024;        // queries and keys of a short sequence
+  int min_tiles_for_lpt = 8;       // in a sequence's length: shorter ones end evenly in any order
+  int units_per_block = 8;         // decoding: splits are made until each block has so many, on average
+  int min_split_keys = 512;        // where there would be blocks without work
+  int min_even_split_keys = 1024;  // where all have some, and splits even it out; more for several rows:
+  int keys_per_row = 64;
   int max_splits = 128;
   int num_plan_threads = 128;
 

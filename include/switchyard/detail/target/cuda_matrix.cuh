@@ -40,10 +40,14 @@ inline Result<TensorMap> make_tensor_map(const TensorShape& shape) {
   const cuuint64_t strides[2] = {shape.head_stride_bytes, shape.row_stride_bytes};
   const cuuint32_t box[3] = {kBoxColumns, shape.box_heads, shape.box_rows};
   const cuuint32_t steps[3] = {1, 1, 1};
+  const CUtensorMapL2promotion promotion = shape.l2_bytes == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                           : shape.l2_bytes == 64  ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B
+                                           : shape.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                                   : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
   TensorMap map{};
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
       &map.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(shape.base), sizes, strides, box,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
   return internal_error(

@@ -16,6 +16,7 @@ struct TensorShape {
   uint64_t row_stride_bytes = 0;
   uint32_t box_heads = 1;  // in shared memory a box is [box_rows][box_heads][kBoxColumns]; each at most 256
   uint32_t box_rows = 1;
+  uint32_t l2_bytes = 256;  // that the L2 loads at least, where it has not got a line: 0, 64, 128 or 256
 };
 
 // How long the L2 should keep the lines of a load.
