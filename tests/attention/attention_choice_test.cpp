@@ -62,13 +62,13 @@ TEST(AttentionChoice, Table) {
        "short masked, tiles of 128 queries, queued, order lpt, 264 blocks: "},
       {even(64, 8, 1024, 1025, true), false,
        "masked, tiles of 192 queries, queued, order default, 132 blocks: "},
-      // Decode: four query heads share a tile, and keys are split until blocks have about eight splits each,
-      // but not into such as are small beside their partial output, unless blocks would have nothing to do.
+      // Decode: four query heads share a tile, and long keys are split until blocks have about eight splits
+      // each, and short ones where blocks would have nothing to do.
       {even(128, 64, 1, 4096), false,
-       "decode, tiles of 16 queries, queued, order default, 132 blocks, 4 splits of 1024 keys: few queries: "
+       "decode, tiles of 16 queries, queued, order default, 132 blocks: few queries: "
        "blocks take parts of the keys from a queue"},
       {even(128, 4, 1, 65536), false,
-       "decode, tiles of 16 queries, queued, order default, 132 blocks, 64 splits of 1024 keys: "},
+       "decode, tiles of 16 queries, queued, order default, 132 blocks, 16 splits of 4096 keys: "},
       {even(256, 1, 16, 1 << 20), false,
        "decode, tiles of 16 queries, queued, order default, 132 blocks, 128 splits of 8192 keys: "},
       {even(128, 64, 16, 4096), false, "decode, tiles of 16 queries, queued, order default, 132 blocks: "},

@@ -147,7 +147,7 @@ TEST(EpVariants, MisuseIsNamed) {
   config = good;
   config.hidden = 64;
   config.combine_format = CombineFormat::kFP8;
-  EXPECT_EQ(message_of(config), "hidden is 64; format fp8 needs a multiple of 128");
+  EXPECT_EQ(message_of(config), "combine_format: hidden is 64; format fp8 needs a multiple of 128");
   config = good;
   config.input_scale = 0;
   EXPECT_EQ(message_of(config), "input_scale is 0; it must be 2^-100..2^100");

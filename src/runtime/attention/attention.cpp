@@ -215,9 +215,11 @@ Status Attention::Impl::launch_attention(const AttentionTensors& tensors, Stream
   const auto tensor = [&](const bf16* base, int num_heads, int64_t num_rows) {
     return tensor_of(base, tensors.queries, num_heads, shape.head_dim, num_rows);
   };
-  const AttentionTensorShapes shapes{tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
-                                     tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
-                                     tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
+  AttentionTensorShapes shapes{tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
+                               tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
+                               tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
+  // Nobody else reads what decoding reads; larger fetches of the L2 only get into each other's way.
+  if (any_choice().kind == AttentionKind::kDecode) shapes.keys.l2_bytes = shapes.values.l2_bytes = 128;
   return kernel(scores_of(tensors)).launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));
 }
 

@@ -88,7 +88,7 @@ struct AttentionLimits {
   int min_tiles_for_lpt = 8;       // in a sequence's length: shorter ones end evenly in any order
   int units_per_block = 8;         // decoding: splits are made until each block has so many, on average
   int min_split_keys = 512;        // where there would be blocks without work
-  int min_even_split_keys = 1024;  // where all have some, and splits even it out; more for several rows:
+  int min_even_split_keys = 4096;  // where all have some, and splits even it out; more for several rows:
   int keys_per_row = 64;
   int max_splits = 128;
   int num_plan_threads = 128;
