@@ -118,11 +118,28 @@ def run_all(rank, group):
         more[rank].x, **layout_of(buffer, more[rank]), topk_idx=more[rank].ids, topk_weights=more[rank].weights
     )
     check_dispatch(rank, more, got)
+    run_two_handles(rank, buffer)
     run_low_latency(rank, buffer)
     buffer.destroy()
     buffer.destroy()
     with pytest.raises(RuntimeError, match="destroyed"):
         buffer.dispatch(mine.x, handle=handle)
+
+
+def run_two_handles(rank, buffer):
+    """Two dispatches of different tokens, then the combines of both."""
+    steps = [[Tokens(r, seed, num_tokens) for r in range(RANKS)] for seed, num_tokens in ((3, (9, 16)), (4, (16, 0)))]
+    for _ in range(4):
+        received = []
+        for every in steps:
+            mine = every[rank]
+            layout = layout_of(buffer, mine)
+            received.append(buffer.dispatch(mine.x, **layout, topk_idx=mine.ids, topk_weights=mine.weights))
+        combined = [buffer.combine(got[0], got[4])[0] for got in received]
+        for every, got, sums in zip(steps, received, combined):
+            check_dispatch(rank, every, got)
+            mine, num_ranks_of = every[rank], every[rank].in_rank.sum(axis=1)
+            np.testing.assert_array_equal(sums, (mine.x.astype(np.float32) * num_ranks_of[:, None]).astype(BF16))
 
 
 def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):

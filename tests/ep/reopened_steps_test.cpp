@@ -1,4 +1,7 @@
 // Steps without a combine, combines without a dispatch, and what a dispatch tells of its sources.
+#include <chrono>
+#include <thread>
+
 #include "step_runner.hpp"
 #include "step_test.hpp"
 
@@ -36,17 +39,20 @@ class ManySteps {
     }
   }
 
-  Status dispatch(int step, int rank) {
+  DispatchInput input(int step, int rank) {
     const Memory& own = at(step, rank);
-    const DispatchInput input{own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
-    return ep->dispatch(rank, input,
-                        {.row_offsets = own.offsets.data(),
-                         .expert_ids = own.expert_ids.data(),
-                         .row_counts = own.counts.data(),
-                         .row_experts = is_per_rank() ? own.row_experts.data() : nullptr,
-                         .source_ranges = own.ranges.data(),
-                         .row_totals = own.totals.data()});
+    return {own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
   }
+  DispatchOutput output(int step, int rank) {
+    const Memory& own = at(step, rank);
+    return {.row_offsets = own.offsets.data(),
+            .expert_ids = own.expert_ids.data(),
+            .row_counts = own.counts.data(),
+            .row_experts = is_per_rank() ? own.row_experts.data() : nullptr,
+            .source_ranges = own.ranges.data(),
+            .row_totals = own.totals.data()};
+  }
+  Status dispatch(int step, int rank) { return ep->dispatch(rank, input(step, rank), output(step, rank)); }
   Status combine(int step, int rank, Buffer<bf16>& output, const void* rows = nullptr) {
     const Memory& own = at(step, rank);
     return ep->combine(
@@ -188,6 +194,25 @@ TEST_P(ReopenedStepsTest, StepsWithoutACombineBackToBack) {
   ManySteps whole = make(5);
   run_combined(whole);
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank));
+}
+
+// Rank 0 has abandoned the first step, and chosen the ranks of the second, before rank 1 fetches what rank 0
+// has kept of the first.
+TEST(ReopenedSteps, ChoicesOfAnAbandonedStepStay) {
+  ManySteps whole(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, 2);
+  run_combined(whole);
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 2, {}, 2);
+  ASSERT_TRUE(many.ep->dispatch_async(1, many.input(0, 1)).ok());
+  ASSERT_TRUE(many.dispatch(0, 0).ok());
+  ASSERT_TRUE(many.ep->abandon_step(0).ok());
+  ASSERT_TRUE(many.dispatch(1, 0).ok());
+  // Rank 0 now waits for rank 1's second step, so nothing tells when it has chosen.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(many.ep->dispatch_wait(1, many.output(0, 1)).ok());
+  ASSERT_TRUE(many.ep->abandon_step(1).ok());
+  ASSERT_TRUE(many.dispatch(1, 1).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank));
 }
 
 TEST_P(ReopenedStepsTest, CombinesOfOneDispatchBackToBack) {
