@@ -203,7 +203,7 @@ TEST_P(AttentionTest, SplitsAreCombinedInEveryLaunch) {
                                .key_lens = {1100, 0, 513, 1100, 511},
                                .num_heads = 16,
                                .num_kv_heads = 4,
-                               .num_blocks = 3};
+                               .num_blocks = 41};  // more than there are tiles, so that keys are split
   const auto harness = must(AttentionHarness::create(rank(), attention_case));
   EXPECT_GT(harness->choice().num_splits, 1u);
   for (int i = 0; i < 3; ++i) {
