@@ -95,7 +95,7 @@ TEST_F(CliOutput, WhatGoesToStdoutIsAloneThere) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 TEST_F(CliOutput, TooLittleMemoryIsAFaultWithOneLine) {
-  for (const char* kilobytes : {"40000", "100000", "200000", "400000"}) {
+  for (const char* kilobytes : {"60000", "100000", "200000", "400000"}) {
     const Outcome outcome = run("run --target host --ranks 8 --tokens 256 --hidden 4096", "",
                                 "ulimit -v " + std::string(kilobytes) + "; ");
     EXPECT_EQ(outcome.exit_code, 3) << kilobytes;

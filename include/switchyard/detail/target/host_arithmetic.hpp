@@ -13,7 +13,7 @@
 #define SWITCHYARD_UNSANITIZED
 #endif
 
-namespace switchyard::host_target {
+namespace switchyard::inline host_target {
 
 // sum + a[0] b[0] + a[1] b[1] + .., in this order.
 template <int kCount>
@@ -41,4 +41,4 @@ SWITCHYARD_UNSANITIZED inline void unpack_codes(const Vec16& packed, const float
   for (int i = 0; i < 16; ++i) values[i] = table[packed.words[i / 4] >> (i % 4 * 8) & 0xff];
 }
 
-}  // namespace switchyard::host_target
+}  // namespace switchyard::inline host_target
