@@ -99,13 +99,17 @@ Status ExpertParallel::Impl::set_placement(const ExpertPlacement& next) {
   config = std::move(next_config);
   placement = next;
   Status uploaded;
-  for (const int rank : local_ranks())
+  for (const int rank : local_ranks()) {
     if (uploaded.ok()) uploaded = upload_seats(rank);
+    state(rank).has_dispatched = false;  // what it knows of its rows is by the old seats
+  }
   for (const auto& flight : later_flights) {
     flight->impl_->config = config;
     flight->impl_->placement = placement;
-    for (const int rank : local_ranks())
+    for (const int rank : local_ranks()) {
       if (uploaded.ok()) uploaded = flight->impl_->upload_seats(rank);
+      flight->impl_->state(rank).has_dispatched = false;
+    }
   }
   return agree_that(transport, members, uploaded);
 }
