@@ -57,8 +57,9 @@ T waited(const EpHandle& handle, const char* name, int rank, Result<T> (ExpertPa
   const auto call = handle.core()->gate.enter(name, rank);
   auto value = std::make_shared<T>();
   need(handle.session()->wait(
-      [core = handle.core(), call, value, rank, method](CallerThread&) -> Status {
-        Result<T> result = (*core->ep.*method)(rank);
+      // The core keeps its flights.
+      [core = handle.core(), ep = &handle.use(name), call, value, rank, method](CallerThread&) -> Status {
+        Result<T> result = (ep->*method)(rank);
         call->leave();
         if (!result.ok()) return result.status();
         *value = std::move(result).value();

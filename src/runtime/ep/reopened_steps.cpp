@@ -41,7 +41,8 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_reopening("reopen_step"));
   Impl::RankState& own = impl_->state(rank);
   if (!own.has_dispatched)
-    return failed_precondition("reopen_step: rank %d has dispatched nothing since create() or reset()", rank);
+    return failed_precondition(
+        "reopen_step: rank %d has dispatched nothing since create(), reset() or set_placement()", rank);
   if (impl_->layout.row_capacity < worst_case_rows(impl_->config, n_ranks()))
     return failed_precondition(
         "reopen_step: there is room for %llu rows, and %llu may come; a step that was skipped has nothing to "
