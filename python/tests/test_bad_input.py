@@ -310,6 +310,7 @@ def test_the_interpreter_ends_while_threads_of_its_wait(end):
     program = """
 import os, threading, time
 import switchyard_ep as sy
+threading.excepthook = lambda _: None  # Python itself aborts if a daemon thread prints at its end
 address = f"unix:@switchyard-end-{os.getpid()}"
 world = sy.World(n_ranks=4, target="host")
 ep = sy.ExpertParallel(world, n_experts=8, top_k=2, hidden=256, max_tokens_per_rank=16, timeout=0.2)
