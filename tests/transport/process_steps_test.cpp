@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -37,6 +39,9 @@ bool is_on_gpu() {
   return target != nullptr && std::string(target) == "cuda";
 }
 
+// Longer than a rank waits for anything on a machine that has more to do.
+constexpr uint64_t kPatienceNs = 90'000'000'000;
+
 TargetChoice target() { return is_on_gpu() ? TargetChoice::kCuda : TargetChoice::kHost; }
 
 std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
@@ -45,20 +50,50 @@ std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
   return testing_support::join(options);
 }
 
+// Starts a process for each rank of a new world; what `run_rank` returns is its report.
+void start_ranks(Processes& processes, int n_ranks,
+                 const std::function<std::string(int rank, std::unique_ptr<World> world)>& run_rank) {
+  const std::string address = unique_address();
+  for (int rank = 0; rank < n_ranks; ++rank)
+    processes.start([&] { return run_rank(rank, join(rank, n_ranks, address)); });
+}
+// The same, with an exchange of this shape.
+void start_ranks(Processes& processes, const Shape& shape, const RunOptions& run,
+                 const std::function<std::string(int rank, EpHarness& harness)>& run_rank) {
+  start_ranks(processes, shape.n_ranks, [&](int rank, std::unique_ptr<World> world) {
+    EpHarness harness(std::move(world), shape, run);
+    return run_rank(rank, harness);
+  });
+}
+
+// Runs steps until one fails. `num_steps` counts those that did not.
+Status run_until_one_fails(EpHarness& harness, const Shape& shape, const RunOptions& run,
+                           std::atomic<int>& num_steps) {
+  for (uint64_t i = 0;; ++i) {
+    SWITCHYARD_RETURN_IF_ERROR(harness.enqueue_steps(as_run(make_step(shape, i % 4), run), 1));
+    SWITCHYARD_RETURN_IF_ERROR(harness.ep().synchronize());
+    ++num_steps;
+  }
+}
+
+bool says_that_it_has_ended(const Status& status, int rank) {
+  return status.message().find("rank " + std::to_string(rank) + " has ended") != std::string::npos;
+}
+bool says_that_the_context_is_lost(const Status& status) {
+  return is_on_gpu() && status.message().find("is lost") != std::string::npos;
+}
+
 // Every rank is a process; each runs `num_steps` steps and checks its part of the results.
 void check_in_processes(const Shape& shape, const RunOptions& run, int num_steps = 2) {
-  const std::string address = unique_address();
   Processes processes;
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
-      for (int i = 0; i < num_steps; ++i) {
-        const std::string difference =
-            harness.run_and_compare(as_run(make_step(shape, 100 + static_cast<uint64_t>(i)), run));
-        if (!difference.empty()) return difference;
-      }
-      return "";
-    });
+  start_ranks(processes, shape, run, [&](int, EpHarness& harness) -> std::string {
+    for (int i = 0; i < num_steps; ++i) {
+      const std::string difference =
+          harness.run_and_compare(as_run(make_step(shape, 100 + static_cast<uint64_t>(i)), run));
+      if (!difference.empty()) return difference;
+    }
+    return "";
+  });
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
@@ -67,7 +102,7 @@ class ProcessSteps : public ::testing::TestWithParam<Variant> {
  protected:
   static RunOptions options() {
     const auto [mode, protocol] = GetParam();
-    return {.target = target(), .mode = mode, .protocol = protocol, .timeout_ns = 20'000'000'000};
+    return {.target = target(), .mode = mode, .protocol = protocol, .timeout_ns = kPatienceNs};
   }
 };
 std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
@@ -113,28 +148,22 @@ TEST_P(ProcessSteps, StepsWithoutAllToAllAtEachRanksOwnPace) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {2, 2, 2}};
   RunOptions run = options();
   run.routing = Routing::kSkipAllToAll;
-  const std::string address = unique_address();
   Processes processes;
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
-      std::vector<reference::Step> steps;
-      for (uint64_t i = 0; i < 40; ++i) steps.push_back(as_run(make_step(shape, i), run));
-      return harness.run_back_to_back(steps);
-    });
+  start_ranks(processes, shape, run, [&](int, EpHarness& harness) {
+    std::vector<reference::Step> steps;
+    for (uint64_t i = 0; i < 40; ++i) steps.push_back(as_run(make_step(shape, i), run));
+    return harness.run_back_to_back(steps);
+  });
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
 TEST(ProcessWorlds, RanksThatDifferAreRefusedOnAllSidesWithTheFieldAndBothValues) {
-  const std::string address = unique_address();
   Processes processes;
-  for (const int rank : {0, 1, 2})
-    processes.start([&, rank]() -> std::string {
-      const auto world = join(rank, 3, address);
-      const ExpertParallelConfig config{
-          .n_experts = 6, .top_k = rank == 1 ? 3 : 2, .hidden = 64, .max_tokens_per_rank = 4};
-      return ExpertParallel::create(*world, config).status().message();
-    });
+  start_ranks(processes, 3, [](int rank, std::unique_ptr<World> world) {
+    const ExpertParallelConfig config{
+        .n_experts = 6, .top_k = rank == 1 ? 3 : 2, .hidden = 64, .max_tokens_per_rank = 4};
+    return ExpertParallel::create(*world, config).status().message();
+  });
   EXPECT_EQ(processes.report_of(0),
             "rank 1 has another configuration than rank 0: top_k is 3 there and 2 here");
   EXPECT_EQ(processes.report_of(1),
@@ -144,15 +173,12 @@ TEST(ProcessWorlds, RanksThatDifferAreRefusedOnAllSidesWithTheFieldAndBothValues
 }
 
 TEST(ProcessWorlds, ARankOfAnotherProcessIsRefusedByName) {
-  const std::string address = unique_address();
   Processes processes;
-  for (const int rank : {0, 1})
-    processes.start([&, rank]() -> std::string {
-      const auto world = join(rank, 2, address);
-      const auto ep = must(ExpertParallel::create(
-          *world, {.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4}));
-      return ep->dispatch_async(1 - rank, {}).message();
-    });
+  start_ranks(processes, 2, [](int rank, std::unique_ptr<World> world) {
+    const auto ep = must(
+        ExpertParallel::create(*world, {.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4}));
+    return ep->dispatch_async(1 - rank, {}).message();
+  });
   EXPECT_EQ(processes.report_of(0), "dispatch_async: rank is 1; it lives in another process");
   EXPECT_EQ(processes.report_of(1), "dispatch_async: rank is 0; it lives in another process");
 }
@@ -184,50 +210,37 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
                          .mode = run_idx % 2 == 0 ? StepMode::kSplit : StepMode::kFused,
                          .protocol = run_idx % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect,
                          .p2p_world_size = run_idx % 8 < 4 ? 0 : 1,
-                         .timeout_ns = 30'000'000'000};
+                         .timeout_ns = kPatienceNs};
     const int victim = static_cast<int>(random() % 4);
     const auto delay = std::chrono::microseconds(random() % 20'000);
-    const std::string address = unique_address();
+    std::vector<int> survivors = {0, 1, 2, 3};
+    std::erase(survivors, victim);
     Processes processes;
-    for (int rank = 0; rank < shape.n_ranks; ++rank)
-      processes.start([&, rank]() -> std::string {
-        EpHarness harness(join(rank, shape.n_ranks, address), shape, run);
-        processes.shared().stage[rank] = 1;
-        const auto failed = [&]() -> Status {
-          for (uint64_t i = 0;; ++i) {
-            const Status status = harness.enqueue_steps(as_run(make_step(shape, i % 4), run), 1);
-            if (!status.ok()) return status;
-            if (const Status ended = harness.ep().synchronize(); !ended.ok()) return ended;
-          }
-        }();
-        processes.shared().stage[rank] = 2;
-        if (is_on_gpu() && failed.message().find("is lost") != std::string::npos &&
-            failed.message().find("rank " + std::to_string(victim) + " has ended") != std::string::npos)
-          return "went on as one of 3";  // it cannot, but it named the rank, and ends in order
-        // What a survivor says: who has ended; that it was stopped by another that knows is as good.
-        if (failed.message().find("rank " + std::to_string(victim) + " has ended") == std::string::npos)
-          return failed.to_string();
-        if (const auto fault = harness.ep().fault(rank); fault && fault->late_rank != victim)
-          return "the fault names rank " + std::to_string(fault->late_rank);
-        std::vector<int> survivors;
-        for (int other = 0; other < shape.n_ranks; ++other)
-          if (other != victim) survivors.push_back(other);
-        if (const Status reset = harness.ep().reset(survivors); !reset.ok()) return reset.to_string();
-        const int my_rank = rank - (rank > victim ? 1 : 0);
-        if (const Status step = run_empty_step(harness, rank, my_rank); !step.ok()) return step.to_string();
-        if (harness.ep().reset_to({0, 1, 2, 3}).code() != StatusCode::kUnavailable)
-          return "a rank whose process has ended came back";
-        return "went on as one of " + std::to_string(harness.ep().n_ranks());
-      });
-    for (int rank = 0; rank < shape.n_ranks; ++rank)
-      ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+    std::atomic<int>* const has_joined = processes.shared().stage;
+    std::atomic<int>* const knows = has_joined + shape.n_ranks;
+    start_ranks(processes, shape, run, [&](int rank, EpHarness& harness) -> std::string {
+      has_joined[rank] = 1;
+      std::atomic<int> num_steps = 0;
+      const Status failed = run_until_one_fails(harness, shape, run, num_steps);
+      knows[rank] = 1;
+      // What a survivor says: who has ended; that it was stopped by another that knows is as good.
+      if (!says_that_it_has_ended(failed, victim)) return failed.to_string();
+      if (says_that_the_context_is_lost(failed))
+        return "went on as one of 3";  // it cannot, but it named the rank, and ends in order
+      if (const auto fault = harness.ep().fault(rank); fault && fault->late_rank != victim)
+        return "the fault names rank " + std::to_string(fault->late_rank);
+      if (const Status reset = harness.ep().reset(survivors); !reset.ok()) return reset.to_string();
+      const int my_rank = rank - (rank > victim ? 1 : 0);
+      if (const Status step = run_empty_step(harness, rank, my_rank); !step.ok()) return step.to_string();
+      if (harness.ep().reset_to({0, 1, 2, 3}).code() != StatusCode::kUnavailable)
+        return "a rank whose process has ended came back";
+      return "went on as one of " + std::to_string(harness.ep().n_ranks());
+    });
+    ASSERT_TRUE(processes.wait_for_all({has_joined, 4}, 1));
     std::this_thread::sleep_for(delay);
     processes.send_signal(static_cast<size_t>(victim), SIGKILL);
     const auto killed = std::chrono::steady_clock::now();
-    for (int rank = 0; rank < shape.n_ranks; ++rank) {
-      if (rank == victim) continue;
-      ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2)) << "run " << run_idx;
-    }
+    for (const int rank : survivors) ASSERT_TRUE(processes.wait_for(knows[rank], 1)) << "run " << run_idx;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - killed).count();
     if (seconds > 1) std::printf("run %d: survivors knew after %.2f s\n", run_idx, seconds);
     for (int rank = 0; rank < shape.n_ranks; ++rank)
@@ -281,27 +294,19 @@ TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
   const Shape alone{.n_ranks = 1, .n_experts = 6, .top_k = 2, .tokens_per_rank = {6}};
   const RunOptions run = options();
   for (const int victim : {0, 1}) {
-    const std::string address = unique_address();
     Processes processes;
-    for (const int rank : {0, 1})
-      processes.start([&, rank]() -> std::string {
-        EpHarness harness(join(rank, 2, address), shape, run);
-        Status status;
-        for (int i = 0; status.ok(); ++i) {
-          status = harness.enqueue_steps(make_step(shape, 1), 1);
-          if (status.ok()) status = harness.ep().synchronize();
-          processes.shared().stage[rank] = 1 + i;
-        }
-        if (status.message().find("rank " + std::to_string(victim) + " has ended") == std::string::npos)
-          return status.to_string();
-        if (is_on_gpu() && status.message().find("is lost") != std::string::npos) return "lost its context";
-        if (const Status reset = harness.ep().reset({rank}); !reset.ok()) return reset.to_string();
-        for (uint64_t seed = 1; seed <= 3; ++seed)
-          if (const std::string wrong = run_alone(harness, rank, make_step(alone, seed)); !wrong.empty())
-            return wrong;
-        return "went on alone";
-      });
-    for (const int rank : {0, 1}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 3));
+    std::atomic<int>* const num_steps = processes.shared().stage;
+    start_ranks(processes, shape, run, [&](int rank, EpHarness& harness) -> std::string {
+      const Status failed = run_until_one_fails(harness, shape, run, num_steps[rank]);
+      if (!says_that_it_has_ended(failed, victim)) return failed.to_string();
+      if (says_that_the_context_is_lost(failed)) return "lost its context";
+      if (const Status reset = harness.ep().reset({rank}); !reset.ok()) return reset.to_string();
+      for (uint64_t seed = 1; seed <= 3; ++seed)
+        if (const std::string wrong = run_alone(harness, rank, make_step(alone, seed)); !wrong.empty())
+          return wrong;
+      return "went on alone";
+    });
+    ASSERT_TRUE(processes.wait_for_all({num_steps, 2}, 2));
     processes.send_signal(static_cast<size_t>(victim), SIGKILL);
     const std::string report = processes.report_of(static_cast<size_t>(1 - victim));
     if (report == "lost its context") GTEST_SKIP() << "MPS runs, under which none can go on";
@@ -312,38 +317,35 @@ TEST_P(ProcessSteps, ASurvivorOfTwoGoesOnAlone) {
 // A process that is being ended closes its sockets first; what it has on a device goes later.
 TEST(ProcessWorlds, AResetWaitsUntilNothingIsLeftOfTheProcess) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
-  const std::string address = unique_address();
+  const RunOptions run{.target = target(), .timeout_ns = kPatienceNs};
   Processes processes;
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape,
-                        {.target = target(), .timeout_ns = 20'000'000'000});
-      if (rank == 2) {
-        for (int file = 3; file < 64; ++file) shutdown(file, SHUT_RDWR);  // those that are sockets
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        processes.shared().stage[2] = 1;
-        raise(SIGKILL);
-      }
-      while (harness.world().impl().transport().dead_ranks().empty()) std::this_thread::yield();
-      if (processes.shared().stage[2] != 0) return "it has ended too early to tell";
-      if (const Status status = harness.ep().reset({0, 1}); !status.ok()) return status.to_string();
-      return processes.shared().stage[2] == 1 ? "" : "the process had not ended";
-    });
+  std::atomic<int>* const has_seen_it = processes.shared().stage;
+  std::atomic<int>& has_ended = has_seen_it[2];
+  start_ranks(processes, shape, run, [&](int rank, EpHarness& harness) -> std::string {
+    if (rank == 2) {
+      for (int file = 3; file < 64; ++file) shutdown(file, SHUT_RDWR);  // those that are sockets
+      if (!processes.wait_for_all({has_seen_it, 2}, 1)) return "the others have not seen it";
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for a reset that does not wait
+      has_ended = 1;
+      raise(SIGKILL);
+    }
+    while (harness.world().impl().transport().dead_ranks().empty()) std::this_thread::yield();
+    has_seen_it[rank] = 1;
+    if (const Status status = harness.ep().reset({0, 1}); !status.ok()) return status.to_string();
+    return has_ended == 1 ? "" : "the process had not ended";
+  });
   EXPECT_EQ(processes.report_of(0), "");
   EXPECT_EQ(processes.report_of(1), "");
 }
 
 TEST(ProcessWorlds, AWrongNumberOfConfigurationsIsToldToAll) {
-  const std::string address = unique_address();
   Processes processes;
-  for (const int rank : {0, 1})
-    processes.start([&, rank]() -> std::string {
-      const auto world = join(rank, 2, address);
-      const ExpertParallelConfig config{.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4};
-      return ExpertParallel::create(*world, std::vector<ExpertParallelConfig>(rank == 0 ? 2 : 3, config))
-          .status()
-          .message();
-    });
+  start_ranks(processes, 2, [](int rank, std::unique_ptr<World> world) {
+    const ExpertParallelConfig config{.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4};
+    return ExpertParallel::create(*world, std::vector<ExpertParallelConfig>(rank == 0 ? 2 : 3, config))
+        .status()
+        .message();
+  });
   EXPECT_EQ(processes.report_of(1), "config_of_rank has 3 entries; the world has 2 ranks");
   EXPECT_EQ(processes.report_of(0), "rank 1: config_of_rank has 3 entries; the world has 2 ranks");
 }
@@ -402,18 +404,16 @@ std::string named(int rank) {
 }
 
 TEST(LostContexts, OfAWorldNameTheRankThatIsKilled) {
-  const std::string address = unique_address();
   Processes processes;
-  for (const int rank : {0, 1})
-    processes.start([&, rank]() -> std::string {
-      const std::unique_ptr<World> world = join(rank, 2, address);
-      processes.shared().stage[rank] = 1;
-      if (rank == 1) pause();
-      std::string said;
-      std::thread([&] { said = lose_context(); }).join();
-      return said == named(1) ? "" : said;
-    });
-  for (const int rank : {0, 1}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  std::atomic<int>* const has_joined = processes.shared().stage;
+  start_ranks(processes, 2, [&](int rank, const std::unique_ptr<World>&) {
+    has_joined[rank] = 1;
+    if (rank == 1) pause();
+    std::string said;
+    std::thread([&] { said = lose_context(); }).join();
+    return said == named(1) ? "" : said;
+  });
+  ASSERT_TRUE(processes.wait_for_all({has_joined, 2}, 1));
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   processes.send_signal(1, SIGKILL);
   EXPECT_EQ(processes.report_of(0), "");
@@ -421,24 +421,22 @@ TEST(LostContexts, OfAWorldNameTheRankThatIsKilled) {
 
 TEST(LostContexts, NameARankByItsNumberAmongTheSurvivors) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
-  const std::string address = unique_address();
   Processes processes;
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape, {.timeout_ns = 20'000'000'000});
-      processes.shared().stage[rank] = 1;
-      if (rank == 0) pause();
-      if (const std::string said = lose_context(); said != named(0)) return said;
-      if (const Status status = harness.ep().reset({1, 2}); !status.ok()) return status.to_string();
-      processes.shared().stage[rank] = 2;
-      if (rank == 2) pause();
-      const std::string said = lose_context();
-      return said == named(1) ? "" : said;
-    });
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  std::atomic<int>* const stage = processes.shared().stage;
+  start_ranks(processes, shape, {.timeout_ns = kPatienceNs},
+              [&](int rank, EpHarness& harness) -> std::string {
+                stage[rank] = 1;
+                if (rank == 0) pause();
+                if (const std::string said = lose_context(); said != named(0)) return said;
+                if (const Status status = harness.ep().reset({1, 2}); !status.ok()) return status.to_string();
+                stage[rank] = 2;
+                if (rank == 2) pause();
+                const std::string said = lose_context();
+                return said == named(1) ? "" : said;
+              });
+  ASSERT_TRUE(processes.wait_for_all({stage, 3}, 1));
   processes.send_signal(0, SIGKILL);
-  for (const int rank : {1, 2}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2));
+  ASSERT_TRUE(processes.wait_for_all({stage + 1, 2}, 2));
   processes.send_signal(2, SIGKILL);
   EXPECT_EQ(processes.report_of(1), "");
 }
@@ -447,43 +445,32 @@ TEST(LostContexts, NameARankByItsNumberAmongTheSurvivors) {
 TEST(ProcessWorlds, ARankThatWaitsForAnotherProcessLeavesItTheCore) {
   if (is_on_gpu()) GTEST_SKIP() << "a GPU's blocks do not run on cores";
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .tokens_per_rank = {4, 4}};
-  const std::string address = unique_address();
+  const RunOptions run{.n_sms = 1, .num_threads = 32, .timeout_ns = kPatienceNs};
   Processes processes;
-  for (const int rank : {0, 1})
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, 2, address), shape,
-                        {.n_sms = 1, .num_threads = 32, .timeout_ns = 20'000'000'000});
-      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
-      rusage before{}, after{};
-      getrusage(RUSAGE_SELF, &before);
-      Status status = harness.enqueue_steps(make_step(shape, 1), 1);
-      if (status.ok()) status = harness.ep().synchronize();
-      if (!status.ok()) return status.to_string();
-      getrusage(RUSAGE_SELF, &after);
-      // Yields do not count.
-      const long num_naps = after.ru_nvcsw - before.ru_nvcsw;
-      return rank == 1 || num_naps > 50 ? "" : "it slept " + std::to_string(num_naps) + " times";
-    });
+  start_ranks(processes, shape, run, [&](int rank, EpHarness& harness) -> std::string {
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    Status status = harness.enqueue_steps(make_step(shape, 1), 1);
+    if (status.ok()) status = harness.ep().synchronize();
+    if (!status.ok()) return status.to_string();
+    getrusage(RUSAGE_SELF, &after);
+    // Yields do not count.
+    const long num_naps = after.ru_nvcsw - before.ru_nvcsw;
+    return rank == 1 || num_naps > 50 ? "" : "it slept " + std::to_string(num_naps) + " times";
+  });
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
 TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
-  const std::string address = unique_address();
+  const RunOptions run{.target = target(), .timeout_ns = 1'000'000'000};
   Processes processes;
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    processes.start([&, rank]() -> std::string {
-      EpHarness harness(join(rank, shape.n_ranks, address), shape,
-                        {.target = target(), .timeout_ns = 500'000'000});
-      processes.shared().stage[rank] = 1;
-      for (;;) {
-        Status status = harness.enqueue_steps(make_step(shape, 1), 1);
-        if (status.ok()) status = harness.ep().synchronize();
-        if (!status.ok()) return status.message();
-      }
-    });
-  for (int rank = 0; rank < shape.n_ranks; ++rank)
-    ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
+  std::atomic<int>* const num_steps = processes.shared().stage;
+  start_ranks(processes, shape, run, [&](int rank, EpHarness& harness) {
+    return run_until_one_fails(harness, shape, run, num_steps[rank]).message();
+  });
+  ASSERT_TRUE(processes.wait_for_all({num_steps, 3}, 1));
   processes.send_signal(1, SIGSTOP);
   for (const size_t rank : {size_t{0}, size_t{2}})
     EXPECT_PRED_FORMAT2(testing::IsSubstring, "for rank 1", processes.report_of(rank));

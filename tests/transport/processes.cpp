@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -20,7 +21,8 @@
 namespace switchyard::testing_support {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(20);
+// As long as a busy machine may take; what passes waits for none of it.
+constexpr auto kPatience = std::chrono::seconds(120);
 
 bool wait_until_at_least(const std::atomic<int>& stage, int value) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -107,11 +109,16 @@ std::vector<std::string> Processes::reports() {
 void Processes::wait_for_any(const std::vector<size_t>& some) const {
   std::vector<pollfd> pipes;
   for (const size_t i : some) pipes.push_back({children_[i].pipe, POLLIN, 0});
-  (void)poll(pipes.data(), pipes.size(), 20'000);
+  (void)poll(pipes.data(), pipes.size(), std::chrono::milliseconds(kPatience).count());
 }
 
 bool Processes::wait_for(const std::atomic<int>& stage, int value) const {
   return wait_until_at_least(stage, value);
+}
+
+bool Processes::wait_for_all(std::span<const std::atomic<int>> stages, int value) const {
+  return std::all_of(stages.begin(), stages.end(),
+                     [&](const std::atomic<int>& stage) { return wait_until_at_least(stage, value); });
 }
 
 std::function<Result<std::vector<std::vector<std::byte>>>(const std::vector<std::byte>&)>

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,14 @@ class Processes {
   void start(const std::function<std::string()>& body);
   pid_t pid(size_t i) const { return children_[i].pid; }
   void send_signal(size_t i, int signal) const;
-  // Waits until the process has ended; "signal 9" if one ended it, "hangs" after 20 s.
+  // Waits until the process has ended; "signal 9" if one ended it, "hangs" after 120 s.
   std::string report_of(size_t i);
   std::vector<std::string> reports();
-  // Waits until one of these processes has ended, or 20 s.
+  // Waits until one of these processes has ended, or 120 s.
   void wait_for_any(const std::vector<size_t>& some) const;
-  // Waits until `stage` is at least `value`; false after 20 s.
+  // Waits until `stage`, or each of `stages`, is at least `value`; false after 120 s.
   bool wait_for(const std::atomic<int>& stage, int value) const;
+  bool wait_for_all(std::span<const std::atomic<int>> stages, int value) const;
 
   // An all-gather through the shared memory, among `num_processes`.
   std::function<Result<std::vector<std::vector<std::byte>>>(const std::vector<std::byte>&)> all_gather(
