@@ -355,7 +355,9 @@ TEST_P(StepsInFlight, AreNotWaitedForByTheStreamOfAnother) {
   for (int phase = kDispatchWait; phase < kNumPhases; ++phase)
     for (int rank = 0; rank < 2; ++rank) {
       // What was sent on the ranks' own streams comes first.
-      if (phase == kDispatchWait) ASSERT_TRUE(flights.ep(1).synchronize(rank, Stream()).ok());
+      if (phase == kDispatchWait) {
+        ASSERT_TRUE(flights.ep(1).synchronize(rank, Stream()).ok());
+      }
       ASSERT_TRUE(flights.launch(1, phase, rank).ok());
     }
   EXPECT_EQ(flights.finish(), "");

@@ -1,70 +1,25 @@
-// Rows per rank: a token comes once to each rank that owns some of its experts. EpHarness checks rows,
-// counts, choices and outputs against the reference.
+// Rows per rank: a token comes once to each rank that owns some of its experts. What holds for all ways of
+// sending one row is in one_row_test.cpp.
 #include "step_test.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
 namespace {
 
+using testing_support::create_small;
 using testing_support::EpHarness;
 using testing_support::make_step;
 using testing_support::must;
+using testing_support::OneRow;
+using testing_support::OneRowTest;
 using testing_support::RunOptions;
 using testing_support::Shape;
-using testing_support::StepMode;
 
-using Variant = std::tuple<TargetChoice, StepMode>;
+class PerRankTest : public OneRowTest {};
 
-class PerRankTest : public ::testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(std::get<0>(GetParam())); }
-  static RunOptions options() {
-    const auto [target, mode] = GetParam();
-    return {.target = target,
-            .mode = mode,
-            .protocol = Protocol::kDirect,
-            .row_layout = RowLayout::kPerRank,
-            .unwritten = UnwrittenRows::kMarked};
-  }
-  static void check(const Shape& shape, const RunOptions& run = options(), int num_steps = 2) {
-    EpHarness harness(shape, run);
-    for (int i = 0; i < num_steps && !HasFatalFailure(); ++i)
-      harness.run_and_check(as_run(make_step(shape, 200 + static_cast<uint64_t>(i)), run));
-  }
-};
+INSTANTIATE_TEST_SUITE_P(Targets, PerRankTest, testing_support::one_row_variants({OneRow::kPerRank}),
+                         testing_support::one_row_variant_name);
 
-INSTANTIATE_TEST_SUITE_P(Targets, PerRankTest,
-                         ::testing::Combine(testing_support::all_targets(),
-                                            ::testing::Values(StepMode::kSplit, StepMode::kFused)),
-                         [](const auto& info) {
-                           return testing_support::target_name(std::get<0>(info.param)) +
-                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
-                         });
-
-TEST_P(PerRankTest, ATokenComesOnceToEachRank) {
-  check({.n_ranks = 3, .n_experts = 9, .top_k = 6, .tokens_per_rank = {9, 4, 1}});
-}
-TEST_P(PerRankTest, OneRank) { check({.n_ranks = 1, .n_experts = 4, .top_k = 3, .tokens_per_rank = {7}}); }
-TEST_P(PerRankTest, RanksWithoutTokens) {
-  check({.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {0, 7, 0}});
-  check({.tokens_per_rank = {0, 0}, .max_tokens_per_rank = 4});
-}
-TEST_P(PerRankTest, ManyChoices) {
-  check({.n_ranks = 2, .n_experts = 40, .top_k = 32, .tokens_per_rank = {5, 3}}, options(), 1);
-  check({.n_ranks = 2, .n_experts = 40, .top_k = 17, .tokens_per_rank = {5, 3}}, options(), 1);
-}
-TEST_P(PerRankTest, PaddingAndTokensThatGoNowhere) {
-  const Shape shape{.n_experts = 4, .top_k = 3, .tokens_per_rank = {4, 3}};
-  reference::Step step = as_run(make_step(shape, 3), options());
-  step.topk_ids = {{-1, 0, -1, -1, -1, -1, 3, -1, 2, 1, 1, 0}, {2, -1, 2, 0, 3, 1, -1, -1, -1}};
-  EpHarness(shape, options()).run_and_check(step);
-}
-TEST_P(PerRankTest, Alignment) {
-  RunOptions run = options();
-  run.row_alignment = 5;
-  run.unwritten = UnwrittenRows::kZeroed;
-  check({}, run, 1);
-}
 TEST_P(PerRankTest, FormatsWithScales) {
   for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8,
                                        TokenFormatKind::kNVFP4, TokenFormatKind::kFP8UE8M0}) {
@@ -97,11 +52,6 @@ TEST_P(PerRankTest, WithoutAllToAll) {
   run.routing = Routing::kSkipAllToAll;
   check({.top_k = 3, .tokens_per_rank = {6, 6}}, run);
 }
-TEST_P(PerRankTest, ReplicasAndARankWithoutExperts) {
-  RunOptions run = options();
-  run.placement = must(ExpertPlacement::from_lists(5, {{4, 0, 2}, {}, {3, 1, 4}}));
-  check({.n_ranks = 3, .n_experts = 5, .top_k = 4, .tokens_per_rank = {5, 3, 2}}, run);
-}
 // One rank's experts get everything: there is room by default.
 TEST_P(PerRankTest, AllTokensOnOneRankFit) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 2, .tokens_per_rank = {4, 4, 4}};
@@ -112,41 +62,11 @@ TEST_P(PerRankTest, AllTokensOnOneRankFit) {
   EXPECT_EQ(harness.ep().max_recv_rows(), 3u * 4);
   harness.run_and_check(step);
 }
-TEST_P(PerRankTest, StepsBackToBack) {
-  const Shape shape{.n_experts = 8, .top_k = 5, .tokens_per_rank = {6, 3}};
-  RunOptions run = options();
-  run.unwritten = UnwrittenRows::kLeft;
-  EpHarness harness(shape, run);
-  EXPECT_EQ(harness.run_back_to_back({make_step(shape, 1), make_step(shape, 2), make_step(shape, 3)}), "");
-}
-
-TEST_P(PerRankTest, ABadIdIsNamed) {
-  SWITCHYARD_SKIP_IF_UNCHECKED();
-  const Shape shape{};
-  EpHarness harness(shape, options());
-  reference::Step step = make_step(shape, 1);
-  step.topk_ids[1][0] = 99;
-  Status status = harness.enqueue_steps(step, 2);
-  if (status.ok()) status = harness.ep().synchronize();
-  EXPECT_NE(status.message().find("topk_ids of rank 1 holds 99"), std::string::npos) << status.to_string();
-  ASSERT_TRUE(harness.ep().reset().ok());
-  harness.run_and_check(make_step(shape, 2));
-}
-
-Result<std::unique_ptr<ExpertParallel>> create(World& world, const ExpertParallelConfig& changes) {
-  ExpertParallelConfig config = changes;
-  config.n_experts = 4;
-  config.top_k = 2;
-  config.hidden = 128;
-  config.max_tokens_per_rank = 8;
-  config.row_layout = RowLayout::kPerRank;
-  return ExpertParallel::create(world, config);
-}
-
 TEST(PerRank, WhatItCannotDoIsRefused) {
   auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
-  const auto error_of = [&](const ExpertParallelConfig& changes) {
-    const auto ep = create(*world, changes);
+  const auto error_of = [&](ExpertParallelConfig changes) {
+    changes.row_layout = RowLayout::kPerRank;
+    const auto ep = create_small(*world, changes);
     return ep.ok() ? "" : ep.status().message();
   };
   EXPECT_EQ(error_of({}), "");
@@ -169,7 +89,7 @@ TEST(PerRank, WhatItCannotDoIsRefused) {
 
 TEST(PerRank, CallsNameWhatIsMissing) {
   auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
-  auto ep = must(create(*world, {}));
+  auto ep = must(create_small(*world, {.row_layout = RowLayout::kPerRank}));
   EXPECT_EQ(ep->config().protocol, Protocol::kDirect);
   EXPECT_EQ(ep->num_groups(), 1);
   EXPECT_EQ(ep->n_local_experts(), 2);
@@ -178,8 +98,7 @@ TEST(PerRank, CallsNameWhatIsMissing) {
   EXPECT_EQ(ep->dispatch_async(0, {tokens.data(), ids.data(), 8}).message(),
             "dispatch_async: topk_weights is null");
   EXPECT_NE(ep->row_readiness(0, 1).status().message().find("per-rank"), std::string::npos);
-  auto ragged = must(
-      ExpertParallel::create(*world, {.n_experts = 4, .top_k = 2, .hidden = 128, .max_tokens_per_rank = 8}));
+  auto ragged = must(create_small(*world, {}));
   auto offsets = must(world->rank(0).allocate<uint32_t>(4));
   const DispatchOutput output{
       .row_offsets = offsets.data(), .expert_ids = ids.data(), .row_experts = ids.data()};
