@@ -1,7 +1,9 @@
 // How many cases a test tries.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <iterator>
 #include <span>
@@ -46,5 +48,9 @@ std::vector<T> repeats(const T (&values)[kSize]) {
   // Not in braces, which would make a vector of two bools of two pointers.
   return std::vector<T>(kFewRepeats ? std::end(values) - 1 : std::begin(values), std::end(values));
 }
+
+// How many of `count` seeds a simulation tries. A seed draws an order, of which a sanitizer sees nothing that
+// the build without one does not; thirty draw every size, too.
+constexpr uint64_t seeds(uint64_t count) { return kFewRepeats ? std::min<uint64_t>(count, 30) : count; }
 
 }  // namespace switchyard::testing_support

@@ -4,6 +4,7 @@
 
 #include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
+#include "sweep.hpp"
 #include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
@@ -46,12 +47,12 @@ constexpr auto run_direct = run_protocol<Protocol::kDirect, false>;
 constexpr auto run_direct_in_place = run_protocol<Protocol::kDirect, true>;
 
 TEST_F(WeakMemoryProtocol, SlottedIsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 400; ++seed)
+  for (uint64_t seed = 0; seed < seeds(400); ++seed)
     ASSERT_EQ(run_slotted(seed, std::nullopt), "") << "seed " << seed;
 }
 
 TEST_F(WeakMemoryProtocol, DirectIsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 400; ++seed)
+  for (uint64_t seed = 0; seed < seeds(400); ++seed)
     ASSERT_EQ((seed % 2 == 0 ? run_direct : run_direct_in_place)(seed / 2, std::nullopt), "")
         << "seed " << seed;
 }
@@ -70,7 +71,7 @@ std::string run_encoded(uint64_t seed, const std::optional<OrderMutant>& mutant)
 }
 
 TEST_F(WeakMemoryProtocol, DirectWithEncodedTokensIsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 100; ++seed)
+  for (uint64_t seed = 0; seed < seeds(100); ++seed)
     ASSERT_EQ(run_encoded(seed, std::nullopt), "") << "seed " << seed;
 }
 
@@ -92,7 +93,7 @@ std::string run_choices(uint64_t seed, const std::optional<OrderMutant>& mutant)
 }
 
 TEST_F(WeakMemoryProtocol, RowsPerRankAreRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 60; ++seed)
+  for (uint64_t seed = 0; seed < seeds(60); ++seed)
     ASSERT_EQ(run_per_rank(seed, std::nullopt), "") << "seed " << seed;
 }
 
@@ -124,7 +125,7 @@ std::string run_fp8_combine(uint64_t seed, const std::optional<OrderMutant>& mut
 }
 
 TEST_F(WeakMemoryProtocol, CombineOfFp8IsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 100; ++seed)
+  for (uint64_t seed = 0; seed < seeds(100); ++seed)
     ASSERT_EQ(run_fp8_combine(seed, std::nullopt), "") << "seed " << seed;
 }
 
@@ -183,7 +184,7 @@ std::string run_all_reduce(uint64_t seed, const std::optional<OrderMutant>& muta
 }
 
 TEST_F(WeakMemoryProtocol, TheAllReduceIsRightForEverySeed) {
-  for (uint64_t seed = 0; seed < 100; ++seed)
+  for (uint64_t seed = 0; seed < seeds(100); ++seed)
     ASSERT_EQ(run_all_reduce(seed, std::nullopt), "") << "seed " << seed;
 }
 
@@ -228,7 +229,8 @@ std::string run_fault_record(uint64_t seed, const std::optional<OrderMutant>& mu
 
 TEST_F(WeakMemoryProtocol, AFaultRecordIsWhole) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
-  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) ASSERT_EQ(run_fault_record(seed, std::nullopt), "");
+  for (uint64_t seed = 0; seed < seeds(kNumSeeds); ++seed)
+    ASSERT_EQ(run_fault_record(seed, std::nullopt), "");
 }
 
 // An output that is right, checked three times in a row: it must be found right, and counted.
@@ -252,7 +254,8 @@ std::string run_check_output(uint64_t seed, const std::optional<OrderMutant>& mu
 }
 
 TEST_F(WeakMemoryProtocol, ARightOutputIsFoundRight) {
-  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) ASSERT_EQ(run_check_output(seed, std::nullopt), "");
+  for (uint64_t seed = 0; seed < seeds(kNumSeeds); ++seed)
+    ASSERT_EQ(run_check_output(seed, std::nullopt), "");
 }
 
 // The mutants: the tag of a row in docs/memory-model.md, and which side of it is weakened.
@@ -421,7 +424,7 @@ TEST_P(OrderMutants, IsCaught) {
 // and reads no cell again, so that no load is left that the last block's reset could overtake.
 TEST_F(WeakMemoryProtocol, TheElectionsOfMM03AndMM06MayBeRelaxed) {
   for (const char* function : {"DispatchWait*::reset_cells(", "CombineWait*::reset_cells("})
-    for (uint64_t seed = 0; seed < 100; ++seed)
+    for (uint64_t seed = 0; seed < seeds(100); ++seed)
       ASSERT_EQ(run_slotted(seed, OrderMutant{function, WordKind::kAdd, kRelaxed}), "") << function << seed;
 }
 

@@ -24,7 +24,7 @@ class WiredSteps : public StepTest {
 INSTANTIATE_TEST_SUITE_P(Targets, WiredSteps, step_variants(), step_variant_name);
 
 TEST_P(WiredSteps, GroupsOfEverySize) {
-  for (const int group : {1, 2, 4})
+  for (const int group : testing_support::sweep({1, 4, 2}))
     if (!HasFatalFailure())
       check({.n_ranks = 4, .n_experts = 12, .top_k = 3, .tokens_per_rank = {7, 0, 12, 5}},
             in_groups_of(group), 3);
@@ -51,7 +51,7 @@ TEST_P(WiredSteps, EveryFormat) {
 // Rows, and the scales of a row, whose bytes are multiples of nothing in particular.
 TEST_P(WiredSteps, HiddenSizesOfOddNumbersOfBytesInEveryFormat) {
   for (const TokenFormatKind format : step_formats())
-    for (const int hidden : {96, 160}) {
+    for (const int hidden : testing_support::sweep({96, 160})) {
       if (!check_hidden(format, hidden).ok()) continue;
       RunOptions run = in_groups_of(1);
       run.format = format;
@@ -130,7 +130,7 @@ TEST_P(WiredSteps, AGraphRunsAfterAReset) {
 // In the emulator's simulated mode, in weak memory: puts arrive late, in pieces and in any order.
 TEST(WiredSimulation, RandomInterleavingsGiveTheSameResult) {
   const Shape shape{.n_ranks = 4, .n_experts = 8, .top_k = 2, .hidden = 128, .tokens_per_rank = {4, 3, 0, 2}};
-  for (uint64_t seed = 0; seed < 48 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < testing_support::seeds(48) && !testing::Test::HasFatalFailure(); ++seed) {
     RunOptions run = weak_run(seed, seed % 4 < 2 ? Protocol::kSlotted : Protocol::kDirect);
     run.num_threads = 64;
     run.format = seed % 24 < 12 ? TokenFormatKind::kBF16 : TokenFormatKind::kMXFP8;
@@ -168,7 +168,7 @@ TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
   // reset() clears everything.
   if (kFewCases) GTEST_SKIP() << "a broken step and the next one share their number";
   const Shape shape{.n_ranks = 2, .n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {4, 4}};
-  for (uint64_t seed = 0; seed < 60 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < testing_support::seeds(60) && !testing::Test::HasFatalFailure(); ++seed) {
     RunOptions run = weak_run(seed, seed % 2 == 0 ? Protocol::kSlotted : Protocol::kDirect);
     run.mode = seed % 4 < 2 ? StepMode::kSplit : StepMode::kFused;
     run.p2p_world_size = 1;
