@@ -32,8 +32,13 @@ compile() {
 }
 export -f compile
 export clang folder
-printf '%s\0' tools/commands/*.cpp tools/files/{counts_file,placement_file,text_file}.cpp tools/workload/workload.cpp tools/main.cpp \
-  tests/fuzz/fuzz_text.cpp tests/fuzz/libfuzzer.cpp | xargs -0 -n1 -P"$(nproc)" bash -c 'compile "$0"'
+# Commands together, as the build does where it may: their headers take longest.
+commands=("$build"/tools/CMakeFiles/switchyard_commands.dir/Unity/unity_{options,run,merged}_cxx.cxx)
+[ -e "${commands[0]}" ] || commands=(tools/commands/*.cpp)
+rm -f "$folder"/*.o
+printf '%s\0' "${commands[@]}" tools/files/{counts_file,placement_file,text_file}.cpp tools/workload/workload.cpp \
+  tools/main.cpp tests/fuzz/fuzz_text.cpp tests/fuzz/libfuzzer.cpp |
+  xargs -0 -n1 -P"${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" bash -c 'compile "$0"'
 mapfile -t libraries < <(find "$build"/{tools,reference,benchmarks,src,emulator} -maxdepth 1 -name '*.a')
 cudart=$(cached CUDA_cudart_static_LIBRARY)
 "$clang" -fsanitize=fuzzer,address,undefined "$folder"/*.o -Wl,--start-group "${libraries[@]}" -Wl,--end-group \

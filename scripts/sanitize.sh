@@ -1,12 +1,28 @@
 #!/usr/bin/env bash
-# Builds and runs the host tests under each sanitizer, those of the Python package under AddressSanitizer.
+# Builds and runs the host tests under sanitizers.
+#   scripts/sanitize.sh                        all of it, the tests of the Python package under AddressSanitizer among it
+#   scripts/sanitize.sh asan|tsan build|test   a part
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
-export ASAN_OPTIONS=detect_stack_use_after_return=0 TSAN_OPTIONS=halt_on_error=1
-for preset in asan tsan; do
-  echo "== $preset"
-  cmake --preset "$preset" >/dev/null
-  cmake --build "build/$preset"
-  scripts/test.sh "build/$preset"
-  [ $preset != asan ] || scripts/python.sh asan
-done
+build() {
+  cmake --preset "$1" >/dev/null
+  cmake --build "build/$1"
+}
+run_tests() {
+  ASAN_OPTIONS=detect_stack_use_after_return=0 TSAN_OPTIONS=halt_on_error=1 scripts/test.sh "build/$1"
+}
+
+case "$*" in
+  "asan build" | "tsan build") build "$1" ;;
+  "asan test" | "tsan test") run_tests "$1" ;;
+  "")
+    for preset in asan tsan; do
+      echo "== $preset"
+      build $preset
+      run_tests $preset
+    done
+    scripts/python.sh asan
+    ;;
+  *) echo "scripts/sanitize.sh [asan|tsan build|test]" >&2 && exit 2 ;;
+esac

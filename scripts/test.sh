@@ -37,8 +37,8 @@ count() {
     END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$report"
 }
 
-ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$PWD/$report" \
-  --test-output-size-passed 1000000 --test-output-size-failed 1000000 | shorten
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${CTEST_PARALLEL_LEVEL:-$(nproc)}" \
+  --output-junit "$PWD/$report" --test-output-size-passed 1000000 --test-output-size-failed 1000000 | shorten
 status=$?
 count
 exit $status
