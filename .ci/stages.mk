@@ -5,7 +5,7 @@ all: build tests asan-build asan-tests tsan-build tsan-tests wheel asan-python f
 
 # All tests; with nvcc all CUDA code is compiled.
 build: ; @.ci/stage $@ 'cmake --preset release >/dev/null && cmake --build build'
-tests: build ; @.ci/stage $@ scripts/test.sh build
+tests: build ; @.ci/stage $@ make test
 
 # The host tests under the sanitizers.
 asan-build tsan-build: %-build: ; @.ci/stage $@ scripts/sanitize.sh $* build
