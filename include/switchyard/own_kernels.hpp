@@ -20,8 +20,11 @@
 // Threads. The functions here may be called from any thread. Formats and epilogues run inside kernels, in
 //   many threads of many blocks at once: token_format_concepts.hpp and combine_epilogue.hpp say which member
 //   is called by how many threads, and what these may do.
+// Groups. The kernels are made twice: for one group of ranks, and with a wire between groups
+//   (ExpertParallelConfig::p2p_world_size), on every transport but NVSHMEM's (docs/transports.md).
 // Errors. A type that lacks something does not compile, and the concepts below say what. Kernels of another
-//   target than the world's, and a protocol that cannot carry the format, are errors of create().
+//   target than the world's, a protocol that cannot carry the format, and a wire that its kernels cannot use
+//   are errors of create().
 #pragma once
 
 #include <concepts>

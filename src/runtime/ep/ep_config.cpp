@@ -76,7 +76,7 @@ Status check_per_rank(const ExpertParallelConfig& config, int n_ranks) {
   if (config.protocol == Protocol::kSlotted)
     return invalid_argument(
         "protocol is slotted; it must be direct or automatic where row_layout is per-rank");
-  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+  if (config.own_format != nullptr && config.own_format->near.direct == nullptr)
     return invalid_argument("own_format %s is no DirectFormat, which row_layout per-rank needs",
                             format_layout(config).name);
   if (needs_wire(config, n_ranks))
@@ -133,7 +133,7 @@ Status check_delivery(const ExpertParallelConfig& config) {
     return invalid_argument(
         "row_delivery is receiver; it must be sender or automatic where protocol is slotted: every row is a "
         "message");
-  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+  if (config.own_format != nullptr && config.own_format->near.direct == nullptr)
     return invalid_argument("row_delivery is receiver; own_format %s is no DirectFormat, which it needs",
                             format_layout(config).name);
   if (format_layout(config).encodes_by_expert)
@@ -149,7 +149,7 @@ Status check_reduction(const ExpertParallelConfig& config) {
   if (config.protocol == Protocol::kSlotted)
     return invalid_argument(
         "reduce_at_owner must be false where protocol is slotted: it needs the direct one");
-  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+  if (config.own_format != nullptr && config.own_format->near.direct == nullptr)
     return invalid_argument("reduce_at_owner must be false in own_format %s, which is no DirectFormat",
                             format_layout(config).name);
   if (config.row_layout == RowLayout::kPerRank)
@@ -189,18 +189,18 @@ Status check_own_format(const ExpertParallelConfig& config) {
   if (config.dispatch_format != TokenFormatKind::kBF16)
     return invalid_argument("dispatch_format is %s; it must be left bf16 where own_format is given",
                             to_string(config.dispatch_format));
-  if (config.own_format->layout == nullptr || config.own_format->slotted == nullptr)
+  if (config.own_format->layout == nullptr || config.own_format->near.slotted == nullptr)
     return invalid_argument("own_format has no kernels; own_format<Format>() makes one that has");
   SWITCHYARD_RETURN_IF_ERROR(config.own_format->check(config.hidden));
   const FormatLayout layout = format_layout(config);
-  if (config.protocol == Protocol::kDirect && config.own_format->direct == nullptr)
+  if (config.protocol == Protocol::kDirect && config.own_format->near.direct == nullptr)
     return invalid_argument("protocol is direct; own_format %s is no DirectFormat: only slotted carries it",
                             layout.name);
   if (layout.encoded_bytes == 0 || layout.encoded_bytes % 16 != 0)
     return invalid_argument(
         "own_format %s: encoded_bytes() is %u with hidden %d; it must be a multiple of 16", layout.name,
         layout.encoded_bytes, config.hidden);
-  if (config.own_format->direct != nullptr && layout.row_bytes % 16 != 0)
+  if (config.own_format->near.direct != nullptr && layout.row_bytes % 16 != 0)
     return invalid_argument("own_format %s: row_bytes() is %u with hidden %d; it must be a multiple of 16",
                             layout.name, layout.row_bytes, config.hidden);
   if (layout.row_alignment == 0)
@@ -410,7 +410,7 @@ uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
 
 ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) {
   if (config.protocol != Protocol::kAutomatic) return {config.protocol, "asked for"};
-  if (config.own_format != nullptr && config.own_format->direct == nullptr)
+  if (config.own_format != nullptr && config.own_format->near.direct == nullptr)
     return {Protocol::kSlotted,
             "format " + std::string(format_layout(config).name) + " is the caller's own and no DirectFormat"};
   if (config.row_layout == RowLayout::kPerRank)

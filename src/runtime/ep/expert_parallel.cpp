@@ -106,9 +106,15 @@ Status ExpertParallel::Impl::choose_wire() {
         "p2p_world_size is %d; it must be 0 or %d where the all-to-all is skipped: all_reduce() has no wire",
         group, world.n_ranks());
   has_wire = needs_wire(config, world.n_ranks());
-  if (has_wire && (config.own_format != nullptr || config.own_epilogue != nullptr))
-    return invalid_argument("%s must be null where ranks are reached over a wire: its kernels have none",
-                            config.own_format != nullptr ? "own_format" : "own_epilogue");
+  const Transport& transport = world.impl().transport();
+  if (has_wire && transport.wired_kernels() != nullptr &&
+      (config.own_format != nullptr || config.own_epilogue != nullptr))
+    return invalid_argument(
+        "%s must be null where ranks are reached over NVSHMEM: kernels that call it are linked with it, in "
+        "its "
+        "plugin; p2p_world_size is %d of %d ranks",
+        config.own_format != nullptr ? "own_format" : "own_epilogue", group == 0 ? world.n_ranks() : group,
+        world.n_ranks());
   return Status();
 }
 
@@ -165,11 +171,13 @@ Status ExpertParallel::Impl::look_up_own_kernels(Kernels& found) const {
   };
   if (const OwnFormat* format = config.own_format; format != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_target("own_format", format->target));
-    found.dispatch = links_rows(config) ? format->linked : is_direct() ? format->direct : format->slotted;
+    const OwnFormat::Kernels& own = has_wire ? format->wired : format->near;
+    found.dispatch = links_rows(config) ? own.linked : is_direct() ? own.direct : own.slotted;
   }
   if (const OwnEpilogue* epilogue = config.own_epilogue; epilogue != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_target("own_epilogue", epilogue->target));
-    const OwnEpilogue::Kernels& own = is_direct() ? epilogue->direct : epilogue->slotted;
+    const OwnEpilogue::OfProtocol& of_protocol = has_wire ? epilogue->wired : epilogue->near;
+    const OwnEpilogue::Kernels& own = is_direct() ? of_protocol.direct : of_protocol.slotted;
     found.own_combine = config.combine_format == CombineFormat::kBF16 ? &own.bf16 : &own.fp8;
   }
   return Status();

@@ -41,20 +41,14 @@ CheckedSize scale_tensor_bytes_of_own(uint32_t max_rows, int hidden) {
   }
 }
 
-template <DispatchFormat Format>
-constexpr const DispatchKernels* own_direct_dispatch() {
-  if constexpr (DirectFormat<Format>)
-    return &kDispatchKernels<Direct, RunTimeShape, Format>;
-  else
-    return nullptr;
-}
-
-template <DispatchFormat Format>
-constexpr const DispatchKernels* own_linked_dispatch() {
-  if constexpr (DirectFormat<Format>)
-    return &kLinkedDispatchKernels<RunTimeShape, Format>;
-  else
-    return nullptr;
+template <FixedShape Fixed, DispatchFormat Format>
+constexpr OwnFormat::Kernels own_dispatch() {
+  OwnFormat::Kernels kernels{&kDispatchKernels<Slotted, Fixed, Format>, nullptr, nullptr};
+  if constexpr (DirectFormat<Format>) {
+    kernels.direct = &kDispatchKernels<Direct, Fixed, Format>;
+    kernels.linked = &kLinkedDispatchKernels<Fixed, Format>;
+  }
+  return kernels;
 }
 
 template <DispatchFormat Format>
@@ -63,34 +57,38 @@ inline constexpr OwnFormat kOwnFormat = {
     .check = &check_own<Format>,
     .layout = &layout_of_own<Format>,
     .scale_tensor_bytes = &scale_tensor_bytes_of_own<Format>,
-    .slotted = &kDispatchKernels<Slotted, RunTimeShape, Format>,
-    .direct = own_direct_dispatch<Format>(),
-    .linked = own_linked_dispatch<Format>(),
+    .near = own_dispatch<RunTimeShape, Format>(),
+    .wired = own_dispatch<WiredShape, Format>(),
 };
 
-template <const char* kName, EpProtocol P, typename Rows, typename Epilogue,
+template <const char* kName, EpProtocol P, FixedShape Fixed, typename Rows, typename Epilogue,
           CombineKernel<P, Epilogue> kKernel>
 Status launch_own_combine(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
-  return launch_combine_kernel<kName, P, RunTimeShape, Rows, Epilogue, kKernel>(
+  return launch_combine_kernel<kName, P, Fixed, Rows, Epilogue, kKernel>(
       shape, stream, call, *static_cast<const Epilogue*>(call.destination.epilogue));
 }
 
-template <EpProtocol P, typename Rows, typename Epilogue>
+template <EpProtocol P, FixedShape Fixed, typename Rows, typename Epilogue>
 inline constexpr CombineKernels kOwnCombine = {
     .async = nullptr,
-    .wait = &launch_own_combine<kCombineWait, P, Rows, Epilogue,
-                                &combine_wait_kernel<P, RunTimeShape, Epilogue, Rows>>,
+    .wait = &launch_own_combine<kCombineWait, P, Fixed, Rows, Epilogue,
+                                &combine_wait_kernel<P, Fixed, Epilogue, Rows>>,
     .fused =
-        &launch_own_combine<kCombine, P, Rows, Epilogue, &combine_kernel<P, RunTimeShape, Epilogue, Rows>>,
-    .max_resident_blocks = &max_resident_combine<P, RunTimeShape, Rows, Epilogue>,
+        &launch_own_combine<kCombine, P, Fixed, Rows, Epilogue, &combine_kernel<P, Fixed, Epilogue, Rows>>,
+    .max_resident_blocks = &max_resident_combine<P, Fixed, Rows, Epilogue>,
 };
+
+template <EpProtocol P, FixedShape Fixed, typename Epilogue>
+inline constexpr OwnEpilogue::Kernels kOwnCombineKernels = {kOwnCombine<P, Fixed, BF16CombineRows, Epilogue>,
+                                                            kOwnCombine<P, Fixed, FP8CombineRows, Epilogue>};
 
 template <CombineEpilogue Epilogue>
 inline constexpr OwnEpilogue kOwnEpilogue = {
     .target = kThisTarget,
-    .slotted = {kOwnCombine<Slotted, BF16CombineRows, Epilogue>,
-                kOwnCombine<Slotted, FP8CombineRows, Epilogue>},
-    .direct = {kOwnCombine<Direct, BF16CombineRows, Epilogue>, kOwnCombine<Direct, FP8CombineRows, Epilogue>},
+    .near = {kOwnCombineKernels<Slotted, RunTimeShape, Epilogue>,
+             kOwnCombineKernels<Direct, RunTimeShape, Epilogue>},
+    .wired = {kOwnCombineKernels<Slotted, WiredShape, Epilogue>,
+              kOwnCombineKernels<Direct, WiredShape, Epilogue>},
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

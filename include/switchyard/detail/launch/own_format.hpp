@@ -20,13 +20,18 @@ struct FormatLayout {
 };
 
 struct OwnFormat {
+  struct Kernels {
+    const DispatchKernels* slotted;
+    const DispatchKernels* direct;  // null: the direct protocol cannot carry the format
+    const DispatchKernels* linked;  // direct, by kernels that link siblings
+  };
+
   Target target;                // that the kernels are compiled for
   Status (*check)(int hidden);  // whether the format takes rows of this size
   FormatLayout (*layout)(int hidden);
   CheckedSize (*scale_tensor_bytes)(uint32_t max_rows, int hidden);
-  const DispatchKernels* slotted;
-  const DispatchKernels* direct;  // null: the direct protocol cannot carry the format
-  const DispatchKernels* linked;  // direct, by kernels that link siblings
+  Kernels near;   // between ranks that load from and store to each other's memory
+  Kernels wired;  // where some ranks are reached over a wire
 };
 
 // A caller's own epilogue of combine.
@@ -37,9 +42,14 @@ struct OwnEpilogue {
     CombineKernels fp8;
   };
 
+  struct OfProtocol {
+    Kernels slotted;
+    Kernels direct;
+  };
+
   Target target;
-  Kernels slotted;
-  Kernels direct;
+  OfProtocol near;  // as those of a format
+  OfProtocol wired;
 };
 
 }  // namespace switchyard
