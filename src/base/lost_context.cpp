@@ -73,9 +73,10 @@ Status explain_lost_context(const Status& error) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  return unavailable(
-      "this process's context on its GPU is lost; a peer under the same MPS server has probably ended: %s",
-      error.message().c_str());
+  return Status(error.code(),
+                error.message() +
+                    "; this process's context on its GPU is lost, and no other rank is known to "
+                    "have ended");
 }
 
 }  // namespace switchyard

@@ -39,13 +39,13 @@ TEST(CudaErrors, WaitForADeathOnceAndNotOnTheThreadThatLearnsOfIt) {
   };
   {
     const NoPatience at_once;
-    EXPECT_EQ(lose_context().code(), StatusCode::kUnavailable);
+    EXPECT_EQ(lose_context().code(), StatusCode::kInternal);
     EXPECT_EQ(num_asked, 1);
   }
-  EXPECT_EQ(lose_context().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lose_context().code(), StatusCode::kInternal);
   EXPECT_GT(num_asked, 2);
   num_asked = 0;
-  EXPECT_EQ(lose_context().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lose_context().code(), StatusCode::kInternal);
   EXPECT_EQ(num_asked, 1);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -187,6 +188,26 @@ TEST(Tokens, AreHexDigitsOfTheOptionTheFileOrTheEnvironment) {
             "the file /nonexistent of SWITCHYARD_TOKEN_FILE cannot be read");
   unsetenv("SWITCHYARD_TOKEN_FILE");
   unsetenv("SWITCHYARD_TOKEN");
+}
+
+TEST(Tokens, InAFileThatEverybodyCanReadAreRefused) {
+  char path[] = "/tmp/switchyard-token-XXXXXX";
+  const FileDescriptor file(mkstemp(path));
+  const std::string digits = "000000000000000a000000000000000b\n";
+  ASSERT_EQ(write(file.number(), digits.data(), digits.size()), static_cast<ssize_t>(digits.size()));
+  setenv("SWITCHYARD_TOKEN_FILE", path, 1);
+  EXPECT_EQ(find_token("").value(), (Token{10, 11}));
+  ASSERT_EQ(fchmod(file.number(), 0640), 0);
+  EXPECT_EQ(find_token("").value(), (Token{10, 11}));
+  for (const mode_t mode : {0644, 0602}) {
+    ASSERT_EQ(fchmod(file.number(), mode), 0);
+    EXPECT_EQ(find_token("").status().message(),
+              std::string("the file ") + path + " of SWITCHYARD_TOKEN_FILE has mode " +
+                  (mode == 0644 ? "0644" : "0602") +
+                  ", so that every user can read or write it; chmod o-rw keeps it secret");
+  }
+  unsetenv("SWITCHYARD_TOKEN_FILE");
+  unlink(path);
 }
 
 TEST(Addresses, AreChecked) {

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +11,7 @@
 
 #include "mesh.hpp"
 #include "process_memory.hpp"
+#include "process_state.hpp"
 #include "rendezvous.hpp"
 #include "transport/check_members.hpp"
 #include "transport/wire_status.hpp"
@@ -20,8 +22,8 @@ namespace {
 
 constexpr uint64_t kGoodbyeMs = 100;
 // A process that is killed may take seconds to give back what it has on a GPU, and neither its sockets nor
-// its pidfd tell before.
-constexpr std::chrono::seconds kDeathNotice(15);
+// its pidfd tell before. Where the system says that it is being killed, that shows at once.
+constexpr std::chrono::milliseconds kDeathNotice(100), kLateDeathNotice(15'000);
 
 class ProcessTransport : public Transport {
  public:
@@ -59,7 +61,10 @@ class ProcessTransport : public Transport {
                                                     uint64_t host_visible_bytes) override;
 
   std::vector<int> dead_ranks() const override { return watcher_.dead_ranks(); }
-  std::chrono::milliseconds death_notice() const override { return kDeathNotice; }
+  std::vector<int> ending_ranks() const override;
+  std::chrono::milliseconds death_notice() const override {
+    return state_of_process(getpid()) == ProcessState::kUnknown ? kLateDeathNotice : kDeathNotice;
+  }
   Status wait_for_end_of(int rank) override;
   std::shared_ptr<void> watch(std::function<void(int rank)> on_death) override {
     return watcher_.watch(std::move(on_death));
@@ -134,6 +139,16 @@ Result<std::vector<Message>> ProcessTransport::send_and_wait(const Exchange& cal
     }
   }
   return watcher_.wait_for(call.senders, call.kind, group, sequence, deadline);
+}
+
+std::vector<int> ProcessTransport::ending_ranks() const {
+  std::vector<int> ranks = watcher_.dead_ranks();
+  for (const Peer& peer : peers_)
+    for (int rank = peer.hello.first_rank; rank < peer.hello.first_rank + peer.hello.num_ranks; ++rank)
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end() &&
+          state_of_process(peer.hello.pid) == ProcessState::kEnds)
+        ranks.push_back(rank);
+  return ranks;
 }
 
 // Sockets close before the process has ended; a pidfd tells when it has. Old kernels have none.

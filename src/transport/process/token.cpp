@@ -1,5 +1,7 @@
 #include "token.hpp"
 
+#include <sys/stat.h>
+
 #include <bit>
 #include <cstdlib>
 #include <fstream>
@@ -52,10 +54,25 @@ Result<Token> parse_token(const std::string& text, const char* source) {
   return token;
 }
 
+namespace {
+
+// A secret that everybody on the machine can read, or write, is none.
+Status check_secrecy(const char* path, const std::string& source) {
+  struct stat file {};
+  if (stat(path, &file) != 0 || !S_ISREG(file.st_mode) || (file.st_mode & (S_IROTH | S_IWOTH)) == 0)
+    return Status();
+  return invalid_argument(
+      "%s has mode %04o, so that every user can read or write it; chmod o-rw keeps it secret", source.c_str(),
+      static_cast<unsigned>(file.st_mode & 07777));
+}
+
+}  // namespace
+
 Result<std::optional<Token>> find_token(const std::string& given) {
   std::string text = given, source = "token";
   if (const char* path = std::getenv("SWITCHYARD_TOKEN_FILE"); text.empty() && path != nullptr) {
     source = std::string("the file ") + path + " of SWITCHYARD_TOKEN_FILE";
+    SWITCHYARD_RETURN_IF_ERROR(check_secrecy(path, source));
     std::ifstream file(path);
     if (!std::getline(file, text)) return invalid_argument("%s cannot be read", source.c_str());
   } else if (const char* value = std::getenv("SWITCHYARD_TOKEN"); text.empty() && value != nullptr) {

@@ -1,7 +1,7 @@
 // What is said when this process's context on a GPU is lost: from then on every call of CUDA fails there.
 // Under MPS a client that is killed takes the contexts of its neighbours along, and which call of a neighbour
 // finds out first is chance. So all errors of CUDA that mean this come here (detail/target/cuda_error.hpp),
-// and whoever knows the peers says which of them has ended.
+// and whoever knows the peers says which of them has ended. If none has, the error is not theirs.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ class [[nodiscard]] DeathWitness {
 };
 
 // Returns what to report in place of `error`, with which the context was lost. The witness that was made last
-// is asked until it names a peer, or until its patience is over, which begins with the first such error. If
-// there is no witness, the error stays as it is.
+// is asked until it names a peer, or until its patience, which begins with the first such error, is over:
+// then the error says that nobody is known to have ended. If there is no witness, the error stays as it is.
 Status explain_lost_context(const Status& error);
 
 // While it lives, explain_lost_context() does not wait on this thread. The thread that learns of deaths must

@@ -80,7 +80,9 @@ class Transport {
 
   // Ranks whose process is known to have ended, in order; empty on a transport that cannot know.
   virtual std::vector<int> dead_ranks() const = 0;
-  // How long it may take until dead_ranks() has a rank whose process is being killed; 0: it never will.
+  // Ranks whose process is being ended, whether or not dead_ranks() has them already; empty as above.
+  virtual std::vector<int> ending_ranks() const { return {}; }
+  // How long it may take until ending_ranks() has a rank whose process is being killed; 0: it never will.
   virtual std::chrono::milliseconds death_notice() const { return {}; }
   // Waits until nothing is left of the process of a dead rank: it may be known as dead before the driver has
   // ended its kernels. Fails by the deadline.
