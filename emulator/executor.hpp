@@ -124,6 +124,7 @@ class Executor {
   void admit_pending();
   void step(Thread& thread);
   void finish(Thread& thread);
+  bool may_go_on(Thread& thread, uint64_t now_ns) const;
   bool unpark_spinners();
   void trace(uint64_t value);
   void note_event(const Thread& thread);

@@ -24,6 +24,7 @@ matmul          switchyard bench matmul --json FILE
 matmul-fp8      switchyard bench matmul --element fp8 --json FILE
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
+host-processes  the same
 published       switchyard plan --published --json FILE
 
 The first line of a region says on which machine, at which commit and when its numbers were measured. The machine is that
@@ -319,6 +320,19 @@ def host_table(reports):
     return markdown(["command", "seconds", "processor seconds"], rows)
 
 
+def host_processes_table(reports):
+    if len(reports) != 1:
+        raise Problem("host-processes is made from one run")
+    rows = []
+    for entry in reports[0]["transports"]:
+        ratios = entry["steps_per_second_ratios"]
+        rows.append([entry["tokens_per_rank"], entry["protocol"], microseconds(entry["local_us"]),
+                     microseconds(entry["process_us"]), f"{entry['local_us'] / entry['process_us']:.2f}",
+                     f"{ratios[0]:.2f} .. {ratios[-1]:.2f}"])
+    return markdown(["tokens/rank", "protocol", "one process", "a process each", "steps per second, over one process",
+                     "of single runs"], rows)
+
+
 # switchyard plan --published
 
 
@@ -353,6 +367,7 @@ TABLES = {
     "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
     "accuracy": accuracy_table,
     "host": host_table,
+    "host-processes": host_processes_table,
     "published": published_table,
 }
 

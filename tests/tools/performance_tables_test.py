@@ -164,6 +164,12 @@ class TablesOfStoredRuns(unittest.TestCase):
 | `switchyard run --target host` | 3.4 | 5.9 |
 | `switchyard simulate` | 4.1 | 4.0 |""")
 
+    def test_processes_on_the_host_have_a_row_per_size_and_protocol(self):
+        self.assertEqual(tables.host_processes_table([stored("host")]), """\
+| tokens/rank | protocol | one process | a process each | steps per second, over one process | of single runs |
+|---|---|---|---|---|---|
+| 1 | direct | 1800 | 2000 | 0.90 | 0.85 .. 0.97 |""")
+
 
 class Regions(unittest.TestCase):
     PAGE = "# Title\n<!-- table: ep -->\nold\n<!-- end -->\nbetween\n<!-- table: decode -->\nkept\n<!-- end -->\nafter\n"
@@ -273,7 +279,8 @@ class Command(unittest.TestCase):
                    "process": process, "shmem": str(shmem), "checks": f"{ep},{unchecked}",
                    "attention": attention, "ragged": attention, "decode": attention,
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy,
-                   "host": str(FOLDER / "performance_tables" / "host.json"), "published": str(published)}
+                   "published": str(published)}
+        sources |= dict.fromkeys(("host", "host-processes"), str(FOLDER / "performance_tables" / "host.json"))
         self.assertEqual(sources.keys(), tables.TABLES.keys())
         self.write_page(*sources)
         code, said = self.run_script(*(f"{name}={paths}" for name, paths in sources.items()), "--commit", "abc1234")

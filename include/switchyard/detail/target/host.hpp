@@ -30,6 +30,9 @@ struct ThreadState {
   uint64_t shared_bytes = 0;
   bool preemptible = false;  // simulated mode, and not inside a wait's predicate
   bool is_weak = false;      // simulated mode with a weak memory: the words go through it
+  // What the thread waits for: poll(awaited) looks, on behalf of the thread, whether it can go on.
+  bool (*poll)(void* awaited) = nullptr;
+  void* awaited = nullptr;
 };
 
 using Where = std::source_location;
@@ -422,6 +425,10 @@ inline uint64_t now_ns() { return emulator::now_ns(); }
 template <typename Ready>
 bool wait_until(Ready&& ready, uint64_t deadline_ns, Where where = Where::current()) {
   emulator::ThreadState& self = *emulator::current_thread;
+  self.poll = [](void* awaited) -> bool {
+    return (*static_cast<std::remove_reference_t<Ready>*>(awaited))();
+  };
+  self.awaited = const_cast<std::remove_cv_t<std::remove_reference_t<Ready>>*>(&ready);
   for (bool looked_in_vain = false;; looked_in_vain = true) {
     const bool preemptible = std::exchange(self.preemptible, false);
     const bool is_ready = ready();
