@@ -122,6 +122,12 @@ struct ExpertParallelConfig {
   // Masked: the rows of each group. 0: enough for every token of every rank once. It is rounded up to the
   // alignment. A step in which a group has more is treated like one that exceeds the capacity.
   int max_rows_per_expert = 0;
+  // Per rank, 1..8: there is room for the rows of so many steps, one behind the other in row_buffers().
+  // DispatchInput::row_set says which of them the rows that come to this rank in a step go to; those in the
+  // others stay as they are. With more than one, group 0 of a dispatch is what lies in front of the set's
+  // rows, and group 1 are the rows. There is no shared expert then, dispatch_format is bf16, and
+  // expert_outputs are for one step.
+  int row_sets = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
   // Whether a rank sums up what its experts made of a token before it goes back: weighted, in fp32, in the
   // order of k, rounded once to bf16, so that one row per (token, rank) crosses. The token's rank adds these
@@ -205,6 +211,9 @@ struct DispatchInput {
   // NVFP4: the tensor scale, instead of the configuration's. It must be 2^-100..2^100, which is not checked.
   // Only aligned to 4 bytes. Whoever decodes the rows must know it.
   const float* input_scale = nullptr;
+  // 0..row_sets - 1: where in this rank's row_buffers() the rows of the step begin, row_set x
+  // ExpertParallel::rows_per_set(). Every rank chooses for itself.
+  int row_set = 0;
 };
 
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
@@ -225,9 +234,9 @@ struct DispatchOutput {
   // [max_rows]: the rank that each row came from; behind a group's rows -1. Null: not wanted.
   int32_t* src_ranks = nullptr;
   UnwrittenRows unwritten = UnwrittenRows::kLeft;
-  // Per rank: [max_rows][top_k], for every row of the group of tokens the local expert of each choice, and
-  // its weight; -1 and 0 where the choice is padding or another rank's. src_info has the first choice that is
-  // local. Null: not wanted.
+  // Per rank: [rows_per_set()][top_k], for every row of the group of tokens the local expert of each choice,
+  // and its weight; -1 and 0 where the choice is padding or another rank's. src_info has the first choice
+  // that is local. Null: not wanted.
   int32_t* row_experts = nullptr;
   float* row_weights = nullptr;
   // Direct protocol: [n_local_experts()][n_ranks()], per rank [n_ranks()]: where in their group the rows of
@@ -269,7 +278,7 @@ struct ExpertRows {
 struct RowBuffers {
   bf16* rows;         // [max_rows][hidden], for DispatchOutput; null where rows are not bf16
   int32_t* src_info;  // [max_rows][2], for DispatchOutput and CombineInput
-  // [max_rows][hidden], for CombineInput; `rows` will do for experts that work in place.
+  // [rows_per_set()][hidden], for CombineInput; `rows` will do for experts that work in place.
   bf16* expert_outputs;
   uint32_t max_rows;
   std::byte* encoded_rows;     // `rows` of any format
@@ -405,7 +414,7 @@ class ExpertParallel {
   // The seats of each rank: the most experts that one holds, or can hold.
   int n_local_experts() const;
   // The groups of a rank's rows: the local experts (per rank, one of all of them), and the shared one if it
-  // is fused.
+  // is fused, or what lies in front of a set's rows if there are several.
   int num_groups() const;
   // Returns which tokens of a rank its shared expert works on: all of them, or the rank's share of them.
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
@@ -413,6 +422,8 @@ class ExpertParallel {
   // Returns how many rows a rank can receive at most: every token of every rank, top_k times (per rank,
   // once), its own tokens once more for the shared expert, and the padding that aligns them.
   uint64_t max_recv_rows() const;
+  // The rows of row_buffers() from a set to the next; with one set, all of them.
+  uint64_t rows_per_set() const;
   // The bytes of a dispatched message, with its header if the protocol has one, and of a combined row.
   uint32_t dispatch_message_bytes() const;
   uint32_t combine_message_bytes() const;

@@ -16,7 +16,7 @@ class ManySteps {
   static constexpr int kNumTokens = 6, kHidden = 64, kTopK = 3, kNumExperts = 6;
 
   ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
-            int n_ranks = 3)
+            int n_ranks = 3, int row_sets = 1)
       : world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
     ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
                                               .top_k = kTopK,
@@ -26,7 +26,8 @@ class ManySteps {
                                               .num_threads = 64,
                                               .timeout_ns = 60'000'000'000,
                                               .protocol = Protocol::kDirect,
-                                              .row_layout = layout}));
+                                              .row_layout = layout,
+                                              .row_sets = row_sets}));
     const Shape shape{.n_ranks = n_ranks,
                       .n_experts = kNumExperts,
                       .top_k = kTopK,
@@ -39,9 +40,13 @@ class ManySteps {
     }
   }
 
+  // Ranks choose different sets of rows.
+  int row_set(int step, int rank) const { return (step + 2 * rank) % ep->config().row_sets; }
   DispatchInput input(int step, int rank) {
     const Memory& own = at(step, rank);
-    return {own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
+    DispatchInput input{own.tokens.data(), own.ids.data(), kNumTokens, own.weights.data()};
+    input.row_set = row_set(step, rank);
+    return input;
   }
   DispatchOutput output(int step, int rank) {
     const Memory& own = at(step, rank);
@@ -158,7 +163,7 @@ std::vector<std::vector<int32_t>> choices_of(ManySteps& many, int rank) {
   std::vector<std::vector<int32_t>> choices;
   for (size_t i = 0; i < many.steps.size(); ++i) {
     const ManySteps::Memory& own = many.at(static_cast<int>(i), rank);
-    const uint32_t num_rows = must(own.counts.download()).front();
+    const uint32_t num_rows = must(own.counts.download()).back();
     choices.push_back(must(own.row_experts.download(num_rows * size_t{ManySteps::kTopK})));
   }
   return choices;
@@ -272,6 +277,108 @@ TEST_P(ReopenedStepsTest, SourceRangesAndTotals) {
       EXPECT_EQ(totals[group], 1000 + static_cast<int32_t>(counts[group]));
     }
   }
+}
+
+std::vector<bf16> rows_of_set(ManySteps& many, int rank, int set, uint32_t num_rows) {
+  const uint64_t first_row = static_cast<uint64_t>(set) * many.ep->rows_per_set();
+  bf16* rows = must(many.ep->row_buffers(rank)).rows + first_row * ManySteps::kHidden;
+  return must(many.world->rank(rank).view(rows, num_rows * size_t{ManySteps::kHidden}).download());
+}
+
+// Three steps lie side by side, in the sets that each rank chose: the rows of all of them stay, a combine
+// finds those of the last, and what a step tells of its rows is as with one set.
+void run_in_sets(ManySteps& many, ManySteps& whole) {
+  const int n_ranks = many.ep->n_ranks();
+  std::vector<std::vector<std::vector<bf16>>> rows;  // [step][rank], when each step has ended
+  for (int step = 0; step < 3; ++step) {
+    for (ManySteps* steps : {&many, &whole}) {
+      for (int rank = 0; rank < n_ranks; ++rank) ASSERT_TRUE(steps->dispatch(step, rank).ok());
+      ASSERT_TRUE(steps->ep->synchronize().ok());
+    }
+    rows.emplace_back();
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      const uint32_t num_rows = must(whole.at(step, rank).counts.download()).front();
+      const auto first_row =
+          static_cast<uint32_t>(many.row_set(step, rank) * static_cast<int>(many.ep->rows_per_set()));
+      EXPECT_EQ(must(many.at(step, rank).offsets.download()),
+                (std::vector<uint32_t>{0, first_row, first_row + num_rows}));
+      EXPECT_EQ(must(many.at(step, rank).counts.download()), (std::vector<uint32_t>{first_row, num_rows}));
+      EXPECT_EQ(must(many.at(step, rank).ranges.download(static_cast<size_t>(n_ranks))),
+                must(whole.at(step, rank).ranges.download(static_cast<size_t>(n_ranks))));
+      rows.back().push_back(rows_of_set(whole, rank, 0, num_rows));
+    }
+    for (int rank = 0; rank < n_ranks && step < 2; ++rank)
+      for (ManySteps* steps : {&many, &whole}) ASSERT_TRUE(steps->ep->abandon_step(rank).ok());
+  }
+  for (int rank = 0; rank < n_ranks; ++rank) ASSERT_TRUE(many.combine_rows(2, rank).ok());
+  ASSERT_TRUE(many.ep->synchronize().ok());
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    EXPECT_EQ(must(many.at(2, rank).output.download()), many.expected(2, rank));
+    EXPECT_EQ(choices_of(many, rank), choices_of(whole, rank));
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<bf16>& expected = rows[static_cast<size_t>(step)][static_cast<size_t>(rank)];
+      const auto num_rows = static_cast<uint32_t>(expected.size() / ManySteps::kHidden);
+      EXPECT_EQ(rows_of_set(many, rank, many.row_set(step, rank), num_rows), expected)
+          << "step " << step << " of rank " << rank;
+    }
+  }
+}
+
+TEST_P(ReopenedStepsTest, SetsOfRows) {
+  const auto [target, layout] = GetParam();
+  if (layout != RowLayout::kPerRank) return;  // the others are refused
+  for (const int n_ranks : {1, 2, 3}) {
+    ManySteps many(layout, target, 3, {}, n_ranks, 3), whole(layout, target, 3, {}, n_ranks);
+    run_in_sets(many, whole);
+    // Rows of the caller's come to the set of the step.
+    std::vector<Buffer<bf16>> given;
+    for (int rank = 0; rank < n_ranks; ++rank) given.push_back(whole.scaled_rows(rank, 2));
+    for (int rank = 0; rank < n_ranks; ++rank) ASSERT_TRUE(many.ep->reopen_step(rank).ok());
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      const ManySteps::Memory& own = many.at(2, rank);
+      const Buffer<bf16>& rows = given[static_cast<size_t>(rank)];
+      const Status stored = many.ep->store_expert_rows(rank, {.rows = rows.data(),
+                                                              .num_rows = rows.size() / ManySteps::kHidden,
+                                                              .row_offsets = own.offsets.data(),
+                                                              .row_counts = own.counts.data()});
+      ASSERT_TRUE(stored.ok()) << stored.to_string();
+      ASSERT_TRUE(many.combine(2, rank, many.at(2, rank).output).ok());
+    }
+    ASSERT_TRUE(many.ep->synchronize().ok());
+    for (int rank = 0; rank < n_ranks; ++rank)
+      EXPECT_EQ(must(many.at(2, rank).output.download()), many.expected(2, rank, 2));
+  }
+}
+
+TEST(ReopenedSteps, SetsOfRowsInWeakMemory) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 3, weak_memory(seed), 2, 2);
+    run_abandoned(many);
+  }
+}
+
+TEST(ReopenedSteps, SetsThatThereAreNotAreRefused) {
+  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, 1, 2);
+  DispatchInput input = many.input(0, 0);
+  for (const int row_set : {-1, 2}) {
+    input.row_set = row_set;
+    EXPECT_NE(many.ep->dispatch(0, input, many.output(0, 0)).message().find("it must be 0..1 (row_sets)"),
+              std::string::npos);
+  }
+  ExpertParallelConfig config = many.ep->config();
+  const auto refusal = [&] { return ExpertParallel::create(*many.world, config).status().message(); };
+  config.row_sets = 9;
+  EXPECT_NE(refusal().find("row_sets is 9; it must be 1..8"), std::string::npos);
+  config.row_sets = 2;
+  config.shared_expert = SharedExpert::kFused;
+  EXPECT_NE(refusal().find("where a shared expert is fused"), std::string::npos);
+  config.shared_expert = SharedExpert::kNone;
+  config.row_layout = RowLayout::kRagged;
+  EXPECT_NE(refusal().find("where row_layout is ragged"), std::string::npos);
+  config.row_layout = RowLayout::kPerRank;
+  config.hidden = 128;
+  config.dispatch_format = TokenFormatKind::kFP8;
+  EXPECT_NE(refusal().find("it must be 1 in format fp8"), std::string::npos);
 }
 
 // What keeps an abandoned step from the next is in the kernels, whatever the order in which they run.

@@ -53,6 +53,7 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           {"row_layout", static_cast<int64_t>(config.row_layout)},
           {"row_alignment", config.row_alignment},
           {"max_rows_per_expert", config.max_rows_per_expert},
+          {"row_sets", config.row_sets},
           {"row_delivery", static_cast<int64_t>(config.row_delivery)},
           {"reduce_at_owner", config.reduce_at_owner},
           {"dispatch_format", static_cast<int64_t>(config.dispatch_format)},

@@ -31,6 +31,9 @@ Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& 
       call, input.num_tokens, is_wide ? static_cast<const void*>(input.topk_ids_64) : input.topk_ids,
       is_wide ? "topk_ids_64" : "topk_ids"));
   SWITCHYARD_RETURN_IF_ERROR(check_choices(call, input));
+  if (input.row_set < 0 || input.row_set >= config.row_sets)
+    return invalid_argument("%s: row_set is %d; it must be 0..%d (row_sets)", call, input.row_set,
+                            config.row_sets - 1);
   SWITCHYARD_RETURN_IF_ERROR(check_token_format(call, input));
   if (input.input_scale != nullptr) {
     if (config.dispatch_format != TokenFormatKind::kNVFP4)

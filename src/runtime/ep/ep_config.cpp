@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
 
 namespace switchyard {
@@ -47,6 +48,7 @@ const char* to_string(RowDelivery delivery) {
 namespace {
 
 constexpr int kMaxStepsInFlight = 8;
+constexpr int kMaxRowSets = 8;
 constexpr uint64_t kMaxTimeoutNs = 86'400'000'000'000;
 constexpr float kMinInputScale = 0x1p-100f;
 bool is_input_scale(float scale) { return scale >= kMinInputScale && scale <= 1 / kMinInputScale; }
@@ -124,6 +126,26 @@ Status check_row_layout(const ExpertParallelConfig& config, int n_ranks) {
         "max_rows_per_expert is %d; it must be at least max_tokens_per_rank (%d) where a shared expert is "
         "fused",
         config.max_rows_per_expert, config.max_tokens_per_rank);
+  return Status();
+}
+
+Status check_row_sets(const ExpertParallelConfig& config, int n_ranks) {
+  SWITCHYARD_RETURN_IF_ERROR(check_range("row_sets", config.row_sets, 1, kMaxRowSets));
+  if (config.row_sets == 1) return Status();
+  if (config.row_layout != RowLayout::kPerRank)
+    return invalid_argument("row_sets is %d; it must be 1 where row_layout is %s, and not per-rank",
+                            config.row_sets, to_string(config.row_layout));
+  if (config.shared_expert != SharedExpert::kNone)
+    return invalid_argument("row_sets is %d; it must be 1 where a shared expert is fused", config.row_sets);
+  if (config.routing == Routing::kSkipAllToAll)
+    return invalid_argument("row_sets is %d; it must be 1 where the all-to-all is skipped", config.row_sets);
+  if (config.own_format != nullptr || config.dispatch_format != TokenFormatKind::kBF16)
+    return invalid_argument("row_sets is %d; it must be 1 in format %s, and not bf16", config.row_sets,
+                            format_layout(config).name);
+  // Ranks tell each other where their rows begin as they tell counts.
+  if (const uint64_t num_rows = row_capacity(config, n_ranks); num_rows > CountCell::kMaxCount)
+    return invalid_argument("row_sets is %d, which makes %llu rows per rank; at most %u", config.row_sets,
+                            static_cast<unsigned long long>(num_rows), CountCell::kMaxCount);
   return Status();
 }
 
@@ -307,6 +329,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("allreduce_world_size is %d; it must divide the number of ranks (%d), or be 0",
                             config.allreduce_world_size, n_ranks);
   SWITCHYARD_RETURN_IF_ERROR(check_row_layout(config, n_ranks));
+  SWITCHYARD_RETURN_IF_ERROR(check_row_sets(config, n_ranks));
   SWITCHYARD_RETURN_IF_ERROR(check_delivery(config));
   SWITCHYARD_RETURN_IF_ERROR(check_reduction(config));
   SWITCHYARD_RETURN_IF_ERROR(check_input_scales(config));
@@ -367,8 +390,7 @@ uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
          static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(num_copies);
 }
 uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(num_expert_groups(config, n_ranks)) +
-         (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+  return static_cast<uint64_t>(num_expert_groups(config, n_ranks)) + (has_group_in_front(config) ? 1 : 0);
 }
 // Counts the shared expert's rows, and at most as many as pad each group to its alignment.
 uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
@@ -378,6 +400,10 @@ uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
 }
 
 }  // namespace
+
+bool has_group_in_front(const ExpertParallelConfig& config) {
+  return config.shared_expert == SharedExpert::kFused || config.row_sets > 1;
+}
 
 int num_expert_groups(const ExpertParallelConfig& config, int n_ranks) {
   return config.row_layout == RowLayout::kPerRank ? 1 : num_seats_per_rank(config, n_ranks);
@@ -402,7 +428,12 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
-  // No step is lost unless a factor is asked for.
+  // No step is lost unless a factor is asked for. Every set begins where a group may.
+  if (config.row_sets > 1) {
+    const uint64_t alignment = group_layout(config, n_ranks).alignment;
+    const uint64_t rows_per_set = (worst_case_rows(config, n_ranks) + alignment - 1) / alignment * alignment;
+    return rows_per_set * static_cast<uint64_t>(config.row_sets);
+  }
   if (config.capacity_factor == 0) return worst_case_rows(config, n_ranks);
   const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k;
   return std::min(copies, static_cast<uint64_t>(std::ceil(config.capacity_factor * even_share))) + others;

@@ -41,7 +41,9 @@ GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks);
 EpShape shape_of(const ExpertParallelConfig& config, int n_ranks);
 // The same as the kernels of dispatch and combine know it: per rank, ranks are their experts.
 EpShape exchange_shape(const ExpertParallelConfig& config, int n_ranks);
-// The groups of a rank's rows, without the shared expert's.
+// Whether the rows of tokens begin behind a group: the shared expert's, or other sets of rows.
+bool has_group_in_front(const ExpertParallelConfig& config);
+// The groups of a rank's rows, without that one.
 int num_expert_groups(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks that send each other rows.
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);

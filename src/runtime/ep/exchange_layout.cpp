@@ -45,7 +45,8 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
       CheckedSize(stages_scales ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(has_siblings(config) ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(config.reduce_at_owner ? layout.row_capacity : 0) * CheckedSize(sizeof(float)),
-      CheckedSize(layout.row_capacity) * CheckedSize(output_bytes)};
+      // The rows of one step go back at a time.
+      CheckedSize(layout.row_capacity / static_cast<uint64_t>(config.row_sets)) * CheckedSize(output_bytes)};
   uint64_t* ends[] = {&layout.scales_offset,    &layout.token_scales_offset, &layout.scale_sources_offset,
                       &layout.row_links_offset, &layout.row_weights_offset,  &layout.expert_outputs_offset,
                       &layout.row_memory_bytes};
@@ -104,7 +105,7 @@ void add_slotted(const ExpertParallelConfig& config, const EpShape& shape, bool 
 
 void add_direct(const ExpertParallelConfig& config, const EpShape& shape, ExchangeLayout& layout,
                 PartList& parts) {
-  const int num_counts = shape.n_experts + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
+  const int num_counts = shape.n_experts + (has_group_in_front(config) ? 1 : 0);
   parts.align(kRowAlignment);
   parts.add(layout.row_memory, layout.row_memory_bytes);
   parts.add(layout.src_info, layout.src_info_bytes);

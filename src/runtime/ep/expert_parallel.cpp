@@ -523,6 +523,7 @@ Result<MemoryNeeded> ExpertParallel::memory_needed(const ExpertParallelConfig& c
 }
 
 uint64_t ExpertParallel::max_recv_rows() const { return worst_case_rows(impl_->config, n_ranks()); }
+uint64_t ExpertParallel::rows_per_set() const { return impl_->rows_per_set(); }
 
 uint32_t ExpertParallel::combine_message_bytes() const { return combine_bytes(impl_->config); }
 uint32_t ExpertParallel::dispatch_message_bytes() const {

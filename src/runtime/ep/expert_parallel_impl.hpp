@@ -39,6 +39,7 @@ struct ExpertParallel::Impl {
     const void* expert_rows = nullptr;  // of its combine_async
     bool has_dispatched = false;        // a step, since the buffers were cleared
     int kept_copy = 0;                  // per rank: which copy of KeptChoices the step has
+    int row_set = 0;                    // of the step under way, or the last one
     bool has_begun = false;             // a step, since create(), other than those that were recorded
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
@@ -111,12 +112,15 @@ struct ExpertParallel::Impl {
   int n_ranks() const { return static_cast<int>(members.size()); }
   int n_local_experts() const { return num_seats_per_rank(config, n_ranks()); }
   int num_expert_groups() const { return switchyard::num_expert_groups(config, n_ranks()); }
-  int num_groups() const {
-    return num_expert_groups() + (config.shared_expert == SharedExpert::kFused ? 1 : 0);
-  }
+  int num_groups() const { return num_expert_groups() + (has_group_in_front(config) ? 1 : 0); }
+  uint64_t rows_per_set() const { return layout.row_capacity / static_cast<uint64_t>(config.row_sets); }
   bool is_per_rank() const { return config.row_layout == RowLayout::kPerRank; }
   bool is_direct() const { return config.protocol == Protocol::kDirect; }
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
+  // Of what would be the expert outputs of the sets in front of the step's.
+  uint64_t bytes_in_front(int rank) const;
+  // To the kernels of a step: the shared expert's, or the rows in front of its set, which no token has.
+  SharedExpertTokens group_in_front(int rank, int num_tokens) const;
   LaunchShape launch_shape() const;
   EpShape shape_of_rank(int rank) const;
   EpShape exchange_shape_of(int rank) const;  // as its dispatch and combine know it

@@ -1,4 +1,5 @@
 // The calls of a step. Each is checked, filled in and enqueued.
+#include <limits>
 #include <numeric>
 
 #include "call_checks.hpp"
@@ -50,6 +51,13 @@ SharedExpertTokens ExpertParallel::Impl::shared_expert_tokens(int rank, int num_
   };
   return {
       .num_groups = 1, .first_token = first_of(share), .num_tokens = first_of(share + 1) - first_of(share)};
+}
+
+SharedExpertTokens ExpertParallel::Impl::group_in_front(int rank, int num_tokens) const {
+  if (config.row_sets == 1) return shared_expert_tokens(rank, num_tokens);
+  return {.num_groups = 1,
+          .first_token = std::numeric_limits<int32_t>::max(),
+          .num_tokens = static_cast<int32_t>(rows_per_set() * static_cast<uint64_t>(state(rank).row_set))};
 }
 
 Status ExpertParallel::Impl::check_rank(const char* call, int rank) const {
@@ -210,7 +218,7 @@ Status ExpertParallel::Impl::check_epilogue(const char* call, const CombineDesti
 DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) const {
   DispatchCall call = state(rank).dispatch_call;
   call.step.num_tokens = num_tokens;
-  call.step.shared_expert = shared_expert_tokens(rank, num_tokens);
+  call.step.shared_expert = group_in_front(rank, num_tokens);
   return call;
 }
 
@@ -229,7 +237,7 @@ void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& c
 AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const DispatchOutput& output) const {
   const DispatchStep& step = state(rank).dispatch_call.step;
   const TokenFormatInfo format = info_of(config.dispatch_format);
-  const SharedExpertTokens shared = shared_expert_tokens(rank, state(rank).num_tokens);
+  const SharedExpertTokens shared = group_in_front(rank, state(rank).num_tokens);
   AnnotateRowsParams params{.my_rank = rank,
                             .n_ranks = step.shape.n_ranks,
                             .num_groups = num_groups(),
@@ -267,7 +275,7 @@ CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
   const RankState& own = state(rank);
   CombineCall call = own.combine_call;
   call.step.num_tokens = own.num_tokens;
-  call.step.shared_expert = shared_expert_tokens(rank, own.num_tokens);
+  call.step.shared_expert = group_in_front(rank, own.num_tokens);
   call.step.expert_rows = own.expert_rows;  // combine_wait finds the shared expert's among them
   if (own.has_narrowed_ids && !is_per_rank())
     call.step.topk_ids = own.memory.at<int32_t>(layout.narrowed_ids);
@@ -277,10 +285,18 @@ CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
 void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineCall& call) const {
   call.step.expert_rows = input.expert_rows;
   call.step.src_info = input.src_info;
-  if (!is_direct() || input.expert_rows != nullptr) return;
+  if (!is_direct()) return;
   const RowBuffers own = state(rank).memory.row_buffers();
-  call.step.expert_rows =
+  const void* outputs =
       layout.has_encoded_outputs ? static_cast<const void*>(own.encoded_outputs) : own.expert_outputs;
+  if (input.expert_rows == nullptr) call.step.expert_rows = outputs;
+  // Peers count rows from the first set on, and expert outputs are those of one.
+  if (config.row_sets > 1 && call.step.expert_rows == outputs)
+    call.step.expert_rows = static_cast<const std::byte*>(outputs) - bytes_in_front(rank);
+}
+
+uint64_t ExpertParallel::Impl::bytes_in_front(int rank) const {
+  return rows_per_set() * static_cast<uint64_t>(state(rank).row_set) * combine_bytes(config);
 }
 
 void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& call) const {
@@ -313,6 +329,7 @@ Status ExpertParallel::Impl::wait_for_calls(int rank) const {
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
+  impl_->state(rank).row_set = input.row_set;
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(rank, input, call);
   SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
@@ -337,6 +354,7 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
+  impl_->state(rank).row_set = input.row_set;
   DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);

@@ -49,6 +49,11 @@ Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input, 
 Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& output, Stream stream) const {
   if (output.row_experts == nullptr && output.row_weights == nullptr) return Status();
   const DispatchStep& step = state(rank).dispatch_call.step;
+  // The kernel counts rows from the first set on; what it writes begins with those of this one.
+  const int64_t num_in_front = config.row_sets > 1 ? group_in_front(rank, 0).num_tokens : 0;
+  const auto in_set = [&](auto* choices) {
+    return choices == nullptr ? nullptr : choices - num_in_front * config.top_k;
+  };
   FetchChoicesParams params{.my_rank = step.my_rank,
                             .n_ranks = step.shape.n_ranks,
                             .n_local_experts = n_local_experts(),
@@ -58,8 +63,8 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
                             .src_info = state(rank).memory.row_buffers().src_info,
                             .seats = {},
                             .weights = {},
-                            .row_experts = output.row_experts,
-                            .row_weights = output.row_weights,
+                            .row_experts = in_set(output.row_experts),
+                            .row_weights = in_set(output.row_weights),
                             .wait_context = step.wait_context};
   const std::vector<int> peers = peers_of(rank);
   const uint64_t copy = static_cast<uint64_t>(state(rank).kept_copy) * kept_choice_bytes();

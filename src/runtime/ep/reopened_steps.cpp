@@ -90,16 +90,20 @@ Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Strea
   LaunchShape shape = impl_->launch_shape();
   shape.programmatic_dependent = false;
   (void)impl_->begin_call(rank, stream);  // it waits for nobody
+  // With several sets, the caller has the rows of one.
+  const int num_in_front = config().row_sets > 1 ? 1 : 0;
+  const uint32_t rows_per_group = num_in_front > 0 ? 1 : rows.rows_per_group;
   return here.launch_on(stream, here.kernels().store_rows, shape,
-                        StoreRowsParams{.num_groups = num_groups(),
+                        StoreRowsParams{.num_groups = num_groups() - num_in_front,
                                         .row_bytes = token_bytes(config()),
-                                        .from_rows_per_group = rows.rows_per_group,
+                                        .from_rows_per_group = rows_per_group,
                                         .num_from_rows = rows.num_rows,
-                                        .row_offsets = rows.row_offsets,
-                                        .row_counts = rows.row_counts,
+                                        .row_offsets = rows.row_offsets + num_in_front,
+                                        .row_counts = rows.row_counts + num_in_front,
                                         .from = static_cast<const std::byte*>(rows.rows),
                                         .to = reinterpret_cast<std::byte*>(
-                                            impl_->state(rank).memory.row_buffers().expert_outputs)});
+                                                  impl_->state(rank).memory.row_buffers().expert_outputs) -
+                                              impl_->bytes_in_front(rank)});
 }
 
 }  // namespace switchyard
