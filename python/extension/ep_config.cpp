@@ -93,6 +93,7 @@ const Field kFields[] = {
     SWITCHYARD_CHOICE_FIELD(row_layout, kRowLayouts),
     SWITCHYARD_INT(row_alignment),
     SWITCHYARD_INT(max_rows_per_expert),
+    SWITCHYARD_INT(row_sets),
     SWITCHYARD_CHOICE_FIELD(row_delivery, kRowDeliveries),
     SWITCHYARD_FIELD(reduce_at_owner, bool, "a bool"),
     SWITCHYARD_CHOICE_FIELD(dispatch_format, kFormats),

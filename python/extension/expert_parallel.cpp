@@ -139,9 +139,10 @@ nb::object EpHandle::rows_of(const char* call, int rank, bool src_ranks) {
   if (src_ranks) rows.src_ranks = memory.src_ranks;
   if (own.scales != nullptr) rows.scales = scales_of(format, own, hidden, rows.rows);
   if (own.expert_outputs != nullptr)
-    rows.expert_outputs = of_ep(own.expert_outputs, {own.max_rows, static_cast<size_t>(hidden)}, kBFloat16);
+    rows.expert_outputs =
+        of_ep(own.expert_outputs, {ep.rows_per_set(), static_cast<size_t>(hidden)}, kBFloat16);
   if (own.encoded_outputs != nullptr)
-    rows.expert_outputs = of_ep(own.encoded_outputs, {own.max_rows, ep.combine_message_bytes()}, kUInt8);
+    rows.expert_outputs = of_ep(own.encoded_outputs, {ep.rows_per_set(), ep.combine_message_bytes()}, kUInt8);
   made = nb::cast(std::move(rows));
   return made;
 }
@@ -189,6 +190,7 @@ void EpHandle::add_tokens(Arguments& arguments, const GivenTokens& given, Dispat
 DispatchInput EpHandle::input_of(Arguments& arguments, const GivenTokens& given) const {
   const ExpertParallelConfig& config = core_->ep->config();
   DispatchInput input;
+  input.row_set = given.row_set;
   add_tokens(arguments, given, input);
   const int64_t num_tokens = input.num_tokens;
   const Array ids =
@@ -219,17 +221,19 @@ DispatchOutput EpHandle::output_of(Arguments& arguments, int rank, const Dispatc
                         .row_counts = static_cast<uint32_t*>(rows.row_counts.data),
                         .src_ranks = static_cast<int32_t*>(pointer(rows.src_ranks)),
                         .unwritten = parse(kUnwritten, "unwritten", wanted.unwritten)};
-  const int64_t max_rows = output.max_rows, top_k = ep.config().top_k, n_ranks = ep.n_ranks();
-  const int64_t num_groups = ep.num_groups() - (ep.config().shared_expert == SharedExpert::kFused ? 1 : 0);
+  const int64_t rows_per_set = static_cast<int64_t>(ep.rows_per_set()), top_k = ep.config().top_k;
+  const int64_t n_ranks = ep.n_ranks();
+  const bool is_per_rank = ep.config().row_layout == RowLayout::kPerRank;
+  const int64_t num_groups = is_per_rank ? 1 : ep.n_local_experts();
   const auto written = [&]<typename T>(T*& field, const nb::object& array, const char* name,
                                        const Element& element, std::vector<int64_t> shape,
                                        const char* shape_name) {
     field = arguments.pointer<T>(array, name, {element, std::move(shape), shape_name, Access::kWrite});
   };
-  written(output.row_experts, wanted.row_experts, "row_experts", kInt32, {max_rows, top_k},
-          "(max_rows, top_k)");
-  written(output.row_weights, wanted.row_weights, "row_weights", kFloat32, {max_rows, top_k},
-          "(max_rows, top_k)");
+  written(output.row_experts, wanted.row_experts, "row_experts", kInt32, {rows_per_set, top_k},
+          "(rows_per_set, top_k)");
+  written(output.row_weights, wanted.row_weights, "row_weights", kFloat32, {rows_per_set, top_k},
+          "(rows_per_set, top_k)");
   if (!wanted.source_ranges.is_none())
     output.source_ranges = static_cast<uint64_t*>(
         arguments
@@ -286,7 +290,7 @@ void EpHandle::enqueued(Arguments& arguments) {
 // which the host knows once the stream has got there.
 void EpHandle::check_num_rows(const char* call, int rank, int64_t num_rows, Stream stream) {
   ExpertParallel& ep = use(call);
-  if (num_rows >= static_cast<int64_t>(need(ep.row_buffers(rank)).max_rows)) return;
+  if (num_rows >= static_cast<int64_t>(ep.rows_per_set())) return;
   const int where = world_rank(call, rank);
   const Tensor& offsets = memory_of(call, rank).row_offsets;
   const Rank& owner = session_->rank(call, where);

@@ -40,6 +40,7 @@ struct WantedOutputs {
 // What a dispatch reads.
 struct GivenTokens {
   nb::object tokens, topk_ids, topk_weights, scales, input_scale;
+  int row_set = 0;
 };
 
 // An ExpertParallel, or one of its flights.

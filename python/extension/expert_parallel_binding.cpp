@@ -85,15 +85,15 @@ void bind_rows(nb::module_& module) {
       .def_ro("scales", &DispatchedRows::scales, "Of formats that have them.")
       .def_ro("scale_row_offsets", &DispatchedRows::scale_row_offsets, "Of formats with tiled scales.")
       .def_ro("expert_outputs", &DispatchedRows::expert_outputs,
-              "(max_rows, hidden): where experts may leave what they make, for combine.");
+              "(rows_per_set, hidden): where experts may leave what they make, for combine.");
 }
 
 constexpr const char* kDoc =
     "Dispatch and combine for the ranks of a world. A step is dispatch, then combine, on every rank; each "
     "has an _async "
     "half, which sends, and a _wait half, which receives. Calls enqueue on the stream that they are given "
-    "(an int, or "
-    "what has cuda_stream or __cuda_stream__), or on the rank's, and return; "
+    "(an int, what has cuda_stream or __cuda_stream__, or 'current', which is PyTorch's current one), or on "
+    "the rank's, and return; "
     "synchronize() waits and raises what went wrong. Arrays that are passed are used where they are, and "
     "kept until "
     "synchronize(). Options: n_experts, top_k, hidden, max_tokens_per_rank (these four must be given), "
@@ -101,7 +101,8 @@ constexpr const char* kDoc =
     "num_threads, timeout, first_timeout (seconds), protocol ('auto', 'slotted', 'direct'), capacity_factor, "
     "row_layout "
     "('ragged', "
-    "'masked', 'per-rank'), row_alignment, max_rows_per_expert, row_delivery ('automatic', 'sender', "
+    "'masked', 'per-rank'), row_alignment, max_rows_per_expert, row_sets, row_delivery ('automatic', "
+    "'sender', "
     "'receiver'), reduce_at_owner, dispatch_format (a name of token_formats()), "
     "input_scale, "
     "expert_input_scales, combine_format ('bf16', 'fp8'), shared_expert ('none', 'fused'), routing "
@@ -132,6 +133,8 @@ void bind_queries(nb::class_<EpHandle>& ep) {
       .def_prop_ro("num_groups", [](const EpHandle& handle) { return handle.use("num_groups").num_groups(); })
       .def_prop_ro("max_recv_rows",
                    [](const EpHandle& handle) { return handle.use("max_recv_rows").max_recv_rows(); })
+      .def_prop_ro("rows_per_set",
+                   [](const EpHandle& handle) { return handle.use("rows_per_set").rows_per_set(); })
       .def_prop_ro("bytes_per_rank",
                    [](const EpHandle& handle) { return handle.use("bytes_per_rank").bytes_per_rank(); })
       .def_prop_ro(
@@ -187,16 +190,16 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
            nb::object scales, nb::object input_scale, bool src_ranks, std::string unwritten,
            nb::object row_experts, nb::object row_weights, nb::object source_ranges, nb::object row_totals,
-           nb::handle stream) {
+           int row_set, nb::handle stream) {
           return handle.dispatch(
-              rank, {tokens, topk_ids, topk_weights, scales, input_scale},
+              rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
               {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges, row_totals}, stream);
         },
         nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
         nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
         nb::arg("input_scale") = nb::none(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
         nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
-        nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
+        nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(), nb::arg("row_set") = 0,
         nb::arg("stream") = nb::none(),
         nb::sig("def dispatch(self, rank: int, tokens: object | None, topk_ids: object | None, topk_weights: "
                 "object | "
@@ -204,15 +207,15 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
                 "bool = "
                 "False, unwritten: str = 'left', row_experts: object | None = None, row_weights: object | "
                 "None = None, "
-                "source_ranges: object | None = None, row_totals: object | None = None, stream: object | "
-                "None = None) "
-                "-> DispatchedRows"),
+                "source_ranges: object | None = None, row_totals: object | None = None, row_set: int = 0, "
+                "stream: object | None = None) -> DispatchedRows"),
         "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
         "(num_tokens, top_k) of int32 or int64 (-1 is padding), and returns the rows that arrive here. With "
         "scales, "
         "tokens are in the dispatch format already. Per rank, topk_weights travel with the rows, and "
         "row_experts and "
-        "row_weights, (max_rows, top_k), are written if they are given. unwritten: rows that only fill up a "
+        "row_weights, (rows_per_set, top_k), are written if they are given; with several row_sets, row_set "
+        "says which the rows go to. unwritten: rows that only fill up a "
         "group are "
         "'left' as they are, 'marked' (src_info is -1) or 'zeroed'. source_ranges: (groups, n_ranks) of "
         "int64, written "
@@ -221,12 +224,13 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
       .def(
           "dispatch_async",
           [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
-             nb::object scales, nb::object input_scale, nb::handle stream) {
-            handle.dispatch_async(rank, {tokens, topk_ids, topk_weights, scales, input_scale}, stream);
+             nb::object scales, nb::object input_scale, int row_set, nb::handle stream) {
+            handle.dispatch_async(rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
+                                  stream);
           },
           nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
           nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
-          nb::arg("input_scale") = nb::none(), nb::arg("stream") = nb::none(),
+          nb::arg("input_scale") = nb::none(), nb::arg("row_set") = 0, nb::arg("stream") = nb::none(),
           "The half of dispatch that sends.")
       .def(
           "dispatch_wait",

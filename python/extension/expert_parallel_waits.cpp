@@ -68,10 +68,11 @@ void EpHandle::reset(std::optional<std::vector<int>> survivors, nb::object place
   for (std::optional<RankMemory>& memory : memory_)
     if (memory) memory->rows = memory->rows_with_ranks = nb::object();
   if (survivors && core_.use_count() > 1)
-    raise(failed_precondition(
-        "reset: %ld tensors of this object's rows, or graphs that use them, are still referenced; with other "
-        "ranks the rows may move, so delete them first",
-        core_.use_count() - 1));
+    raise(
+        failed_precondition("reset: %ld tensors of this object's rows, flights or graphs that use them are "
+                            "still referenced; with "
+                            "other ranks the rows may move, so delete them first",
+                            core_.use_count() - 1));
   need(session_->wait(
       [core = core_, call, survivors, next, by_world_rank](CallerThread&) {
         Status status = !survivors      ? core->ep->reset()

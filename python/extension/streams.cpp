@@ -20,9 +20,10 @@ Stream stream_of(const char* call, nb::handle stream) {
     if (nb::isinstance<nb::tuple>(pair) && nb::len(pair) == 2 && nb::try_cast(nb::object(pair[1]), handle))
       return from_handle(handle);
   }
-  PyErr_Format(PyExc_TypeError,
-               "%s: stream is a %s; it must be None, an int, or have cuda_stream or __cuda_stream__", call,
-               Py_TYPE(stream.ptr())->tp_name);
+  PyErr_Format(
+      PyExc_TypeError,
+      "%s: stream is a %s; it must be None, 'current', an int, or have cuda_stream or __cuda_stream__", call,
+      Py_TYPE(stream.ptr())->tp_name);
   throw nb::python_error();
 }
 

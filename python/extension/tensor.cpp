@@ -174,8 +174,29 @@ bool import_cuda_array(const char* call, const char* name, nb::handle object, Ac
   throw nb::python_error();
 }
 
-// Tensors of PyTorch, whose DLPack takes microseconds: the same by their attributes. Its dtypes are objects
-// of which there is one each.
+// DLPack's table of C functions, which a type has as a capsule (__dlpack_c_exchange_api__, DLPack 1.3): the
+// description of an array without a call of Python. Functions that are not called here stand as void*.
+struct DescribedArray {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t ndim;
+  nb::dlpack::dtype dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+struct ExchangeFunctions {
+  uint32_t major, minor;
+  void* previous;
+  void* allocate;
+  void* to_managed;
+  void* from_managed;
+  int (*describe)(void* object, DescribedArray* described);
+  int (*current_stream)(int device_type, int32_t device_id, void** stream);
+};
+constexpr uint32_t kExchangeMajor = 1;
+
+// Tensors of PyTorch, whose DLPack takes microseconds: the same by its exchange functions, or, before 2.10,
+// by their attributes. Its dtypes are objects of which there is one each.
 class TorchTensors {
  public:
   // Null: PyTorch has not been imported. Guarded by the GIL, and never freed.
@@ -192,12 +213,56 @@ class TorchTensors {
 
   bool import(nb::handle object, Array& view) const {
     if (!Py_IS_TYPE(object.ptr(), reinterpret_cast<PyTypeObject*>(type_.ptr()))) return false;
+    view = Array();
+    if (!describe(object, view) && !read_attributes(object, view)) return false;
+    view.kept = nb::borrow(object);
+    return true;
+  }
+
+  // PyTorch's current stream of the GPU.
+  uintptr_t current_stream(int gpu) const {
+    void* stream = nullptr;
+    if (functions_ != nullptr) {
+      if (functions_->current_stream(nb::device::cuda::value, gpu, &stream) != 0) throw nb::python_error();
+      return reinterpret_cast<uintptr_t>(stream);
+    }
+    return nb::cast<uintptr_t>(cuda_.attr("current_stream")(gpu).attr("cuda_stream"));
+  }
+
+ private:
+  explicit TorchTensors(nb::handle torch)
+      : type_(torch.attr("Tensor")), strided_(torch.attr("strided")), cuda_(torch.attr("cuda")) {
+    for (const Element* element : kElements)
+      if (nb::hasattr(torch, element->name)) elements_.emplace_back(torch.attr(element->name), element);
+    const nb::object capsule = nb::getattr(type_, "__dlpack_c_exchange_api__", nb::none());
+    if (!PyCapsule_IsValid(capsule.ptr(), kCapsuleName)) return;
+    const auto* functions =
+        static_cast<const ExchangeFunctions*>(PyCapsule_GetPointer(capsule.ptr(), kCapsuleName));
+    if (functions->major == kExchangeMajor && functions->describe != nullptr) functions_ = functions;
+  }
+
+  bool describe(nb::handle object, Array& view) const {
+    DescribedArray tensor{};
+    if (functions_ == nullptr) return false;
+    if (functions_->describe(object.ptr(), &tensor) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+    view.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+    view.strides.assign(tensor.strides, tensor.strides + tensor.ndim);
+    view.dtype = tensor.dtype;
+    view.device_type = tensor.device_type;
+    view.device_id = tensor.device_id;
+    return true;
+  }
+
+  bool read_attributes(nb::handle object, Array& view) const {
     const nb::object dtype = object.attr(dtype_name_);
     const Element* element = nullptr;
     for (const auto& [torch_dtype, known] : elements_)
       if (dtype.is(torch_dtype)) element = known;
     if (element == nullptr || !object.attr(layout_name_).is(strided_)) return false;
-    view = Array();
     view.dtype = element->dlpack;
     view.shape = numbers_of(object.attr(shape_name_));
     view.strides = numbers_of(object.attr(stride_name_)());
@@ -206,15 +271,9 @@ class TorchTensors {
     view.device_type = is_cuda ? nb::device::cuda::value : nb::device::cpu::value;
     view.device_id = is_cuda ? nb::cast<int>(object.attr(get_device_name_)()) : 0;
     view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr(data_ptr_name_)()));
-    view.kept = nb::borrow(object);
     return true;
   }
 
- private:
-  explicit TorchTensors(nb::handle torch) : type_(torch.attr("Tensor")), strided_(torch.attr("strided")) {
-    for (const Element* element : kElements)
-      if (nb::hasattr(torch, element->name)) elements_.emplace_back(torch.attr(element->name), element);
-  }
   static std::vector<int64_t> numbers_of(const nb::object& tuple) {
     std::vector<int64_t> numbers(static_cast<size_t>(PyTuple_Size(tuple.ptr())));
     for (size_t i = 0; i < numbers.size(); ++i)
@@ -223,7 +282,9 @@ class TorchTensors {
   }
   static nb::object name(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 
-  nb::object type_, strided_;
+  static constexpr char kCapsuleName[] = "dlpack_exchange_api";
+  nb::object type_, strided_, cuda_;
+  const ExchangeFunctions* functions_ = nullptr;
   std::vector<std::pair<nb::object, const Element*>> elements_;
   nb::object dtype_name_ = name("dtype"), layout_name_ = name("layout"), shape_name_ = name("shape"),
              stride_name_ = name("stride"), is_cuda_name_ = name("is_cuda"), is_cpu_name_ = name("is_cpu"),
@@ -335,6 +396,17 @@ uint64_t Array::row_stride_bytes() const {
   int64_t row = 1;
   for (size_t i = 1; i < shape.size(); ++i) row *= shape[i];
   return strides[0] == row ? 0 : static_cast<uint64_t>(strides[0] * element_bytes());
+}
+
+Stream Arguments::stream_from(nb::handle stream) const {
+  if (!PyUnicode_Check(stream.ptr()) || PyUnicode_CompareWithASCIIString(stream.ptr(), "current") != 0)
+    return stream_of(call_, stream);
+  const int gpu = session_.core()->gpu_of(world_rank_);
+  if (gpu < 0) return {};
+  const TorchTensors* torch = TorchTensors::find();
+  if (torch == nullptr)
+    raise(invalid_argument("%s: stream is 'current', which is PyTorch's; it has not been imported", call_));
+  return Stream(reinterpret_cast<StreamHandle>(torch->current_stream(gpu)));
 }
 
 // The memory is zeroed on the rank's stream, which nothing orders with the caller's.

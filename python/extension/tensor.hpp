@@ -71,7 +71,7 @@ struct Expected {
 class Arguments {
  public:
   Arguments(const char* call, Session& session, int world_rank, nb::handle stream = nb::none())
-      : call_(call), session_(session), world_rank_(world_rank), stream_(stream_of(call, stream)) {}
+      : call_(call), session_(session), world_rank_(world_rank), stream_(stream_from(stream)) {}
 
   // What the call enqueues on.
   Stream stream() const { return stream_; }
@@ -92,6 +92,9 @@ class Arguments {
                    const Element& element) const;
 
  private:
+  // "current" is PyTorch's current stream of the rank's GPU; on the host, the rank's own.
+  Stream stream_from(nb::handle stream) const;
+
   const char* call_;
   Session& session_;
   int world_rank_;

@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+
 #include "tensor.hpp"
 
 namespace switchyard::python {
@@ -45,6 +47,18 @@ nb::object array_of(nb::handle self, nb::object dtype, nb::object copy) {
   return dtype.is_none() ? array : array.attr("astype")(dtype, nb::arg("copy") = false);
 }
 
+Tensor part_of(const Tensor& tensor, size_t begin, size_t end) {
+  const size_t num_rows = tensor.shape.empty() ? 0 : tensor.shape.front();
+  if (begin > end || end > num_rows)
+    raise(invalid_argument("part: %zu..%zu is asked for; it must be within 0..%zu", begin, end, num_rows));
+  Tensor part = tensor;
+  if (num_rows == 0) return part;
+  part.shape.front() = end - begin;
+  const size_t row_bytes = tensor.size() / num_rows * static_cast<size_t>(tensor.element.bytes());
+  part.data = static_cast<std::byte*>(tensor.data) + begin * row_bytes;
+  return part;
+}
+
 nb::object cuda_array_interface(const Tensor& tensor) {
   if (tensor.gpu < 0) {
     PyErr_SetString(PyExc_AttributeError, "__cuda_array_interface__: the tensor is in host memory");
@@ -68,7 +82,7 @@ nb::object cuda_array_interface(const Tensor& tensor) {
 
 void bind_tensor(nb::module_& module) {
   nb::class_<Tensor>(
-      module, "Tensor",
+      module, "Tensor", nb::is_weak_referenceable(),
       "Memory of a rank: zero-copy for whatever takes DLPack (torch.from_dlpack, cupy.from_dlpack), "
       "NumPy (numpy(), with bfloat16 of ml_dtypes) or __cuda_array_interface__ (which has bfloat16 and "
       "fp8 as integers). The memory lives as long as an array that shares it. Kernels write it in the "
@@ -98,6 +112,7 @@ void bind_tensor(nb::module_& module) {
             return other;
           },
           nb::arg("dtype"), "Returns the same memory as elements of another dtype of the same size.")
+      .def("part", &part_of, nb::arg("begin"), nb::arg("end"), "Returns the memory of rows begin to end - 1.")
       .def("numpy", &numpy_of, nb::sig("def numpy(self) -> numpy.ndarray"),
            "Returns a NumPy array of the same memory. bfloat16 and fp8 need ml_dtypes.")
       .def("__array__", &array_of, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, List, Sequence
 
 from . import _core
@@ -10,6 +11,7 @@ from . import _core
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
 
 _ALIGNMENT = 16  # bytes, of what kernels are given
+_TORCH_DTYPES = ("bfloat16", "float8_e4m3fn", "float32", "int32", "int64", "bool")
 
 
 class NumpyArrays:
@@ -40,6 +42,9 @@ class NumpyArrays:
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Any:
         return self._numpy.full(shape, value, self._dtype(dtype))
+
+    def from_list(self, values: List[Any], dtype: str) -> Any:
+        return self._numpy.array(values, self._dtype(dtype))
 
     def arange(self, end: int) -> Any:
         return self._numpy.arange(end)
@@ -80,6 +85,10 @@ class NumpyArrays:
     def num_sms(self) -> int:
         return 0
 
+    def lend(self, tensor: _core.Tensor) -> Any:
+        """The memory of the Tensor, and a weak reference that ends with the last array that shares it."""
+        return self.view(tensor), weakref.ref(tensor)
+
 
 class TorchArrays:
     """Tensors of PyTorch on one device. On a GPU everything is enqueued on PyTorch's current stream."""
@@ -89,11 +98,18 @@ class TorchArrays:
 
         self.torch, self.device = torch, device
         self.is_host = device.type == "cpu"
+        self._of_name = {name: getattr(torch, name) for name in _TORCH_DTYPES if hasattr(torch, name)}
 
     def _dtype(self, name: str) -> Any:
         return getattr(self.torch, name)
 
     def take(self, array: Any, name: str, *dtypes: str) -> Any:
+        if (
+            array.dtype is self._of_name.get(dtypes[0])
+            and array.is_contiguous()
+            and array.data_ptr() % _ALIGNMENT == 0
+        ):
+            return array  # calls say so if it is elsewhere
         if str(array.dtype)[6:] not in dtypes:
             raise ValueError(f"{name} has dtype {array.dtype}; it must be {' or '.join(dtypes)}")
         if array.device != self.device:
@@ -112,6 +128,9 @@ class TorchArrays:
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Any:
         return self.torch.full(shape, value, dtype=self._dtype(dtype), device=self.device)
+
+    def from_list(self, values: List[Any], dtype: str) -> Any:
+        return self.torch.tensor(values, dtype=self._dtype(dtype), device=self.device)
 
     def arange(self, end: int) -> Any:
         return self.torch.arange(end, dtype=self.torch.int64, device=self.device)
@@ -148,6 +167,12 @@ class TorchArrays:
 
     def pointer(self, array: Any) -> int:
         return array.data_ptr()
+
+    def lend(self, tensor: _core.Tensor) -> Any:
+        bits = _BITS.get(tensor.dtype)
+        carrier = tensor.view(bits) if bits else tensor
+        shared = self.torch.from_dlpack(carrier)
+        return shared.view(self._dtype(tensor.dtype)) if bits else shared, weakref.ref(carrier)
 
     def num_sms(self) -> int:
         return 0 if self.is_host else self.torch.cuda.get_device_properties(self.device).multi_processor_count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _core
 
@@ -77,19 +77,42 @@ class Handle(NamedTuple):
     num_experts: int
     num_recv_tokens: Optional[int]  # None: the host does not know
     layout: int  # tells one dispatch from another
+    made: Dict[str, Any]  # of what is above, when it was first needed
 
 
-class LowLatencyHandle(NamedTuple):
-    """What low_latency_combine needs. The first fields are DeepEP's, by position."""
+def _field(index: int, doc: str = "") -> Any:
+    return property(lambda self: tuple.__getitem__(self, index), doc=doc)
 
-    packed_recv_src_info: Any  # (local experts, ranks x max tokens) of int32: the source token of each row
-    packed_recv_layout_range: Any  # (local experts, ranks) of int64: begin << 32 | count
-    num_max_dispatch_tokens_per_rank: int
-    hidden: int
-    num_experts: int
-    exchange: Any
-    layout: int
-    members: Tuple[int, ...]  # the ranks that were not masked
+
+class LowLatencyHandle(tuple):
+    """What low_latency_combine needs. The first fields are DeepEP's, by position. The layout range may be a function, which
+    is called when somebody looks at it."""
+
+    packed_recv_src_info = _field(0, "(local experts, ranks x max tokens) of int32: the source token of each row")
+    num_max_dispatch_tokens_per_rank = _field(2)
+    hidden = _field(3)
+    num_experts = _field(4)
+    exchange = _field(5)
+    layout = _field(6)
+    members = _field(7, "The ranks that were not masked.")
+
+    @property
+    def packed_recv_layout_range(self) -> Any:
+        """(local experts, ranks) of int64: begin << 32 | count"""
+        return self[1]
+
+    def shape(self) -> Tuple[int, int, int]:
+        """The most tokens of a rank, hidden, and the number of experts."""
+        return tuple.__getitem__(self, slice(2, 5))
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        return found() if index in (1, -7) and callable(found) else found
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
 
 
 class Exchange:
@@ -103,6 +126,9 @@ class Exchange:
         self.ep = _core.ExpertParallel(world, **options)
         self.ep.warm_up()
         self.memory = self.ep.row_buffers(rank)
+        self.rows_per_set = self.ep.rows_per_set
+        self.row_set = 0  # of the last dispatch
+        self._holders: List[Any] = [None] * options.get("row_sets", 1)  # of each set, while it is lent
         self.rows = arrays.view(self.memory.rows)
         self.outputs = arrays.view(self.memory.expert_outputs)
         self.counts = arrays.view(self.memory.row_counts, "int32")
@@ -112,9 +138,18 @@ class Exchange:
             packed = self.memory.scales.dtype == "uint32"
             self.scales = arrays.view(self.memory.scales, "int32" if packed else "")
         self.layout = 0  # of the last dispatch; 0: none
+        self.num_reopened = 0  # combines of it behind the first
         self.state = "closed"  # or "sent", "open", "returned"
+        self._num_checks = 0
         self.finish: Any = None  # sent, returned: what is left to do
         self.is_gone = False  # the buffer has left the world
+        self.is_captured = False  # graphs hold its steps, and may be replayed at any time
+        self.received: Any = None  # low latency: what a dispatch returns
+        outputs, rows = self.memory.expert_outputs, self.memory.rows
+        # What peers read: where it begins, and the bytes of a row of which there are several sets.
+        self._readable = [(outputs, outputs.data_ptr, 0)]
+        if rows.dtype == "bfloat16":
+            self._readable.append((rows, rows.data_ptr, rows.nbytes // max(1, len(rows))))
 
     def check(self) -> None:
         """Raises what went wrong in an earlier step; on the host, and where ranks may be masked, in this one, too."""
@@ -123,17 +158,51 @@ class Exchange:
         else:
             self.ep.poll(self.rank)
 
+    def check_sometimes(self) -> None:
+        """The same, where nothing on the host waits in every eighth call: asking takes microseconds."""
+        self._num_checks += 1
+        if self._waits or self._num_checks % 8 == 0:
+            self.check()
+
+    def check_if_waiting(self) -> None:
+        """The same, where nothing on the host waits left to the next dispatch."""
+        if self._waits:
+            self.ep.synchronize(self.rank)
+
     def settle(self) -> None:
         """Does what a hook that nobody has called was to do."""
         if self.finish is not None:
             self.finish()
 
+    @property
+    def first_row(self) -> int:
+        """Of the last dispatch's rows."""
+        return self.row_set * self.rows_per_set
+
+    def choose_set(self, may_lend: bool) -> None:
+        """Chooses a set of rows that nobody holds. The last one is never lent, so that there is always one. Who held
+        another may have left kernels that read it on PyTorch's current stream."""
+        self.row_set = len(self._holders) - 1
+        for number, holder in enumerate(self._holders[:-1] if may_lend else ()):
+            if holder is None or holder() is None:
+                self.row_set = number
+                return
+
+    def lend(self, num_rows: int) -> Any:
+        """The rows of the last dispatch as an array whose memory is not written to while anybody holds it; None: there
+        is no such set."""
+        if self.row_set == len(self._holders) - 1:
+            return None
+        rows = self.memory.rows.part(self.first_row, self.first_row + num_rows)
+        array, self._holders[self.row_set] = self.arrays.lend(rows)
+        return array
+
     def begin(self, layout: int) -> None:
-        """In front of a dispatch."""
+        """In front of a dispatch, behind which the state is "sent" or "open"."""
         self.settle()
         if self.state == "open":
             self.ep.abandon_step(self.rank)
-        self.state, self.layout = "open", layout
+        self.state, self.layout, self.num_reopened = "closed", layout, 0
 
     def reopen(self, stream: Any) -> None:
         """In front of a combine of the last dispatch's rows."""
@@ -141,13 +210,14 @@ class Exchange:
         if self.state == "closed":
             self.ep.reopen_step(self.rank, stream=stream)
             self.state = "open"
+            self.num_reopened += 1
             self.check()  # the host may write expert rows only when no peer reads those of before
 
     def shares(self, array: Any) -> Optional[_core.Tensor]:
-        """The memory that peers read, if the array is at its beginning."""
+        """The memory that peers read, if the array is where the step's rows begin in it."""
         pointer = self.arrays.pointer(array)
-        for tensor in (self.memory.expert_outputs, self.memory.rows):
-            if tensor.data_ptr == pointer and tensor.dtype == "bfloat16":
+        for tensor, begin, row_bytes in self._readable:
+            if pointer == begin + self.first_row * row_bytes:
                 return tensor
         return None
 

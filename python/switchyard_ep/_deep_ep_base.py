@@ -4,20 +4,52 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _core, _process_group
-from ._arrays import arrays_of
+from ._arrays import arrays_of, is_torch
 from ._deep_ep import EventOverlap, Exchange, not_here
 from ._deep_ep_survivors import Survivors
 from .errors import FailedPrecondition, SwitchyardError
 
 
 class Call:
-    """What a method enqueues on, and the event that it returns."""
+    """What a method enqueues on, a cudaStream_t, and the event that it returns. Inside, an asynchronous stream is
+    current."""
 
-    def __init__(self, stream: Any):
+    __slots__ = ("stream", "event", "_asynchronous", "_context", "_inputs")
+
+    def __init__(self, stream: Optional[int], asynchronous: Any = None, inputs: Tuple[Any, ...] = ()):
         self.stream, self.event = stream, EventOverlap()
+        self._asynchronous, self._context, self._inputs = asynchronous, None, inputs
+
+    def __enter__(self) -> "Call":
+        if self._asynchronous is not None:
+            import torch
+
+            self._context = torch.cuda.stream(self._asynchronous)
+            self._context.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        if self._asynchronous is None:
+            return
+        self._context.__exit__(kind, value, trace)
+        if kind is not None:
+            return
+        import torch
+
+        for tensor in self._inputs:
+            if tensor is not None:
+                tensor.record_stream(self._asynchronous)
+        event = torch.cuda.Event()
+        event.record(self._asynchronous)
+        self.event = EventOverlap(event)
+
+
+def _is_capturing(torch: Any, stream: Any) -> bool:
+    with torch.cuda.stream(stream):
+        return torch.cuda.is_current_stream_capturing()
 
 
 class BufferBase:
@@ -40,13 +72,15 @@ class BufferBase:
         explicitly_destroy: bool = False,
         enable_shrink: bool = False,
         comm: Any = None,
+        *,
+        target: str = "auto",
     ):
         if group is None:
             raise not_here(
                 "bootstrap from an MPI communicator", "pass a group that has rank(), size() and all_gather()"
             )
         self.rank, self.group_size, self.group = group.rank(), group.size(), group
-        self.explicitly_destroy = explicitly_destroy
+        self.explicitly_destroy, self._target = explicitly_destroy, target
         self._world: Optional[_core.World] = _process_group.join(group, **self._join_options())
         self._members = list(range(self.group_size))  # the rank here of each rank of the world
         self._survivors = Survivors(self, group, self.shrink_timeout) if enable_shrink else None
@@ -55,15 +89,22 @@ class BufferBase:
         self._num_layouts = 0
         self._comm_stream: Any = None
         self._last_stream: Any = None
-        self._last_was_captured = False
+        self._last_raw_stream: Any = None
+        self._is_capturing = False
+        self._captured: Dict[Any, Exchange] = {}  # those that graphs hold the steps of
+        self._arrays_of: Dict[Any, Any] = {}
 
-    @staticmethod
-    def _join_options() -> Dict[str, Any]:
+    def _join_options(self) -> Dict[str, Any]:
+        """The current GPU of PyTorch if there is one and the target is not 'host'."""
+        if self._target not in ("auto", "host", "cuda"):
+            raise ValueError(f"target is '{self._target}'; it must be one of: auto, host, cuda")
         try:
             import torch
         except ImportError:
+            return {"target": "host" if self._target == "auto" else self._target}
+        if self._target == "host" or (self._target == "auto" and not torch.cuda.is_available()):
             return {"target": "host"}
-        return {"gpu": torch.cuda.current_device()} if torch.cuda.is_available() else {"target": "host"}
+        return {"target": "cuda", "gpu": torch.cuda.current_device()}
 
     @property
     def _index(self) -> int:
@@ -80,7 +121,7 @@ class BufferBase:
         if self._world is not None and self._survivors is None:
             with contextlib.suppress(SwitchyardError):  # whoever does not come is not waited for any longer
                 self._world.synchronize()
-                for exchange in self._exchanges.values():
+                for exchange in self._all_exchanges():
                     exchange.ep.synchronize(exchange.rank)
                 self._world.all_gather(b"")
         self._leave_world()
@@ -89,51 +130,56 @@ class BufferBase:
         """Waits for what this rank has enqueued."""
         if self._world is None:
             return
-        for exchange in self._exchanges.values():
+        for exchange in self._all_exchanges():
             exchange.is_gone = True
         self._exchanges.clear()
+        self._captured.clear()
         self._used.clear()
         self._world.close()
         self._world = None
 
+    def _all_exchanges(self) -> List[Exchange]:
+        return [*self._exchanges.values(), *self._captured.values()]
+
     def _arrays(self, example: Any) -> Any:
         """Words for the caller's arrays, which must be where the world is."""
+        self._use()
+        device = getattr(example, "device", None)
+        arrays = self._arrays_of.get(device)
+        if arrays is not None:
+            return arrays
         arrays = arrays_of(example)
         target = self._use().target
         if arrays.is_host != (target == "host"):
             raise ValueError(f"x is on {'the host' if arrays.is_host else 'a GPU'}; the buffer's world is on {target}")
+        if is_torch(example):  # NumPy's arrays may have a device, too
+            self._arrays_of[device] = arrays
         return arrays
 
-    @contextlib.contextmanager
     def _call(
         self, arrays: Any, previous_event: Optional[EventOverlap], async_finish: bool, *inputs: Any
-    ) -> Iterator[Call]:
+    ) -> Call:
         """Everything inside is enqueued on PyTorch's current stream, or, if the call finishes asynchronously, on one for
         communication, behind previous_event or what is on the current stream. Calls keep their order on any streams."""
         if arrays.is_host:
-            yield Call(None)
-            return
+            return Call(None)
         torch = arrays.torch
-        current = torch.cuda.current_stream()
-        stream = self.get_comm_stream() if async_finish else current
-        if previous_event is not None and previous_event.event is not None:
+        self._is_capturing = torch._C._cuda_isCurrentStreamCapturing()
+        current = torch._C._cuda_getCurrentRawStream(arrays.device.index)
+        has_event = previous_event is not None and previous_event.event is not None
+        if not async_finish and not has_event and current == self._last_raw_stream:
+            return Call(current)
+        stream = self.get_comm_stream() if async_finish else torch.cuda.current_stream()
+        if has_event:
             stream.wait_event(previous_event.event)
         elif async_finish:
-            stream.wait_stream(current)
-        is_captured = torch.cuda.is_current_stream_capturing()
-        if self._last_stream not in (None, stream) and is_captured == self._last_was_captured:
-            stream.wait_stream(self._last_stream)
-        self._last_stream, self._last_was_captured = stream, is_captured
-        call = Call(stream.cuda_stream)
-        with torch.cuda.stream(stream) if async_finish else contextlib.nullcontext():
-            yield call
-        if async_finish:
-            for tensor in inputs:
-                if tensor is not None:
-                    tensor.record_stream(stream)
-            event = torch.cuda.Event()
-            event.record(stream)
-            call.event = EventOverlap(event)
+            stream.wait_stream(torch.cuda.current_stream())
+        last = self._last_stream
+        # What a graph has captured is not enqueued; what is enqueued, a graph cannot wait for.
+        if last is not None and last != stream and _is_capturing(torch, last) == _is_capturing(torch, stream):
+            stream.wait_stream(last)
+        self._last_stream, self._last_raw_stream = stream, stream.cuda_stream
+        return Call(self._last_raw_stream, stream if async_finish else None, inputs)
 
     def _hand_over(self, async_finish: bool, *outputs: Any) -> None:
         """What was allocated on the stream for communication is used on the current one."""
@@ -156,11 +202,21 @@ class BufferBase:
         return self._comm_stream
 
     def _exchange(self, arrays: Any, key: Any, options: Callable[[], Dict[str, Any]]) -> Exchange:
-        if key not in self._exchanges:
+        """The ExpertParallel of this key. Calls that are captured have one of their own from then on, the one that there
+        was before, since the host does not know what replays have done to it."""
+        held = self._captured if self._is_capturing else self._exchanges
+        if key in held:
+            return held[key]
+        if self._is_capturing:
+            if key not in self._exchanges:
+                raise FailedPrecondition("a call is captured whose shape has not been called before")
+            made = self._exchanges.pop(key)
+            made.is_captured = True
+        else:
             waits = self._survivors is not None
             made = Exchange(self._use(), arrays, self._index, waits, {"timeout": self.timeout, **options()})
-            self._exchanges[key] = made
-        return self._exchanges[key]
+        held[key] = made
+        return made
 
     def _new_layout(self) -> int:
         self._num_layouts += 1

@@ -50,14 +50,16 @@ class LowLatencyMode(BufferBase):
         self, arrays: Any, num_max: int, hidden: int, num_experts: int, top_k: int, dispatch_format: str
     ) -> Exchange:
         self._turn ^= 1
-        key = ("low latency", num_max, hidden, num_experts, top_k, dispatch_format, self._turn)
+        key = ("low latency", num_max, hidden, num_experts, top_k, dispatch_format)
         num_members = len(self._members)
 
         def options() -> Dict[str, Any]:
             num_left = num_experts // self.group_size * num_members
             return low_latency_options(num_max, hidden, self.group_size, num_left, top_k, dispatch_format)
 
-        return self._exchange(arrays, key, options)
+        if not self._is_capturing:  # both, so that either can be captured
+            self._exchange(arrays, (*key, self._turn ^ 1), options)
+        return self._exchange(arrays, (*key, self._turn), options)
 
     def _ids(self, arrays: Any, topk_idx: Any, num_experts: int) -> Any:
         """The experts as the world numbers them; those of masked ranks are padding."""
@@ -95,25 +97,18 @@ class LowLatencyMode(BufferBase):
         if use_ue8m0 and not round_scale:
             raise ValueError("use_ue8m0 is True; round_scale must be, too")
         num_max = num_max_dispatch_tokens_per_rank
-        if len(x.shape) != 2 or len(x) > num_max or len(topk_idx) != len(x):
+        if len(x.shape) != 2 or x.shape[0] > num_max or topk_idx.shape[0] != x.shape[0]:
             raise ValueError(
                 f"x has shape {tuple(x.shape)} and topk_idx {tuple(topk_idx.shape)}; both must have the same number of "
                 f"tokens, at most {num_max}"
             )
         dispatch_format = "bf16" if not use_fp8 else "fp8-ue8m0" if round_scale else "fp8"
-        return self._call_survivors(
-            lambda: self._low_latency_dispatch(
-                x,
-                topk_idx,
-                num_max,
-                num_experts,
-                cumulative_local_expert_recv_stats,
-                dispatch_format,
-                round_scale and not use_ue8m0,
-                async_finish,
-                return_recv_hook,
-            )
-        )
+        wants_float_scales = use_fp8 and round_scale and not use_ue8m0
+        stats = cumulative_local_expert_recv_stats
+        given = (x, topk_idx, num_max, num_experts, stats, dispatch_format, wants_float_scales)
+        if self._survivors is None:
+            return self._low_latency_dispatch(*given, async_finish, return_recv_hook)
+        return self._survivors.call(lambda: self._low_latency_dispatch(*given, async_finish, return_recv_hook))
 
     def _low_latency_dispatch(
         self,
@@ -135,26 +130,43 @@ class LowLatencyMode(BufferBase):
                 arrays, num_max, x.shape[1], num_experts, ids.shape[1], dispatch_format
             )
             exchange.begin(self._new_layout())
-            step = ReceivedRows(exchange, self.group_size, self._members, num_max, wants_float_scales)
-            wanted = step.wanted(stats)
+            step = exchange.received
+            if step is None:
+                has_ranges = self._survivors is not None
+                step = ReceivedRows(exchange, self.group_size, self._members, num_max, has_ranges)
+                exchange.received = None if has_ranges else step
+            scales = step.make_float_scales() if wants_float_scales else None
+            totals = step.totals_for(stats)
             hook = None
             if return_recv_hook:
                 exchange.ep.dispatch_async(exchange.rank, tokens, ids, stream=call.stream)
                 exchange.state = "sent"
 
                 def finish(stream: Any) -> None:
-                    exchange.ep.dispatch_wait(exchange.rank, stream=stream, **wanted)
+                    exchange.ep.dispatch_wait(
+                        exchange.rank, source_ranges=step.ranges_of_members, row_totals=totals, stream=stream
+                    )
                     exchange.state = "open"
-                    exchange.check()
-                    step.complete(stats)
+                    exchange.check_sometimes()
+                    step.complete(stats, totals, scales)
 
                 hook = self._hook(exchange, finish)
             else:
-                exchange.ep.dispatch(exchange.rank, tokens, ids, stream=call.stream, **wanted)
-                exchange.check()
-                step.complete(stats)
-        self._hand_over(async_finish, step.ranges, step.float_scales)
-        return step.rows(), exchange.counts, step.handle(num_experts), call.event, hook
+                exchange.ep.dispatch(
+                    exchange.rank,
+                    tokens,
+                    ids,
+                    source_ranges=step.ranges_of_members,
+                    row_totals=totals,
+                    stream=call.stream,
+                )
+                exchange.state = "open"
+                exchange.check_sometimes()
+                step.complete(stats, totals, scales)
+        if async_finish:
+            self._hand_over(async_finish, scales)
+        rows = step.rows if scales is None else (step.rows[0], scales)
+        return rows, exchange.counts, step.handle(num_experts), call.event, hook
 
     def _hook(self, exchange: Exchange, finish: Callable[[Any], None]) -> Callable[[], None]:
         """What enqueues the receiving half on the stream that is current then; once."""
@@ -177,20 +189,31 @@ class LowLatencyMode(BufferBase):
             self._loose_rows = arrays.empty((len(exchange.counts), num_rows, handle.hidden), "bfloat16")
             return self._loose_rows
         with self._call(arrays, None, False) as call:
-            self._open_low_latency(exchange, handle, None, call)
+            exchange = self._open_low_latency(exchange, handle, None, call)
         return masked(exchange, exchange.outputs, num_rows)
 
-    def _open_low_latency(self, exchange: Exchange, handle: LowLatencyHandle, topk_idx: Any, call: Call) -> None:
-        if exchange.layout == handle.layout:
-            return exchange.reopen(call.stream)
+    def _open_low_latency(
+        self, exchange: Exchange, handle: LowLatencyHandle, topk_idx: Any, call: Call
+    ) -> Exchange:
+        """An Exchange with the handle's layout, ready for its combine."""
+        if exchange.layout == handle.layout and exchange.is_captured == self._is_capturing:
+            if exchange.state != "open":
+                exchange.reopen(call.stream)
+            return exchange
         if topk_idx is None:
             raise ValueError("the handle is older than the last two dispatches, whose memory there is")
         # The rows of that dispatch are no longer on their way back: the same layout once more, with nothing in it.
         arrays = exchange.arrays
+        ids = self._ids(arrays, topk_idx, handle.num_experts)
+        if exchange.is_captured != self._is_capturing:
+            exchange = self._low_latency_exchange(
+                arrays, handle.num_max_dispatch_tokens_per_rank, handle.hidden, handle.num_experts, ids.shape[1], "bf16"
+            )
         exchange.begin(handle.layout)
         nothing = arrays.full((len(topk_idx), handle.hidden), 0, "bfloat16")
-        ids = self._ids(arrays, topk_idx, handle.num_experts)
         exchange.ep.dispatch(exchange.rank, nothing, ids, stream=call.stream)
+        exchange.state = "open"
+        return exchange
 
     def low_latency_combine(
         self,
@@ -213,15 +236,14 @@ class LowLatencyMode(BufferBase):
                 "logfmt or statistics of waits",
                 "ExpertParallel has combine_format='fp8' and enable_trace(); use those",
             )
-        num_max, hidden, num_experts = handle[2:5]
+        num_max, hidden, num_experts = handle.shape()
         shape = (num_experts // self.group_size, self.group_size * num_max, hidden)
-        if tuple(x.shape) != shape:
+        if x.shape != shape:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be {shape}")
-        return self._call_survivors(
-            lambda: self._low_latency_combine(
-                x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out
-            )
-        )
+        given = (x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
+        if self._survivors is None:
+            return self._low_latency_combine(*given)
+        return self._survivors.call(lambda: self._low_latency_combine(*given))
 
     def _low_latency_combine(
         self,
@@ -242,11 +264,11 @@ class LowLatencyMode(BufferBase):
                 exchange = self._move(arrays, handle, topk_idx, self._loose_rows if zero_copy else x, call)
                 rows = exchange.memory.expert_outputs
             else:
-                self._open_low_latency(exchange, handle, topk_idx, call)
+                exchange = self._open_low_latency(exchange, handle, topk_idx, call)
                 rows = exchange.memory.expert_outputs
                 if not zero_copy:
                     rows = exchange.store(arrays.copy_if_strided(x), call.stream)
-            combined = arrays.empty((len(topk_idx), hidden), "bfloat16") if out is None else out
+            combined = arrays.empty((topk_idx.shape[0], hidden), "bfloat16") if out is None else out
             hook = None
             if return_recv_hook:
                 exchange.ep.combine_async(exchange.rank, rows, stream=call.stream)
@@ -255,28 +277,32 @@ class LowLatencyMode(BufferBase):
                 def finish(stream: Any) -> None:
                     exchange.ep.combine_wait(exchange.rank, None, weights, out=combined, stream=stream)
                     exchange.state = "closed"
-                    exchange.check()
+                    exchange.check_if_waiting()
 
                 hook = self._hook(exchange, finish)
             else:
                 exchange.ep.combine(exchange.rank, rows, None, weights, out=combined, stream=call.stream)
                 exchange.state = "closed"
-                exchange.check()
-        self._hand_over(async_finish, combined)
+                exchange.check_if_waiting()
+        if async_finish:
+            self._hand_over(async_finish, combined)
         return combined, call.event, hook
 
     def _move(self, arrays: Any, handle: LowLatencyHandle, topk_idx: Any, x: Any, call: Call) -> Exchange:
         """Opens a step of the ranks that are left, with the layout of a handle from before, and brings x there: rows of
         ranks that are masked now are left out."""
-        num_max, hidden, num_experts = handle[2:5]
+        num_max, hidden, num_experts = handle.shape()
         ids = self._ids(arrays, topk_idx, num_experts)
         exchange = self._low_latency_exchange(arrays, num_max, hidden, num_experts, ids.shape[1], "bf16")
         exchange.begin(self._new_layout())
-        step = ReceivedRows(exchange, self.group_size, self._members, num_max, False)
+        step = ReceivedRows(exchange, self.group_size, self._members, num_max, True)
         nothing = arrays.full((len(ids), hidden), 0, "bfloat16")
-        exchange.ep.dispatch(exchange.rank, nothing, ids, stream=call.stream, **step.wanted(None))
+        exchange.ep.dispatch(
+            exchange.rank, nothing, ids, source_ranges=step.ranges_of_members, stream=call.stream
+        )
+        exchange.state = "open"
         exchange.check()
-        step.complete(None)
+        step.complete(None, None, None)
         outputs = masked(exchange, exchange.outputs, self.group_size * num_max)
         before, now = arrays.tolist(handle.packed_recv_layout_range), arrays.tolist(step.ranges)
         for local in range(len(now)):
@@ -289,12 +315,19 @@ class LowLatencyMode(BufferBase):
     # Ranks that are left out.
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """From the next call on the others go on without the rank. All of them ask for it."""
+        """With mask, the others go on without the rank from the next call on; without it, with the rank again. All of
+        them ask for it, and a rank that is to come back asks for it, too."""
         if self._survivors is None:
             raise ValueError("ranks can be masked only if the buffer was made with enable_shrink=True")
-        if not mask:
-            raise not_here("way back for a masked rank", "make a new Buffer with all ranks")
-        self._survivors.mask(rank_to_mask)
+        if not 0 <= rank_to_mask < self.group_size:
+            raise ValueError(f"rank_to_mask is {rank_to_mask}; it must be 0..{self.group_size - 1}")
+        if mask:
+            self._survivors.mask(rank_to_mask)
+        elif self._is_masked(rank_to_mask):
+            self._survivors.unmask(rank_to_mask)
+
+    def _is_masked(self, rank: int) -> bool:
+        return rank not in self._members or (rank == self.rank and self._world is None)
 
     def low_latency_query_mask_buffer(self, mask_status: Any) -> None:
         """Writes 1 for each rank that is masked to mask_status, (ranks,) of int32, and 0 for the others."""
@@ -303,9 +336,10 @@ class LowLatencyMode(BufferBase):
             mask_status[rank] = 0
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Does nothing as long as no rank is masked."""
-        if len(self._members) < self.group_size:
-            raise not_here("way back for a masked rank", "make a new Buffer with all ranks")
+        """Unmasks all ranks."""
+        if self._survivors is not None:
+            for rank in range(self.group_size):
+                self.low_latency_update_mask_buffer(rank, False)
 
 
 def masked(exchange: Exchange, rows: Any, num_rows: int) -> Any:
@@ -315,37 +349,56 @@ def masked(exchange: Exchange, rows: Any, num_rows: int) -> Any:
 
 
 class ReceivedRows:
-    """What a dispatch returns, over the memory of its Exchange."""
+    """What a dispatch returns, over the memory of its Exchange, made once. Where ranks may be masked, which needs the
+    ranges behind the end of a world, dispatch writes them; else they are made when somebody looks at the handle's."""
 
-    def __init__(
-        self, exchange: Exchange, num_ranks: int, members: List[int], num_max: int, wants_float_scales: bool
-    ):
+    def __init__(self, exchange: Exchange, num_ranks: int, members: List[int], num_max: int, has_ranges: bool):
         self._exchange, self._num_max, self._num_rows = exchange, num_max, num_ranks * num_max
         self._hidden, self._members = exchange.outputs.shape[1], tuple(members)
         num_local, arrays = len(exchange.counts), exchange.arrays
-        self._ranges_of_members = arrays.empty((num_local, len(members)), "int64")
-        self.ranges = self._ranges_of_members
-        if len(members) < num_ranks:
+        self.ranges_of_members = arrays.empty((num_local, len(members)), "int64") if has_ranges else None
+        self.ranges = self.ranges_of_members
+        if has_ranges and len(members) < num_ranks:
             self.ranges = arrays.full((num_local, num_ranks), 0, "int64")
-        self.float_scales = None
-        if wants_float_scales:
-            self.float_scales = arrays.empty((num_local, self._num_rows, self._hidden // SCALE_GROUP), "float32")
-        self._totals: Any = None
+        self._src_info = masked(exchange, exchange.src_info, self._num_rows)[:, :, 0]
+        self.rows = masked(exchange, exchange.rows, self._num_rows)
+        if exchange.scales is not None:
+            self.rows = (self.rows, self._scale_words())
 
     def handle(self, num_experts: int) -> LowLatencyHandle:
-        exchange = self._exchange
-        src_info = masked(exchange, exchange.src_info, self._num_rows)[:, :, 0]
+        exchange, layout = self._exchange, self._exchange.layout
+        ranges = self.ranges if self.ranges is not None else lambda: self._find_ranges(layout)
         return LowLatencyHandle(
-            src_info, self.ranges, self._num_max, self._hidden, num_experts, exchange, exchange.layout, self._members
+            (self._src_info, ranges, self._num_max, self._hidden, num_experts, exchange, layout, self._members)
         )
 
-    def wanted(self, stats: Any) -> Dict[str, Any]:
-        """What else dispatch is to write."""
+    def _find_ranges(self, layout: int) -> Any:
+        """Waits for the dispatch."""
+        exchange, arrays = self._exchange, self._exchange.arrays
+        if exchange.layout != layout or exchange.num_reopened or exchange.is_gone:
+            raise ValueError(
+                "the handle's layout range is valid until the dispatch after the next, or a second combine"
+            )
+        exchange.settle()
+        first_rows, counts = exchange.ep.source_row_offsets(exchange.rank), arrays.tolist(exchange.counts)
+        num_ranks, rows_per_expert = len(self._members), len(exchange.rows) // len(counts)
+        ranges = []
+        for local, count in enumerate(counts):
+            begin = local * rows_per_expert
+            rows = [*first_rows[local * num_ranks : (local + 1) * num_ranks], begin + count]
+            ranges.append([(row - begin) << 32 | (after - row) for row, after in zip(rows, rows[1:])])
+        return arrays.from_list(ranges, "int64")
+
+    def totals_for(self, stats: Any) -> Any:
+        """What dispatch adds the counts to: stats, or zeros where a kernel cannot write."""
         arrays = self._exchange.arrays
-        self._totals = stats
         if stats is not None and arrays.pointer(stats) % 16:
-            self._totals = arrays.full((len(stats),), 0, "int32")
-        return dict(source_ranges=self._ranges_of_members, row_totals=self._totals)
+            return arrays.full((len(stats),), 0, "int32")
+        return stats
+
+    def make_float_scales(self) -> Any:
+        shape = (len(self._exchange.counts), self._num_rows, self._hidden // SCALE_GROUP)
+        return self._exchange.arrays.empty(shape, "float32")
 
     def _scale_words(self) -> Any:
         """(scales, all rows) as (local experts, rows, scales), without a copy."""
@@ -354,23 +407,17 @@ class ReceivedRows:
         by_expert = words[:, :num_rows].reshape(len(words), num_local, num_rows // num_local)
         return self._exchange.arrays.permuted(by_expert, 1, 2, 0)[:, : self._num_rows]
 
-    def rows(self) -> Any:
-        rows = masked(self._exchange, self._exchange.rows, self._num_rows)
-        if self._exchange.scales is None:
-            return rows
-        return rows, self._scale_words() if self.float_scales is None else self.float_scales
-
-    def complete(self, stats: Any) -> None:
+    def complete(self, stats: Any, totals: Any, float_scales: Any) -> None:
         """Behind the dispatch: what its kernels do not write."""
         arrays = self._exchange.arrays
-        if self._totals is not stats:
-            stats += self._totals
-        if self.ranges is not self._ranges_of_members:
+        if totals is not stats:
+            stats += totals
+        if self.ranges is not self.ranges_of_members:
             for number, rank in enumerate(self._members):
-                self.ranges[:, rank] = self._ranges_of_members[:, number]
-        if self.float_scales is None:
+                self.ranges[:, rank] = self.ranges_of_members[:, number]
+        if float_scales is None:
             return
         # An exponent is the upper bits of a float32.
         octets = arrays.bits(arrays.copy(self._scale_words()), "uint8")
-        exponents = arrays.cast(octets, "int32")[..., : self.float_scales.shape[2]] << 23
-        self.float_scales[:] = arrays.bits(arrays.copy(exponents), "float32")
+        exponents = arrays.cast(octets, "int32")[..., : float_scales.shape[2]] << 23
+        float_scales[:] = arrays.bits(arrays.copy(exponents), "float32")

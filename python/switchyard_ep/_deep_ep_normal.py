@@ -11,8 +11,11 @@ from ._deep_ep_base import BufferBase, Call
 
 
 class NormalMode(BufferBase):
-    # What dispatch returns is memory that the next dispatch overwrites, which saves a copy of every row.
+    # What dispatch returns is memory that the next dispatch overwrites, which saves every copy of rows.
     shares_rows: bool = os.environ.get("SWITCHYARD_DEEP_EP_SHARE_ROWS", "0") == "1"
+    # The rows of bfloat16 of so many dispatches may be returned where they are, as long as anybody holds them; with more,
+    # and with async_finish, what is returned is a copy. Each has memory for every token of every rank.
+    lent_dispatches: int = int(os.environ.get("SWITCHYARD_DEEP_EP_LENT_DISPATCHES", "2"))
     # The most tokens of any rank; None: ranks ask each other at every dispatch that has neither a handle nor
     # num_worst_tokens.
     max_tokens_per_rank: Optional[int] = None
@@ -60,10 +63,11 @@ class NormalMode(BufferBase):
             needed = max(int.from_bytes(part[:8], "little") for part in gathered)
         if needed <= self._capacity:
             return
-        for key in [key for key in self._exchanges if key[0] in ("rows", "weights")]:
-            exchange = self._exchanges.pop(key)
-            if exchange in self._used:
-                self._used.remove(exchange)
+        for held in (self._exchanges, self._captured):
+            for key in [key for key in held if key[0] in ("rows", "weights")]:
+                exchange = held.pop(key)
+                if exchange in self._used:
+                    self._used.remove(exchange)
         self._capacity = max(16, 1 << (needed - 1).bit_length())
 
     def _rows_exchange(
@@ -83,10 +87,13 @@ class NormalMode(BufferBase):
                 row_layout="per-rank",
                 protocol="direct",
                 dispatch_format="fp8" if is_fp8 else "bf16",
+                row_sets=row_sets,
                 n_sms=n_sms,
             )
 
-        key = ("rows", self._capacity, hidden, is_fp8, num_experts, top_k, n_sms)
+        # The scales of fp8 interleave rows, and so have one set.
+        row_sets = 1 if is_fp8 or self.shares_rows else 1 + self.lent_dispatches
+        key = ("rows", self._capacity, hidden, is_fp8, num_experts, top_k, n_sms, row_sets)
         return self._exchange(arrays, key, options)
 
     def _weights_exchange(self, arrays: Any, width: int) -> Exchange:
@@ -147,13 +154,15 @@ class NormalMode(BufferBase):
             )
             choices = None
             if topk_idx is not None:
-                shape = (len(exchange.rows), routed.ids.shape[1])
+                shape = (exchange.rows_per_set, routed.ids.shape[1])
                 choices = (arrays.full(shape, -1, "int32"), arrays.full(shape, 0, "float32"))
             ranges = None if handle is not None else arrays.empty((1, self.group_size), "int64")
-            self._send(exchange, call, tokens, scales, routed, choices, ranges)
+            self._send(exchange, call, tokens, scales, routed, choices, ranges, not async_finish)
             if handle is None:
                 routed = routed._replace(rank_prefix_matrix=self._prefix_matrix(arrays, ranges))
-            received = self._receive(exchange, routed, choices, expert_alignment, num_worst_tokens)
+            received = self._receive(
+                exchange, routed, choices, expert_alignment, num_worst_tokens, not async_finish
+            )
             if handle is None and topk_idx is None and not num_worst_tokens:
                 received[3].extend(self._expert_list(arrays, num_tokens_per_expert, expert_alignment))
         parts = received[0] if isinstance(received[0], tuple) else (received[0],)
@@ -171,12 +180,21 @@ class NormalMode(BufferBase):
             ids = arrays.cast(arrays.take(topk_idx, "topk_idx", "int64"), "int32")
             weights = arrays.copy(arrays.take(topk_weights, "topk_weights", "float32"))
         none = arrays.empty((self.group_size, 0), "int32")
-        return Handle(None, none, none, None, in_rank, none, ids, weights, num_experts, None, self._new_layout())
+        return Handle(None, none, none, None, in_rank, none, ids, weights, num_experts, None, self._new_layout(), {})
 
     def _send(
-        self, exchange: Exchange, call: Call, tokens: Any, scales: Any, routed: Handle, choices: Any, ranges: Any
+        self,
+        exchange: Exchange,
+        call: Call,
+        tokens: Any,
+        scales: Any,
+        routed: Handle,
+        choices: Any,
+        ranges: Any,
+        may_lend: bool,
     ) -> None:
         exchange.begin(routed.layout)
+        exchange.choose_set(may_lend)
         exchange.ep.dispatch(
             self.rank,
             tokens,
@@ -186,8 +204,10 @@ class NormalMode(BufferBase):
             row_experts=None if choices is None else choices[0],
             row_weights=None if choices is None else choices[1],
             source_ranges=ranges,
+            row_set=exchange.row_set,
             stream=call.stream,
         )
+        exchange.state = "open"
         exchange.check()
         self._note_use(exchange)
 
@@ -197,28 +217,37 @@ class NormalMode(BufferBase):
         return matrix
 
     def _receive(
-        self, exchange: Exchange, routed: Handle, choices: Any, alignment: int, num_worst_tokens: int
+        self,
+        exchange: Exchange,
+        routed: Handle,
+        choices: Any,
+        alignment: int,
+        num_worst_tokens: int,
+        may_lend: bool,
     ) -> Tuple[Any, Any, Any, List[int], Handle]:
         arrays = exchange.arrays
         num_local = routed.num_experts // self.group_size
         num_rows, listed = routed.num_recv_tokens, []
         if num_worst_tokens:
             num_rows = num_worst_tokens
-            if num_rows > len(exchange.rows):
-                raise ValueError(f"num_worst_tokens is {num_rows}; at most {len(exchange.rows)} tokens can arrive")
+            if num_rows > exchange.rows_per_set:
+                raise ValueError(f"num_worst_tokens is {num_rows}; at most {exchange.rows_per_set} tokens can arrive")
         elif num_rows is None and routed.recv_src_idx is not None:
             num_rows = len(routed.recv_src_idx)
         elif num_rows is None:
-            counts = exchange.counts
+            counts = exchange.counts[-1:]
             if choices is not None:
                 counts = _joined(arrays, counts, arrays.count(choices[0], num_local))
             num_rows, *listed = arrays.tolist(counts)  # waits
             routed = routed._replace(num_recv_tokens=num_rows)
-        rows = exchange.rows[:num_rows]
-        if not self.shares_rows:
-            rows = arrays.copy(rows)
+        first_row = exchange.first_row
+        rows = exchange.lend(num_rows) if may_lend and not self.shares_rows else None
+        if rows is None:
+            rows = exchange.rows[first_row : first_row + num_rows]
+            rows = rows if self.shares_rows else arrays.copy(rows)
         if routed.recv_src_idx is None:
-            routed = routed._replace(recv_src_idx=arrays.copy(exchange.src_info[:num_rows, 0]))
+            sources = arrays.copy(exchange.src_info[first_row : first_row + num_rows, 0])
+            routed = routed._replace(recv_src_idx=sources)
         if exchange.scales is not None:
             num_scales = exchange.rows.shape[1] // SCALE_GROUP
             rows = (rows, arrays.copy(exchange.scales[:num_scales, :num_rows].T))
@@ -278,19 +307,30 @@ class NormalMode(BufferBase):
         self._hand_over(async_finish, combined, sums)
         return combined, sums, call.event
 
+    def get_combine_buffer(self, handle: Handle, hidden: int) -> Any:
+        """Returns memory for the rows of a combine of the handle, (received, hidden) of bfloat16, which combine then reads
+        where they are. DeepEP has none. It may be written behind what is on the current stream, and is the buffer's: the
+        next dispatch or combine takes it back."""
+        arrays = self._arrays(handle.ids)
+        with self._call(arrays, None, False) as call:
+            exchange = self._open_for(arrays, handle, hidden, None, call)
+        num_rows = len(handle.recv_src_idx) if handle.num_recv_tokens is None else handle.num_recv_tokens
+        return exchange.outputs[:num_rows]
+
     def _open_for(
         self, arrays: Any, handle: Handle, hidden: int, config: Optional[Config], call: Call
     ) -> Exchange:
         """An Exchange with the handle's layout, ready for its combine: the last one that had it, else a dispatch of
         nothing with the same layout."""
         for exchange in reversed(self._used):
-            if exchange.layout == handle.layout and exchange.outputs.shape[1] == hidden:
+            is_like = exchange.layout == handle.layout and exchange.is_captured == self._is_capturing
+            if is_like and exchange.outputs.shape[1] == hidden:
                 exchange.reopen(call.stream)
                 return exchange
         self._reserve(len(handle.ids), 0, 0, handle)
         exchange = self._rows_exchange(arrays, hidden, False, handle.num_experts, handle.ids.shape[1], config)
         nothing = arrays.full((len(handle.ids), hidden), 0, "bfloat16")
-        self._send(exchange, call, nothing, None, handle, None, None)
+        self._send(exchange, call, nothing, None, handle, None, None, False)
         return exchange
 
     def _combine_weights(self, arrays: Any, handle: Handle, topk_weights: Any, call: Call) -> Any:
@@ -299,13 +339,18 @@ class NormalMode(BufferBase):
         top_k = weights.shape[1]
         width = -(-2 * top_k // 8) * 8
         exchange = self._weights_exchange(arrays, width)
-        ids = arrays.cast(arrays.where(handle.is_token_in_rank, arrays.arange(self.group_size), -1), "int32")
+        ids = handle.made.get("ranks")
+        if ids is None:
+            ids = arrays.cast(arrays.where(handle.is_token_in_rank, arrays.arange(self.group_size), -1), "int32")
+            if not self._is_capturing:  # else they exist when the graph is replayed
+                handle.made["ranks"] = ids
         if exchange.layout == handle.layout:
             exchange.reopen(call.stream)
         else:
             exchange.begin(handle.layout)
             nothing = arrays.full((len(ids), width), 0, "bfloat16")
             exchange.ep.dispatch(self.rank, nothing, ids, stream=call.stream)
+            exchange.state = "open"
             exchange.check()
         num_rows = len(weights) if handle.num_recv_tokens is None else handle.num_recv_tokens
         arrays.bits(exchange.outputs, "float32")[:num_rows, :top_k] = weights[:num_rows]

@@ -36,7 +36,8 @@ class Buffer(NormalMode, LowLatencyMode):
 
     group is a process group of torch.distributed, or any object that has rank(), size() and all_gather(bytes) ->
     list[bytes]. The sizes of memory are DeepEP's business and have no effect: memory grows with the largest step. All
-    ranks must make the same calls in the same order.
+    ranks must make the same calls in the same order. target, which DeepEP does not have, is 'host', 'cuda' or 'auto': a GPU
+    if PyTorch has one.
     """
 
     @staticmethod

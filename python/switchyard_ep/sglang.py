@@ -136,7 +136,7 @@ class _Shared:
     def buffer(self, microbatch: int) -> deep_ep.Buffer:
         """One for each micro-batch: a combine of any but a buffer's last dispatch would move rows twice."""
         if microbatch not in self._buffers:
-            self._buffers[microbatch] = deep_ep.Buffer(self.group)
+            self._buffers[microbatch] = deep_ep.Buffer(self.group, target=self._target)
         return self._buffers[microbatch]
 
     def exchange(self, **options: Any) -> _engines.Exchange:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -50,8 +50,7 @@ class ExpertParallel:
         self._is_host = arrays.is_host
         self._is_direct = self.ep.config["protocol"] == "direct"
         scales = self.memory.scales
-        self._has_scales = scales is not None
-        self._sent = (
+        self._memory = (
             arrays.view(self.memory.rows),
             arrays.view(self.memory.row_offsets, "int32"),
             arrays.view(self.memory.row_counts, "int32"),
@@ -60,8 +59,12 @@ class ExpertParallel:
             if scales is None
             else arrays.view(scales, "int32" if scales.dtype == "uint32" else ""),
         )
+        self._sent = Sent(*self._memory[:4], None if scales is None else self._memory[4])
+        self._addresses = tuple(part.data_ptr() for part in self._memory)
         self.expert_outputs = arrays.view(self.memory.expert_outputs)
         self._hidden = self.expert_outputs.shape[1]
+        self._masked_groups = self.ep.num_groups if self.ep.config["row_layout"] == "masked" else 0
+        self._stream = None if arrays.is_host else "current"
         # By the addresses of what combine reads where it is.
         self._readable = {tensor.data_ptr: tensor for tensor in (self.memory.rows, self.memory.expert_outputs)}
         # Operators of a layer that write to the same tensor stay in order.
@@ -82,11 +85,11 @@ class ExpertParallel:
         """Sends tokens, (num_tokens, hidden) of bfloat16, or in the dispatch format beside their scales, to the ranks of
         their experts, topk_ids of int32 or int64. Per rank, topk_weights travel with them."""
         if torch.compiler.is_compiling():
-            given = (self._state, self._name, tokens, topk_ids, topk_weights, scales)
-            sent = torch.ops.switchyard.dispatch(*given)
+            given = (self._name, tokens, topk_ids, topk_weights, scales)
+            torch.ops.switchyard.dispatch.default(self._state, *self._memory, *given)
         else:  # the same, without the microseconds of an operator
-            sent = self._dispatch(tokens, topk_ids, topk_weights, scales)
-        return Sent(*sent[:4], sent[4] if self._has_scales else None)
+            self._dispatch(tokens, topk_ids, topk_weights, scales)
+        return self._sent
 
     def combine(
         self, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
@@ -95,7 +98,8 @@ class ExpertParallel:
         weights, (num_tokens, hidden). With the direct protocol rows that are neither sent.rows nor expert_outputs are
         copied there first."""
         if torch.compiler.is_compiling():
-            return torch.ops.switchyard.combine(self._state, self._name, expert_rows, topk_ids, topk_weights)
+            given = (self._name, expert_rows, topk_ids, topk_weights)
+            return torch.ops.switchyard.combine.default(self._state, *given)
         return self._combine(expert_rows, topk_ids, topk_weights)
 
     def _dispatch(
@@ -104,20 +108,19 @@ class ExpertParallel:
         topk_ids: torch.Tensor,
         topk_weights: Optional[torch.Tensor],
         scales: Optional[torch.Tensor],
-    ) -> Tuple[torch.Tensor, ...]:
-        self.ep.dispatch(self.rank, tokens, topk_ids, topk_weights, scales=scales, stream=self.stream())
-        self._wait_on_host()
-        return self._sent
+    ) -> None:
+        self.ep.dispatch(self.rank, tokens, topk_ids, topk_weights, scales=scales, stream=self._stream)
+        if self._waits:
+            self.ep.synchronize(self.rank)
 
     def _combine(
         self, expert_rows: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor
     ) -> torch.Tensor:
-        stream = self.stream()
-        out = expert_rows.new_empty((topk_ids.shape[0], self._hidden), dtype=torch.bfloat16)
-        self.ep.combine(
-            self.rank, self._shared(expert_rows, stream), topk_ids, topk_weights, out=out, stream=stream
-        )
-        self._wait_on_host()
+        out = torch.empty((topk_ids.shape[0], self._hidden), dtype=torch.bfloat16, device=expert_rows.device)
+        shared = self._shared(expert_rows)
+        self.ep.combine(self.rank, shared, topk_ids, topk_weights, out=out, stream=self._stream)
+        if self._waits:
+            self.ep.synchronize(self.rank)
         return out
 
     def poll(self) -> None:
@@ -128,16 +131,14 @@ class ExpertParallel:
         """Waits for the current stream, and raises what went wrong."""
         self.ep.synchronize(self.rank, stream=self.stream())
 
-    def _wait_on_host(self) -> None:
-        if self._waits:
-            self.ep.synchronize(self.rank)
-
-    def _shared(self, expert_rows: torch.Tensor, stream: Optional[int]) -> Any:
+    def _shared(self, expert_rows: torch.Tensor) -> Any:
         """Expert rows where combine can read them."""
         tensor = self._readable.get(expert_rows.data_ptr())
         if tensor is not None or not self._is_direct:
             return expert_rows if tensor is None else tensor
-        self.ep.store_expert_rows(self.rank, expert_rows.contiguous(), stream=stream)
+        if self._masked_groups:
+            expert_rows = expert_rows.reshape(self._masked_groups, -1, self._hidden)
+        self.ep.store_expert_rows(self.rank, expert_rows.contiguous(), stream=self._stream)
         return self.memory.expert_outputs
 
 
@@ -145,11 +146,11 @@ _numbers = itertools.count()
 _layers: "weakref.WeakValueDictionary[str, ExpertParallel]" = weakref.WeakValueDictionary()
 
 
-
+# What dispatch writes is memory of the layer's that is passed to it, so that a compiler knows whose it is.
 _library = torch.library.Library("switchyard", "DEF")
 _library.define(
-    "dispatch(Tensor(a!) state, str layer, Tensor tokens, Tensor topk_ids, Tensor? topk_weights, Tensor? scales) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "dispatch(Tensor(a!) state, Tensor(b!) rows, Tensor(c!) row_offsets, Tensor(d!) row_counts, Tensor(e!) src_info, "
+    "Tensor(f!) row_scales, str layer, Tensor tokens, Tensor topk_ids, Tensor? topk_weights, Tensor? scales) -> ()"
 )
 _library.define(
     "combine(Tensor(a!) state, str layer, Tensor expert_rows, Tensor topk_ids, Tensor topk_weights) -> Tensor"
@@ -159,25 +160,30 @@ _library.define(
 @torch.library.impl(_library, "dispatch", "CompositeExplicitAutograd")
 def _dispatch(
     state: torch.Tensor,
+    rows: torch.Tensor,
+    row_offsets: torch.Tensor,
+    row_counts: torch.Tensor,
+    src_info: torch.Tensor,
+    row_scales: torch.Tensor,
     layer: str,
     tokens: torch.Tensor,
     topk_ids: torch.Tensor,
     topk_weights: Optional[torch.Tensor],
     scales: Optional[torch.Tensor],
-) -> Tuple[torch.Tensor, ...]:
-    return tuple(part.detach() for part in _layers[layer]._dispatch(tokens, topk_ids, topk_weights, scales))
+) -> None:
+    here = _layers[layer]
+    here._dispatch(tokens, topk_ids, topk_weights, scales)
+    # A compiler that could not keep them in place has passed copies.
+    for given, own, address in zip(
+        (rows, row_offsets, row_counts, src_info, row_scales), here._memory, here._addresses
+    ):
+        if given.data_ptr() != address:
+            given.copy_(own)
 
 
 @torch.library.register_fake("switchyard::dispatch", lib=_library)
-def _fake_dispatch(
-    state: torch.Tensor,
-    layer: str,
-    tokens: torch.Tensor,
-    topk_ids: torch.Tensor,
-    topk_weights: Optional[torch.Tensor],
-    scales: Optional[torch.Tensor],
-) -> Tuple[torch.Tensor, ...]:
-    return tuple(tokens.new_empty(part.shape, dtype=part.dtype) for part in _layers[layer]._sent)
+def _fake_dispatch(*_: Any) -> None:
+    return None
 
 
 @torch.library.impl(_library, "combine", "CompositeExplicitAutograd")

@@ -119,6 +119,7 @@ def run_all(rank, group):
     )
     check_dispatch(rank, more, got)
     run_two_handles(rank, buffer)
+    run_rows_that_are_held(rank, buffer)
     run_low_latency(rank, buffer)
     buffer.destroy()
     buffer.destroy()
@@ -140,6 +141,34 @@ def run_two_handles(rank, buffer):
             check_dispatch(rank, every, got)
             mine, num_ranks_of = every[rank], every[rank].in_rank.sum(axis=1)
             np.testing.assert_array_equal(sums, (mine.x.astype(np.float32) * num_ranks_of[:, None]).astype(BF16))
+
+
+def run_rows_that_are_held(rank, buffer):
+    """Rank 0 holds what it gets from five dispatches, and rank 1 nothing."""
+    every = [Tokens(r, seed=5) for r in range(RANKS)]
+    mine = every[rank]
+    got = buffer.dispatch(mine.x, **layout_of(buffer, mine), topk_idx=mine.ids, topk_weights=mine.weights)
+    first, handle, held = got[0].copy(), got[4], []
+    del got
+    for scale in range(1, 6):
+        rows = buffer.dispatch(mine.x * BF16(scale), handle=handle)[0]
+        if rank == 0:
+            held.append(rows)
+        np.testing.assert_array_equal(rows, first * BF16(scale))
+        for number, before in enumerate(held):
+            np.testing.assert_array_equal(before, first * BF16(1 + number))
+    expected = (mine.x.astype(np.float32) * mine.in_rank.sum(axis=1)[:, None]).astype(BF16)
+    np.testing.assert_array_equal(buffer.combine(rows, handle)[0], expected * BF16(5))
+    addresses = {array.ctypes.data for array in held}
+    assert len(addresses) == len(held)
+    # Rows that nobody holds any more are where the next ones go.
+    held.clear()
+    rows = before = None
+    again = [buffer.dispatch(mine.x, handle=handle)[0] for _ in range(2)]
+    assert rank == 1 or {array.ctypes.data for array in again} <= addresses
+    buffer.get_combine_buffer(handle, HIDDEN)[:] = again[0] * BF16(4)
+    written = buffer.get_combine_buffer(handle, HIDDEN)
+    np.testing.assert_array_equal(buffer.combine(written, handle)[0], expected * BF16(4))
 
 
 def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):

@@ -41,14 +41,20 @@ def combine(buffer, tokens, ids, rows, handle, masked):
     assert torch.equal(output, (tokens.float() * alive.sum(1, keepdim=True)).bfloat16())
 
 
-# Rank 1 stays away from the second dispatch on; rank 2 from the combine behind it.
-def run_masks(rank, group):
+def first_step(rank, group):
+    """A buffer whose ranks can be masked, behind a step of all of them."""
     deep_ep.Buffer.shrink_timeout = 1.0
     buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True)
     torch.manual_seed(rank)
     tokens, ids = torch.randn(TOKENS, HIDDEN).bfloat16(), torch.rand(TOKENS, 6).topk(2).indices
     rows, handle = low_latency_step(buffer, tokens, ids, [])
     combine(buffer, tokens, ids, rows, handle, [])
+    return buffer, tokens, ids
+
+
+# Rank 1 stays away from the second dispatch on; rank 2 from the combine behind it.
+def run_masks(rank, group):
+    buffer, tokens, ids = first_step(rank, group)
     if rank == 1:
         return
     rows, handle = low_latency_step(buffer, tokens, ids, [1])
@@ -60,6 +66,24 @@ def run_masks(rank, group):
     assert torch.equal(output, (tokens.float() * (ids // 2 == 0).sum(1, keepdim=True)).bfloat16())
 
 
+# The others go on without rank 1, and then with it again.
+def run_way_back(rank, group):
+    buffer, tokens, ids = first_step(rank, group)
+    if rank == 1:
+        with pytest.raises(sy.errors.Unavailable, match="rank 1 has been masked"):
+            buffer.low_latency_dispatch(tokens, ids, TOKENS, 6, use_fp8=False)
+    else:
+        buffer.low_latency_update_mask_buffer(1, True)
+        rows, handle = low_latency_step(buffer, tokens, ids, [1])
+        combine(buffer, tokens, ids, rows, handle, [1])
+    buffer.low_latency_update_mask_buffer(1, False)
+    for _ in range(2):
+        rows, handle = low_latency_step(buffer, tokens, ids, [])
+        combine(buffer, tokens, ids, rows, handle, [])
+    with pytest.raises(ValueError, match="rank_to_mask is 7"):
+        buffer.low_latency_update_mask_buffer(7, True)
+
+
 def work(rank, port):
     import torch.distributed as dist
 
@@ -67,6 +91,7 @@ def work(rank, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     run_operators(rank, dist.group.WORLD)
+    run_way_back(rank, dist.group.WORLD)
     run_masks(rank, dist.group.WORLD)
     dist.barrier()
     dist.destroy_process_group()

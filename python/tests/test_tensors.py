@@ -2,6 +2,7 @@
 
 import gc
 import re
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -103,7 +104,7 @@ def test_other_arguments_are_checked_as_well(ep, step):
         ep.dispatch(0, step.tokens[0], step.topk_ids[0].astype(np.int16))
     with pytest.raises(sy.InvalidArgument, match="topk_ids has strides .* it must be contiguous"):
         ep.dispatch(0, step.tokens[0], np.concatenate([step.topk_ids[0]] * 2, axis=1)[:, :2])
-    with pytest.raises(TypeError, match="stream is a str; it must be None, an int, or have cuda_stream"):
+    with pytest.raises(TypeError, match="stream is a str; it must be None, 'current', an int, or have cuda_stream"):
         ep.dispatch(0, step.tokens[0], step.topk_ids[0], stream="mine")
     with pytest.raises(sy.InvalidArgument, match="stream"):
         ep.dispatch(0, step.tokens[0], step.topk_ids[0], stream=12345)
@@ -148,3 +149,18 @@ def test_torch_shares_memory(world, ep, step):
     ep.synchronize()
     rows = torch.from_dlpack(sent[0].rows)
     assert rows.dtype == torch.bfloat16 and rows.data_ptr() == sent[0].rows.data_ptr
+
+
+def test_a_part_shares_the_memory_and_ends_a_weak_reference():
+    with sy.World(n_ranks=1, target="host") as world:
+        tensor = world.rank(0).array(np.arange(12, dtype=np.int32).reshape(4, 3), "int32")
+        part = tensor.part(1, 3)
+        array, reference = part.numpy(), weakref.ref(part)
+        del part
+        array[0, 0] = 50
+        assert array.shape == (2, 3) and tensor.numpy()[1, 0] == 50 and reference() is not None
+        del array
+        assert reference() is None
+        assert tensor.part(4, 4).shape == (0, 3)
+        with pytest.raises(ValueError, match=r"part: 2\.\.5 is asked for; it must be within 0\.\.4"):
+            tensor.part(2, 5)

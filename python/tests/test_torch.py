@@ -61,6 +61,27 @@ def test_other_memory_is_copied_where_the_protocol_needs_it(layer, device):
     assert torch.equal(output, given.tokens * 2)
 
 
+def test_masked_rows_elsewhere_are_copied_group_by_group(world, device):
+    layer = sy_torch.ExpertParallel(world, protocol="direct", row_layout="masked", **SHAPE)
+    given = Tokens(device)
+    for shape in ((-1, 256), (8, -1, 256)):
+        rows = layer.dispatch(given.tokens, given.ids).rows * 2
+        output = layer.combine(rows.reshape(shape), given.ids, given.weights)
+        layer.synchronize()
+        assert torch.equal(output, given.tokens * 2)
+
+
+def test_an_operator_that_is_passed_copies_fills_them(layer, device):
+    given = Tokens(device)
+    copies = [part.clone() for part in layer._memory]
+    name = layer._name
+    torch.ops.switchyard.dispatch.default(layer._state, *copies, name, given.tokens, given.ids, None, None)
+    output = torch.ops.switchyard.combine.default(layer._state, name, copies[0], given.ids, given.weights)
+    layer.synchronize()
+    assert torch.equal(output, given.tokens)
+    assert torch.equal(copies[2], layer._memory[2]) and copies[2].sum() == 32
+
+
 def test_torch_compile_traces_the_operators(layer, device):
     given = Tokens(device)
     compiled = torch.compile(lambda *given: step(layer, *given) + 1, fullgraph=True, backend="aot_eager")
