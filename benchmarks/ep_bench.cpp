@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "reference/all_cores.hpp"
 #include "reference/per_rank.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "workload/buffers.hpp"
@@ -35,19 +36,21 @@ TokenFormatKind encoded_once(TokenFormatKind format) {
 class SeenTokens {
  public:
   explicit SeenTokens(const reference::Step& step) : step_(step) {
+    if (step.format == TokenFormatKind::kBF16) return;  // as they are
     for (int expert = 0; expert < step.n_experts; ++expert) {
       const float scale = step.input_scale_of(expert);
       if (of_scale_.contains(scale)) continue;
       reference::Step one_scale = step;
       one_scale.input_scale = scale;
       one_scale.format = encoded_once(step.format);
-      of_scale_.emplace(scale, reference::as_seen(one_scale));
+      of_scale_.emplace(scale, reference::as_seen(std::move(one_scale)));
     }
   }
   // Of an expert that changes nothing.
   static std::vector<bf16> identity_expert(const void* seen, const reference::Step&, int rank, int token_idx,
                                            int expert_idx) {
     const auto& self = *static_cast<const SeenTokens*>(seen);
+    if (self.of_scale_.empty()) return self.step_.token(rank, token_idx, expert_idx);
     return self.of_scale_.at(self.step_.input_scale_of(expert_idx)).token(rank, token_idx, expert_idx);
   }
 
@@ -62,12 +65,12 @@ reference::Step make_routed_step(const Workload& workload, int step_idx) {
   reference::Step step = make_step(workload, step_idx);
   if (!has_router(workload)) return step;
   const std::vector<std::vector<float>> logits = make_logits(workload, step_idx);
-  for (int rank = 0; rank < workload.n_ranks; ++rank) {
+  reference::for_each_on_all_cores(static_cast<size_t>(workload.n_ranks), [&](size_t rank) {
     reference::Routing routing = reference::topk_softmax(logits[rank], workload.tokens_per_rank[rank],
                                                          workload.n_experts, workload.top_k);
     step.topk_ids[rank] = std::move(routing.topk_ids);
     step.topk_weights[rank] = std::move(routing.topk_weights);
-  }
+  });
   return step;
 }
 
@@ -120,8 +123,10 @@ double EpBench::host_bytes(int num_sets, int num_scales) const {
 }
 
 Status EpBench::add_set(int set_idx) {
-  const reference::Step routed = make_routed_step(workload_, set_idx);
-  reference::Step step = is_per_rank() ? reference::per_rank(routed) : routed;
+  reference::Step routed = make_routed_step(workload_, set_idx);
+  const std::vector<std::vector<int32_t>> topk_ids = routed.topk_ids;
+  const std::vector<std::vector<float>> topk_weights = routed.topk_weights;
+  reference::Step step = is_per_rank() ? reference::per_rank(routed) : std::move(routed);
   step.format = ep_->config().dispatch_format;
   step.input_scale = kInputScale;
   step.expert_input_scales = ep_->config().expert_input_scales;
@@ -129,7 +134,7 @@ Status EpBench::add_set(int set_idx) {
   step.reduces_at_owner = ep_->config().reduce_at_owner;
   step.row_alignment = static_cast<uint32_t>(ep_->config().row_alignment);
   step.min_group_rows = static_cast<uint32_t>(ep_->config().max_rows_per_expert);
-  if (set_idx == 0) ids_ = routed.topk_ids;
+  if (set_idx == 0) ids_ = topk_ids;
   if (set_idx == 0) traffic_ = reference::count_traffic(step, reference::traffic_options(*ep_));
   const SeenTokens seen(step);
   const int n_local = step.n_local_experts();
@@ -156,8 +161,8 @@ Status EpBench::add_set(int set_idx) {
       buffers.expected_offsets.push_back(static_cast<uint32_t>(
           step.next_group(buffers.expected_offsets.back(), rows_of_expert[static_cast<size_t>(expert)])));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.tokens, rank, step.tokens[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, routed.topk_ids[r]));
-    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, routed.topk_weights[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_ids, rank, topk_ids[r]));
+    SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.topk_weights, rank, topk_weights[r]));
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.group_input_scales, rank, step.group_input_scales(r)));
     SWITCHYARD_RETURN_IF_ERROR(allocate_rows(r, buffers));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_ids, rank, static_cast<uint64_t>(n_local)));

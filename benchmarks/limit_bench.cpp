@@ -28,12 +28,15 @@ Status take(Result<Buffer<T>> allocated, Buffer<T>& buffer) {
   return Status();
 }
 
-// Values in [1, 2), so that no addition is special.
+// Values in [1, 2), so that no addition is special. They repeat after a prime number of them, so that no two
+// rows are equal.
 std::vector<bf16> plain_values(size_t count) {
+  constexpr size_t kPeriod = 1048573;
   std::vector<bf16> values(count);
   uint32_t state = 1;
-  for (bf16& value : values)
-    value = {static_cast<uint16_t>(0x3f80 | (state = state * 1664525 + 1013904223) >> 25)};
+  for (size_t i = 0; i < std::min(kPeriod, count); ++i)
+    values[i] = {static_cast<uint16_t>(0x3f80 | (state = state * 1664525 + 1013904223) >> 25)};
+  for (size_t i = kPeriod; i < count; ++i) values[i] = values[i - kPeriod];
   return values;
 }
 

@@ -1,6 +1,8 @@
 // Runs work on all cores of this machine.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <future>
 #include <system_error>
@@ -22,6 +24,20 @@ void on_all_cores(Work work) {
   }
   work();
   for (std::future<void>& other : others) other.get();
+}
+
+// Calls work(i) for every i of 0..count-1, in any order, on all cores. A thread costs some ten microseconds,
+// so short work should come in few pieces.
+template <typename Work>
+void for_each_on_all_cores(size_t count, Work work) {
+  std::atomic<size_t> next = 0;
+  const auto worker = [&] {
+    for (size_t i = next++; i < count; i = next++) work(i);
+  };
+  if (count > 1)
+    on_all_cores(worker);
+  else
+    worker();
 }
 
 }  // namespace switchyard::reference

@@ -1,7 +1,8 @@
 #include "number_format.hpp"
 
-#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace switchyard::reference {
@@ -30,23 +31,43 @@ double NumberFormat::value_of(int code) const {
 Rounder::Rounder(const NumberFormat& format) : format_(format) {
   for (int code = 0; code < format.num_codes() / 2; ++code)
     if (std::isfinite(format.value_of(code))) numbers_.push_back(format.value_of(code));
+  first_code_.resize(bucket_of(std::numeric_limits<double>::infinity()) + 1);
+  size_t code = 0;
+  for (size_t bucket = 0; bucket < first_code_.size(); ++bucket) {
+    while (code < numbers_.size() && bucket_of(numbers_[code]) < bucket) ++code;
+    first_code_[bucket] = static_cast<uint8_t>(code);
+  }
 }
+
+size_t Rounder::bucket_of(double magnitude) { return std::bit_cast<uint64_t>(magnitude) >> 49; }
 
 uint8_t Rounder::operator()(double value) const {
   const int sign_code = format_.num_codes() / 2;
   if (std::isnan(value)) return static_cast<uint8_t>(sign_code - 1);
   const double magnitude = std::fabs(value);
-  const auto above = std::lower_bound(numbers_.begin(), numbers_.end(), magnitude);
-  size_t nearest = numbers_.size() - 1;
-  if (above != numbers_.end()) {
-    nearest = static_cast<size_t>(above - numbers_.begin());
+  size_t nearest = first_code_[bucket_of(magnitude)];
+  while (nearest < numbers_.size() && numbers_[nearest] < magnitude) ++nearest;
+  if (nearest == numbers_.size()) {
+    --nearest;
+  } else if (nearest > 0) {
     // The two differences of a float are exact in a double, or so far apart that rounding does not matter.
-    if (nearest > 0) {
-      const double up = *above - magnitude, down = magnitude - numbers_[nearest - 1];
-      if (down < up || (down == up && nearest % 2 == 1)) --nearest;
-    }
+    const double up = numbers_[nearest] - magnitude, down = magnitude - numbers_[nearest - 1];
+    if (down < up || (down == up && nearest % 2 == 1)) --nearest;
   }
   return static_cast<uint8_t>(nearest + (std::signbit(value) ? sign_code : 0));
+}
+
+NumberTables::NumberTables(const NumberFormat& format) : name(format.name), round(format) {
+  for (int code = 0; code < format.num_codes(); ++code)
+    values.push_back(static_cast<float>(format.value_of(code)));
+}
+
+const NumberTables& tables_of(const NumberFormat& format) {
+  static const NumberTables kTables[] = {NumberTables(kE4M3), NumberTables(kE5M2), NumberTables(kE2M3),
+                                         NumberTables(kE3M2), NumberTables(kE2M1)};
+  for (const NumberTables& tables : kTables)
+    if (tables.name == format.name) return tables;
+  std::abort();  // a new format is missing in the list above
 }
 
 }  // namespace switchyard::reference

@@ -34,8 +34,24 @@ class Rounder {
   double max() const { return numbers_.back(); }
 
  private:
+  // The doubles of one bucket differ in the lower bits of the mantissa only.
+  static size_t bucket_of(double magnitude);
+
   NumberFormat format_;
   std::vector<double> numbers_;  // [code]: 0 and the positive numbers, in order
+  // [bucket]: the first code whose number is not below all doubles of the bucket, where a search may begin.
+  std::vector<uint8_t> first_code_;
 };
+
+// What a format is computed with.
+struct NumberTables {
+  explicit NumberTables(const NumberFormat& format);
+
+  std::string name;
+  Rounder round;
+  std::vector<float> values;  // [code]: value_of() each
+};
+// The tables of one of the formats above, made once. May be called from any thread.
+const NumberTables& tables_of(const NumberFormat& format);
 
 }  // namespace switchyard::reference

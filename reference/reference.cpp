@@ -1,7 +1,6 @@
 #include "reference.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -103,11 +102,7 @@ void for_each_token(const Step& step, Work work) {
   std::vector<std::pair<int, int>> tokens;
   for (int rank = 0; rank < step.n_ranks; ++rank)
     for (int token = 0; token < step.num_tokens(rank); ++token) tokens.emplace_back(rank, token);
-  std::atomic<size_t> next = 0;
-  const auto worker = [&] {
-    for (size_t i = next++; i < tokens.size(); i = next++) work(tokens[i].first, tokens[i].second);
-  };
-  on_all_cores(worker);
+  for_each_on_all_cores(tokens.size(), [&](size_t i) { work(tokens[i].first, tokens[i].second); });
 }
 
 void put_row(std::vector<bf16>& rows, int row_idx, const std::vector<bf16>& row) {
@@ -117,13 +112,12 @@ void put_row(std::vector<bf16>& rows, int row_idx, const std::vector<bf16>& row)
 
 }  // namespace
 
-Step as_seen(const Step& step) {
-  Step seen = step;
-  if (step.format == TokenFormatKind::kBF16 || step.encodes_by_expert()) return seen;
+Step as_seen(Step step) {
+  if (step.format == TokenFormatKind::kBF16 || step.encodes_by_expert()) return step;
   for_each_token(step,
-                 [&](int rank, int token) { put_row(seen.tokens[rank], token, step.token(rank, token, 0)); });
-  seen.format = TokenFormatKind::kBF16;
-  return seen;
+                 [&](int rank, int token) { put_row(step.tokens[rank], token, step.token(rank, token, 0)); });
+  step.format = TokenFormatKind::kBF16;
+  return step;
 }
 
 std::vector<std::vector<RowOrigin>> dispatched_rows(const Step& step, int rank) {
@@ -318,7 +312,7 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
   if (last.row != row) {
     const QuantizedToken quantized = blockwise_fp8(kE4M3, to_floats(row));
     last = {row, quantized.float_scales, {}};
-    for (const uint8_t code : quantized.codes) last.codes.push_back(static_cast<float>(kE4M3.value_of(code)));
+    for (const uint8_t code : quantized.codes) last.codes.push_back(tables_of(kE4M3).values[code]);
   }
   for (size_t begin = 0; begin < row.size(); begin += 128) {
     const float factor = cut(weight * last.scales[begin / 128]);
@@ -386,6 +380,7 @@ std::vector<float> sums_of_token(const Step& step, int rank, int token, ExpertFu
 
 std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction expert, const void* experts) {
   std::vector<float> output;
+  output.reserve(static_cast<size_t>(step.num_tokens(rank)) * static_cast<size_t>(step.hidden));
   for (int token = 0; token < step.num_tokens(rank); ++token) {
     const std::vector<float> sums = sums_of_token(step, rank, token, expert, experts);
     output.insert(output.end(), sums.begin(), sums.end());
@@ -394,14 +389,21 @@ std::vector<float> combine_sums(const Step& step, int rank, ExpertFunction exper
 }
 
 std::vector<bf16> combine_weighted(const Step& step, int rank, ExpertFunction expert, const void* experts) {
-  if (step.skips_all_to_all) {
-    std::vector<std::vector<bf16>> partial;
-    const int first = rank / step.num_reducing() * step.num_reducing();
-    for (int r = first; r < first + step.num_reducing(); ++r)
-      partial.push_back(rounded(combine_sums(step, r, expert, experts)));
-    return summed(partial);
-  }
-  return rounded(combine_sums(step, rank, expert, experts));
+  // The sums of a rank, each token rounded as it comes: those of a large step need not all be held in fp32.
+  const auto rounded_sums = [&](int of_rank) {
+    std::vector<bf16> output;
+    output.reserve(static_cast<size_t>(step.num_tokens(of_rank)) * static_cast<size_t>(step.hidden));
+    for (int token = 0; token < step.num_tokens(of_rank); ++token) {
+      const std::vector<bf16> row = rounded(sums_of_token(step, of_rank, token, expert, experts));
+      output.insert(output.end(), row.begin(), row.end());
+    }
+    return output;
+  };
+  if (!step.skips_all_to_all) return rounded_sums(rank);
+  std::vector<std::vector<bf16>> partial;
+  const int first = rank / step.num_reducing() * step.num_reducing();
+  for (int r = first; r < first + step.num_reducing(); ++r) partial.push_back(rounded_sums(r));
+  return summed(partial);
 }
 
 std::vector<bf16> summed(const std::vector<std::vector<bf16>>& partial) {

@@ -90,7 +90,7 @@ struct Step {
 
 // The step as the experts see it, computed on all cores: tokens are encoded and decoded in their format, and
 // are then bf16. If experts see different values of a token, the step itself is returned.
-Step as_seen(const Step& step);
+Step as_seen(Step step);
 
 // Where a row of the ragged output came from.
 struct RowOrigin {

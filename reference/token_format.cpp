@@ -22,10 +22,61 @@ float amax_of(const std::vector<float>& token, size_t begin, size_t size) {
   return amax;
 }
 
+// The scale that the bytes of a group encode, without the tensor scale.
+float scale_of(ScaleType type, const uint8_t* bytes) {
+  switch (type) {
+    case ScaleType::kNone:
+      break;
+    case ScaleType::kFloat: {
+      uint32_t bits = 0;
+      for (int byte = 0; byte < 4; ++byte) bits |= uint32_t{bytes[byte]} << (8 * byte);
+      return std::bit_cast<float>(bits);
+    }
+    case ScaleType::kE8M0:
+      return *bytes == 0xff ? kNan : std::ldexp(1.0f, *bytes - 127);
+    case ScaleType::kE4M3:
+      return tables_of(kE4M3).values[*bytes];
+  }
+  std::abort();  // bf16 has no scales
+}
+
+// The scale of a group is two to the power of exponent_of(the group's amax, the format's largest number).
+template <typename ExponentOf>
+QuantizedToken with_e8m0_scales(const NumberFormat& format, const std::vector<float>& token,
+                                size_t group_size, ExponentOf exponent_of) {
+  const Rounder& round = tables_of(format).round;
+  QuantizedToken result;
+  for (size_t begin = 0; begin < token.size(); begin += group_size) {
+    const float amax = amax_of(token, begin, group_size);
+    if (std::isnan(amax)) {
+      result.scale_codes.push_back(0xff);
+      result.codes.insert(result.codes.end(), group_size, round(kNan));
+      continue;
+    }
+    const int exponent = exponent_of(amax, round.max());
+    const double scale = std::ldexp(1.0, exponent);
+    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
+    for (size_t i = begin; i < begin + group_size; ++i)
+      result.codes.push_back(round(static_cast<double>(token[i]) / scale));
+  }
+  return result;
+}
+
+// The codes that packed() has put together.
+std::vector<uint8_t> unpacked(const std::vector<uint8_t>& bytes, int num_bits) {
+  std::vector<uint8_t> codes(bytes.size() * 8 / num_bits);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t bit = i * num_bits, last_byte = (bit + num_bits - 1) / 8;
+    const uint32_t both = bytes[bit / 8] | uint32_t{bytes[last_byte]} << 8 * (last_byte - bit / 8);
+    codes[i] = static_cast<uint8_t>(both >> bit % 8 & ((1u << num_bits) - 1));
+  }
+  return codes;
+}
+
 }  // namespace
 
 QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float>& token) {
-  const Rounder round(format);
+  const Rounder& round = tables_of(format).round;
   const float largest = static_cast<float>(round.max());
   QuantizedToken result;
   for (size_t begin = 0; begin < token.size(); begin += 128) {
@@ -39,51 +90,28 @@ QuantizedToken blockwise_fp8(const NumberFormat& format, const std::vector<float
 }
 
 QuantizedToken mx(const NumberFormat& format, const std::vector<float>& token) {
-  const Rounder round(format);
-  QuantizedToken result;
-  for (size_t begin = 0; begin < token.size(); begin += 32) {
-    const float amax = amax_of(token, begin, 32);
-    if (std::isnan(amax)) {
-      result.scale_codes.push_back(0xff);
-      for (int i = 0; i < 32; ++i) result.codes.push_back(round(kNan));
-      continue;
-    }
-    const int exponent = amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(round.max()));
-    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
-    for (size_t i = begin; i < begin + 32; ++i)
-      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
-  }
-  return result;
+  return with_e8m0_scales(format, token, 32, [](float amax, double largest) {
+    return amax == 0 ? -127 : std::max(-127, std::ilogb(amax) - std::ilogb(largest));
+  });
 }
 
 QuantizedToken packed_fp8(const NumberFormat& format, const std::vector<float>& token) {
-  const Rounder round(format);
-  QuantizedToken result;
-  for (size_t begin = 0; begin < token.size(); begin += 128) {
-    const float amax = amax_of(token, begin, 128);
-    if (std::isnan(amax)) {
-      result.scale_codes.push_back(0xff);
-      for (int i = 0; i < 128; ++i) result.codes.push_back(round(kNan));
-      continue;
-    }
-    const float scale = std::max(amax, 1e-4f) / static_cast<float>(round.max());
+  return with_e8m0_scales(format, token, 128, [](float amax, double largest) {
+    const float scale = std::max(amax, 1e-4f) / static_cast<float>(largest);
     int exponent = 0;  // of the smallest power of two that is not below the scale
-    if (std::frexp(scale, &exponent) == 0.5f) --exponent;
-    result.scale_codes.push_back(static_cast<uint8_t>(exponent + 127));
-    for (size_t i = begin; i < begin + 128; ++i)
-      result.codes.push_back(round(static_cast<double>(token[i]) / std::ldexp(1.0, exponent)));
-  }
-  return result;
+    return std::frexp(scale, &exponent) == 0.5f ? exponent - 1 : exponent;
+  });
 }
 
 QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
-  const Rounder round(kE2M1), round_scale(kE4M3);
+  const Rounder& round = tables_of(kE2M1).round;
+  const NumberTables& scales = tables_of(kE4M3);
   const float amax_to_scale = 1.0f / (6.0f * tensor_scale);
   QuantizedToken result;
   for (size_t begin = 0; begin < token.size(); begin += 16) {
     const float amax = amax_of(token, begin, 16);
-    const uint8_t scale_code = round_scale(amax * amax_to_scale);
-    const float scale = static_cast<float>(kE4M3.value_of(scale_code)) * tensor_scale;
+    const uint8_t scale_code = scales.round(amax * amax_to_scale);
+    const float scale = scales.values[scale_code] * tensor_scale;
     const float factor = scale == 0 ? 0 : 1.0f / scale;
     result.scale_codes.push_back(scale_code);
     for (size_t i = begin; i < begin + 16; ++i) result.codes.push_back(round(token[i] * factor));
@@ -92,16 +120,19 @@ QuantizedToken nvfp4(const std::vector<float>& token, float tensor_scale) {
 }
 
 std::vector<float> to_floats(const std::vector<bf16>& token) {
-  std::vector<float> values;
-  for (const bf16 value : token) values.push_back(to_float(value));
+  std::vector<float> values(token.size());
+  std::transform(token.begin(), token.end(), values.begin(), [](bf16 value) { return to_float(value); });
   return values;
 }
 
 std::vector<uint8_t> packed(const std::vector<uint8_t>& codes, int num_bits) {
   std::vector<uint8_t> bytes((codes.size() * num_bits + 7) / 8);
-  for (size_t bit = 0; bit < codes.size() * num_bits; ++bit)
-    if (codes[bit / num_bits] >> (bit % num_bits) & 1)
-      bytes[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const size_t bit = i * num_bits;
+    const uint32_t shifted = uint32_t{codes[i]} << (bit % 8);
+    bytes[bit / 8] |= static_cast<uint8_t>(shifted);
+    if (shifted > 0xff) bytes[bit / 8 + 1] |= static_cast<uint8_t>(shifted >> 8);
+  }
   return bytes;
 }
 
@@ -151,35 +182,26 @@ EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token
 EncodedToken decode_token(TokenFormatKind format, std::vector<uint8_t> codes, std::vector<uint8_t> scales,
                           float tensor_scale) {
   const NumberFormat& elements = elements_of(format);
-  const size_t num_bits = static_cast<size_t>(elements.num_bits()),
-               num_elements = codes.size() * 8 / num_bits;
+  const std::vector<float>& values = tables_of(elements).values;
   const TokenFormatInfo info = info_of(format);
-  EncodedToken result{std::move(codes), std::move(scales), {}};
-  for (size_t i = 0; i < num_elements; ++i) {
-    uint8_t code_bits = 0;
-    for (size_t bit = 0; bit < num_bits; ++bit) {
-      const size_t bit_idx = i * num_bits + bit;
-      code_bits |= static_cast<uint8_t>((result.codes[bit_idx / 8] >> (bit_idx % 8) & 1) << bit);
-    }
-    const float code = static_cast<float>(elements.value_of(code_bits));
-    const uint8_t* scale =
-        &result.scales[i / static_cast<size_t>(info.group_size) * static_cast<size_t>(info.scale_bytes)];
-    if (info.scale == ScaleType::kFloat) {
-      uint32_t bits = 0;
-      for (int byte = 0; byte < 4; ++byte) bits |= uint32_t{scale[byte]} << (8 * byte);
-      result.values.push_back(code * std::bit_cast<float>(bits));
-    } else if (info.scale == ScaleType::kE4M3) {
-      result.values.push_back(code * static_cast<float>(kE4M3.value_of(*scale)) * tensor_scale);
-    } else {
-      result.values.push_back(*scale == 0xff ? kNan : code * std::ldexp(1.0f, *scale - 127));
+  const size_t group_size = static_cast<size_t>(info.group_size);
+  const std::vector<uint8_t> code_of = unpacked(codes, elements.num_bits());
+  EncodedToken result{std::move(codes), std::move(scales), std::vector<float>(code_of.size())};
+  for (size_t begin = 0; begin < code_of.size(); begin += group_size) {
+    const float scale =
+        scale_of(info.scale, &result.scales[begin / group_size * static_cast<size_t>(info.scale_bytes)]);
+    for (size_t i = begin; i < begin + group_size; ++i) {
+      const float value = values[code_of[i]] * scale;
+      result.values[i] = info.scale == ScaleType::kE4M3 ? value * tensor_scale : value;
     }
   }
   return result;
 }
 
 std::vector<bf16> decoded(const EncodedToken& token) {
-  std::vector<bf16> row;
-  for (const float value : token.values) row.push_back(to_bf16(value));
+  std::vector<bf16> row(token.values.size());
+  std::transform(token.values.begin(), token.values.end(), row.begin(),
+                 [](float value) { return to_bf16(value); });
   return row;
 }
 

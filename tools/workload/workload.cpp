@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "reference/all_cores.hpp"
 #include "switchyard/detail/ep/shape.hpp"
 
 namespace switchyard::tools {
@@ -17,10 +18,16 @@ namespace {
 // cheap to generate in bulk.
 class Random {
  public:
-  Random(uint64_t seed, uint64_t purpose, uint64_t index) : state_(seed * 0x9e3779b97f4a7c15ull) {
+  Random(uint64_t seed, uint64_t purpose, uint64_t index) : state_(seed * kIncrement) {
     state_ ^= mix(purpose + 1) ^ mix(index + 0x10001);
   }
-  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15ull); }
+  uint64_t next() { return mix(state_ += kIncrement); }
+  // The sequence from its number `position` on, counted from here.
+  Random from(uint64_t position) const {
+    Random later = *this;
+    later.state_ += position * kIncrement;
+    return later;
+  }
   float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24f; }  // [0, 1)
   // A sum of four uniforms is close enough to a normal distribution for test data; twelve would be closer,
   // but cost more.
@@ -31,6 +38,8 @@ class Random {
   }
 
  private:
+  static constexpr uint64_t kIncrement = 0x9e3779b97f4a7c15ull;
+
   static uint64_t mix(uint64_t value) {
     value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
     value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
@@ -45,11 +54,22 @@ uint64_t stream_of(int step_idx, int rank) {
   return static_cast<uint64_t>(step_idx) * 4096 + static_cast<uint64_t>(rank);
 }
 
-std::vector<bf16> random_matrix(uint64_t seed, Purpose purpose, int expert, size_t size, float scale) {
-  Random random(seed, purpose, static_cast<uint64_t>(expert));
-  std::vector<bf16> values(size);
-  for (bf16& value : values) value = to_bf16(random.normal() * scale);
+// make(random, i) for every i, which takes number i of the sequence and no other; many, on all cores.
+template <typename T, typename Make>
+std::vector<T> random_values(size_t size, const Random& sequence, Make make) {
+  constexpr size_t kNumPerPiece = 1 << 16;
+  std::vector<T> values(size);
+  reference::for_each_on_all_cores((size + kNumPerPiece - 1) / kNumPerPiece, [&](size_t piece) {
+    const size_t begin = piece * kNumPerPiece, end = std::min(begin + kNumPerPiece, size);
+    Random random = sequence.from(begin);
+    for (size_t i = begin; i < end; ++i) values[i] = make(random, i);
+  });
   return values;
+}
+
+std::vector<bf16> random_matrix(uint64_t seed, Purpose purpose, int expert, size_t size, float scale) {
+  return random_values<bf16>(size, Random(seed, purpose, static_cast<uint64_t>(expert)),
+                             [&](Random& random, size_t) { return to_bf16(random.normal() * scale); });
 }
 
 }  // namespace
@@ -139,17 +159,16 @@ reference::Step make_step(const Workload& workload, int step_idx) {
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
     const size_t num_tokens = static_cast<size_t>(workload.tokens_per_rank[rank]);
     const size_t num_ids = num_tokens * static_cast<size_t>(workload.top_k);
-    Random random(workload.seed, kTokens, stream_of(step_idx, source_of(workload, rank)));
-    std::vector<bf16> tokens(num_tokens * static_cast<size_t>(workload.hidden));
-    for (bf16& value : tokens) value = to_bf16(random.normal());
-    step.tokens.push_back(std::move(tokens));
+    const uint64_t stream = stream_of(step_idx, source_of(workload, rank));
+    step.tokens.push_back(random_values<bf16>(
+        num_tokens * static_cast<size_t>(workload.hidden), Random(workload.seed, kTokens, stream),
+        [](Random& random, size_t) { return to_bf16(random.normal()); }));
     step.topk_ids.push_back(workload.routing == RoutingKind::kFile ? workload.file_ids[rank]
                                                                    : std::vector<int32_t>(num_ids, 0));
-    Random weights_random(workload.seed, kWeights, stream_of(step_idx, source_of(workload, rank)));
-    std::vector<float> weights(num_ids);
-    for (float& weight : weights)
-      weight = (0.5f + weights_random.uniform()) / static_cast<float>(workload.top_k);
-    step.topk_weights.push_back(std::move(weights));
+    step.topk_weights.push_back(
+        random_values<float>(num_ids, Random(workload.seed, kWeights, stream), [&](Random& random, size_t) {
+          return (0.5f + random.uniform()) / static_cast<float>(workload.top_k);
+        }));
   }
   return step;
 }
@@ -157,19 +176,17 @@ reference::Step make_step(const Workload& workload, int step_idx) {
 std::vector<std::vector<float>> make_logits(const Workload& workload, int step_idx) {
   std::vector<std::vector<float>> logits;
   for (int rank = 0; rank < workload.n_ranks; ++rank) {
-    Random random(workload.seed, kLogits, stream_of(step_idx, source_of(workload, rank)));
-    std::vector<float> values(static_cast<size_t>(workload.tokens_per_rank[rank]) *
-                              static_cast<size_t>(workload.n_experts));
-    for (size_t i = 0; i < values.size(); ++i) {
+    const size_t n_experts = static_cast<size_t>(workload.n_experts);
+    const auto logit = [&](Random& random, size_t i) {
       // Gumbel noise: the largest of logit + noise is drawn with the softmax probability of its logit.
       const float noise = -std::log(-std::log(random.uniform() * 0.999999f + 5e-7f));
       const float popularity =
-          workload.routing == RoutingKind::kZipf
-              ? -std::log(static_cast<float>(i % static_cast<size_t>(workload.n_experts) + 1))
-              : 0.0f;
-      values[i] = popularity + noise;
-    }
-    logits.push_back(std::move(values));
+          workload.routing == RoutingKind::kZipf ? -std::log(static_cast<float>(i % n_experts + 1)) : 0.0f;
+      return popularity + noise;
+    };
+    logits.push_back(random_values<float>(
+        static_cast<size_t>(workload.tokens_per_rank[rank]) * n_experts,
+        Random(workload.seed, kLogits, stream_of(step_idx, source_of(workload, rank))), logit));
   }
   return logits;
 }
