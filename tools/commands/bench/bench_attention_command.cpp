@@ -7,7 +7,6 @@
 #include "benchmarks/attention_bench.hpp"
 #include "commands/commands.hpp"
 #include "files/npy.hpp"
-#include "files/output.hpp"
 #include "replay_bench.hpp"
 
 namespace switchyard::tools {
@@ -19,6 +18,8 @@ struct BenchOptions : ReplayOptions {
   int num_tokens = 0;
   std::string only = "all";
   std::string inputs;
+
+  bool prints_table() const { return ReplayOptions::prints_table() && inputs != "-"; }
 };
 
 constexpr const char* kAllGroups = "all";
@@ -53,7 +54,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return time_cases<AttentionBench>(options, cases, label_of, write_inputs, report);
 }
 
-void print_table(const BenchReport& report) {
+void print_table(const BenchOptions&, const BenchReport& report) {
   std::printf("attention on %s: %s, median of %d replays\n\n", to_string(report.target),
               report.device.c_str(), report.num_replays);
   std::printf("head_dim  kind     shape            time us   TFLOP/s   K/V TB/s   read TB/s   scheduler\n");
@@ -70,7 +71,7 @@ void print_table(const BenchReport& report) {
   }
 }
 
-std::string to_json(const BenchReport& report) {
+std::string to_json(const BenchOptions&, const BenchReport& report) {
   std::vector<JsonObject> results;
   for (const AttentionBenchResult& result : report.results) {
     const reference::AttentionCase& attention_case = result.bench_case.attention_case;
@@ -102,15 +103,6 @@ std::string to_json(const BenchReport& report) {
   return json.to_text();
 }
 
-Result<ExitCode> bench_and_report(BenchOptions& options) {
-  BenchReport report;
-  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
-  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
-  if (options.json != "-" && options.inputs != "-") print_table(report);
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
-  return report.verified() ? kVerified : kNotVerified;
-}
-
 }  // namespace
 
 void add_bench_attention_command(Command& bench) {
@@ -127,12 +119,10 @@ void add_bench_attention_command(Command& bench) {
       .hide_default();
   command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode"},
                    "Only these lines of the table");
-  add_replay_options(command, *options, "[10; host 2]");
   command.add_text("--inputs", options->inputs,
                    "Write the numbers that queries, keys and values repeat, each from its own of\n"
                    "input_shifts on, to FILE.npy (bf16 as uint16)");
-  add_json_option(command, options->json);
-  command.set_work([options] { return bench_and_report(*options); });
+  finish_replay_command<BenchReport>(command, options, "[10; host 2]");
 }
 
 }  // namespace switchyard::tools

@@ -4,7 +4,6 @@
 
 #include "benchmarks/layer_bench.hpp"
 #include "commands/commands.hpp"
-#include "files/output.hpp"
 #include "replay_bench.hpp"
 
 namespace switchyard::tools {
@@ -52,9 +51,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   Result<std::unique_ptr<World>> world =
       World::create({.target = target_choice(options.target), .n_ranks = options.workload.n_ranks});
   if (!world.ok()) return world.status();
-  report.target = world.value()->target();
-  report.device = world.value()->rank(0).device_name();
-  report.num_replays = options.num_replays;
+  begin_report(*world.value(), options, report);
   MoeLayerConfig config{.expert_width = options.workload.expert_width,
                         .num_matmul_blocks = options.num_matmul_blocks};
   config.ep.n_experts = options.workload.n_experts;
@@ -67,13 +64,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
   Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
   if (!bench.ok()) return bench.status();
-  for (const int num_tokens : options.tokens) {
-    progress.begin(std::to_string(num_tokens) + " tokens per rank");
-    Result<LayerBenchResult> result = bench.value()->time(num_tokens, options.num_replays);
-    if (!result.ok()) return result.status();
-    report.results.push_back(std::move(result).value());
-  }
-  return Status();
+  const auto label_of = [](int num_tokens) { return std::to_string(num_tokens) + " tokens per rank"; };
+  return time_each(*bench.value(), options.tokens, label_of, progress, report);
 }
 
 void print_table(const BenchOptions& options, const BenchReport& report) {
@@ -126,15 +118,6 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
   return json.to_text();
 }
 
-Result<ExitCode> bench_and_report(BenchOptions& options) {
-  BenchReport report;
-  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
-  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
-  if (options.json != "-") print_table(options, report);
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
-  return report.verified() ? kVerified : kNotVerified;
-}
-
 }  // namespace
 
 void add_bench_layer_command(Command& bench) {
@@ -167,9 +150,7 @@ void add_bench_layer_command(Command& bench) {
       .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
                   "Blocks of a matmul per rank [multiprocessors shared by the ranks]")
       .hide_default();
-  add_replay_options(command, *options, "[20; host 2]");
-  add_json_option(command, options->json);
-  command.set_work([options] { return bench_and_report(*options); });
+  finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 
 }  // namespace switchyard::tools

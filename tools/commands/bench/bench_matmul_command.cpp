@@ -4,7 +4,6 @@
 
 #include "benchmarks/matmul_bench.hpp"
 #include "commands/commands.hpp"
-#include "files/output.hpp"
 #include "replay_bench.hpp"
 
 namespace switchyard::tools {
@@ -24,10 +23,7 @@ struct BenchOptions : ReplayOptions {
   int num_blocks = 0;
 };
 
-struct BenchReport : ReplayReport<MatmulBenchResult> {
-  MatmulElement element = MatmulElement::kBF16;
-  Epilogues epilogues = Epilogues::kNone;
-};
+using BenchReport = ReplayReport<MatmulBenchResult>;
 
 Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(resolve_target_option(options.target));
@@ -82,8 +78,6 @@ std::vector<MatmulBenchCase> bench_cases(const BenchOptions& options) {
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
-  report.element = options.element;
-  report.epilogues = options.epilogues;
   const auto label_of = [](const MatmulBenchCase& bench_case) {
     return bench_case.name + ", " + std::to_string(bench_case.rows_per_expert) + " rows per expert";
   };
@@ -91,10 +85,10 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return time_cases<MatmulBench>(options, bench_cases(options), label_of, prepare_nothing, report);
 }
 
-void print_table(const BenchReport& report) {
+void print_table(const BenchOptions& options, const BenchReport& report) {
   std::printf("grouped matmul on %s: %s, %s%s, cold L2, median of %d replays\n\n", to_string(report.target),
-              report.device.c_str(), to_string(report.element),
-              report.epilogues == Epilogues::kFused ? ", fused epilogues" : "", report.num_replays);
+              report.device.c_str(), to_string(options.element),
+              options.epilogues == Epilogues::kFused ? ", fused epilogues" : "", report.num_replays);
   std::printf("shape          K      N  experts  rows each   time us   TFLOP/s     TB/s   tuning\n");
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
@@ -106,7 +100,7 @@ void print_table(const BenchReport& report) {
   }
 }
 
-std::string to_json(const BenchReport& report) {
+std::string to_json(const BenchOptions& options, const BenchReport& report) {
   std::vector<JsonObject> results;
   for (const MatmulBenchResult& result : report.results) {
     const MatmulBenchCase& bench_case = result.bench_case;
@@ -126,19 +120,10 @@ std::string to_json(const BenchReport& report) {
     results.push_back(std::move(json));
   }
   JsonObject json = json_head(report);
-  json.add("element", to_string(report.element))
-      .add("epilogue", report.epilogues == Epilogues::kFused ? "fused" : "none")
+  json.add("element", to_string(options.element))
+      .add("epilogue", options.epilogues == Epilogues::kFused ? "fused" : "none")
       .add("results", std::move(results));
   return json.to_text();
-}
-
-Result<ExitCode> bench_and_report(BenchOptions& options) {
-  BenchReport report;
-  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
-  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
-  if (options.json != "-") print_table(report);
-  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
-  return report.verified() ? kVerified : kNotVerified;
 }
 
 }  // namespace
@@ -169,9 +154,7 @@ void add_bench_matmul_command(Command& bench) {
       "Sums as they are; or SiLU and multiply in gate_up, a weight per row in down: none, fused");
   command.add_number("--blocks", options->num_blocks, 1, 4096, "Blocks of a launch [one per multiprocessor]")
       .hide_default();
-  add_replay_options(command, *options, "[20; host 2]");
-  add_json_option(command, options->json);
-  command.set_work([options] { return bench_and_report(*options); });
+  finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 
 }  // namespace switchyard::tools

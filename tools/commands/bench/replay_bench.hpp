@@ -1,5 +1,5 @@
-// What `bench attention`, `bench matmul` and `bench layer` share: options, and the report of cases that are
-// timed one by one by graph replay, each verified.
+// What `bench attention`, `bench matmul` and `bench layer` share: options, the report of cases that are timed
+// one by one by graph replay, each verified, and the way from the options to the report.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "benchmarks/replay.hpp"
 #include "commands/options.hpp"
 #include "files/json_object.hpp"
+#include "files/output.hpp"
 #include "report/progress.hpp"
 #include "switchyard/world.hpp"
 
@@ -35,7 +36,30 @@ struct ReplayOptions {
   int num_replays = 0;
   uint64_t seed = 1;
   std::string json;
+
+  bool prints_table() const { return json != "-"; }
 };
+
+// Writes down what the world is, and how often a graph is replayed.
+template <typename BenchResult>
+void begin_report(const World& world, const ReplayOptions& options, ReplayReport<BenchResult>& report) {
+  report.target = world.target();
+  report.device = world.rank(0).device_name();
+  report.num_replays = options.num_replays;
+}
+
+// Adds the result of bench.time() for every case; `label_of` names a case for the progress line.
+template <typename Bench, typename Case, typename BenchResult, typename Label>
+Status time_each(Bench& bench, const std::vector<Case>& cases, const Label& label_of, Progress& progress,
+                 ReplayReport<BenchResult>& report) {
+  for (const Case& bench_case : cases) {
+    progress.begin(label_of(bench_case));
+    Result<BenchResult> result = bench.time(bench_case, report.num_replays);
+    if (!result.ok()) return result.status();
+    report.results.push_back(std::move(result).value());
+  }
+  return Status();
+}
 
 // Times every case, on a world of one rank, with a Bench that is made for all of them; `prepare` sees the
 // Bench first, and `label_of` names a case for the progress line.
@@ -46,19 +70,11 @@ Status time_cases(const ReplayOptions& options, const std::vector<Case>& cases, 
   progress.begin("preparing");
   Result<std::unique_ptr<World>> world = World::create({.target = target_choice(options.target)});
   if (!world.ok()) return world.status();
-  report.target = world.value()->target();
-  report.device = world.value()->rank(0).device_name();
-  report.num_replays = options.num_replays;
+  begin_report(*world.value(), options, report);
   Result<std::unique_ptr<Bench>> bench = Bench::create(*world.value(), cases, options.seed);
   if (!bench.ok()) return bench.status();
   SWITCHYARD_RETURN_IF_ERROR(prepare(*bench.value()));
-  for (const Case& bench_case : cases) {
-    progress.begin(label_of(bench_case));
-    Result<BenchResult> result = bench.value()->time(bench_case, options.num_replays);
-    if (!result.ok()) return result.status();
-    report.results.push_back(std::move(result).value());
-  }
-  return Status();
+  return time_each(*bench.value(), cases, label_of, progress, report);
 }
 
 // Ends a line of a table, and says on the next what is wrong with an output.
@@ -84,12 +100,29 @@ JsonObject json_head(const ReplayReport<BenchResult>& report) {
   return json;
 }
 
-inline void add_replay_options(Command& command, ReplayOptions& options, const char* default_replays) {
+// Measures and reports. finish_options(), measure(), print_table() and to_json() are those of the benchmark
+// whose options these are.
+template <typename Report, typename Options>
+Result<ExitCode> measure_and_report(Options& options) {
+  Report report;
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  SWITCHYARD_RETURN_IF_ERROR(measure(options, report));
+  if (options.prints_table()) print_table(options, report);
+  SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
+  return report.verified() ? kVerified : kNotVerified;
+}
+
+// Adds the options that all of them have, and the work.
+template <typename Report, typename Options>
+void finish_replay_command(Command& command, const std::shared_ptr<Options>& options,
+                           const char* default_replays) {
   command
-      .add_number("--replays", options.num_replays, 1, 100000,
+      .add_number("--replays", options->num_replays, 1, 100000,
                   std::string("Replays of each graph; their median counts ") + default_replays)
       .hide_default();
-  command.add_seed("--seed", options.seed, "All numbers follow from it");
+  command.add_seed("--seed", options->seed, "All numbers follow from it");
+  add_json_option(command, options->json);
+  command.set_work([options] { return measure_and_report<Report>(*options); });
 }
 
 }  // namespace switchyard::tools
