@@ -4,27 +4,30 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <array>
+
 #include "kernels.hpp"
 #include "options.hpp"
 
 namespace switchyard::python {
 namespace {
 
-constexpr Choice<TileSchedulerKind> kSchedulers[] = {{"auto", TileSchedulerKind::kAutomatic},
-                                                     {"transient", TileSchedulerKind::kTransient},
-                                                     {"tile", TileSchedulerKind::kTile},
-                                                     {"queued", TileSchedulerKind::kQueued}};
-constexpr Choice<MHASchedule> kOrderChoices[] = {{"auto", MHASchedule::AUTOMATIC},
-                                                 {"default", MHASchedule::DEFAULT},
-                                                 {"rotate", MHASchedule::PROMPT_ROTATE},
-                                                 {"lpt", MHASchedule::LPT}};
+// The library's lists, and "auto".
+constexpr auto kSchedulerChoices = [] {
+  std::array<Choice<TileSchedulerKind>, kNumTileSchedulers + 1> choices{};
+  choices[0] = {"auto", TileSchedulerKind::kAutomatic};
+  for (size_t i = 0; i < kNumTileSchedulers; ++i)
+    choices[i + 1] = {kTileSchedulers[i].name, kTileSchedulers[i].kind};
+  return choices;
+}();
+constexpr auto kOrderChoices = [] {
+  std::array<Choice<MHASchedule>, kNumOrders + 1> choices{};
+  choices[0] = {"auto", MHASchedule::AUTOMATIC};
+  for (size_t i = 0; i < kNumOrders; ++i) choices[i + 1] = {kOrders[i].option, kOrders[i].order};
+  return choices;
+}();
 
-struct AttentionHandle {
-  std::shared_ptr<Session> session;
-  int rank;
-  std::shared_ptr<WorldCore> core;
-  Owned<Attention> attention;
-};
+using AttentionHandle = KernelHandle<Attention>;
 
 std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int rank, int head_dim,
                                         int num_heads, int num_kv_heads, int batch_size, int max_query_len,
@@ -46,22 +49,10 @@ std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int ra
       .page_size = page_size,
       .pages_per_sequence = pages_per_sequence,
       .scale = scale,
-      .scheduler = parse(kSchedulers, "scheduler", scheduler),
+      .scheduler = parse(kSchedulerChoices, "scheduler", scheduler),
       .order = parse(kOrderChoices, "order", order),
       .num_blocks = num_blocks};
-  auto made = need(Attention::create(session->rank("Attention", rank), shape));
-  auto core = session->core();
-  return std::unique_ptr<AttentionHandle>(
-      new AttentionHandle{std::move(session), rank, std::move(core), Owned<Attention>(made.release())});
-}
-
-template <typename T>
-const T* checked(Arguments& arguments, const Session& session, nb::handle object, const char* name,
-                 const Expected& expected, int64_t most, bool must_ascend) {
-  if (object.is_none()) return nullptr;
-  const Array array = arguments.array(object, name, expected);
-  check_values<T>(session, "run", name, array, 0, most, must_ascend);
-  return static_cast<const T*>(array.data);
+  return make_handle<Attention>("Attention", std::move(session), rank, shape);
 }
 
 nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values, nb::object out,
@@ -69,7 +60,7 @@ nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::ha
             nb::handle page_table, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
-  const AttentionShape& shape = handle.attention->shape();
+  const AttentionShape& shape = handle.kernel->shape();
   Arguments arguments("run", session, handle.rank, stream);
   const Expected query_rows{kBFloat16,
                             {shape.num_query_rows, shape.num_heads, shape.head_dim},
@@ -90,21 +81,18 @@ nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::ha
       {kFloat32, {shape.num_query_rows, shape.num_heads}, "(num_query_rows, num_heads)", Access::kWrite});
   const int64_t batch = shape.batch_size;
   tensors.query_offsets =
-      checked<uint32_t>(arguments, session, query_offsets, "query_offsets",
-                        {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_query_rows, true);
+      checked_pointer<uint32_t>(arguments, session, query_offsets, "query_offsets",
+                                {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_query_rows, true);
   tensors.key_offsets =
-      checked<uint32_t>(arguments, session, key_offsets, "key_offsets",
-                        {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_key_rows, true);
-  tensors.key_lengths = checked<uint32_t>(arguments, session, key_lengths, "key_lengths",
-                                          {kUInt32, {batch}, "(batch_size,)"}, shape.max_key_len, false);
+      checked_pointer<uint32_t>(arguments, session, key_offsets, "key_offsets",
+                                {kUInt32, {batch + 1}, "(batch_size + 1,)"}, shape.num_key_rows, true);
+  tensors.key_lengths = checked_pointer<uint32_t>(arguments, session, key_lengths, "key_lengths",
+                                                  {kUInt32, {batch}, "(batch_size,)"}, shape.max_key_len);
   const int64_t num_pages = shape.page_size == 0 ? 0 : shape.num_key_rows / shape.page_size;
-  tensors.page_table = checked<int32_t>(
+  tensors.page_table = checked_pointer<int32_t>(
       arguments, session, page_table, "page_table",
-      {kInt32, {batch, shape.pages_per_sequence}, "(batch_size, pages_per_sequence)"}, num_pages - 1, false);
-  need(handle.attention->run(tensors, arguments.stream()));
-  if (session.is_capturing()) arguments.keep(nb::find(handle));
-  arguments.enqueued();
-  return nb::borrow<nb::any>(out);
+      {kInt32, {batch, shape.pages_per_sequence}, "(batch_size, pages_per_sequence)"}, num_pages - 1);
+  return run_kernel(handle, tensors, arguments, out);
 }
 
 }  // namespace
@@ -137,7 +125,7 @@ void bind_attention(nb::module_& module) {
           "choice",
           [](const AttentionHandle& handle) {
             (void)handle.session->use("choice");
-            return switchyard::to_string(handle.attention->choice({}));
+            return switchyard::to_string(handle.kernel->choice({}));
           },
           "Returns what run() launches, and why, in words.");
 }

@@ -21,12 +21,7 @@ constexpr Choice<Activation> kActivations[] = {{"none", Activation::kNone},
 constexpr Choice<GateLayout> kGateLayouts[] = {{"stacked", GateLayout::kStacked},
                                                {"interleaved", GateLayout::kInterleaved}};
 
-struct MatmulHandle {
-  std::shared_ptr<Session> session;
-  int rank;
-  std::shared_ptr<WorldCore> core;
-  Owned<GroupedMatmul> matmul;
-};
+using MatmulHandle = KernelHandle<GroupedMatmul>;
 
 std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank, int num_groups, int inner,
                                      int columns, int64_t max_rows, int num_experts,
@@ -47,10 +42,7 @@ std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank,
                                  .expected_rows_per_group = expected_rows_per_group,
                                  .num_blocks = num_blocks,
                                  .tuning = {}};
-  auto made = need(GroupedMatmul::create(session->rank("GroupedMatmul", rank), shape));
-  auto core = session->core();
-  return std::unique_ptr<MatmulHandle>(
-      new MatmulHandle{std::move(session), rank, std::move(core), Owned<GroupedMatmul>(made.release())});
+  return make_handle<GroupedMatmul>("GroupedMatmul", std::move(session), rank, shape);
 }
 
 int64_t ceil_of(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
@@ -58,26 +50,17 @@ int64_t ceil_of(int64_t value, int64_t unit) { return (value + unit - 1) / unit;
 // Where the groups are, as the kernel reads it.
 void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row_offsets,
                 nb::handle row_counts, nb::handle expert_ids, GroupedMatmulTensors& tensors) {
-  const GroupedMatmulShape& shape = handle.matmul->shape();
+  const GroupedMatmulShape& shape = handle.kernel->shape();
   const Session& session = *handle.session;
   const int64_t groups = shape.num_groups;
-  if (!row_counts.is_none()) {
-    const Array array = arguments.array(row_counts, "row_counts", {kUInt32, {groups}, "(num_groups,)"});
-    check_values<uint32_t>(session, "run", "row_counts", array, 0,
-                           shape.group_capacity != 0 ? shape.group_capacity : shape.max_rows);
-    tensors.row_counts = static_cast<const uint32_t*>(array.data);
-  }
-  if (!row_offsets.is_none()) {
-    const Array array =
-        arguments.array(row_offsets, "row_offsets", {kUInt32, {groups + 1}, "(num_groups + 1,)"});
-    check_values<uint32_t>(session, "run", "row_offsets", array, 0, shape.max_rows, true);
-    tensors.row_offsets = static_cast<const uint32_t*>(array.data);
-  }
-  if (!expert_ids.is_none()) {
-    const Array array = arguments.array(expert_ids, "expert_ids", {kInt32, {groups}, "(num_groups,)"});
-    check_values<int32_t>(session, "run", "expert_ids", array, 0, shape.num_experts - 1);
-    tensors.expert_ids = static_cast<const int32_t*>(array.data);
-  }
+  tensors.row_counts = checked_pointer<uint32_t>(
+      arguments, session, row_counts, "row_counts", {kUInt32, {groups}, "(num_groups,)"},
+      shape.group_capacity != 0 ? shape.group_capacity : shape.max_rows);
+  tensors.row_offsets =
+      checked_pointer<uint32_t>(arguments, session, row_offsets, "row_offsets",
+                                {kUInt32, {groups + 1}, "(num_groups + 1,)"}, shape.max_rows, true);
+  tensors.expert_ids = checked_pointer<int32_t>(arguments, session, expert_ids, "expert_ids",
+                                                {kInt32, {groups}, "(num_groups,)"}, shape.num_experts - 1);
 }
 
 nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
@@ -85,7 +68,7 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
             nb::handle bias, nb::handle row_weights, nb::handle output_scales, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
-  const GroupedMatmulShape& shape = handle.matmul->shape();
+  const GroupedMatmulShape& shape = handle.kernel->shape();
   Arguments arguments("run", session, handle.rank, stream);
   const bool is_fp8 = shape.element == MatmulElement::kFP8,
              is_fp8_output = shape.output == MatmulOutput::kFP8;
@@ -120,23 +103,63 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
                                                     {ceil_of(out_columns, 128), scale_rows},
                                                     "(ceil(output columns / 128), max_rows rounded up to 4)",
                                                     Access::kWrite});
-  need(handle.matmul->run(tensors, arguments.stream()));
-  if (session.is_capturing()) arguments.keep(nb::find(handle));
-  arguments.enqueued();
-  return nb::borrow<nb::any>(out);
+  return run_kernel(handle, tensors, arguments, out);
+}
+
+const char* name_of(ElementType element) {
+  switch (element) {
+    case ElementType::kBF16:
+      return "bf16";
+    case ElementType::kE4M3:
+      return "e4m3";
+    case ElementType::kE5M2:
+      return "e5m2";
+    case ElementType::kE2M3:
+      return "e2m3";
+    case ElementType::kE3M2:
+      return "e3m2";
+    case ElementType::kE2M1:
+      return "e2m1";
+  }
+  return "?";
+}
+const char* name_of(ScaleType scale) {
+  switch (scale) {
+    case ScaleType::kNone:
+      return "none";
+    case ScaleType::kFloat:
+      return "float32";
+    case ScaleType::kE8M0:
+      return "e8m0";
+    case ScaleType::kE4M3:
+      return "e4m3";
+  }
+  return "?";
+}
+const char* name_of(ScalePlacement placement) {
+  switch (placement) {
+    case ScalePlacement::kNone:
+      return "none";
+    case ScalePlacement::kTransposed:
+      return "transposed";
+    case ScalePlacement::kByRow:
+      return "by row";
+    case ScalePlacement::kTiled:
+      return "tiled";
+    case ScalePlacement::kPacked:
+      return "packed";
+  }
+  return "?";
 }
 
 nb::dict to_python(TokenFormatKind kind) {
-  constexpr const char* kElementNames[] = {"bf16", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1"};
-  constexpr const char* kScaleNames[] = {"none", "float32", "e8m0", "e4m3"};
-  constexpr const char* kPlacementNames[] = {"none", "transposed", "by row", "tiled", "packed"};
   const TokenFormatInfo info = info_of(kind);
   nb::dict result;
-  result["element"] = kElementNames[static_cast<int>(info.element)];
+  result["element"] = name_of(info.element);
   result["num_bits"] = info.num_bits;
   result["group_size"] = info.group_size;
-  result["scale"] = kScaleNames[static_cast<int>(info.scale)];
-  result["scale_placement"] = kPlacementNames[static_cast<int>(info.placement)];
+  result["scale"] = name_of(info.scale);
+  result["scale_placement"] = name_of(info.placement);
   result["row_alignment"] = info.row_alignment;
   result["hidden_multiple"] = info.hidden_multiple();
   return result;

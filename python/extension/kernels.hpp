@@ -1,6 +1,9 @@
 // Attention, GroupedMatmul and the token formats.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "tensor.hpp"
 
 namespace switchyard::python {
@@ -8,6 +11,35 @@ namespace switchyard::python {
 void bind_attention(nb::module_& module);
 void bind_grouped_matmul(nb::module_& module);
 void bind_formats(nb::module_& module);
+
+// An Attention or a GroupedMatmul of one shape, on one rank.
+template <typename Kernel>
+struct KernelHandle {
+  std::shared_ptr<Session> session;
+  int rank;
+  std::shared_ptr<WorldCore> core;
+  Owned<Kernel> kernel;
+};
+
+// `name` is the class that Python makes.
+template <typename Kernel, typename Shape>
+std::unique_ptr<KernelHandle<Kernel>> make_handle(const char* name, std::shared_ptr<Session> session,
+                                                  int rank, const Shape& shape) {
+  auto made = need(Kernel::create(session->rank(name, rank), shape));
+  auto core = session->core();
+  return std::unique_ptr<KernelHandle<Kernel>>(
+      new KernelHandle<Kernel>{std::move(session), rank, std::move(core), Owned<Kernel>(made.release())});
+}
+
+// Enqueues what run() was called for, and returns what it writes.
+template <typename Kernel, typename Tensors>
+nb::any run_kernel(KernelHandle<Kernel>& handle, const Tensors& tensors, Arguments& arguments,
+                   const nb::object& out) {
+  need(handle.kernel->run(tensors, arguments.stream()));
+  if (handle.session->is_capturing()) arguments.keep(nb::find(handle));
+  arguments.enqueued();
+  return nb::borrow<nb::any>(out);
+}
 
 // What kernels take on trust must not end the process: values of the caller's own host arrays are checked
 // when they are passed. (A Tensor may be written by a kernel that has yet to run, and arrays on a GPU cannot
@@ -29,6 +61,16 @@ void check_values(const Session& session, const char* call, const char* name, co
       raise(invalid_argument("%s: %s[%lld] is %lld, less than the value before it", call, name,
                              static_cast<long long>(i), static_cast<long long>(value)));
   }
+}
+
+// The pointer of an array of run(), whose values are 0..most; null if there is none.
+template <typename T>
+const T* checked_pointer(Arguments& arguments, const Session& session, nb::handle object, const char* name,
+                         const Expected& expected, int64_t most, bool must_ascend = false) {
+  if (object.is_none()) return nullptr;
+  const Array array = arguments.array(object, name, expected);
+  check_values<T>(session, "run", name, array, 0, most, must_ascend);
+  return static_cast<const T*>(array.data);
 }
 
 }  // namespace switchyard::python

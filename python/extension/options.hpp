@@ -14,10 +14,11 @@ struct Choice {
   Enum value;
 };
 
-template <typename Enum, size_t kCount>
-Enum parse(const Choice<Enum> (&choices)[kCount], const char* option, const std::string& name) {
+// `choices` is an array of Choice<Enum>.
+template <typename Choices>
+auto parse(const Choices& choices, const char* option, const std::string& name) {
   std::string names;
-  for (const Choice<Enum>& choice : choices) {
+  for (const auto& choice : choices) {
     if (name == choice.name) return choice.value;
     names += (names.empty() ? "" : ", ") + std::string(choice.name);
   }
