@@ -330,11 +330,26 @@ def section_of_header(name, text):
     return "\n\n".join(part for part in parts if part)
 
 
+def public_headers():
+    """The contracts, and the headers that come with them."""
+    return sorted(HEADERS.glob("*.hpp")), sorted(HEADERS.glob("types/*.hpp"))
+
+
+def title_of(path):
+    return str(path.relative_to(HEADERS))
+
+
+def links_to(paths):
+    return ", ".join(f"[{title_of(path)}](#{re.sub('[^a-z0-9_]', '', title_of(path))})" for path in paths)
+
+
 def page():
-    headers = sorted(HEADERS.glob("*.hpp"))
-    links = ", ".join(f"[{path.name}](#{path.name.replace('.', '')})" for path in headers)
-    sections = [section_of_header(path.name, path.read_text()) for path in headers]
-    return "\n\n".join([OPENING, wrapped(f"Headers: {links}."), *sections]) + "\n"
+    contracts, types = public_headers()
+    lists = [wrapped(f"Contracts: {links_to(contracts)}.")]
+    if types:
+        lists.append(wrapped(f"Types: {links_to(types)}."))
+    sections = [section_of_header(title_of(path), path.read_text()) for path in contracts + types]
+    return "\n\n".join([OPENING, *lists, *sections]) + "\n"
 
 
 def differences(text):

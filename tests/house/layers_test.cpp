@@ -24,7 +24,8 @@ const std::map<std::string, int> kLayerOfRoom = {
     {"transport", 5},   {"runtime", 6}, {"reference", 7}, {"c_api", 7},    {"files", 8},     {"workload", 9},
     {"benchmarks", 10}, {"report", 11}, {"commands", 12}, {"python", 13},  {"tests", 13}};
 
-// The public headers, and the room that each belongs to.
+// The public headers, named from include/switchyard/ on, and the room that each belongs to. Those in types/
+// come with the others.
 const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp", "runtime"},
                                                                 {"attention_kind.hpp", "attention"},
                                                                 {"bf16.hpp", "base"},
@@ -55,6 +56,9 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"version.hpp", "base"},
                                                                 {"world.hpp", "runtime"}};
 
+// The folder of public headers that nobody has to include, since each comes with a contract.
+constexpr const char* kTypes = "types";
+
 // Rooms that are given what they need of a target, so that they run anywhere.
 const std::set<std::string> kRoomsWithoutTarget = {"schedule"};
 
@@ -65,7 +69,7 @@ std::string room_of(const std::string& file) {
   const auto part = [&](size_t i) { return i < parts.size() ? parts[i] : std::string(); };
   if (part(0) == "include" && part(2) == "detail") return part(3);
   if (part(0) == "include") {
-    const auto header = kRoomOfPublicHeader.find(part(2));
+    const auto header = kRoomOfPublicHeader.find(part(2) == kTypes ? part(2) + "/" + part(3) : part(2));
     return header == kRoomOfPublicHeader.end() ? "" : header->second;
   }
   if (part(0) == "src") return part(1);
@@ -197,6 +201,28 @@ TEST(Layers, FilesIncludeLowerLayersOnly) {
     EXPECT_TRUE(rooms_seen.contains(room)) << room << " is empty";
   for (const auto& [header, room] : kRoomOfPublicHeader)
     EXPECT_TRUE(files.contains("include/switchyard/" + header)) << header << " is not there";
+}
+
+// Adds the headers of the project that a file includes, directly or not.
+void add_included(const std::string& file, const Files& files, Files& included) {
+  std::ifstream lines(std::filesystem::path(SWITCHYARD_SOURCE_DIR) / file);
+  const std::regex include("#include \"([^\"]*)\"");
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);)
+    if (std::regex_search(line, match, include))
+      if (const std::string header = included_file(file, match[1], files); !header.empty())
+        if (included.insert(header).second) add_included(header, files, included);
+}
+
+TEST(Layers, EveryHeaderOfTypesComesWithAContract) {
+  const Files files = files_of_project();
+  Files included;
+  for (const auto& [header, room] : kRoomOfPublicHeader)
+    if (!header.starts_with(kTypes)) add_included("include/switchyard/" + header, files, included);
+  for (const auto& [header, room] : kRoomOfPublicHeader) {
+    const bool is_contract = !header.starts_with(kTypes);
+    EXPECT_TRUE(is_contract || included.contains("include/switchyard/" + header)) << header;
+  }
 }
 
 TEST(Layers, TheArchitecturePageNamesEveryRoomAndPublicHeader) {
