@@ -70,8 +70,8 @@ const char* to_string(Protocol protocol);
 // Per rank: a token comes once to each rank that owns some of its experts. All of a rank's rows are one
 // group, by source rank, then token; DispatchOutput::row_experts and row_weights say which local experts each
 // is for. The rank sums up what they make of a row, weighted, and combine adds the sums of the token's ranks:
-// one row per (token, rank) crosses in each direction, and there is always room (ranks x tokens). For the
-// direct protocol, between ranks that reach each other's memory.
+// one row per (token, rank) crosses in each direction, and there is always room (ranks x tokens). This layout
+// needs the direct protocol, and ranks that reach each other's memory.
 enum class RowLayout { kRagged, kMasked, kPerRank };
 
 const char* to_string(RowLayout layout);
@@ -107,7 +107,7 @@ struct ExpertParallelConfig {
   // captured never counts as the first.
   uint64_t first_timeout_ns = 0;
   // CUDA: a launch may become resident before the one in front of it has ended (programmatic dependent
-  // launch). Two launches of every rank must then fit on the device at once. Off unless asked for: it pays
+  // launch). Two launches of every rank must then fit on the device at once. It is off by default: it pays
   // only where nothing else wants the multiprocessors.
   bool dependent_launch = false;
   Protocol protocol = Protocol::kAutomatic;
@@ -209,7 +209,7 @@ struct DispatchInput {
   const void* scales = nullptr;
   uint64_t scales_stride_bytes = 0;
   // NVFP4: the tensor scale, instead of the configuration's. It must be 2^-100..2^100, which is not checked.
-  // Only aligned to 4 bytes. Whoever decodes the rows must know it.
+  // An alignment of 4 bytes is enough. Whoever decodes the rows must know the scale.
   const float* input_scale = nullptr;
   // 0..row_sets - 1: where in this rank's row_buffers() the rows of the step begin, row_set x
   // ExpertParallel::rows_per_set(). Every rank chooses for itself.
@@ -286,7 +286,7 @@ struct RowBuffers {
   std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
 };
 
-// Bytes of a rank's memory. Not among them: a few hundred bytes of addresses and fault records.
+// Bytes of a rank's memory, without a few hundred bytes of addresses and fault records.
 struct MemoryNeeded {
   uint64_t exchange = 0;     // what create() allocates; direct: with the row buffers
   uint64_t row_buffers = 0;  // what row_buffers() allocates in addition, the first time: slotted
@@ -355,7 +355,7 @@ class ExpertParallel {
   // that nothing has gone wrong so far, not that anything has ended. A step that was skipped is still under
   // way then, as above.
   Status poll(int rank);
-  // The same as synchronize(rank) for all ranks; the first error.
+  // Does the same as synchronize(rank) for all ranks, and returns the first error.
   Status synchronize();
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
@@ -379,7 +379,8 @@ class ExpertParallel {
   // stream, not for other ranks.
   Result<std::vector<int64_t>> expert_counts(int rank) const;
   Status clear_expert_counts(int rank);
-  // From now on kernels record when their roles and waits began and ended, up to so many events per block.
+  // From now on kernels record when their roles and waits began and ended, at most `events_per_block` events
+  // in each block.
   // Tracing stays on as long as the object lives; it needs steps_in_flight of 1. A graph keeps the tracing
   // mode it was captured with.
   Status enable_trace(uint32_t events_per_block);

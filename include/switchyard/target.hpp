@@ -47,7 +47,7 @@ class Stream {
   explicit Stream(StreamHandle handle) : handle_(handle), is_callers_(true) {}
 
   bool is_callers() const { return is_callers_; }
-  // Of a stream of the caller's; null is CUDA's null stream.
+  // The handle of a stream of the caller's; null is CUDA's null stream.
   StreamHandle handle() const { return handle_; }
 
  private:

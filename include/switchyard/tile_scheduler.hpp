@@ -107,7 +107,7 @@ class TileSchedulerBase {
                                            const MHATileSummary<Lengths>& summary) const {
     return state_at(environment_.block_idx(), summary.max_idx(shape().num_heads), mailboxes, summary);
   }
-  // Of blocks that go on from tile to tile: a block that would have no place to begin at is left out.
+  // The grid of persistent blocks. A block that would have no place to begin at is left out.
   SWITCHYARD_HD static constexpr GridDim grid_dim(uint32_t batch_size, uint32_t max_num_prompt_tiles,
                                                   const MHATileShape& shape) {
     const uint32_t num_ctas = with_fixed(shape).num_ctas;

@@ -95,7 +95,7 @@ struct TokenFormatInfo {
   uint32_t row_alignment;  // each expert's rows start at a multiple of it
   bool encodes_by_expert;
 
-  // Of what `hidden` must be a multiple: whole groups, and rows of whole 16 bytes.
+  // What `hidden` must be a multiple of, so that groups are whole and a row has a multiple of 16 bytes.
   constexpr int hidden_multiple() const {
     int multiple = group_size;
     while (multiple * num_bits % 128 != 0) multiple += group_size;
@@ -115,7 +115,7 @@ struct TokenFormatInfo {
     return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled ||
            placement == ScalePlacement::kPacked;
   }
-  // Of the scales of so many rows.
+  // The bytes of the scale tensor of max_rows rows.
   constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
     switch (placement) {
       case ScalePlacement::kNone:
@@ -194,7 +194,7 @@ struct FormatTensors {
   std::byte* scales = nullptr;  // as the format places them
   uint32_t max_rows = 0;        // rows both hold
   float tensor_scale = 1;       // NVFP4: element = code * scale * tensor_scale
-  // Instead of it, for who encodes: its address in device memory; null: not given.
+  // The address of a tensor scale in device memory, which dispatch encodes with instead; null: not given.
   const float* device_tensor_scale = nullptr;
   // NVFP4 by expert: [expert of the model], the tensor scale of its rows; tensor_scale is the shared
   // expert's.

@@ -122,7 +122,7 @@ class Buffer {
   // The address in the rank's memory, for kernels. It stays valid until the buffer is destroyed or assigned
   // to.
   T* data() const { return static_cast<T*>(memory_.data()); }
-  // In elements.
+  // The number of elements.
   size_t size() const { return size_; }
   // Copies `values` to the first elements.
   Status upload(const std::vector<T>& values) {
@@ -269,7 +269,7 @@ class World {
   ~World();
 
   Target target() const;
-  // Of the whole world.
+  // The ranks of the whole world, those of other processes included.
   int n_ranks() const;
   // The ranks of this process, in order.
   std::vector<int> local_ranks() const;
