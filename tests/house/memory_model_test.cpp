@@ -148,6 +148,26 @@ std::vector<std::string> untagged_releases_of(const std::string& file, const std
   return faults;
 }
 
+// An arrival at a barrier of a tile kernel releases to other threads of its block. One comment may stand for
+// all arrivals of a function, at most so many lines above them.
+constexpr int kArrivalReach = 20;
+
+std::vector<std::string> untagged_arrivals_of(const std::string& file, const std::string& text) {
+  static const std::regex kTagged(R"(//\s*release MM-\d\d)"), kArrival(R"((?:\.|->)arrive(?:_\w+)?\()");
+  std::vector<std::string> faults;
+  int tag_line = -kArrivalReach;
+  std::istringstream lines(text);
+  std::string line;
+  for (int line_number = 1; std::getline(lines, line); ++line_number) {
+    if (std::regex_search(line, kTagged)) tag_line = line_number;
+    const std::string code = line.substr(0, line.find("//"));
+    if (std::regex_search(code, kArrival) && line_number - tag_line > kArrivalReach)
+      faults.push_back(file + ":" + std::to_string(line_number) + ": no // release MM-.. above " +
+                       code.substr(code.find_first_not_of(' ')));
+  }
+  return faults;
+}
+
 std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
@@ -181,6 +201,29 @@ TEST(MemoryModel, NoReleaseIsWithoutATag) {
                                                              text_of(entry.path()), allowed))
           ADD_FAILURE() << fault;
   for (const UntaggedRelease& entry : allowed) ADD_FAILURE() << entry.file << " has no line " << entry.line;
+}
+
+TEST(MemoryModel, NoArrivalOfATileKernelIsWithoutATag) {
+  const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
+  for (const char* room : {"attention", "gemm"})
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(root / "include/switchyard/detail" / room))
+      if (entry.is_regular_file())
+        for (const std::string& fault :
+             untagged_arrivals_of(entry.path().lexically_relative(root).string(), text_of(entry.path())))
+          ADD_FAILURE() << fault;
+}
+
+TEST(MemoryModel, TheCheckFindsAnArrivalWithoutATag) {
+  const std::string tag = "  // release MM-20: a stage\n", arrival = "  full.arrive_expect(bytes);\n";
+  using Faults = std::vector<std::string>;
+  EXPECT_EQ(untagged_arrivals_of("a.hpp", tag + arrival + arrival), Faults());
+  EXPECT_EQ(untagged_arrivals_of("a.hpp", "\n" + arrival),
+            Faults{"a.hpp:2: no // release MM-.. above full.arrive_expect(bytes);"});
+  EXPECT_EQ(untagged_arrivals_of("a.hpp", "// acquire MM-20: a stage\nempty->arrive();\n"),
+            Faults{"a.hpp:2: no // release MM-.. above empty->arrive();"});
+  EXPECT_EQ(untagged_arrivals_of("a.hpp", tag + std::string(kArrivalReach, '\n') + arrival).size(), 1u);
+  EXPECT_EQ(untagged_arrivals_of("a.hpp", "named_barrier_arrive(1, 256);\n// x.arrive()\n"), Faults());
 }
 
 TEST(MemoryModel, TheCheckFindsAReleaseWithoutATag) {
