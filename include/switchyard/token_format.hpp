@@ -39,6 +39,52 @@ enum class ScalePlacement { kNone, kTransposed, kByRow, kTiled, kPacked };
 // Whether a token is encoded once, or once for each of its experts because it is not the same to all of them.
 enum class TokenEncoding { kOnce, kByExpert };
 
+constexpr const char* to_string(ElementType element) {
+  switch (element) {
+    case ElementType::kBF16:
+      return "bf16";
+    case ElementType::kE4M3:
+      return "e4m3";
+    case ElementType::kE5M2:
+      return "e5m2";
+    case ElementType::kE2M3:
+      return "e2m3";
+    case ElementType::kE3M2:
+      return "e3m2";
+    case ElementType::kE2M1:
+      return "e2m1";
+  }
+  return "(no element)";
+}
+constexpr const char* to_string(ScaleType scale) {
+  switch (scale) {
+    case ScaleType::kNone:
+      return "none";
+    case ScaleType::kFloat:
+      return "float";
+    case ScaleType::kE8M0:
+      return "e8m0";
+    case ScaleType::kE4M3:
+      return "e4m3";
+  }
+  return "(no scale)";
+}
+constexpr const char* to_string(ScalePlacement placement) {
+  switch (placement) {
+    case ScalePlacement::kNone:
+      return "none";
+    case ScalePlacement::kTransposed:
+      return "transposed";
+    case ScalePlacement::kByRow:
+      return "by row";
+    case ScalePlacement::kTiled:
+      return "tiled";
+    case ScalePlacement::kPacked:
+      return "packed";
+  }
+  return "(no placement)";
+}
+
 constexpr int bits_of(ElementType element) {
   switch (element) {
     case ElementType::kBF16:

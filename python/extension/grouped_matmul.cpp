@@ -106,60 +106,15 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
   return run_kernel(handle, tensors, arguments, out);
 }
 
-const char* name_of(ElementType element) {
-  switch (element) {
-    case ElementType::kBF16:
-      return "bf16";
-    case ElementType::kE4M3:
-      return "e4m3";
-    case ElementType::kE5M2:
-      return "e5m2";
-    case ElementType::kE2M3:
-      return "e2m3";
-    case ElementType::kE3M2:
-      return "e3m2";
-    case ElementType::kE2M1:
-      return "e2m1";
-  }
-  return "?";
-}
-const char* name_of(ScaleType scale) {
-  switch (scale) {
-    case ScaleType::kNone:
-      return "none";
-    case ScaleType::kFloat:
-      return "float32";
-    case ScaleType::kE8M0:
-      return "e8m0";
-    case ScaleType::kE4M3:
-      return "e4m3";
-  }
-  return "?";
-}
-const char* name_of(ScalePlacement placement) {
-  switch (placement) {
-    case ScalePlacement::kNone:
-      return "none";
-    case ScalePlacement::kTransposed:
-      return "transposed";
-    case ScalePlacement::kByRow:
-      return "by row";
-    case ScalePlacement::kTiled:
-      return "tiled";
-    case ScalePlacement::kPacked:
-      return "packed";
-  }
-  return "?";
-}
-
 nb::dict to_python(TokenFormatKind kind) {
   const TokenFormatInfo info = info_of(kind);
   nb::dict result;
-  result["element"] = name_of(info.element);
+  result["element"] = switchyard::to_string(info.element);
   result["num_bits"] = info.num_bits;
   result["group_size"] = info.group_size;
-  result["scale"] = name_of(info.scale);
-  result["scale_placement"] = name_of(info.placement);
+  // As NumPy calls it.
+  result["scale"] = info.scale == ScaleType::kFloat ? "float32" : switchyard::to_string(info.scale);
+  result["scale_placement"] = switchyard::to_string(info.placement);
   result["row_alignment"] = info.row_alignment;
   result["hidden_multiple"] = info.hidden_multiple();
   return result;
