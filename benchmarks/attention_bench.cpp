@@ -90,7 +90,7 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
   if (!page_table.ok()) return page_table.status();
   AttentionTensors tensors{.queries = queries_.data(),
                            .keys = keys_.data(),
-                           .values = values_.data(),
+                           .values = attention_case.value_dim > 0 ? nullptr : values_.data(),
                            .output = output_.data(),
                            .lse = lse_.data()};
   if (attention_case.page_size > 0) {
@@ -181,23 +181,25 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   AttentionBatch batch{.num_heads = attention_case.num_heads,
                        .num_kv_heads = attention_case.num_kv_heads,
                        .head_dim = attention_case.head_dim,
+                       .value_dim = attention_case.value_dim,
                        .causal = attention_case.causal,
+                       .scale = attention_case.scale,
                        .query_offsets = {0, static_cast<uint32_t>(num_queries)}};
   batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
   std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
   const size_t first_query = query_offsets[last] * query_row;
   batch.queries = numbers_.at(kShifts[0], first_query, first_query + num_queries * query_row);
   batch.keys = rows_of_last(attention_case, kShifts[1]);
-  batch.values = rows_of_last(attention_case, kShifts[2]);
+  if (attention_case.value_dim == 0) batch.values = rows_of_last(attention_case, kShifts[2]);
+  const size_t num_heads = static_cast<size_t>(attention_case.num_heads),
+               num_outputs = num_queries * num_heads;
+  const size_t output_dim = static_cast<size_t>(attention_case.output_dim());
   const Result<std::vector<bf16>> output =
-      rank_.view(output_.data() + first_query, num_queries * query_row).download();
-  if (!output.ok()) return output.status();
-  const size_t num_outputs = num_queries * static_cast<size_t>(attention_case.num_heads);
-  const Result<std::vector<float>> lse =
-      rank_
-          .view(lse_.data() + query_offsets[last] * static_cast<size_t>(attention_case.num_heads),
-                num_outputs)
+      rank_.view(output_.data() + query_offsets[last] * num_heads * output_dim, num_outputs * output_dim)
           .download();
+  if (!output.ok()) return output.status();
+  const Result<std::vector<float>> lse =
+      rank_.view(lse_.data() + query_offsets[last] * num_heads, num_outputs).download();
   if (!lse.ok()) return lse.status();
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
@@ -236,6 +238,36 @@ void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
   }
 }
 
+// Multi-head latent attention: all heads of a model on one GPU, and fewer, over several; few sequences,
+// lengths that differ, pages, and two queries.
+void add_mla_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
+  const int batch = is_small ? 2 : 128, num_keys = is_small ? 192 : 4096, all_heads = is_small ? 16 : 128;
+  const auto add = [&](const std::string& label, int of_batch, int of_keys, int num_heads, auto change) {
+    AttentionCase latent{.query_lens = std::vector<int>(static_cast<size_t>(of_batch), 1),
+                         .key_lens = std::vector<int>(static_cast<size_t>(of_batch), of_keys),
+                         .num_heads = num_heads,
+                         .is_dense = true};
+    reference::make_latent(latent);
+    change(latent);
+    cases.push_back({"mla", label, latent});
+  };
+  const auto as_it_is = [](AttentionCase&) {};
+  for (const int num_heads : {all_heads, all_heads / 2, all_heads / 8})
+    add(std::to_string(num_heads) + " heads", batch, num_keys, num_heads, as_it_is);
+  add("few sequences", is_small ? 1 : 4, is_small ? 768 : 65536, all_heads, as_it_is);
+  add("ragged keys", batch, num_keys, all_heads, [&](AttentionCase& ragged) {
+    ragged.key_lens = ragged_lengths(batch, num_keys / 8, num_keys * 2);
+    ragged.is_dense = false;
+  });
+  for (const int page_size : {16, 64})
+    add("pages of " + std::to_string(page_size), batch, num_keys, all_heads,
+        [&](AttentionCase& paged) { paged.page_size = page_size; });
+  add("2 queries", batch, num_keys, all_heads, [](AttentionCase& several) {
+    several.query_lens.assign(several.query_lens.size(), 2);
+    several.causal = true;
+  });
+}
+
 std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
                                                       const std::vector<int>& lengths, bool is_small) {
   std::vector<AttentionBenchCase> cases;
@@ -262,6 +294,7 @@ std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& he
   ragged.order = MHASchedule::DEFAULT;
   cases.push_back({"ragged", "static", ragged});
   add_decode_cases(is_small, cases);
+  add_mla_cases(is_small, cases);
   return cases;
 }
 

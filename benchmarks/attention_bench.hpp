@@ -13,7 +13,7 @@ namespace switchyard::tools {
 
 // One line of the table. A batch is dense if all lengths are equal, else it is given by offsets.
 struct AttentionBenchCase {
-  std::string group;  // "full", "causal", "ragged", "decode"
+  std::string group;  // "full", "causal", "ragged", "decode", "mla"
   std::string label;  // of the line
   reference::AttentionCase attention_case;
 };
@@ -70,7 +70,7 @@ class AttentionBench {
 };
 
 // The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged
-// batch; decoding.
+// batch; decoding; multi-head latent attention.
 std::vector<AttentionBenchCase> attention_bench_cases(const std::vector<int>& head_dims, int num_tokens,
                                                       const std::vector<int>& lengths, bool is_small);
 

@@ -8,6 +8,8 @@ namespace switchyard::reference {
 
 AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int head) {
   const size_t dim = static_cast<size_t>(batch.head_dim);
+  const size_t output_dim = static_cast<size_t>(batch.output_dim());
+  const std::vector<bf16>& values = batch.value_dim > 0 ? batch.keys : batch.values;
   const std::vector<uint32_t>& rows = batch.key_rows[static_cast<size_t>(sequence)];
   const int num_keys = static_cast<int>(rows.size());
   const int position = num_keys - batch.query_len(sequence) + query;
@@ -27,7 +29,7 @@ AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int he
   }
   const double sink =
       batch.sinks.empty() ? -std::numeric_limits<double>::infinity() : batch.sinks[static_cast<size_t>(head)];
-  AttentionRow result{std::vector<double>(dim, 0.0), sink};
+  AttentionRow result{std::vector<double>(output_dim, 0.0), sink};
   if (first >= end) return result;
   std::vector<double> scores;
   for (int key = first; key < end; ++key) {
@@ -41,9 +43,9 @@ AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int he
   double sum = std::exp(sink - max);
   for (double& score : scores) sum += score = std::exp(score - max);
   for (int key = first; key < end; ++key) {
-    const bf16* v = at(batch.values, rows[static_cast<size_t>(key)], batch.num_kv_heads, kv_head);
+    const bf16* v = at(values, rows[static_cast<size_t>(key)], batch.num_kv_heads, kv_head);
     const double weight = scores[static_cast<size_t>(key - first)] / sum;
-    for (size_t i = 0; i < dim; ++i) result.output[i] += weight * to_float(v[i]);
+    for (size_t i = 0; i < output_dim; ++i) result.output[i] += weight * to_float(v[i]);
   }
   result.lse = max + std::log(sum);
   return result;
@@ -55,7 +57,7 @@ AttentionDifference compare_attention(const AttentionBatch& batch, const std::ve
   constexpr double kBoundOfRow = 0.012, kBoundOfLse = 1e-3;
   AttentionDifference difference;
   double squared_errors = 0, squared_values = 0;
-  const size_t dim = static_cast<size_t>(batch.head_dim);
+  const size_t dim = static_cast<size_t>(batch.output_dim());
   int turn = 0;
   for (int sequence = 0; sequence < batch.num_sequences(); ++sequence)
     for (int query = 0; query < batch.query_len(sequence); ++query)

@@ -10,12 +10,13 @@
 
 namespace switchyard::reference {
 
-// A batch. Rows are [row][head][head_dim]; sequence s has the query rows from query_offsets[s] on, and its
-// key number i lies in row key_rows[s][i].
+// A batch. Rows are [row][head][head_dim], those of the output [row][head][output_dim()]; sequence s has the
+// query rows from query_offsets[s] on, and its key number i lies in row key_rows[s][i].
 struct AttentionBatch {
   int num_heads = 1;
   int num_kv_heads = 1;
   int head_dim = 64;
+  int value_dim = 0;  // 0: as head_dim; else values are the first so many columns of the keys
   bool causal = false;
   int window = 0;                       // 0: none
   float scale = 0;                      // 0: one over the square root of head_dim
@@ -27,6 +28,7 @@ struct AttentionBatch {
   int sequence_of_nans = -1;  // its results are not compared
 
   int num_sequences() const { return static_cast<int>(key_rows.size()); }
+  int output_dim() const { return value_dim > 0 ? value_dim : head_dim; }
   int query_len(int sequence) const {
     return static_cast<int>(query_offsets[static_cast<size_t>(sequence) + 1] -
                             query_offsets[static_cast<size_t>(sequence)]);
@@ -34,7 +36,7 @@ struct AttentionBatch {
 };
 
 struct AttentionRow {
-  std::vector<double> output;  // [head_dim]; zeros if the query sees no key
+  std::vector<double> output;  // [output_dim()]; zeros if the query sees no key
   double lse = 0;              // minus infinity, or the sink, if the query sees no key
 };
 

@@ -42,12 +42,12 @@ double AttentionCase::flops() const {
     if (window > 0) of_sequence = std::min(of_sequence, queries * window * (causal ? 1.0 : 2.0));
     seen += of_sequence;
   }
-  return 4 * seen * num_heads * head_dim;
+  return 2 * seen * num_heads * (head_dim + output_dim());
 }
 
 uint64_t AttentionCase::key_value_bytes() const {
   return static_cast<uint64_t>(total_keys()) * static_cast<uint64_t>(num_kv_heads) *
-         static_cast<uint64_t>(head_dim) * 2 * sizeof(bf16);
+         static_cast<uint64_t>(value_dim > 0 ? head_dim : 2 * head_dim) * sizeof(bf16);
 }
 
 int64_t AttentionCase::sum_of(const std::vector<int>& lengths) {
@@ -67,6 +67,7 @@ AttentionShape AttentionCase::shape() const {
   AttentionShape shape{.head_dim = head_dim,
                        .num_heads = num_heads,
                        .num_kv_heads = num_kv_heads,
+                       .value_dim = value_dim,
                        .batch_size = static_cast<int>(query_lens.size()),
                        .max_query_len = longest(query_lens),
                        .max_key_len = longest(num_keys()),
@@ -83,6 +84,13 @@ AttentionShape AttentionCase::shape() const {
                        .own_kernels = own_kernels};
   if (has_key_lengths) shape.num_key_rows = int64_t{shape.batch_size} * shape.max_key_len;
   return shape;
+}
+
+void make_latent(AttentionCase& attention_case) {
+  attention_case.num_kv_heads = 1;
+  attention_case.head_dim = 576;
+  attention_case.value_dim = 512;
+  attention_case.scale = 0.0721688f;  // one over the square root of 192, the columns before absorption
 }
 
 AttentionHarness::AttentionHarness(Rank& rank, const AttentionCase& attention_case)
@@ -131,6 +139,7 @@ void AttentionHarness::make_batch() {
   batch_.num_heads = case_.num_heads;
   batch_.num_kv_heads = case_.num_kv_heads;
   batch_.head_dim = case_.head_dim;
+  batch_.value_dim = case_.value_dim;
   batch_.causal = case_.causal;
   batch_.window = case_.window;
   batch_.scale = case_.scale;
@@ -149,12 +158,12 @@ void AttentionHarness::make_batch() {
   batch_.queries.resize(num_query_rows() * query_row);
   fill(batch_.queries, 0, batch_.queries.size(), random);
   batch_.keys.assign(static_cast<size_t>(shape_.num_key_rows) * key_row, kNotANumber);
-  batch_.values = batch_.keys;
+  if (case_.value_dim == 0) batch_.values = batch_.keys;
   for (int sequence = 0; sequence < batch_.num_sequences(); ++sequence) {
     if (sequence == batch_.sequence_of_nans) continue;
     for (const size_t row : batch_.key_rows[static_cast<size_t>(sequence)]) {
       fill(batch_.keys, row * key_row, (row + 1) * key_row, random);
-      fill(batch_.values, row * key_row, (row + 1) * key_row, random);
+      if (case_.value_dim == 0) fill(batch_.values, row * key_row, (row + 1) * key_row, random);
     }
   }
 }
@@ -163,8 +172,9 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.queries, queries_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.keys, keys_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.values, values_));
-  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<bf16>(batch_.queries.size(), kNotANumber), output_));
   const size_t num_places = num_query_rows() * static_cast<size_t>(case_.num_heads);
+  const size_t output_dim = static_cast<size_t>(case_.output_dim());
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<bf16>(num_places * output_dim, kNotANumber), output_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, std::vector<float>(num_places, kNotWritten), lse_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.query_offsets, query_offsets_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, case_.key_offsets(), key_offsets_));
@@ -175,7 +185,7 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.sinks, sinks_));
   tensors_ = {.queries = queries_.data(),
               .keys = keys_.data(),
-              .values = values_.data(),
+              .values = case_.value_dim > 0 ? nullptr : values_.data(),
               .output = output_.data(),
               .lse = case_.wants_lse ? lse_.data() : nullptr,
               .sinks = case_.has_sinks ? sinks_.data() : nullptr};
@@ -201,7 +211,7 @@ Result<AttentionDifference> AttentionHarness::compare(int stride) {
            std::all_of(values.begin() + end * width, values.end(), is_untouched);
   };
   const bool is_left_alone =
-      is_untouched_outside(output.value(), case_.head_dim,
+      is_untouched_outside(output.value(), case_.output_dim(),
                            [](bf16 value) { return value.bits == kNotANumber.bits; }) &&
       (!case_.wants_lse ||
        is_untouched_outside(lse.value(), 1, [](float value) { return value == kNotWritten; }));

@@ -14,6 +14,7 @@ struct AttentionCase {
   int num_heads = 2;
   int num_kv_heads = 1;
   int head_dim = 64;
+  int value_dim = 0;  // 0: as head_dim; else values are the first so many columns of the keys
   bool causal = false;
   int window = 0;
   float scale = 0;  // 0: one over the square root of head_dim
@@ -35,6 +36,7 @@ struct AttentionCase {
 
   // Keys of each sequence.
   const std::vector<int>& num_keys() const { return key_lens.empty() ? query_lens : key_lens; }
+  int output_dim() const { return value_dim > 0 ? value_dim : head_dim; }
   int64_t total_queries() const { return sum_of(query_lens); }
   int64_t total_keys() const { return sum_of(num_keys()); }
   // Where sequences begin if they lie one behind the other, and where the last one ends.
@@ -51,6 +53,9 @@ struct AttentionCase {
   static int64_t sum_of(const std::vector<int>& lengths);
   static std::vector<uint32_t> offsets_of(const std::vector<int>& lengths, int first);
 };
+
+// Makes a case one of multi-head latent attention, with DeepSeek's sizes and scale.
+void make_latent(AttentionCase& attention_case);
 
 // One case on a rank: its batch, its memory, and its Attention. Rows that belong to no sequence hold NaN, and
 // so does the output before the first launch.

@@ -1,5 +1,6 @@
 // Attention: softmax attention over bf16 queries, keys and values, full, causal, windowed or decoding, ragged
 // or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler (tile_scheduler.hpp).
+// Multi-head latent attention (MLA), decoding with absorbed queries, has head_dim 576 and value_dim 512.
 //
 //   auto attention = Attention::create(rank, {.head_dim = 128, .num_heads = 16, .num_kv_heads = 4,
 //                                             .max_query_len = 4096, .max_key_len = 4096,
@@ -22,9 +23,13 @@ struct OwnAttentionKernels;
 
 // Sizes. Lengths of single sequences may be anything up to the largest; they come with the tensors.
 struct AttentionShape {
-  int head_dim = 128;    // 64, 128 or 256
+  int head_dim = 128;    // 64, 128 or 256; 576 with value_dim 512
   int num_heads = 1;     // of queries: a multiple of num_kv_heads
   int num_kv_heads = 1;  // each is seen by num_heads / num_kv_heads neighbouring query heads
+  // 0: values have head_dim columns and memory of their own. 512: MLA, where keys are latents of head_dim 576
+  // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has at most 16 queries
+  // per sequence, neither a soft cap nor sinks, and a scale that is given.
+  int value_dim = 0;
   int batch_size = 1;
   int max_query_len = 0;
   int max_key_len = 0;
@@ -36,7 +41,7 @@ struct AttentionShape {
   int window = 0;
   int page_size = 0;  // keys and values in pages of so many rows: a power of two, 16 to 256; 0: no pages
   int pages_per_sequence = 0;
-  float scale = 0;  // of the scores; 0: one over the square root of head_dim
+  float scale = 0;  // of the scores; 0: one over the square root of head_dim, but not for MLA
   // Scaled scores become soft_cap * tanh(score / soft_cap), before masks; 0: they stay as they are.
   float soft_cap = 0;
   TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
@@ -48,11 +53,12 @@ struct AttentionShape {
 };
 
 // The tensors of one launch, which belong to the caller. All are in memory of the rank's device; rows are
-// [row][head][head_dim], without gaps, 16-byte aligned.
+// [row][head][head_dim], without gaps, 16-byte aligned. With value_dim, rows of the output are
+// [row][head][value_dim].
 struct AttentionTensors {
   const bf16* queries = nullptr;
   const bf16* keys = nullptr;
-  const bf16* values = nullptr;
+  const bf16* values = nullptr;  // null with value_dim
   bf16* output = nullptr;
   // [query row][head]: logarithm of the sum of the exponentiated scores, the sink's among them; null: not
   // wanted

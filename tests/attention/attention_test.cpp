@@ -1,10 +1,7 @@
 // Attention on every target that is here, against plain loops.
 #include "switchyard/attention.hpp"
 
-#include <gtest/gtest.h>
-
-#include "ep/ep_harness.hpp"
-#include "reference/attention_case.hpp"
+#include "attention_fixture.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/graph.hpp"
@@ -13,39 +10,17 @@ namespace switchyard {
 namespace {
 
 using reference::AttentionCase;
-using reference::AttentionDifference;
 using reference::AttentionHarness;
+using testing_support::compare;
 using testing_support::kFewCases;
 using testing_support::must;
 using testing_support::repeats;
 using testing_support::sweep;
 
-// Runs the case and says what is wrong with it.
-std::string compare(Rank& rank, const AttentionCase& attention_case) {
-  auto harness = AttentionHarness::create(rank, attention_case);
-  if (!harness.ok()) return harness.status().to_string();
-  if (const Status status = harness.value()->launch(); !status.ok()) return status.to_string();
-  const Result<AttentionDifference> difference = harness.value()->compare();
-  return difference.ok() ? difference.value().first_bad : difference.status().to_string();
-}
+class AttentionTest : public testing_support::AttentionOnTarget {};
 
-class AttentionTest : public ::testing::TestWithParam<TargetChoice> {
- protected:
-  void SetUp() override {
-    SWITCHYARD_SKIP_IF_ABSENT(GetParam());
-    world_ = must(World::create({.target = GetParam()}));
-  }
-  Rank& rank() { return world_->rank(0); }
-  World& world() { return *world_; }
-
- private:
-  std::unique_ptr<World> world_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
-                         [](const auto& info) {
-                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
-                         });
+INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, testing_support::kAttentionTargets,
+                         testing_support::name_of_target);
 
 TEST_P(AttentionTest, EveryHeadDimensionFullAndCausal) {
   const int length = kFewCases ? 70 : 200;

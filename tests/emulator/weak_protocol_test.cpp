@@ -129,19 +129,25 @@ TEST_F(WeakMemoryProtocol, CombineOfFp8IsRightForEverySeed) {
     ASSERT_EQ(run_fp8_combine(seed, std::nullopt), "") << "seed " << seed;
 }
 
-// Attention over a sequence that ends within a block of keys, whose other keys, a neighbour's, are NaN.
-std::string run_attention(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+std::string run_case(uint64_t seed, const std::optional<OrderMutant>& mutant,
+                     const reference::AttentionCase& attention_case) {
   const TestHooks hooks{.mutant = mutant};
   const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
-  const auto harness = must(reference::AttentionHarness::create(world->rank(0), {.query_lens = {17, 17},
-                                                                                 .key_lens = {40, 60},
-                                                                                 .num_heads = 1,
-                                                                                 .head_dim = 64,
-                                                                                 .num_blocks = 1,
-                                                                                 .sequence_of_nans = 1}));
+  const auto harness = must(reference::AttentionHarness::create(world->rank(0), attention_case));
   if (const Status status = harness->launch(); !status.ok()) return status.to_string();
   const auto difference = harness->compare();
   return difference.ok() ? difference.value().first_bad : difference.status().to_string();
+}
+
+// Attention over a sequence that ends within a block of keys, whose other keys, a neighbour's, are NaN.
+std::string run_attention(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  return run_case(seed, mutant,
+                  {.query_lens = {17, 17},
+                   .key_lens = {40, 60},
+                   .num_heads = 1,
+                   .head_dim = 64,
+                   .num_blocks = 1,
+                   .sequence_of_nans = 1});
 }
 
 TEST_F(WeakMemoryProtocol, AttentionIsRightForEverySeed) {
@@ -151,15 +157,29 @@ TEST_F(WeakMemoryProtocol, AttentionIsRightForEverySeed) {
 
 // Decoding over keys that two blocks share: whoever is last combines what both have found.
 std::string run_decoding(uint64_t seed, const std::optional<OrderMutant>& mutant) {
-  const TestHooks hooks{.mutant = mutant};
-  const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
-  const auto harness = must(reference::AttentionHarness::create(
-      world->rank(0),
-      {.query_lens = {1}, .key_lens = {520}, .num_heads = 1, .head_dim = 64, .num_blocks = 2}));
-  if (harness->choice().num_splits < 2) return "";
-  if (const Status status = harness->launch(); !status.ok()) return status.to_string();
-  const auto difference = harness->compare();
-  return difference.ok() ? difference.value().first_bad : difference.status().to_string();
+  return run_case(seed, mutant,
+                  {.query_lens = {1}, .key_lens = {520}, .num_heads = 1, .head_dim = 64, .num_blocks = 2});
+}
+
+// The same with latents, and with a neighbour of NaN.
+std::string run_latents(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  reference::AttentionCase attention_case{
+      .query_lens = {1}, .key_lens = {520}, .num_heads = 1, .num_blocks = 2};
+  reference::make_latent(attention_case);
+  return run_case(seed, mutant, attention_case);
+}
+std::string run_latents_beside_nans(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  reference::AttentionCase attention_case{
+      .query_lens = {1, 1}, .key_lens = {40, 60}, .num_heads = 1, .num_blocks = 1, .sequence_of_nans = 1};
+  reference::make_latent(attention_case);
+  return run_case(seed, mutant, attention_case);
+}
+
+TEST_F(WeakMemoryProtocol, LatentAttentionIsRightForEverySeed) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    ASSERT_EQ(run_latents(seed, std::nullopt), "") << "seed " << seed;
+    ASSERT_EQ(run_latents_beside_nans(seed, std::nullopt), "") << "seed " << seed;
+  }
 }
 
 TEST_F(WeakMemoryProtocol, DecodingIsRightForEverySeed) {
@@ -359,6 +379,9 @@ const NamedMutant kMutants[] = {
     {"ZeroedValuesAreNotFenced",
      {"AttentionConsumer*::zero_masked_values(", WordKind::kProxyFence},
      run_attention},
+    {"ZeroedLatentsAreNotFenced",
+     {"MlaConsumer*::zero_masked_values(", WordKind::kProxyFence},
+     run_latents_beside_nans},
     {"MM12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_check_output},
     {"MM12ElectionDoesNotAcquire",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kRelease},
@@ -397,6 +420,9 @@ const NamedMutant kMutants[] = {
     {"MM30ElectionDoesNotRelease",
      {"AttentionConsumer*::is_last_split(", WordKind::kAdd, Order::kAcquire},
      run_decoding},
+    {"MM30ElectionAmongLatentsIsRelaxed",
+     {"MlaConsumer*::is_last_split(", WordKind::kAdd, kRelaxed},
+     run_latents},
 };
 
 class OrderMutants : public WeakMemoryProtocol, public testing::WithParamInterface<NamedMutant> {};

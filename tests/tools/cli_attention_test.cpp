@@ -32,6 +32,9 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
     const Outcome outcome = run(kSmall + batch);
     EXPECT_EQ(outcome.exit_code, 0) << batch << "\n" << outcome.out << outcome.err;
   }
+  const Outcome latent =
+      run("attend --target host --mla --heads 16 --seq-lens 2,1 --kv-lens 40,130 --causal");
+  EXPECT_EQ(latent.exit_code, 0) << latent.out << latent.err;
 }
 
 TEST_F(CliAttention, AttendReportsAsJson) {
@@ -57,6 +60,8 @@ TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused(kSmall + "--kv-heads 3", {"--kv-heads", "divisor of --heads (2)"});
   expect_refused("attend --head-dim 96", {"--head-dim", "64", "256"});
   expect_refused(kSmall + "--page-size 24", {"--page-size"});
+  expect_refused("attend --target host --mla --head-dim 64", {"--mla", "--head-dim"});
+  expect_refused("attend --target host --mla --batch 1 --seq 17", {"max_query_len is 17"});
   expect_refused(kSmall + "--kv-lens 1,2,3", {"--kv-lens", "3 values given for 2 sequences"});
   expect_refused(kSmall + "--scheduler best", {"--scheduler"});
   expect_refused(kSmall + "--seq-lens 5 --batch 2", {"--seq-lens", "--batch"});
@@ -72,12 +77,13 @@ TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
   const json report = read_json(outcome.out);
-  ASSERT_EQ(report.at("results").size(), 12u);  // full, causal, two ragged, eight decoding
+  ASSERT_EQ(report.at("results").size(), 20u);  // full, causal, two ragged, eight decoding, eight of MLA
   EXPECT_EQ(report.at("input_shifts").size(), 3u);
   for (const json& result : report.at("results")) {
     EXPECT_TRUE(result.at("verified").get<bool>());
     EXPECT_GT(result.at("median_us"), 0);
-    EXPECT_EQ(result.at("read_terabytes_per_second") > 0, result.at("group") == "decode");
+    EXPECT_EQ(result.at("read_terabytes_per_second") > 0,
+              result.at("group") == "decode" || result.at("group") == "mla");
   }
 }
 

@@ -64,10 +64,18 @@ void add_attention_options(Command& command, AttentionOptions& options) {
   command.add_list("--kv-lens", options.kv_lens, 0, kMaxSeqLen,
                    "Keys of each sequence, or one number for all [as the queries]");
   command.add_number("--heads", attention_case.num_heads, 1, 1024, "Query heads");
-  command.add_number("--kv-heads", options.num_kv_heads, 1, 1024, "K/V heads, a divisor of --heads [--heads]")
-      .hide_default();
-  command.add_choice("--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
-                     "Elements of a row of a head: 64, 128 or 256");
+  const Option kv_heads = command
+                              .add_number("--kv-heads", options.num_kv_heads, 1, 1024,
+                                          "K/V heads, a divisor of --heads [--heads]")
+                              .hide_default();
+  const Option head_dim = command.add_choice("--head-dim", attention_case.head_dim, numbers({64, 128, 256}),
+                                             "Elements of a row of a head: 64, 128 or 256");
+  command
+      .add_flag("--mla", options.is_mla,
+                "Multi-head latent attention: keys of 576 elements that all heads share, whose first 512\n"
+                "are the values; at most 16 queries")
+      .excludes(head_dim)
+      .excludes(kv_heads);
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
   command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
                      "A query sees keys less than so far away; 0: all");
@@ -94,6 +102,7 @@ Status finish_attention_options(AttentionOptions& options) {
   attention_case.is_dense = options.seq_lens.empty() && options.kv_lens.size() <= 1;
   attention_case.soft_cap = static_cast<float>(options.soft_cap);
   attention_case.num_kv_heads = options.num_kv_heads == 0 ? attention_case.num_heads : options.num_kv_heads;
+  if (options.is_mla) reference::make_latent(attention_case);
   if (attention_case.num_heads % attention_case.num_kv_heads != 0)
     return invalid_argument("--kv-heads: %d must be a divisor of --heads (%d)", attention_case.num_kv_heads,
                             attention_case.num_heads);

@@ -17,6 +17,7 @@ struct AttentionOptions {
   std::vector<int> kv_lens;
   int num_kv_heads = 0;  // 0: as many as heads
   double soft_cap = 0;
+  bool is_mla = false;
   reference::AttentionCase attention_case{.num_heads = 4, .num_kv_heads = 0, .head_dim = 128};
 };
 

@@ -176,7 +176,8 @@ std::vector<JsonObject> attention_tunings_json() {
                                     .add("key_stages", tuning.num_key_stages)
                                     .add("blocks_ahead", tuning.blocks_ahead)
                                     .add("producer_registers", tuning.producer_registers)
-                                    .add("consumer_registers", tuning.consumer_registers)));
+                                    .add("consumer_registers", tuning.consumer_registers)
+                                    .add("value_dim", tuning.value_dim)));
   return tunings;
 }
 
@@ -191,6 +192,8 @@ JsonObject attention_limits_json() {
                        .add("min_even_split_keys", limits.min_even_split_keys)
                        .add("keys_per_row", limits.keys_per_row)
                        .add("max_splits", limits.max_splits)
+                       .add("latent_tile_blocks", limits.latent_tile_blocks)
+                       .add("latent_rows_per_block", limits.latent_rows_per_block)
                        .add("plan_threads", limits.num_plan_threads));
 }
 

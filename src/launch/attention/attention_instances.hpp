@@ -18,5 +18,6 @@ KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(128)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(256)();
 KernelsOfHeadDim SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
+AttentionKernel SWITCHYARD_ATTENTION_KERNELS(mla)();
 
 }  // namespace switchyard

@@ -35,6 +35,7 @@ AttentionKernels make_table() {
   adjusted[0] = SWITCHYARD_ATTENTION_KERNELS(adjusted_64)();
   adjusted[1] = SWITCHYARD_ATTENTION_KERNELS(adjusted_128)();
   adjusted[2] = SWITCHYARD_ATTENTION_KERNELS(adjusted_256)();
+  table.mla = SWITCHYARD_ATTENTION_KERNELS(mla)();
   table.plan_tiles = &launch_plan_tiles;
   table.load = &load_small_kernels;
   table.l2_bytes = &bytes_of_l2;

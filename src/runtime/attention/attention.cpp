@@ -46,6 +46,7 @@ struct Attention::Impl {
     return shape.soft_cap > 0 || tensors.sinks != nullptr ? ScoreKind::kAdjusted : ScoreKind::kPlain;
   }
   uint32_t num_outputs() const { return static_cast<uint32_t>(shape.num_query_rows * shape.num_heads); }
+  int value_dim() const { return shape.value_dim > 0 ? shape.value_dim : shape.head_dim; }
   uint64_t num_tile_times() const {
     return static_cast<uint64_t>(shape.batch_size) * any_choice().tile_shape.num_heads *
            any_choice().max_num_tiles;
@@ -131,7 +132,7 @@ Status Attention::Impl::allocate() {
   if (num_splits == 1) return Status();
   SWITCHYARD_RETURN_IF_ERROR(take(num_splits_done, num_outputs()));
   const size_t num_partial = num_splits * num_outputs();
-  SWITCHYARD_RETURN_IF_ERROR(take(partial_output, num_partial * static_cast<size_t>(shape.head_dim)));
+  SWITCHYARD_RETURN_IF_ERROR(take(partial_output, num_partial * static_cast<size_t>(value_dim())));
   return take(partial_lse, num_partial);
 }
 
@@ -215,9 +216,10 @@ Status Attention::Impl::launch_attention(const AttentionTensors& tensors, Stream
   const auto tensor = [&](const bf16* base, int num_heads, int64_t num_rows) {
     return tensor_of(base, tensors.queries, num_heads, shape.head_dim, num_rows);
   };
-  AttentionTensorShapes shapes{tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
-                               tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
-                               tensor(tensors.values, shape.num_kv_heads, shape.num_key_rows)};
+  AttentionTensorShapes shapes{
+      tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
+      tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
+      tensor(shape.value_dim > 0 ? tensors.keys : tensors.values, shape.num_kv_heads, shape.num_key_rows)};
   // Nobody else reads what decoding reads; larger fetches of the L2 only get into each other's way.
   if (any_choice().kind == AttentionKind::kDecode) shapes.keys.l2_bytes = shapes.values.l2_bytes = 128;
   return kernel(scores_of(tensors)).launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));

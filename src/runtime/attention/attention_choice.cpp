@@ -53,6 +53,37 @@ Splits choose_splits(const AttentionShape& shape, const AttentionTuning& tuning,
   return {ceil_div(num_keys, split_keys), split_keys};
 }
 
+// Chooses the splits of latents: those with the least makespan, in key blocks. A tile costs a few key blocks
+// more than it has, and one of several splits more again, for its partial output. If sequences differ in
+// length, blocks end up to a tile apart.
+Splits choose_latent_splits(const AttentionShape& shape, const AttentionTuning& tuning, uint64_t num_units,
+                            uint32_t num_rows, uint32_t num_blocks) {
+  const uint64_t tile_keys = static_cast<uint64_t>(tuning.tile_keys);
+  const uint64_t most_keys = static_cast<uint64_t>(shape.max_key_len);
+  const uint64_t num_key_blocks = ceil_div(most_keys, tile_keys);
+  if (num_key_blocks == 0 || num_units == 0) return {1, static_cast<uint32_t>(most_keys)};
+  const uint64_t batch_size = static_cast<uint64_t>(shape.batch_size);
+  const uint64_t num_key_rows = std::min(static_cast<uint64_t>(shape.num_key_rows), batch_size * most_keys);
+  const bool is_even = shape.page_size == 0 && num_key_rows == batch_size * most_keys;
+  const uint64_t mean_key_blocks = ceil_div(num_key_rows, batch_size * tile_keys);
+  const uint64_t cost_of_tile = static_cast<uint64_t>(kLimits.latent_tile_blocks);
+  const uint64_t cost_of_split = ceil_div(num_rows, static_cast<uint32_t>(kLimits.latent_rows_per_block));
+  const auto cost_of = [&](uint64_t split_blocks) {
+    const uint64_t num_splits =
+        ceil_div(is_even ? num_key_blocks : std::max<uint64_t>(mean_key_blocks, 1), split_blocks);
+    const uint64_t of_tile = cost_of_tile + (num_splits > 1 ? cost_of_split : 0);
+    if (is_even) return ceil_div(num_units * num_splits, uint64_t{num_blocks}) * (split_blocks + of_tile);
+    return num_units * (mean_key_blocks + num_splits * of_tile) / num_blocks + split_blocks;
+  };
+  uint64_t best = num_key_blocks;
+  for (uint64_t wanted = 2; wanted <= std::min(static_cast<uint64_t>(kLimits.max_splits), num_key_blocks);
+       ++wanted)
+    if (const uint64_t split_blocks = ceil_div(num_key_blocks, wanted); cost_of(split_blocks) < cost_of(best))
+      best = split_blocks;
+  if (best == num_key_blocks) return {1, static_cast<uint32_t>(most_keys)};
+  return {static_cast<uint32_t>(ceil_div(num_key_blocks, best)), static_cast<uint32_t>(best * tile_keys)};
+}
+
 // All tiles cost the same.
 bool is_even(const AttentionShape& shape, AttentionKind kind) {
   return kind == AttentionKind::kFull && shape.page_size == 0 &&
@@ -118,7 +149,8 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   const uint64_t num_units = uint64_t{batch_size} * num_heads / choice.heads_per_tile * choice.max_num_tiles;
   const uint32_t num_rows =
       choice.heads_per_tile * std::min(choice.tile_rows, static_cast<uint32_t>(shape.max_query_len));
-  const Splits splits = choose_splits(shape, tuning, num_units, num_rows, num_ctas);
+  const Splits splits = (tuning.value_dim > 0 ? choose_latent_splits : choose_splits)(
+      shape, tuning, num_units, num_rows, num_ctas);
   choice.num_splits = splits.num_splits;
   choice.split_keys = splits.split_keys;
 

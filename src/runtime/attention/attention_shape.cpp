@@ -59,6 +59,29 @@ Status check_own_kernels(const AttentionShape& shape) {
   return Status();
 }
 
+// Multi-head latent attention has one kernel, which decodes.
+Status check_latents(const AttentionShape& shape) {
+  if (shape.head_dim != kLatentDim || shape.value_dim != kLatentValueDim)
+    return invalid_argument("value_dim is %d and head_dim is %d; they must be 512 and 576, or value_dim 0",
+                            shape.value_dim, shape.head_dim);
+  if (shape.num_kv_heads != 1)
+    return invalid_argument("num_kv_heads is %d; it must be 1 with value_dim: all heads share the latents",
+                            shape.num_kv_heads);
+  if (shape.max_query_len > kAttentionLimits.max_decode_tokens)
+    return invalid_argument("max_query_len is %d; with value_dim it must be at most %d", shape.max_query_len,
+                            kAttentionLimits.max_decode_tokens);
+  if (!(shape.scale > 0))
+    return invalid_argument(
+        "scale is %g; it must be given with value_dim: queries are absorbed, so head_dim "
+        "does not say it",
+        shape.scale);
+  if (shape.soft_cap > 0)
+    return invalid_argument("soft_cap is %g; it must be 0 with value_dim", shape.soft_cap);
+  return shape.own_kernels == nullptr
+             ? Status()
+             : invalid_argument("own_kernels is given; it must be null with value_dim");
+}
+
 Status check_pointer(const char* name, const void* pointer, bool is_needed) {
   if (pointer == nullptr && is_needed) return invalid_argument("%s is null", name);
   if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
@@ -69,7 +92,7 @@ Status check_pointer(const char* name, const void* pointer, bool is_needed) {
 }  // namespace
 
 Status check_attention_shape(const AttentionShape& shape) {
-  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256)
+  if (shape.value_dim == 0 && shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256)
     return invalid_argument("head_dim is %d; it must be 64, 128 or 256", shape.head_dim);
   SWITCHYARD_RETURN_IF_ERROR(check_counts(shape));
   if (shape.num_heads % shape.num_kv_heads != 0)
@@ -91,6 +114,7 @@ Status check_attention_shape(const AttentionShape& shape) {
     return invalid_argument("max_key_len %d exceeds num_key_rows %lld", shape.max_key_len,
                             static_cast<long long>(shape.num_key_rows));
   SWITCHYARD_RETURN_IF_ERROR(check_own_kernels(shape));
+  if (shape.value_dim != 0) SWITCHYARD_RETURN_IF_ERROR(check_latents(shape));
   return check_pages(shape);
 }
 
@@ -99,7 +123,12 @@ Status check_attention_tensors(const AttentionShape& shape, const AttentionTenso
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("queries", tensors.queries, has_queries));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("output", tensors.output, has_queries));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("keys", tensors.keys, has_keys));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer("values", tensors.values, has_keys));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("values", tensors.values, has_keys && shape.value_dim == 0));
+  if (shape.value_dim != 0 && tensors.values != nullptr)
+    return invalid_argument(
+        "values is given; it must be null with value_dim: values are columns of the keys");
+  if (shape.value_dim != 0 && tensors.sinks != nullptr)
+    return invalid_argument("sinks is given; it must be null with value_dim");
   if (tensors.sinks != nullptr && shape.own_kernels != nullptr)
     return invalid_argument("sinks is given; it must be null with own_kernels, which have none");
   if (tensors.query_offsets == nullptr &&

@@ -79,6 +79,7 @@ std::string to_json(const BenchOptions&, const BenchReport& report) {
     json.add("group", result.bench_case.group)
         .add("label", result.bench_case.label)
         .add("head_dim", attention_case.head_dim)
+        .add("value_dim", attention_case.output_dim())
         .add("heads", attention_case.num_heads)
         .add("kv_heads", attention_case.num_kv_heads)
         .add("causal", attention_case.causal)
@@ -107,7 +108,8 @@ std::string to_json(const BenchOptions&, const BenchReport& report) {
 
 void add_bench_attention_command(Command& bench) {
   Command command = bench.add_command(
-      "attention", "Attention by graph replay: full, causal, ragged and decoding, with a few rows verified");
+      "attention",
+      "Attention by graph replay: full, causal, ragged, decoding and MLA, with a few rows verified");
   auto options = std::make_shared<BenchOptions>();
   add_target_option(command, options->target);
   command.add_list("--head-dims", options->head_dims, 64, 256, "Head dimensions [128,64,256; host 64]");
@@ -117,7 +119,7 @@ void add_bench_attention_command(Command& bench) {
       .add_number("--tokens", options->num_tokens, 1, 1 << 24,
                   "Queries of all sequences together [16384; host 256]")
       .hide_default();
-  command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode"},
+  command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode", "mla"},
                    "Only these lines of the table");
   command.add_text("--inputs", options->inputs,
                    "Write the numbers that queries, keys and values repeat, each from its own of\n"

@@ -115,7 +115,7 @@ class WarpgroupMath {
     for (int i = 0; address != nullptr && i < Config::kHeadDim; ++i) target::st(address + i, outputs_[i]);
   }
 
- private:
+ protected:
   static constexpr int kUnits = Config::kHeadDim / 8;  // of a row: 8 columns, 16 bytes
   static constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 

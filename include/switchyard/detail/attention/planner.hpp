@@ -12,10 +12,10 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 using PlannerEnvironment =
     BlockEnvironment<ProducerThreads{.first_producer_thread = kPlannerWarp * kWarpSize}>;
 
-template <typename Config, typename Schedulers>
+template <typename Config, typename Schedulers, typename Shared = AttentionShared<Config>>
 class AttentionPlanner {
  public:
-  SWITCHYARD_DEVICE AttentionPlanner(const AttentionSettings& settings, AttentionShared<Config>& shared)
+  SWITCHYARD_DEVICE AttentionPlanner(const AttentionSettings& settings, Shared& shared)
       : settings_(settings), shared_(shared) {}
 
   SWITCHYARD_DEVICE void run() {
@@ -94,7 +94,7 @@ class AttentionPlanner {
   }
 
   const AttentionSettings& settings_;
-  AttentionShared<Config>& shared_;
+  Shared& shared_;
   StageCursor<1> next_tile_;
   StageCursor<kNumTiles> tiles_;
 };

@@ -7,11 +7,17 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+template <typename Config, typename Shared = AttentionShared<Config>>
 class AttentionProducer {
  public:
-  SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, AttentionShared<Config>& shared)
-      : params_(params), settings_(params.settings), shared_(shared) {}
+  SWITCHYARD_DEVICE AttentionProducer(const AttentionParams& params, Shared& shared)
+      : params_(params), settings_(params.settings), shared_(shared) {
+    if (settings_.keys.page_table == nullptr) return;
+    const uint32_t lane = static_cast<uint32_t>(target::lane_idx());
+    const uint32_t num_boxes = Config::kTileKeys / settings_.keys.box_rows;
+    panel_of_lane_ = static_cast<int>(lane / num_boxes);
+    key_of_lane_ = lane % num_boxes * settings_.keys.box_rows;
+  }
 
   // Keys are needed one block ahead of values, also from one tile to the next: if there is a stage for its
   // queries, the next tile and its first keys are loaded before the last values of this one.
@@ -22,18 +28,20 @@ class AttentionProducer {
       const int first_block = target::ld(&tile.first_block);
       int block = target::ld(&tile.end_block) - 1;
       if (block < first_block + Config::kBlocksAhead) ask_planner();
+      int row = loaded_row_;  // of `block`
       for (; block > first_block; --block) {
         if (block == first_block + Config::kBlocksAhead) ask_planner();
         load_keys(tile, block - 1);
-        load_values(tile, block);
+        load_values(tile, row);
+        row = loaded_row_;
       }
       if constexpr (Config::kNumQueryStages > 1) has_tile = begin_next();
-      load_values(tile, first_block);
+      load_values(tile, row);
       if constexpr (Config::kNumQueryStages == 1) has_tile = begin_next();
     }
   }
 
- private:
+ protected:
   SWITCHYARD_DEVICE void ask_planner() {
     target::sync_warp();
     // release MM-17: the tile at work is published, so that all consumers have stored the one whose memory
@@ -74,57 +82,68 @@ class AttentionProducer {
 
   SWITCHYARD_DEVICE bool begin_next() {
     const bool has_tile = publish_next();
-    if (has_tile) load_keys(*tile_, target::ld(&tile_->end_block) - 1);
+    if (has_tile) {
+      const int block = target::ld(&tile_->end_block) - 1;
+      next_row_ = row_of_lane(*tile_, block);
+      load_keys(*tile_, block);
+    }
     return has_tile;
   }
 
   SWITCHYARD_DEVICE void load_keys(const AttentionTile& tile, int block) {
-    load(tile, block, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+    take_row(tile, block);
+    load(tile, loaded_row_, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
   }
-  SWITCHYARD_DEVICE void load_values(const AttentionTile& tile, int block) {
-    load(tile, block, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+  SWITCHYARD_DEVICE void load_values(const AttentionTile& tile, int row) {
+    load(tile, row, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
+  }
+  // Blocks come from the last to the first. The page number of the next one is read a block ahead: nobody
+  // waits for it.
+  SWITCHYARD_DEVICE void take_row(const AttentionTile& tile, int block) {
+    loaded_row_ = next_row_;
+    if (block > target::ld(&tile.first_block)) next_row_ = row_of_lane(tile, block - 1);
   }
 
   template <typename Tiles, typename Barriers>
-  SWITCHYARD_DEVICE void load(const AttentionTile& tile, int block, const target::TensorMap& map,
-                              Tiles& tiles, Barriers& full, Barriers& empty,
-                              StageCursor<Config::kNumKeyStages>& cursor) {
+  SWITCHYARD_DEVICE void load(const AttentionTile& tile, int row, const target::TensorMap& map, Tiles& tiles,
+                              Barriers& full, Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
     const uint32_t stage = cursor.stage();
     // acquire MM-21: the consumers have read the stage; pairs with their release()
     wait_together(empty[stage], cursor.parity() ^ 1);
     cursor.advance();
-    if (settings_.keys.page_table != nullptr) return load_pages(tile, block, map, tiles[stage], full[stage]);
-    if (target::lane_idx() != 0) return;
-    // release MM-20: a key block, or its values, once the loads are complete; pairs with the consumers' waits
-    // for keys_full and values_full
-    full[stage].arrive_expect(Config::kKeyBytes);
-    const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
-    const int row = row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys);
-    SWITCHYARD_UNROLL
-    for (int panel = 0; panel < Config::kNumPanels; ++panel)
-      target::tensor_load(tiles[stage] + panel * (Config::kTileKeys * kPanelRowBytes), map,
-                          panel * kPanelColumns, kv_head, row, full[stage], Config::kTuning.key_hint);
+    load_panels<0, Config::kNumPanels>(tile, row, map, tiles[stage], full[stage]);
   }
 
-  // Starts one load for as many rows as are contiguous.
-  SWITCHYARD_DEVICE void load_pages(const AttentionTile& tile, int block, const target::TensorMap& map,
-                                    unsigned char* rows, target::TransferBarrier& full) {
-    // release MM-20: as in load()
-    if (target::lane_idx() == 0) full.arrive_expect(Config::kKeyBytes);
-    target::sync_warp();
-    const uint32_t box_rows = settings_.keys.box_rows;
-    const uint32_t num_boxes = Config::kTileKeys / box_rows;
+  // Loads panels of a key block whose stage is free. `row` is that of the lane's first key, where keys are in
+  // pages, else that of the block's.
+  template <int kFirstPanel, int kNumPanels>
+  SWITCHYARD_DEVICE void load_panels(const AttentionTile& tile, int row, const target::TensorMap& map,
+                                     unsigned char* rows, target::TransferBarrier& full) {
+    // release MM-20: a key block, its values, or some of its columns, once the loads are complete; pairs with
+    // the consumers' waits for keys_full, values_full and latents_full
+    if (target::lane_idx() == 0) full.arrive_expect(kNumPanels * Config::kTileKeys * kPanelRowBytes);
     const int kv_head = static_cast<int>(target::ld(&tile.kv_head));
-    for (uint32_t i = static_cast<uint32_t>(target::lane_idx()); i < num_boxes * Config::kNumPanels;
-         i += kWarpSize) {
-      const uint32_t panel = i % Config::kNumPanels, box = i / Config::kNumPanels;
-      const uint32_t key = static_cast<uint32_t>(block) * Config::kTileKeys + box * box_rows;
-      target::tensor_load(rows + (panel * Config::kTileKeys + box * box_rows) * kPanelRowBytes, map,
-                          static_cast<int>(panel * kPanelColumns), kv_head, row_of_key(tile, key), full,
-                          Config::kTuning.key_hint);
+    if (settings_.keys.page_table != nullptr) {  // a load for as many rows as are contiguous
+      static_assert(kNumPanels * Config::kTileKeys / kMinPageRows <= kWarpSize);
+      target::sync_warp();
+      if (panel_of_lane_ >= kNumPanels) return;
+      const int panel = kFirstPanel + panel_of_lane_;
+      target::tensor_load(
+          rows + (panel * Config::kTileKeys + static_cast<int>(key_of_lane_)) * kPanelRowBytes, map,
+          panel * kPanelColumns, kv_head, row, full, Config::kTuning.key_hint);
+      return;
     }
+    if (target::lane_idx() != 0) return;
+    SWITCHYARD_UNROLL
+    for (int panel = kFirstPanel; panel < kFirstPanel + kNumPanels; ++panel)
+      target::tensor_load(rows + panel * (Config::kTileKeys * kPanelRowBytes), map, panel * kPanelColumns,
+                          kv_head, row, full, Config::kTuning.key_hint);
   }
 
+  // Where the first key of a block lies that this lane loads.
+  SWITCHYARD_DEVICE int row_of_lane(const AttentionTile& tile, int block) const {
+    return row_of_key(tile, static_cast<uint32_t>(block) * Config::kTileKeys + key_of_lane_);
+  }
   // Past the end of the sequence there are no pages: rows of its first page are loaded there, and masked. A
   // tile that sees no key gets rows past the end of the tensor: zeros, which cost no memory traffic.
   SWITCHYARD_DEVICE int row_of_key(const AttentionTile& tile, uint32_t key) const {
@@ -138,10 +157,17 @@ class AttentionProducer {
     return (target::ld(&keys.page_table[entry]) << keys.page_rows_log2) + static_cast<int>(row_in_page);
   }
 
+  static constexpr int kMinPageRows = 16;
+
   const AttentionParams& params_;
   const AttentionSettings& settings_;
-  AttentionShared<Config>& shared_;
+  Shared& shared_;
   AttentionTile* tile_ = nullptr;  // the last one published, in shared memory
+  // With pages, what this lane loads of a key block: one panel of one box of rows.
+  int panel_of_lane_ = 0;
+  uint32_t key_of_lane_ = 0;
+  // row_of_lane() of the block whose keys were loaded last, and of the one before it.
+  int loaded_row_ = 0, next_row_ = 0;
   StageCursor<1> next_tile_;
   StageCursor<kNumTiles> tiles_;
   StageCursor<Config::kNumQueryStages> queries_;

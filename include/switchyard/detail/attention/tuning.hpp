@@ -15,6 +15,9 @@ namespace switchyard {
 // soft cap, sinks.
 enum class ScoreKind { kPlain, kAdjusted };
 
+// Multi-head latent attention: the columns of a latent, and how many of them are values.
+inline constexpr int kLatentDim = 576, kLatentValueDim = 512;
+
 // One kernel. A block is one warpgroup that plans and loads, and others that consume.
 struct AttentionTuning {
   int head_dim = 0;
@@ -38,8 +41,11 @@ struct AttentionTuning {
   int producer_registers = 0;
   int consumer_registers = 0;
   CacheHint key_hint = CacheHint::kKeep;  // of keys and values; decoding reads them once
+  // Above 0: values are the first so many columns of the keys, and all consumers have the same rows, with
+  // their share of these columns each (attention/mla/).
+  int value_dim = 0;
 
-  constexpr int tile_rows() const { return num_consumers * kWarpgroupRows; }
+  constexpr int tile_rows() const { return (value_dim > 0 ? 1 : num_consumers) * kWarpgroupRows; }
   constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
   friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
 };
@@ -58,6 +64,8 @@ inline constexpr AttentionTuning kAttentionTunings[] = {
     {256, AttentionKind::kFull,        2,  80,  32, 1, 1, 2, 2, 24, 240},
     {256, AttentionKind::kMasked,      2,  80,  80, 1, 1, 2, 2, 24, 240},
     {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240, CacheHint::kStream},
+    {kLatentDim, AttentionKind::kDecode,      2,  64,  64, 1, 1, 2, 2, 40, 232, CacheHint::kNormal,
+     kLatentValueDim},
     // clang-format on
 };
 
@@ -91,6 +99,8 @@ struct AttentionLimits {
   int min_even_split_keys = 4096;  // where all have some, and splits even it out; more for several rows:
   int keys_per_row = 64;
   int max_splits = 128;
+  int latent_tile_blocks = 3;     // what a tile of latents costs beside its key blocks, in these
+  int latent_rows_per_block = 8;  // rows of partial output that cost as much as a key block
   int num_plan_threads = 128;
 
   friend constexpr bool operator==(const AttentionLimits&, const AttentionLimits&) = default;

@@ -199,7 +199,7 @@ class WarpgroupMath {
     }
   }
 
- private:
+ protected:
   static constexpr int kNumChains = 4;
   static constexpr int kGroupBytes = 8 * kPanelRowBytes;
   static constexpr float kMinusInfinity = -__builtin_huge_valf();

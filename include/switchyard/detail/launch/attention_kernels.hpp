@@ -39,11 +39,13 @@ struct OwnAttentionKernels {
 
 struct AttentionKernels {
   KernelsOfHeadDim by_head_dim[2][3];  // [ScoreKind][64, 128, 256]
+  AttentionKernel mla;                 // decodes, and does not adjust scores
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
 
   const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores) const {
+    if (head_dim == kLatentDim) return mla;
     return by_head_dim[static_cast<int>(scores)][head_dim == 64    ? 0
                                                  : head_dim == 128 ? 1
                                                                    : 2]

@@ -8,7 +8,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config, typename Schedulers>
+template <typename Config, typename Shared, auto kKernel>
 Status launch_attention_kernel(uint32_t num_blocks, StreamHandle stream, const AttentionTensorShapes& tensors,
                                const AttentionSettings& settings) {
   AttentionTensorShapes boxed = tensors;
@@ -22,28 +22,32 @@ Status launch_attention_kernel(uint32_t num_blocks, StreamHandle stream, const A
     if (!map->ok()) return map->status();
   const LaunchShape shape{.num_blocks = num_blocks,
                           .num_threads = Config::kNumThreads,
-                          .shared_bytes = sizeof(AttentionShared<Config>),
+                          .shared_bytes = sizeof(Shared),
                           .programmatic_dependent = true};
-  return target::launch("attention", attention_kernel<Config, Schedulers>, shape, stream,
+  return target::launch("attention", kKernel, shape, stream,
                         AttentionParams{queries.value(), keys.value(), values.value(), settings});
 }
 
-template <typename Config, typename Schedulers>
+template <typename Config, typename Shared, auto kKernel>
 Status load_attention_kernel() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {
-      {&attention_kernel<Config, Schedulers>, sizeof(AttentionShared<Config>)}};
+  const target::ResidentKernel kernels[] = {{kKernel, sizeof(Shared)}};
   return target::max_resident_blocks(kernels, Config::kNumThreads).status();
 #else
   return Status();
 #endif
 }
 
+template <typename Config, typename Shared, auto kKernel>
+constexpr AttentionKernel make_attention_kernel() {
+  static_assert(sizeof(Shared) <= kMaxSharedBytes);
+  return {&launch_attention_kernel<Config, Shared, kKernel>, &load_attention_kernel<Config, Shared, kKernel>};
+}
+
 template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers>
 constexpr AttentionKernel make_attention_kernel() {
   using Config = AttentionConfig<attention_tuning(kHeadDim, kKind), kScores>;
-  static_assert(sizeof(AttentionShared<Config>) <= kMaxSharedBytes);
-  return {&launch_attention_kernel<Config, Schedulers>, &load_attention_kernel<Config, Schedulers>};
+  return make_attention_kernel<Config, AttentionShared<Config>, &attention_kernel<Config, Schedulers>>();
 }
 
 template <int kHeadDim, ScoreKind kScores, typename Schedulers = AnyScheduler<PlannerEnvironment>>
