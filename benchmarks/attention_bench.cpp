@@ -6,6 +6,7 @@
 #include <random>
 
 #include "limits.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -17,6 +18,8 @@ using reference::AttentionDifference;
 // The launches of one graph, which share the cost of launching it.
 constexpr int kLaunchesPerGraph = 10;
 constexpr int kRowsLookedAt = 24;
+constexpr float kScaleOfCodes = 0.05f;
+constexpr size_t kMaxKvHeads = 64;
 
 size_t row_elements(int num_heads, const AttentionCase& attention_case) {
   return static_cast<size_t>(num_heads) * static_cast<size_t>(attention_case.head_dim);
@@ -39,15 +42,15 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
                                                                const std::vector<AttentionBenchCase>& cases,
                                                                uint64_t seed) {
   std::unique_ptr<AttentionBench> bench(new AttentionBench(world));
-  size_t num_query_elements = 0, num_key_elements = 0, num_outputs = 0;
+  size_t num_query_elements = 0, num_key_elements = 0, num_codes = 0, num_outputs = 0;
   for (const AttentionBenchCase& bench_case : cases) {
     const AttentionCase& attention_case = bench_case.attention_case;
     const size_t num_queries = static_cast<size_t>(attention_case.total_queries());
     num_query_elements =
         std::max(num_query_elements, num_queries * row_elements(attention_case.num_heads, attention_case));
-    num_key_elements =
-        std::max(num_key_elements, static_cast<size_t>(attention_case.total_keys()) *
-                                       row_elements(attention_case.num_kv_heads, attention_case));
+    size_t& num_keys = attention_case.kv_format == KvFormat::kFP8 ? num_codes : num_key_elements;
+    num_keys = std::max(num_keys, static_cast<size_t>(attention_case.total_keys()) *
+                                      row_elements(attention_case.num_kv_heads, attention_case));
     num_outputs = std::max(num_outputs, num_queries * static_cast<size_t>(attention_case.num_heads));
   }
   const auto take = [&](auto& buffer, auto allocated) {
@@ -59,6 +62,10 @@ Result<std::unique_ptr<AttentionBench>> AttentionBench::create(World& world,
   SWITCHYARD_RETURN_IF_ERROR(take(bench->output_, rank.allocate<bf16>(num_query_elements)));
   SWITCHYARD_RETURN_IF_ERROR(take(bench->keys_, rank.allocate<bf16>(num_key_elements)));
   SWITCHYARD_RETURN_IF_ERROR(take(bench->values_, rank.allocate<bf16>(num_key_elements)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->key_codes_, rank.allocate<bf16>(num_codes / 2)));
+  SWITCHYARD_RETURN_IF_ERROR(take(bench->value_codes_, rank.allocate<bf16>(num_codes / 2)));
+  SWITCHYARD_RETURN_IF_ERROR(
+      take(bench->scales_, rank.upload(std::vector<float>(kMaxKvHeads, kScaleOfCodes))));
   SWITCHYARD_RETURN_IF_ERROR(take(bench->lse_, rank.allocate<float>(num_outputs)));
   SWITCHYARD_RETURN_IF_ERROR(bench->fill(seed));
   return bench;
@@ -70,7 +77,12 @@ Status AttentionBench::fill(uint64_t seed) {
   numbers_ = std::move(numbers).value();
   const Buffer<bf16>* tensors[] = {&queries_, &keys_, &values_};
   for (int t = 0; t < 3; ++t) SWITCHYARD_RETURN_IF_ERROR(numbers_.fill(*tensors[t], kShifts[t]));
-  return Status();
+  if (key_codes_.size() == 0) return Status();
+  Result<PeriodicNumbers> codes = PeriodicNumbers::create_codes(rank_, seed);
+  if (!codes.ok()) return codes.status();
+  codes_ = std::move(codes).value();
+  SWITCHYARD_RETURN_IF_ERROR(codes_.fill(key_codes_, kShifts[1]));
+  return codes_.fill(value_codes_, kShifts[2]);
 }
 
 Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& bench_case, int num_replays) {
@@ -93,6 +105,12 @@ Result<AttentionBenchResult> AttentionBench::time(const AttentionBenchCase& benc
                            .values = attention_case.value_dim > 0 ? nullptr : values_.data(),
                            .output = output_.data(),
                            .lse = lse_.data()};
+  if (attention_case.kv_format == KvFormat::kFP8) {
+    tensors.keys = tensors.values = nullptr;
+    tensors.key_codes = reinterpret_cast<const uint8_t*>(key_codes_.data());
+    tensors.value_codes = reinterpret_cast<const uint8_t*>(value_codes_.data());
+    tensors.key_scales = tensors.value_scales = scales_.data();
+  }
   if (attention_case.page_size > 0) {
     tensors.page_table = page_table.value().data();
     tensors.key_lengths = key_lengths.value().data();
@@ -155,17 +173,27 @@ std::vector<int32_t> AttentionBench::page_table_of(const AttentionCase& attentio
   return pages;
 }
 
+std::vector<bf16> AttentionBench::elements_at(KvFormat format, int shift, size_t begin, size_t end) const {
+  if (format == KvFormat::kBF16) return numbers_.at(shift, begin, end);
+  std::vector<bf16> elements;
+  for (const bf16 pair : codes_.at(shift, begin / 2, end / 2))
+    for (const int code : {pair.bits & 0xff, pair.bits >> 8})
+      elements.push_back(to_bf16(to_float(e4m3{static_cast<uint8_t>(code)})));
+  return elements;
+}
+
 std::vector<bf16> AttentionBench::rows_of_last(const AttentionCase& attention_case, int shift) const {
+  const KvFormat format = attention_case.kv_format;
   const size_t row = row_elements(attention_case.num_kv_heads, attention_case);
   const size_t num_keys = static_cast<size_t>(attention_case.num_keys().back());
   const size_t first_row = static_cast<size_t>(attention_case.total_keys()) - num_keys;
   const size_t page_size = static_cast<size_t>(attention_case.page_size);
-  if (page_size == 0) return numbers_.at(shift, first_row * row, (first_row + num_keys) * row);
+  if (page_size == 0) return elements_at(format, shift, first_row * row, (first_row + num_keys) * row);
   const std::vector<int32_t> pages = page_table_of(attention_case);
   std::vector<bf16> rows;
   for (size_t page = pages.size() - num_keys / page_size; page < pages.size(); ++page) {
     const size_t first = static_cast<size_t>(pages[page]) * page_size;
-    const std::vector<bf16> of_page = numbers_.at(shift, first * row, (first + page_size) * row);
+    const std::vector<bf16> of_page = elements_at(format, shift, first * row, (first + page_size) * row);
     rows.insert(rows.end(), of_page.begin(), of_page.end());
   }
   return rows;
@@ -185,6 +213,8 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
                        .causal = attention_case.causal,
                        .scale = attention_case.scale,
                        .query_offsets = {0, static_cast<uint32_t>(num_queries)}};
+  if (attention_case.kv_format == KvFormat::kFP8)
+    batch.key_scales = batch.value_scales = std::vector<float>(kMaxKvHeads, kScaleOfCodes);
   batch.key_rows.emplace_back(key_offsets[last + 1] - key_offsets[last]);
   std::iota(batch.key_rows[0].begin(), batch.key_rows[0].end(), 0u);
   const size_t first_query = query_offsets[last] * query_row;
@@ -204,7 +234,7 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
 
-// Few and many sequences; then, of many, such as differ in length, pages, and several queries.
+// Few and many sequences; then, of many, such as differ in length, and pages; fp8; and several queries.
 void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
   const int batch = is_small ? 4 : 64, num_keys = is_small ? 256 : 4096;
   const auto with = [&](int of_batch, int of_keys) {
@@ -229,6 +259,11 @@ void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
     AttentionCase paged = with(batch, num_keys);
     paged.page_size = page_size;
     cases.push_back({"decode", "pages of " + std::to_string(page_size), paged});
+  }
+  for (const auto& [of_batch, of_keys] : {std::pair{batch, num_keys}, std::pair{few, many_keys}}) {
+    AttentionCase fp8 = with(of_batch, of_keys);
+    fp8.kv_format = KvFormat::kFP8;
+    cases.push_back({"decode", "fp8 " + name(of_batch, of_keys), fp8});
   }
   for (const int num_queries : {4, 16}) {
     AttentionCase several = with(batch, num_keys);

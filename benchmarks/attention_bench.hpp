@@ -55,6 +55,8 @@ class AttentionBench {
   Status fill(uint64_t seed);
   // Where each sequence's keys are, with pages: [sequence][page], in a random order.
   static std::vector<int32_t> page_table_of(const reference::AttentionCase& attention_case);
+  // Elements begin..end - 1 of keys, or of values, that were filled with this shift.
+  std::vector<bf16> elements_at(KvFormat format, int shift, size_t begin, size_t end) const;
   // The keys, or values, of the last sequence.
   std::vector<bf16> rows_of_last(const reference::AttentionCase& attention_case, int shift) const;
   // Times num_launches of `enqueue` in a graph; the times are those of one launch.
@@ -64,9 +66,10 @@ class AttentionBench {
 
   World& world_;
   Rank& rank_;
-  PeriodicNumbers numbers_;
+  PeriodicNumbers numbers_, codes_;
   Buffer<bf16> queries_, keys_, values_, output_;
-  Buffer<float> lse_;
+  Buffer<bf16> key_codes_, value_codes_;  // two to each
+  Buffer<float> lse_, scales_;
 };
 
 // The shapes of the table: head dimensions and lengths at one number of tokens, full and causal; a ragged

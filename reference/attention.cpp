@@ -19,7 +19,9 @@ AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int he
     return rows_of_heads.data() + (row * static_cast<size_t>(num_heads) + h) * dim;
   };
   const bf16* q = at(batch.queries, query_row, batch.num_heads, static_cast<size_t>(head));
-  const double scale = batch.scale > 0 ? batch.scale : 1 / std::sqrt(static_cast<double>(dim));
+  const double key_scale = batch.key_scales.empty() ? 1 : batch.key_scales[kv_head];
+  const double value_scale = batch.value_scales.empty() ? 1 : batch.value_scales[kv_head];
+  const double scale = key_scale * (batch.scale > 0 ? batch.scale : 1 / std::sqrt(static_cast<double>(dim)));
 
   int first = 0, end = num_keys;
   if (batch.causal) end = std::min(end, position + 1);
@@ -44,7 +46,7 @@ AttentionRow attend(const AttentionBatch& batch, int sequence, int query, int he
   for (double& score : scores) sum += score = std::exp(score - max);
   for (int key = first; key < end; ++key) {
     const bf16* v = at(values, rows[static_cast<size_t>(key)], batch.num_kv_heads, kv_head);
-    const double weight = scores[static_cast<size_t>(key - first)] / sum;
+    const double weight = scores[static_cast<size_t>(key - first)] / sum * value_scale;
     for (size_t i = 0; i < output_dim; ++i) result.output[i] += weight * to_float(v[i]);
   }
   result.lse = max + std::log(sum);

@@ -18,10 +18,12 @@ struct AttentionBatch {
   int head_dim = 64;
   int value_dim = 0;  // 0: as head_dim; else values are the first so many columns of the keys
   bool causal = false;
-  int window = 0;                       // 0: none
-  float scale = 0;                      // 0: one over the square root of head_dim
-  float soft_cap = 0;                   // 0: none
-  std::vector<float> sinks;             // [num_heads], or none
+  int window = 0;            // 0: none
+  float scale = 0;           // 0: one over the square root of head_dim
+  float soft_cap = 0;        // 0: none
+  std::vector<float> sinks;  // [num_heads], or none
+  std::vector<float> key_scales,
+      value_scales;                     // [num_kv_heads]: what keys and values are multiplied by, or none
   std::vector<uint32_t> query_offsets;  // [sequences + 1]
   std::vector<std::vector<uint32_t>> key_rows;
   std::vector<bf16> queries, keys, values;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "switchyard/detail/base/minifloat.hpp"
+
 namespace switchyard::reference {
 namespace {
 
@@ -18,6 +20,18 @@ void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& 
       sum += static_cast<float>(bits >> (part * 16) & 0xffff) / 65536.0f - 0.5f;
     values[i] = to_bf16(sum * 1.7320508f);
   }
+}
+
+// Rounds numbers to codes of the scales of their heads; the numbers become what the codes mean, unscaled.
+std::vector<uint8_t> quantize(std::vector<bf16>& numbers, const std::vector<float>& scales, size_t head_dim) {
+  std::vector<uint8_t> codes(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const float number = to_float(numbers[i]) / scales[i / head_dim % scales.size()];
+    const e4m3 code = to_minifloat<e4m3>(number == number ? number : 448.0f);  // a code is a number
+    codes[i] = code.bits;
+    numbers[i] = to_bf16(to_float(code));
+  }
+  return codes;
 }
 
 template <typename T>
@@ -47,7 +61,8 @@ double AttentionCase::flops() const {
 
 uint64_t AttentionCase::key_value_bytes() const {
   return static_cast<uint64_t>(total_keys()) * static_cast<uint64_t>(num_kv_heads) *
-         static_cast<uint64_t>(value_dim > 0 ? head_dim : 2 * head_dim) * sizeof(bf16);
+         static_cast<uint64_t>(value_dim > 0 ? head_dim : 2 * head_dim) *
+         (kv_format == KvFormat::kFP8 ? 1 : sizeof(bf16));
 }
 
 int64_t AttentionCase::sum_of(const std::vector<int>& lengths) {
@@ -68,6 +83,7 @@ AttentionShape AttentionCase::shape() const {
                        .num_heads = num_heads,
                        .num_kv_heads = num_kv_heads,
                        .value_dim = value_dim,
+                       .kv_format = kv_format,
                        .batch_size = static_cast<int>(query_lens.size()),
                        .max_query_len = longest(query_lens),
                        .max_key_len = longest(num_keys()),
@@ -168,7 +184,23 @@ void AttentionHarness::make_batch() {
   }
 }
 
+// Every head has scales of its own, which leave no number without a code.
+Status AttentionHarness::upload_codes() {
+  for (int head = 0; head < case_.num_kv_heads; ++head) {
+    batch_.key_scales.push_back(0.01f + 0.003f * static_cast<float>(head % 4));
+    batch_.value_scales.push_back(0.03f - 0.005f * static_cast<float>(head % 4));
+  }
+  const size_t head_dim = static_cast<size_t>(case_.head_dim);
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, quantize(batch_.keys, batch_.key_scales, head_dim), key_codes_));
+  SWITCHYARD_RETURN_IF_ERROR(
+      put(rank_, quantize(batch_.values, batch_.value_scales, head_dim), value_codes_));
+  SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.key_scales, key_scales_));
+  return put(rank_, batch_.value_scales, value_scales_);
+}
+
 Status AttentionHarness::upload() {
+  const bool has_codes = case_.kv_format == KvFormat::kFP8;
+  if (has_codes) SWITCHYARD_RETURN_IF_ERROR(upload_codes());
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.queries, queries_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.keys, keys_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.values, values_));
@@ -184,8 +216,12 @@ Status AttentionHarness::upload() {
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, page_table_, page_table_on_device_));
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, batch_.sinks, sinks_));
   tensors_ = {.queries = queries_.data(),
-              .keys = keys_.data(),
-              .values = case_.value_dim > 0 ? nullptr : values_.data(),
+              .keys = has_codes ? nullptr : keys_.data(),
+              .values = has_codes || case_.value_dim > 0 ? nullptr : values_.data(),
+              .key_codes = key_codes_.data(),
+              .value_codes = value_codes_.data(),
+              .key_scales = key_scales_.data(),
+              .value_scales = value_scales_.data(),
               .output = output_.data(),
               .lse = case_.wants_lse ? lse_.data() : nullptr,
               .sinks = case_.has_sinks ? sinks_.data() : nullptr};

@@ -15,6 +15,7 @@ struct AttentionCase {
   int num_kv_heads = 1;
   int head_dim = 64;
   int value_dim = 0;  // 0: as head_dim; else values are the first so many columns of the keys
+  KvFormat kv_format = KvFormat::kBF16;
   bool causal = false;
   int window = 0;
   float scale = 0;  // 0: one over the square root of head_dim
@@ -78,6 +79,7 @@ class AttentionHarness {
   void place_keys(std::mt19937_64& random);
   size_t num_query_rows() const { return static_cast<size_t>(shape_.num_query_rows); }
   Status upload();
+  Status upload_codes();
 
   Rank& rank_;
   const AttentionCase case_;
@@ -87,7 +89,8 @@ class AttentionHarness {
   std::unique_ptr<Attention> attention_;
   AttentionTensors tensors_;
   Buffer<bf16> queries_, keys_, values_, output_;
-  Buffer<float> lse_, sinks_;
+  Buffer<uint8_t> key_codes_, value_codes_;
+  Buffer<float> lse_, sinks_, key_scales_, value_scales_;
   Buffer<uint32_t> query_offsets_, key_offsets_, key_lengths_;
   Buffer<int32_t> page_table_on_device_;
 };

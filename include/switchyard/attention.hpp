@@ -30,6 +30,9 @@ struct AttentionShape {
   // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has at most 16 queries
   // per sequence, neither a soft cap nor sinks, and a scale that is given.
   int value_dim = 0;
+  // fp8: keys and values are e4m3 codes with a scale for each K/V head (AttentionTensors::key_codes).
+  // Decoding with head_dim 64 or 128 only: at most 16 queries per sequence, neither a soft cap nor sinks.
+  KvFormat kv_format = KvFormat::kBF16;
   int batch_size = 1;
   int max_query_len = 0;
   int max_key_len = 0;
@@ -59,6 +62,12 @@ struct AttentionTensors {
   const bf16* queries = nullptr;
   const bf16* keys = nullptr;
   const bf16* values = nullptr;  // null with value_dim
+  // With kv_format fp8, in place of keys and values: codes, none of which is NaN, and what those of each K/V
+  // head are multiplied by, [K/V head].
+  const uint8_t* key_codes = nullptr;
+  const uint8_t* value_codes = nullptr;
+  const float* key_scales = nullptr;
+  const float* value_scales = nullptr;
   bf16* output = nullptr;
   // [query row][head]: logarithm of the sum of the exponentiated scores, the sink's among them; null: not
   // wanted

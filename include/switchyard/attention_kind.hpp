@@ -14,6 +14,10 @@ enum class AttentionKind {
 };
 inline constexpr int kNumAttentionKinds = 4;
 
+// What keys and values are stored as: bf16, or e4m3 codes with a scale for each K/V head.
+enum class KvFormat { kBF16, kFP8 };
+
+constexpr const char* to_string(KvFormat format) { return format == KvFormat::kBF16 ? "bf16" : "fp8"; }
 constexpr const char* to_string(AttentionKind kind) {
   constexpr const char* kNames[] = {"full", "masked", "decode", "short masked"};
   return kNames[static_cast<int>(kind)];

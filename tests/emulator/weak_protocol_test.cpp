@@ -161,6 +161,16 @@ std::string run_decoding(uint64_t seed, const std::optional<OrderMutant>& mutant
                   {.query_lens = {1}, .key_lens = {520}, .num_heads = 1, .head_dim = 64, .num_blocks = 2});
 }
 
+std::string run_fp8_decoding(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  return run_case(seed, mutant,
+                  {.query_lens = {1},
+                   .key_lens = {300},
+                   .num_heads = 1,
+                   .head_dim = 64,
+                   .kv_format = KvFormat::kFP8,
+                   .num_blocks = 1});
+}
+
 // The same with latents, and with a neighbour of NaN.
 std::string run_latents(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   reference::AttentionCase attention_case{
@@ -175,8 +185,9 @@ std::string run_latents_beside_nans(uint64_t seed, const std::optional<OrderMuta
   return run_case(seed, mutant, attention_case);
 }
 
-TEST_F(WeakMemoryProtocol, LatentAttentionIsRightForEverySeed) {
+TEST_F(WeakMemoryProtocol, LatentAttentionAndFp8AreRightForEverySeed) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
+    ASSERT_EQ(run_fp8_decoding(seed, std::nullopt), "") << "seed " << seed;
     ASSERT_EQ(run_latents(seed, std::nullopt), "") << "seed " << seed;
     ASSERT_EQ(run_latents_beside_nans(seed, std::nullopt), "") << "seed " << seed;
   }
@@ -382,6 +393,7 @@ const NamedMutant kMutants[] = {
     {"ZeroedLatentsAreNotFenced",
      {"MlaConsumer*::zero_masked_values(", WordKind::kProxyFence},
      run_latents_beside_nans},
+    {"ConvertedKeysAreNotFenced", {"KeyConverter*::run(", WordKind::kProxyFence}, run_fp8_decoding},
     {"MM12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_check_output},
     {"MM12ElectionDoesNotAcquire",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kRelease},

@@ -28,7 +28,8 @@ TEST_F(CliAttention, AttendTakesEveryKindOfBatch) {
         "--batch 3 --seq 1 --kv-lens 600 --kv-heads 1",
         "--seq-lens 2,1 --kv-lens 40,300 --page-size 16 --causal",
         "--seq-lens 80,30 --scheduler tile --order rotate --ctas 1",
-        "--seq-lens 80,1 --kv-lens 90,600 --sinks --soft-cap 1.5"}) {
+        "--seq-lens 80,1 --kv-lens 90,600 --sinks --soft-cap 1.5",
+        "--seq-lens 2,1 --kv-lens 40,300 --kv-format fp8 --causal"}) {
     const Outcome outcome = run(kSmall + batch);
     EXPECT_EQ(outcome.exit_code, 0) << batch << "\n" << outcome.out << outcome.err;
   }
@@ -62,6 +63,7 @@ TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused(kSmall + "--page-size 24", {"--page-size"});
   expect_refused("attend --target host --mla --head-dim 64", {"--mla", "--head-dim"});
   expect_refused("attend --target host --mla --batch 1 --seq 17", {"max_query_len is 17"});
+  expect_refused(kSmall + "--kv-format fp8 --batch 1 --seq 17", {"max_query_len is 17", "fp8"});
   expect_refused(kSmall + "--kv-lens 1,2,3", {"--kv-lens", "3 values given for 2 sequences"});
   expect_refused(kSmall + "--scheduler best", {"--scheduler"});
   expect_refused(kSmall + "--seq-lens 5 --batch 2", {"--seq-lens", "--batch"});
@@ -77,7 +79,7 @@ TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
   const json report = read_json(outcome.out);
-  ASSERT_EQ(report.at("results").size(), 20u);  // full, causal, two ragged, eight decoding, eight of MLA
+  ASSERT_EQ(report.at("results").size(), 22u);  // full, causal, two ragged, ten decoding, eight of MLA
   EXPECT_EQ(report.at("input_shifts").size(), 3u);
   for (const json& result : report.at("results")) {
     EXPECT_TRUE(result.at("verified").get<bool>());

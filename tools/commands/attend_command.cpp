@@ -132,6 +132,7 @@ std::string to_json(const AttentionOptions& options, const Report& report) {
       .add("kv_heads", attention_case.num_kv_heads)
       .add("head_dim", attention_case.head_dim)
       .add("value_dim", attention_case.output_dim())
+      .add("kv_format", to_string(attention_case.kv_format))
       .add("causal", attention_case.causal)
       .add("window", attention_case.window)
       .add("page_size", attention_case.page_size)

@@ -76,6 +76,10 @@ void add_attention_options(Command& command, AttentionOptions& options) {
                 "are the values; at most 16 queries")
       .excludes(head_dim)
       .excludes(kv_heads);
+  command.add_choice(
+      "--kv-format", attention_case.kv_format,
+      std::vector<std::pair<std::string, KvFormat>>{{"bf16", KvFormat::kBF16}, {"fp8", KvFormat::kFP8}},
+      "Keys and values as bf16, or, decoding, as fp8 codes (e4m3) with a scale for each head");
   command.add_flag("--causal", attention_case.causal, "A query sees the keys up to its own position only");
   command.add_number("--window", attention_case.window, 0, kMaxSeqLen,
                      "A query sees keys less than so far away; 0: all");

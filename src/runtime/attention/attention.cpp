@@ -16,13 +16,15 @@ namespace switchyard {
 namespace {
 
 // Describes a tensor without gaps. One without rows is described as one row that is never read.
-TensorShape tensor_of(const void* base, const void* stand_in, int num_heads, int head_dim, int64_t num_rows) {
+// Two codes count as one column.
+TensorShape tensor_of(const void* base, const void* stand_in, int num_heads, int num_columns,
+                      int64_t num_rows) {
   TensorShape shape;
   shape.base = num_rows > 0 ? base : stand_in;
-  shape.columns = static_cast<uint32_t>(head_dim);
+  shape.columns = static_cast<uint32_t>(num_columns);
   shape.heads = static_cast<uint32_t>(num_heads);
   shape.rows = static_cast<uint32_t>(std::max<int64_t>(num_rows, 1));
-  shape.head_stride_bytes = static_cast<uint64_t>(head_dim) * sizeof(bf16);
+  shape.head_stride_bytes = static_cast<uint64_t>(num_columns) * sizeof(bf16);
   shape.row_stride_bytes = shape.head_stride_bytes * shape.heads;
   return shape;
 }
@@ -40,7 +42,7 @@ struct Attention::Impl {
   const AttentionKernel& kernel(ScoreKind scores) const {
     const AttentionKind kind = any_choice().kind;
     return shape.own_kernels != nullptr ? shape.own_kernels->kernels.kernels[static_cast<int>(kind)]
-                                        : kernels.at(shape.head_dim, kind, scores);
+                                        : kernels.at(shape.head_dim, kind, scores, shape.kv_format);
   }
   ScoreKind scores_of(const AttentionTensors& tensors) const {
     return shape.soft_cap > 0 || tensors.sinks != nullptr ? ScoreKind::kAdjusted : ScoreKind::kPlain;
@@ -143,7 +145,7 @@ MHATilePlan Attention::Impl::tile_plan() const {
 
 KeyLayout Attention::Impl::keys_of(const AttentionTensors& tensors) const {
   const uint32_t tile_keys =
-      static_cast<uint32_t>(attention_tuning(shape.head_dim, any_choice().kind).tile_keys);
+      static_cast<uint32_t>(attention_tuning(shape.head_dim, any_choice().kind, shape.kv_format).tile_keys);
   KeyLayout keys{.row_offsets = tensors.key_offsets,
                  .lengths = tensors.key_lengths,
                  .max_seq_len = static_cast<uint32_t>(shape.max_key_len),
@@ -189,6 +191,8 @@ AttentionSettings Attention::Impl::settings_of(const AttentionTensors& tensors) 
   settings.scale_log2 = static_cast<float>((shape.soft_cap > 0 ? shape.soft_cap : scale) * kLog2E);
   if (shape.soft_cap > 0) settings.cap_factor = static_cast<float>(2 * kLog2E * scale / shape.soft_cap);
   settings.sinks = tensors.sinks;
+  settings.key_scales = tensors.key_scales;
+  settings.value_scales = tensors.value_scales;
   settings.output = tensors.output;
   settings.lse = tensors.lse;
   settings.partial_output = partial_output.data();
@@ -213,13 +217,15 @@ Status Attention::Impl::launch_plan(const AttentionTensors& tensors, StreamHandl
 }
 
 Status Attention::Impl::launch_attention(const AttentionTensors& tensors, StreamHandle stream) {
-  const auto tensor = [&](const bf16* base, int num_heads, int64_t num_rows) {
-    return tensor_of(base, tensors.queries, num_heads, shape.head_dim, num_rows);
+  const bool has_codes = shape.kv_format == KvFormat::kFP8;
+  const auto rows_of_keys = [&](const bf16* numbers, const uint8_t* codes) {
+    return tensor_of(has_codes ? static_cast<const void*>(codes) : numbers, tensors.queries,
+                     shape.num_kv_heads, has_codes ? shape.head_dim / 2 : shape.head_dim, shape.num_key_rows);
   };
   AttentionTensorShapes shapes{
-      tensor(tensors.queries, shape.num_heads, shape.num_query_rows),
-      tensor(tensors.keys, shape.num_kv_heads, shape.num_key_rows),
-      tensor(shape.value_dim > 0 ? tensors.keys : tensors.values, shape.num_kv_heads, shape.num_key_rows)};
+      tensor_of(tensors.queries, tensors.queries, shape.num_heads, shape.head_dim, shape.num_query_rows),
+      rows_of_keys(tensors.keys, tensors.key_codes),
+      rows_of_keys(shape.value_dim > 0 ? tensors.keys : tensors.values, tensors.value_codes)};
   // Nobody else reads what decoding reads; larger fetches of the L2 only get into each other's way.
   if (any_choice().kind == AttentionKind::kDecode) shapes.keys.l2_bytes = shapes.values.l2_bytes = 128;
   return kernel(scores_of(tensors)).launch(choice(tensors).num_blocks, stream, shapes, settings_of(tensors));

@@ -82,6 +82,24 @@ Status check_latents(const AttentionShape& shape) {
              : invalid_argument("own_kernels is given; it must be null with value_dim");
 }
 
+// Codes are converted by the kernels that decode.
+Status check_codes(const AttentionShape& shape) {
+  if (shape.kv_format != KvFormat::kFP8)
+    return invalid_argument("kv_format is %d; it must be one of KvFormat", static_cast<int>(shape.kv_format));
+  if (shape.value_dim != 0)
+    return invalid_argument("kv_format is fp8; it must be bf16 with value_dim %d", shape.value_dim);
+  if (shape.head_dim > 128)
+    return invalid_argument("head_dim is %d; with kv_format fp8 it must be 64 or 128", shape.head_dim);
+  if (shape.max_query_len > kAttentionLimits.max_decode_tokens)
+    return invalid_argument("max_query_len is %d; with kv_format fp8 it must be at most %d",
+                            shape.max_query_len, kAttentionLimits.max_decode_tokens);
+  if (shape.soft_cap > 0)
+    return invalid_argument("soft_cap is %g; it must be 0 with kv_format fp8", shape.soft_cap);
+  return shape.own_kernels == nullptr
+             ? Status()
+             : invalid_argument("own_kernels is given; it must be null with kv_format fp8");
+}
+
 Status check_pointer(const char* name, const void* pointer, bool is_needed) {
   if (pointer == nullptr && is_needed) return invalid_argument("%s is null", name);
   if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
@@ -115,6 +133,7 @@ Status check_attention_shape(const AttentionShape& shape) {
                             static_cast<long long>(shape.num_key_rows));
   SWITCHYARD_RETURN_IF_ERROR(check_own_kernels(shape));
   if (shape.value_dim != 0) SWITCHYARD_RETURN_IF_ERROR(check_latents(shape));
+  if (shape.kv_format != KvFormat::kBF16) SWITCHYARD_RETURN_IF_ERROR(check_codes(shape));
   return check_pages(shape);
 }
 
@@ -122,8 +141,17 @@ Status check_attention_tensors(const AttentionShape& shape, const AttentionTenso
   const bool has_queries = shape.num_query_rows > 0, has_keys = shape.num_key_rows > 0;
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("queries", tensors.queries, has_queries));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("output", tensors.output, has_queries));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer("keys", tensors.keys, has_keys));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer("values", tensors.values, has_keys && shape.value_dim == 0));
+  const bool has_codes = shape.kv_format == KvFormat::kFP8;
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("keys", tensors.keys, has_keys && !has_codes));
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_pointer("values", tensors.values, has_keys && !has_codes && shape.value_dim == 0));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("key_codes", tensors.key_codes, has_keys && has_codes));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("value_codes", tensors.value_codes, has_keys && has_codes));
+  if (has_codes && (tensors.key_scales == nullptr || tensors.value_scales == nullptr))
+    return invalid_argument("%s is null; kv_format is fp8",
+                            tensors.key_scales == nullptr ? "key_scales" : "value_scales");
+  if (has_codes && tensors.sinks != nullptr)
+    return invalid_argument("sinks is given; it must be null with kv_format fp8");
   if (shape.value_dim != 0 && tensors.values != nullptr)
     return invalid_argument(
         "values is given; it must be null with value_dim: values are columns of the keys");

@@ -82,6 +82,7 @@ std::string to_json(const BenchOptions&, const BenchReport& report) {
         .add("value_dim", attention_case.output_dim())
         .add("heads", attention_case.num_heads)
         .add("kv_heads", attention_case.num_kv_heads)
+        .add("kv_format", to_string(attention_case.kv_format))
         .add("causal", attention_case.causal)
         .add("page_size", attention_case.page_size)
         .add("seq_lens", attention_case.query_lens)

@@ -31,19 +31,32 @@ struct SplitResults {
 template <int kHeadDim>
 SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_idx, float sink) {
   constexpr float kMinusInfinity = -__builtin_huge_valf();
-  constexpr int kLsePerLane = kMaxSplits / kWarpSize, kColumns = kHeadDim / kWarpSize, kAtOnce = 8;
+  constexpr int kLsePerLane = kMaxSplits / kWarpSize, kColumns = kHeadDim / kWarpSize;
+  constexpr int kAtOnce = kColumns > 8 ? 4 : 8;  // loads are as many as there are registers for
   struct alignas(kColumns < 4 ? 8 : 16) Columns {
     float values[kColumns];
   };
   const uint32_t lane = static_cast<uint32_t>(target::lane_idx());
+  const float* column = splits.partial_output + uint64_t{output_idx} * kHeadDim + lane * kColumns;
+  // Past the last split the first one is loaded, with a weight of 0.
+  Columns loaded[kAtOnce];
+  const auto load = [&](uint32_t first_split) {
+    SWITCHYARD_UNROLL
+    for (uint32_t k = 0; k < kAtOnce; ++k) {
+      const uint32_t split = first_split + k < splits.num_splits ? first_split + k : 0;
+      loaded[k] = target::ld(reinterpret_cast<const Columns*>(column + splits.place(split, 0) * kHeadDim));
+    }
+  };
   float weights[kLsePerLane], max = kMinusInfinity, sum = 0;
   SWITCHYARD_UNROLL
   for (int i = 0; i < kLsePerLane; ++i) {
     const uint32_t split = static_cast<uint32_t>(i) * kWarpSize + lane;
     weights[i] = split < splits.num_splits ? target::ld(&splits.partial_lse[splits.place(split, output_idx)])
                                            : kMinusInfinity;
-    max = weights[i] > max ? weights[i] : max;
   }
+  load(0);
+  SWITCHYARD_UNROLL
+  for (int i = 0; i < kLsePerLane; ++i) max = weights[i] > max ? weights[i] : max;
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
     const float other = target::shuffle_xor(max, distance);
     max = other > max ? other : max;
@@ -54,25 +67,16 @@ SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_i
   for (int i = 0; i < kLsePerLane; ++i) sum += weights[i] = expf(weights[i] - max);
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) sum += target::shuffle_xor(sum, distance);
   sum += expf(sink - max);
-  if (lane == 0 && splits.lse != nullptr)
-    target::st(&splits.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
   const float factor = sum == 0 ? 0.0f : target::divide(1.0f, sum);
 
   float sums[kColumns] = {};
-  const float* column = splits.partial_output + uint64_t{output_idx} * kHeadDim + lane * kColumns;
   SWITCHYARD_UNROLL
   for (int i = 0; i < kLsePerLane; ++i) {
     const uint32_t first_split = static_cast<uint32_t>(i) * kWarpSize;
     if (first_split >= splits.num_splits) break;
     SWITCHYARD_ROLLED
     for (uint32_t j = 0; j < kWarpSize && first_split + j < splits.num_splits; j += kAtOnce) {
-      Columns loaded[kAtOnce];
-      SWITCHYARD_UNROLL
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        // Past the last split the first one is loaded, with a weight of 0.
-        const uint32_t split = first_split + j + k < splits.num_splits ? first_split + j + k : 0;
-        loaded[k] = target::ld(reinterpret_cast<const Columns*>(column + splits.place(split, 0) * kHeadDim));
-      }
+      if (first_split + j > 0) load(first_split + j);
       SWITCHYARD_UNROLL
       for (uint32_t k = 0; k < kAtOnce; ++k) {
         const float weight = target::shuffle(weights[i], static_cast<int>(j + k)) * factor;
@@ -81,9 +85,15 @@ SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_i
       }
     }
   }
-  bf16* output = splits.output + uint64_t{output_idx} * kHeadDim + lane * kColumns;
+  if (lane == 0 && splits.lse != nullptr)
+    target::st(&splits.lse[output_idx], sum == 0 ? kMinusInfinity : max + logf(sum));
+  struct alignas(kColumns < 8 ? 2 * kColumns : 16) OutputColumns {
+    bf16 values[kColumns];
+  } output;
   SWITCHYARD_UNROLL
-  for (int c = 0; c < kColumns; ++c) target::st(&output[c], to_bf16(sums[c]));
+  for (int c = 0; c < kColumns; ++c) output.values[c] = to_bf16(sums[c]);
+  target::st(reinterpret_cast<OutputColumns*>(splits.output + uint64_t{output_idx} * kHeadDim) + lane,
+             output);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

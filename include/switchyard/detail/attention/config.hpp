@@ -40,6 +40,12 @@ struct AttentionConfig {
   static constexpr int kNumResidentThreads = kTuning.blocks_per_multiprocessor * kNumThreads;
 
   static constexpr int kNumPanels = kHeadDim / kPanelColumns;
+  // Keys and values as codes: a panel has twice as many columns.
+  static constexpr bool kHasCodes = kTuning.num_code_stages > 0;
+  static constexpr int kNumLoadStages = kHasCodes ? kTuning.num_code_stages : kNumKeyStages;
+  static constexpr int kNumLoadPanels = kHasCodes ? (kNumPanels + 1) / 2 : kNumPanels;
+  static constexpr uint32_t kLoadBytes = kTileKeys * kNumLoadPanels * kPanelRowBytes;
+  static constexpr int kConverterRegisters = 104;
   static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
   static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;
 };

@@ -97,6 +97,8 @@ class AttentionConsumer {
 
   SWITCHYARD_DEVICE void attend() {
     math_.begin();
+    if constexpr (Config::kHasCodes)
+      math_.set_scale(settings_.scale_log2 * settings_.key_scales[tile(&AttentionTile::kv_head)]);
     const int first_block = tile(&AttentionTile::first_block);
     const BlocksSeen seen = blocks_seen(tile_idx_);
     int block = seen.end_block - 1, num_keys = seen.num_last_keys;
@@ -110,7 +112,7 @@ class AttentionConsumer {
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
-      // acquire MM-20: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       wait_for_ping_pong();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
@@ -141,7 +143,7 @@ class AttentionConsumer {
     const BlocksSeen seen = blocks_seen(tile_idx_);
     pass_over_values(seen);
     for (int block = seen.end_block - 1; block >= first_block; --block) {
-      // acquire MM-20: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.template wait_scores<0>();
@@ -186,11 +188,11 @@ class AttentionConsumer {
     const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
     if (target::ld(&next.num_tokens) == 0) return false;
     for (int i = 0; i < num_unseen; ++i) {
-      // acquire MM-20: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       release_keys();
     }
-    // acquire MM-20: a key block; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
@@ -206,7 +208,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
   // Starts the sums of at least the block's first num_keys keys.
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
-    // acquire MM-20: a block of values; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
@@ -225,7 +227,7 @@ class AttentionConsumer {
     for (int i = 0; i < seen.num_unseen; ++i) {
       wait_for_ping_pong();
       pass_ping_pong();
-      // acquire MM-20: a block of values; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
       release_values();
     }
@@ -237,7 +239,7 @@ class AttentionConsumer {
     if (num_left >= Config::kTileKeys) return;
     const int num_used = num_used_of(num_left);
     if (num_left == num_used) return;
-    // acquire MM-20: a block of values; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;
@@ -321,6 +323,7 @@ class AttentionConsumer {
           if (lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
         },
         [&](int row) { return has_sinks ? sink_of(rows, first_row + row) : kNoSink; });
+    if constexpr (Config::kHasCodes) math_.scale_sums(settings_.value_scales[tile(&AttentionTile::kv_head)]);
     if constexpr (Config::kIsDecode) {
       if (is_partial) {
         math_.store_floats([&](int row) -> float* {

@@ -103,6 +103,10 @@ class WarpgroupMath {
     store_lse(row(), sum == 0 ? kMinusInfinity : (top + std::log2(sum)) * kLn2);
     for (float& output : outputs_) output = sum == 0 ? 0.0f : output * shrink / sum;
   }
+  void set_scale(float scale_log2) { scale_log2_ = scale_log2; }
+  void scale_sums(float factor) {
+    for (float& output : outputs_) output *= factor;
+  }
   template <typename AddressOf>
   void store_rows_of(AddressOf address_of) const {
     bf16* address = has_row() ? address_of(row()) : nullptr;
@@ -136,7 +140,7 @@ class WarpgroupMath {
     unpack_bf16(target::matrix_ld_16(tile + offset<kRows>(row, unit)), columns);
   }
 
-  const float scale_log2_;
+  float scale_log2_;
   float scores_[Config::kTileKeys];
   float weights_[Config::kTileKeys];
   float outputs_[Config::kHeadDim];

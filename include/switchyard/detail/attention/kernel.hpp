@@ -1,8 +1,9 @@
-// The persistent attention kernel: a planner and a producer, a warp each, and the consumers, each with as
-// many registers as it needs.
+// The persistent attention kernel: a planner and a producer, a warp each, the consumers, and converters where
+// keys and values are fp8, each with as many registers as it needs.
 #pragma once
 
 #include "switchyard/detail/attention/consumer.hpp"
+#include "switchyard/detail/attention/converter.hpp"
 #include "switchyard/detail/attention/planner.hpp"
 #include "switchyard/detail/attention/producer.hpp"
 
@@ -26,6 +27,11 @@ SWITCHYARD_DEVICE void attend(const AttentionParams& params) {
     if (target::warp_idx() == kProducerWarp) AttentionProducer<Config>(params, shared).run();
     if (target::warp_idx() == kPlannerWarp)
       AttentionPlanner<Config, Schedulers>(params.settings, shared).run();
+  } else if (Config::kHasCodes && warpgroup > Config::kNumConsumers) {
+    if constexpr (Config::kHasCodes) {
+      target::give_registers<Config::kConverterRegisters>();
+      convert_keys(shared, warpgroup - Config::kNumConsumers - 1);
+    }
   } else {
     target::take_registers<Config::kConsumerRegisters>();
     AttentionConsumer<Config>(params, shared, warpgroup - 1).run();

@@ -40,8 +40,9 @@ struct AttentionSettings {
   // Kernels that adjust scores: with a soft cap, a score becomes 1 - 2 / (1 + 2^(cap_factor * score)), the
   // hyperbolic tangent of scale / cap times it, and scale_log2 is that of the cap. 0: no cap.
   float cap_factor = 0;
-  const float* sinks = nullptr;     // [head]: a score of no key in each softmax; null: none
-  bf16* output = nullptr;           // [row][head][head_dim]
+  const float* sinks = nullptr;  // [head]: a score of no key in each softmax; null: none
+  const float *key_scales = nullptr, *value_scales = nullptr;  // [K/V head]: of codes
+  bf16* output = nullptr;                                      // [row][head][head_dim]
   float* lse = nullptr;             // [row][head], natural logarithm; null: not wanted
   float* partial_output = nullptr;  // more than one split: [split][row][head][head_dim], and lse of each
   float* partial_lse = nullptr;

@@ -45,8 +45,13 @@ struct AttentionTuning {
   // their share of these columns each (attention/mla/).
   int value_dim = 0;
 
+  // Above 0: keys and values are loaded as fp8 codes, into so many stages, and two warpgroups convert them.
+  int num_code_stages = 0;
+
+  constexpr int num_converters() const { return num_code_stages > 0 ? 2 : 0; }
+  constexpr KvFormat format() const { return num_code_stages > 0 ? KvFormat::kFP8 : KvFormat::kBF16; }
   constexpr int tile_rows() const { return (value_dim > 0 ? 1 : num_consumers) * kWarpgroupRows; }
-  constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
+  constexpr int num_threads() const { return (1 + num_consumers + num_converters()) * kWarpgroupThreads; }
   friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
 };
 
@@ -64,23 +69,27 @@ inline constexpr AttentionTuning kAttentionTunings[] = {
     {256, AttentionKind::kFull,        2,  80,  32, 1, 1, 2, 2, 24, 240},
     {256, AttentionKind::kMasked,      2,  80,  80, 1, 1, 2, 2, 24, 240},
     {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240, CacheHint::kStream},
-    {kLatentDim, AttentionKind::kDecode,      2,  64,  64, 1, 1, 2, 2, 40, 232, CacheHint::kNormal,
+    {kLatentDim, AttentionKind::kDecode,      2,  64,  64, 1, 1, 2, 2, 40, 240, CacheHint::kNormal,
      kLatentValueDim},
+    {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 2, 2, 40, 232, CacheHint::kStream, 0, 4},
+    {128, AttentionKind::kDecode,      1, 128, 128, 1, 2, 2, 2, 40, 232, CacheHint::kStream, 0, 2},
     // clang-format on
 };
 
-// Returns the kernel of a head dimension and a kind; all 0: there is none.
-constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind) {
+// Returns the kernel of a head dimension, a kind and a format of keys; all 0: there is none.
+constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind,
+                                           KvFormat format = KvFormat::kBF16) {
   for (const AttentionTuning& tuning : kAttentionTunings)
-    if (tuning.head_dim == head_dim && tuning.kind == kind) return tuning;
+    if (tuning.head_dim == head_dim && tuning.kind == kind && tuning.format() == format) return tuning;
   return {};
 }
 
 // Formats as "128 masked: 128x128, 2+2 stages, 384 threads": rows and keys of a tile, stages of queries and
 // of keys.
 inline std::string to_string(const AttentionTuning& tuning) {
-  return std::to_string(tuning.head_dim) + " " + to_string(tuning.kind) + ": " +
-         std::to_string(tuning.tile_rows()) + "x" + std::to_string(tuning.tile_keys) +
+  return std::to_string(tuning.head_dim) + " " + to_string(tuning.kind) +
+         (tuning.format() == KvFormat::kFP8 ? " of fp8: " : ": ") + std::to_string(tuning.tile_rows()) + "x" +
+         std::to_string(tuning.tile_keys) +
          (tuning.part_keys < tuning.tile_keys ? " by " + std::to_string(tuning.part_keys) : "") + ", " +
          std::to_string(tuning.num_query_stages) + "+" + std::to_string(tuning.num_key_stages) + " stages, " +
          std::to_string(tuning.num_threads()) + " threads" +

@@ -40,16 +40,16 @@ struct OwnAttentionKernels {
 struct AttentionKernels {
   KernelsOfHeadDim by_head_dim[2][3];  // [ScoreKind][64, 128, 256]
   AttentionKernel mla;                 // decodes, and does not adjust scores
+  AttentionKernel fp8[2];              // likewise, [64, 128]
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
 
-  const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores) const {
+  const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores, KvFormat format) const {
     if (head_dim == kLatentDim) return mla;
-    return by_head_dim[static_cast<int>(scores)][head_dim == 64    ? 0
-                                                 : head_dim == 128 ? 1
-                                                                   : 2]
-        .kernels[static_cast<int>(kind)];
+    const int dim_idx = head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2;
+    if (format == KvFormat::kFP8) return fp8[dim_idx];
+    return by_head_dim[static_cast<int>(scores)][dim_idx].kernels[static_cast<int>(kind)];
   }
 };
 

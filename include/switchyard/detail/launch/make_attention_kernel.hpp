@@ -44,9 +44,10 @@ constexpr AttentionKernel make_attention_kernel() {
   return {&launch_attention_kernel<Config, Shared, kKernel>, &load_attention_kernel<Config, Shared, kKernel>};
 }
 
-template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers>
+template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers,
+          KvFormat kFormat = KvFormat::kBF16>
 constexpr AttentionKernel make_attention_kernel() {
-  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind), kScores>;
+  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind, kFormat), kScores>;
   return make_attention_kernel<Config, AttentionShared<Config>, &attention_kernel<Config, Schedulers>>();
 }
 

@@ -84,6 +84,25 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
       : "memory");
 }
 
+// Asks the L2 for the box that a later tensor_load will read.
+SWITCHYARD_DEVICE void tensor_prefetch(const TensorMap& map, int column, int head, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column),
+               "r"(head), "r"(row)
+               : "memory");
+}
+
+// Where a 16-byte unit of a row of a box lies in that row: the swizzle permutes them.
+SWITCHYARD_DEVICE int unit_in_row(int row, int unit) { return unit ^ row % 8; }
+// Two e4m3 codes, the lower half of a word, as two bf16. The codes' bits, moved to their places in a bf16,
+// are the number divided by 2^120. NaN becomes 480.
+SWITCHYARD_DEVICE uint32_t bf16x2_of_e4m3(uint32_t codes) {
+  const uint32_t spread = __byte_perm(codes, 0, 0x1404);  // a code in the upper byte of each half
+  const uint32_t small = (spread & 0x80008000u) | (spread >> 4 & 0x07f007f0u);
+  uint32_t numbers;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(numbers) : "r"(small), "r"(0x7b807b80u));
+  return numbers;
+}
+
 // The blocks of a cluster (LaunchShape::cluster_blocks) can access each other's shared memory.
 inline constexpr bool kHasClusters = true;
 

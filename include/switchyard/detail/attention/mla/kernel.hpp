@@ -25,10 +25,10 @@ SWITCHYARD_DEVICE void attend_to_latents(const AttentionParams& params) {
     if (target::warp_idx() == kPlannerWarp)
       AttentionPlanner<Config, Schedulers, MlaShared<Config>>(params.settings, shared).run();
   } else if (warpgroup == 1) {
-    target::take_registers<Config::kConsumerRegisters>();
+    target::take_registers<Config::kFirstConsumerRegisters>();
     MlaConsumer<Config, 0>(params, shared).run();
   } else {
-    target::take_registers<Config::kConsumerRegisters>();
+    target::take_registers<Config::kSecondConsumerRegisters>();
     MlaConsumer<Config, 1>(params, shared).run();
   }
 }

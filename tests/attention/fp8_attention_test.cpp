@@ -1,0 +1,112 @@
+// Decoding of fp8 keys and values on every target that is here, against plain loops.
+#include "attention_fixture.hpp"
+#include "sweep.hpp"
+#include "switchyard/attention.hpp"
+
+namespace switchyard {
+namespace {
+
+using reference::AttentionCase;
+using reference::AttentionHarness;
+using testing_support::compare;
+using testing_support::kFewCases;
+using testing_support::must;
+using testing_support::sweep;
+
+AttentionCase fp8_case(int head_dim) {
+  return {.num_heads = 6, .num_kv_heads = 2, .head_dim = head_dim, .kv_format = KvFormat::kFP8};
+}
+
+class Fp8AttentionTest : public testing_support::AttentionOnTarget {};
+
+INSTANTIATE_TEST_SUITE_P(Targets, Fp8AttentionTest, testing_support::kAttentionTargets,
+                         testing_support::name_of_target);
+
+TEST_P(Fp8AttentionTest, EveryHeadDimensionAndNumberOfKeys) {
+  for (const int head_dim : {64, 128})
+    for (const int num_keys : sweep({1, 127, 128, 129, 500, 0})) {
+      AttentionCase attention_case = fp8_case(head_dim);
+      attention_case.query_lens = {1, 1};
+      attention_case.key_lens = {num_keys, num_keys};
+      attention_case.is_dense = true;
+      attention_case.num_blocks = 1;
+      EXPECT_EQ(compare(rank(), attention_case, 2), "") << "head_dim " << head_dim << ", keys " << num_keys;
+    }
+}
+
+TEST_P(Fp8AttentionTest, SplitsPagesAndSeveralQueries) {
+  for (const int head_dim : sweep({128, 64}))
+    for (const int page_size : sweep({0, 16, 64, 256})) {
+      AttentionCase attention_case = fp8_case(head_dim);
+      attention_case.query_lens = {1, 3, 0};
+      attention_case.key_lens = {1300, 40, 7};
+      attention_case.causal = true;
+      attention_case.page_size = page_size;
+      attention_case.num_blocks = 8;
+      EXPECT_EQ(compare(rank(), attention_case, 2), "")
+          << "head_dim " << head_dim << ", pages of " << page_size;
+    }
+}
+
+TEST_P(Fp8AttentionTest, NothingToDoIsDone) {
+  AttentionCase attention_case = fp8_case(128);
+  EXPECT_EQ(compare(rank(), attention_case, 2), "");
+  attention_case.query_lens = {0, 0};
+  attention_case.key_lens = {10, 0};
+  EXPECT_EQ(compare(rank(), attention_case, 2), "");
+}
+
+TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
+  const auto refusal = [&](auto change) {
+    AttentionShape shape{.num_heads = 2,
+                         .kv_format = KvFormat::kFP8,
+                         .max_query_len = 1,
+                         .max_key_len = 64,
+                         .num_query_rows = 1,
+                         .num_key_rows = 64};
+    change(shape);
+    return Attention::create(rank(), shape).status().message();
+  };
+  EXPECT_EQ(refusal([](AttentionShape&) {}), "");
+  EXPECT_EQ(refusal([](AttentionShape& s) {
+              s.max_query_len = s.num_query_rows = 17;
+            }).rfind("max_query_len is 17", 0),
+            0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }).rfind("soft_cap is 1", 0), 0u);
+  EXPECT_EQ(refusal([](AttentionShape& s) { s.head_dim = 256; }).rfind("head_dim is 256", 0), 0u);
+  EXPECT_EQ(
+      refusal([](AttentionShape& s) { s.kv_format = static_cast<KvFormat>(7); }).rfind("kv_format is 7", 0),
+      0u);
+
+  AttentionCase attention_case = fp8_case(64);
+  attention_case.query_lens = attention_case.key_lens = {1};
+  const auto harness = must(AttentionHarness::create(rank(), attention_case));
+  const auto refused = [&](auto change) {
+    AttentionTensors tensors = harness->tensors();
+    change(tensors);
+    return harness->attention().run(tensors).message();
+  };
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.key_codes = nullptr; }).rfind("key_codes is null", 0), 0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.value_codes += 1; }).rfind("value_codes is not", 0), 0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.value_scales = nullptr; }).rfind("value_scales is null", 0),
+            0u);
+  EXPECT_EQ(refused([](AttentionTensors& t) { t.sinks = t.lse; }).rfind("sinks is given", 0), 0u);
+}
+
+// Many interleavings of the roles, on a memory that keeps what no barrier made it give.
+TEST(Fp8AttentionSeeds, RolesInAnyOrder) {
+  for (uint64_t seed = 1; seed <= (kFewCases ? 1u : 3u); ++seed)
+    for (const bool weak : {false, true}) {
+      const auto world =
+          must(World::create({.target = TargetChoice::kHost,
+                              .host = {.mode = EmulatorMode::kSimulated, .seed = seed, .weak = weak}}));
+      AttentionCase attention_case = fp8_case(seed == 2 ? 128 : 64);
+      attention_case.query_lens = {1, 2};
+      attention_case.key_lens = {700, 90};
+      attention_case.num_blocks = 2;
+      EXPECT_EQ(compare(world->rank(0), attention_case, 2), "") << "seed " << seed << (weak ? ", weak" : "");
+    }
+}
+
+}  // namespace
+}  // namespace switchyard
