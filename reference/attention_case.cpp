@@ -97,6 +97,7 @@ AttentionShape AttentionCase::shape() const {
                        .scheduler = scheduler,
                        .order = order,
                        .num_blocks = num_blocks,
+                       .candidate = candidate,
                        .own_kernels = own_kernels};
   if (has_key_lengths) shape.num_key_rows = int64_t{shape.batch_size} * shape.max_key_len;
   return shape;

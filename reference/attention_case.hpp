@@ -28,6 +28,7 @@ struct AttentionCase {
   bool wants_lse = true;
   TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
   MHASchedule order = MHASchedule::AUTOMATIC;
+  int candidate = -1;  // below 0: the kernel for these lengths
   const OwnAttentionKernels* own_kernels = nullptr;
   int num_blocks = 0;
   int num_rows_before = 0;    // rows of queries in front of those of all sequences; no kernel may write them

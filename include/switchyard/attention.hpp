@@ -51,6 +51,10 @@ struct AttentionShape {
   MHASchedule order = MHASchedule::AUTOMATIC;
   // At most so many blocks; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
   int num_blocks = 0;
+  // Which of the kernels for the same head dimension and kind runs, for measuring them beside each other
+  // (`switchyard bench attention --tune`); below 0: the one for this length. Kernels that adjust scores and
+  // own kernels are always the first.
+  int candidate = -1;
   // With a tile scheduler of the application's (own_attention_kernels.hpp); null: the library's.
   const OwnAttentionKernels* own_kernels = nullptr;
 };
@@ -91,6 +95,7 @@ struct AttentionTensors {
 // What was chosen, and why.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::kFull;
+  int candidate = 0;  // which of the kernels of the kind
   TileSchedulerKind scheduler = TileSchedulerKind::kTile;
   MHASchedule order = MHASchedule::DEFAULT;
   const char* own_scheduler = nullptr;  // the name of the application's, which leaves `scheduler` automatic

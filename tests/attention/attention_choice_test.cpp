@@ -121,12 +121,44 @@ TEST(AttentionChoice, EveryKernelHasItsTuningAndSaysSo) {
     for (const AttentionKind kind : {AttentionKind::kFull, AttentionKind::kMasked, AttentionKind::kDecode})
       EXPECT_NE(attention_tuning(head_dim, kind), AttentionTuning{}) << head_dim << ' ' << to_string(kind);
   EXPECT_EQ(attention_tuning(128, AttentionKind::kShortMasked), AttentionTuning{});
+  EXPECT_EQ(num_candidates(128, AttentionKind::kShortMasked), 0);
   EXPECT_EQ(to_string(attention_tuning(128, AttentionKind::kMasked)),
-            "128 masked: 128x128, 2+2 stages, 384 threads");
+            "128 masked: 128x128, 2+2 stages, 384 threads, 4 ahead");
   EXPECT_EQ(to_string(attention_tuning(64, AttentionKind::kShortMasked)),
-            "64 short masked: 128x64, 2+4 stages, 384 threads x 2 blocks");
+            "64 short masked: 128x64, 2+4 stages, 384 threads x 2 blocks, 4 ahead");
   EXPECT_EQ(to_string(attention_tuning(256, AttentionKind::kFull)),
-            "256 full: 128x80 by 32, 1+2 stages, 384 threads");
+            "256 full: 128x80 by 32, 1+2 stages, 384 threads, 2 ahead");
+}
+
+TEST(AttentionChoice, TheLengthChoosesAmongTheKernelsOfAKind) {
+  const struct {
+    int head_dim;
+    AttentionKind kind;
+    int64_t num_keys;
+    const char* kernel;
+  } rows[] = {
+      {128, AttentionKind::kFull, 512, "128 full: 128x128, "},
+      {128, AttentionKind::kFull, 12287, "128 full: 128x128, "},
+      {128, AttentionKind::kFull, 12288, "128 full: 128x176, 1+2 stages"},
+      {128, AttentionKind::kFull, 1 << 20, "128 full: 128x176, "},
+      {128, AttentionKind::kMasked, 1 << 20, "128 masked: 128x128, "},
+      {128, AttentionKind::kDecode, 1 << 20, "128 decode: 64x128, "},
+      {64, AttentionKind::kFull, 1 << 20, "64 full: 192x128, "},
+      {64, AttentionKind::kShortMasked, 512, "64 short masked: 128x64, "},
+      {256, AttentionKind::kFull, 1 << 20, "256 full: 128x80 by 32, "},
+  };
+  for (const auto& row : rows) {
+    const int candidate = choose_candidate(row.head_dim, row.kind, row.num_keys);
+    const std::string kernel = to_string(attention_tuning(row.head_dim, row.kind, candidate));
+    EXPECT_EQ(kernel.substr(0, std::string(row.kernel).size()), row.kernel) << row.num_keys;
+  }
+}
+
+TEST(AttentionChoice, ACandidateThatIsAskedForRuns) {
+  AttentionShape shape = even(128, 1, 16384, 16384);
+  EXPECT_GT(choose_attention(shape, false, kH200).candidate, 0);
+  shape.candidate = 0;
+  EXPECT_EQ(choose_attention(shape, false, kH200).candidate, 0);
 }
 
 }  // namespace

@@ -76,6 +76,39 @@ TEST_P(AttentionTest, WiderTilesWithWindowsAndPages) {
       }
 }
 
+// What `bench attention --tune` compares must be right, whichever of the kernels is chosen.
+TEST_P(AttentionTest, EveryCandidateForEveryKindOfBatch) {
+  for (const int head_dim : {64, 128, 256})
+    for (const bool causal : {false, true})
+      for (int candidate = 0;
+           candidate < num_candidates(head_dim, causal ? AttentionKind::kMasked : AttentionKind::kFull);
+           ++candidate)
+        for (const int page_size : repeats({0, 16})) {
+          // With head dimension 64 longer than what the short kernel takes.
+          AttentionCase attention_case{.query_lens = {head_dim == 64 ? 1100 : 400, 0, 129, 40},
+                                       .num_heads = 1,
+                                       .head_dim = head_dim,
+                                       .causal = causal,
+                                       .page_size = page_size,
+                                       .candidate = candidate,
+                                       .num_blocks = 2,
+                                       .sequence_of_nans = 2};
+          EXPECT_EQ(compare(rank(), attention_case), "") << candidate << " of head_dim " << head_dim;
+          if (!causal) continue;
+          attention_case.window = 200;
+          EXPECT_EQ(compare(rank(), attention_case), "") << candidate << ", a window";
+        }
+}
+
+TEST_P(AttentionTest, ACandidateThatIsNotThereIsRefused) {
+  const AttentionShape shape{
+      .max_query_len = 64, .max_key_len = 64, .num_query_rows = 64, .num_key_rows = 64, .candidate = 9};
+  const auto attention = Attention::create(rank(), shape);
+  EXPECT_EQ(attention.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(attention.status().to_string().find("candidate is 9; head_dim 128 has"), std::string::npos)
+      << attention.status().to_string();
+}
+
 // Blocks of keys end where a sequence, a window or the diagonal leaves whole parts of them to nobody.
 TEST_P(AttentionTest, LastBlocksOfAnyLength) {
   for (const int head_dim : {64, 128, 256})

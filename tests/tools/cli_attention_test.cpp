@@ -98,6 +98,23 @@ TEST_F(CliAttention, BenchTimesOnlyWhatIsAskedFor) {
   expect_refused("bench attention --target host --only prefill", {"--only", "prefill", "decode"});
 }
 
+TEST_F(CliAttention, BenchTunesOverAllKernelsOfAShape) {
+  const std::string tune = "bench attention --target host --head-dims 128 --lengths 32 --tokens 32 --tune ";
+  const Outcome outcome = run(tune + "--only full --replays 1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("128 full: 128x128"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("128 full: 128x176"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("; fastest"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("; chosen"), std::string::npos) << outcome.out;
+  const json report = read_json(run(tune + "--replays 1 --json -").out);
+  for (const json& result : report.at("results")) {
+    EXPECT_TRUE(result.at("verified").get<bool>());
+    EXPECT_NE(result.at("group"), "decode");
+    EXPECT_EQ(result.at("kernel").get<std::string>().substr(0, 4), "128 ");
+  }
+  expect_refused(tune + "--only decode", {"--tune", "--only decode"});
+}
+
 TEST_F(CliAttention, ScheduleMeasuresWhatItPredicts) {
   const std::string svg_path = folder / "measured.svg";
   const Outcome outcome =

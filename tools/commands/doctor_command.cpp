@@ -177,6 +177,8 @@ std::vector<JsonObject> attention_tunings_json() {
                                     .add("blocks_ahead", tuning.blocks_ahead)
                                     .add("producer_registers", tuning.producer_registers)
                                     .add("consumer_registers", tuning.consumer_registers)
+                                    .add("turns", to_string(tuning.turns))
+                                    .add("stages_output", tuning.stages_output)
                                     .add("value_dim", tuning.value_dim)));
   return tunings;
 }
@@ -186,6 +188,7 @@ JsonObject attention_limits_json() {
   return std::move(JsonObject()
                        .add("max_decode_tokens", limits.max_decode_tokens)
                        .add("max_short_len", limits.max_short_len)
+                       .add("min_wide_block_keys", limits.min_wide_block_keys)
                        .add("min_tiles_for_lpt", limits.min_tiles_for_lpt)
                        .add("units_per_block", limits.units_per_block)
                        .add("min_split_keys", limits.min_split_keys)

@@ -50,7 +50,8 @@ Status fit_to_kernel(AttentionWorkload& workload) {
   if (kind == AttentionKind::kDecode)
     return invalid_argument("--measure: sequences of at most %d rows are decoded, in tiles of another kind",
                             kAttentionLimits.max_decode_tokens);
-  const AttentionTuning tuning = attention_tuning(head_dim, kind);
+  const AttentionTuning tuning =
+      attention_tuning(head_dim, kind, choose_candidate(head_dim, kind, workload.max_seq_len()));
   workload.tile_m = static_cast<uint32_t>(tuning.tile_rows());
   workload.tile_n = static_cast<uint32_t>(tuning.tile_keys);
   return workload.check();

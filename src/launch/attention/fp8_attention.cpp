@@ -7,8 +7,8 @@ namespace {
 
 template <int kHeadDim>
 constexpr AttentionKernel make_fp8_kernel() {
-  return make_attention_kernel<kHeadDim, AttentionKind::kDecode, ScoreKind::kPlain,
-                               AnyScheduler<PlannerEnvironment>, KvFormat::kFP8>();
+  return make_attention_kernel<attention_tuning(kHeadDim, AttentionKind::kDecode, 0, KvFormat::kFP8),
+                               ScoreKind::kPlain, AnyScheduler<PlannerEnvironment>>();
 }
 
 }  // namespace

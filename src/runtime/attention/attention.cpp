@@ -39,10 +39,15 @@ struct Attention::Impl {
   }
   // Kernel, tiles and splits follow from the shape, whatever the tensors hold.
   const AttentionChoice& any_choice() const { return choices[0]; }
+  // Only the library's plain kernels have other candidates than the first.
+  int candidate(ScoreKind scores) const {
+    return shape.own_kernels == nullptr && scores == ScoreKind::kPlain ? any_choice().candidate : 0;
+  }
   const AttentionKernel& kernel(ScoreKind scores) const {
     const AttentionKind kind = any_choice().kind;
-    return shape.own_kernels != nullptr ? shape.own_kernels->kernels.kernels[static_cast<int>(kind)]
-                                        : kernels.at(shape.head_dim, kind, scores, shape.kv_format);
+    return shape.own_kernels != nullptr
+               ? shape.own_kernels->kernels.kernels[static_cast<int>(kind)][0]
+               : kernels.at(shape.head_dim, kind, scores, shape.kv_format, candidate(scores));
   }
   ScoreKind scores_of(const AttentionTensors& tensors) const {
     return shape.soft_cap > 0 || tensors.sinks != nullptr ? ScoreKind::kAdjusted : ScoreKind::kPlain;
@@ -144,8 +149,9 @@ MHATilePlan Attention::Impl::tile_plan() const {
 }
 
 KeyLayout Attention::Impl::keys_of(const AttentionTensors& tensors) const {
-  const uint32_t tile_keys =
-      static_cast<uint32_t>(attention_tuning(shape.head_dim, any_choice().kind, shape.kv_format).tile_keys);
+  const uint32_t tile_keys = static_cast<uint32_t>(
+      attention_tuning(shape.head_dim, any_choice().kind, candidate(scores_of(tensors)), shape.kv_format)
+          .tile_keys);
   KeyLayout keys{.row_offsets = tensors.key_offsets,
                  .lengths = tensors.key_lengths,
                  .max_seq_len = static_cast<uint32_t>(shape.max_key_len),

@@ -137,7 +137,12 @@ AttentionChoice choose_attention(const AttentionShape& shape, bool has_key_lengt
   AttentionChoice choice;
   choice.kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
                                   shape.causal || shape.window > 0);
-  const AttentionTuning tuning = attention_tuning(shape.head_dim, choice.kind, shape.kv_format);
+  if (shape.own_kernels == nullptr)
+    choice.candidate = shape.candidate >= 0
+                           ? shape.candidate
+                           : choose_candidate(shape.head_dim, choice.kind, shape.max_key_len);
+  const AttentionTuning tuning =
+      attention_tuning(shape.head_dim, choice.kind, choice.candidate, shape.kv_format);
   choice.heads_per_tile = heads_per_tile_of(tuning, heads_per_kv_head);
   choice.tile_rows = static_cast<uint32_t>(tuning.tile_rows()) / choice.heads_per_tile;
   choice.max_num_tiles = ceil_div(static_cast<uint32_t>(shape.max_query_len), choice.tile_rows);

@@ -42,6 +42,15 @@ Status check_pages(const AttentionShape& shape) {
   return Status();
 }
 
+Status check_candidate(const AttentionShape& shape) {
+  const AttentionKind kind = kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len,
+                                               shape.causal || shape.window > 0);
+  const int count = num_candidates(shape.head_dim, kind);
+  if (shape.candidate < count) return Status();
+  return invalid_argument("candidate is %d; head_dim %d has %d kernels of kind %s", shape.candidate,
+                          shape.head_dim, count, to_string(kind));
+}
+
 // Kernels with the application's own scheduler determine the whole order of tiles.
 Status check_own_kernels(const AttentionShape& shape) {
   const OwnAttentionKernels* own = shape.own_kernels;
@@ -131,6 +140,7 @@ Status check_attention_shape(const AttentionShape& shape) {
   if (shape.page_size == 0 && shape.max_key_len > shape.num_key_rows)
     return invalid_argument("max_key_len %d exceeds num_key_rows %lld", shape.max_key_len,
                             static_cast<long long>(shape.num_key_rows));
+  SWITCHYARD_RETURN_IF_ERROR(check_candidate(shape));
   SWITCHYARD_RETURN_IF_ERROR(check_own_kernels(shape));
   if (shape.value_dim != 0) SWITCHYARD_RETURN_IF_ERROR(check_latents(shape));
   if (shape.kv_format != KvFormat::kBF16) SWITCHYARD_RETURN_IF_ERROR(check_codes(shape));

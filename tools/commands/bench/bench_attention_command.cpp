@@ -1,5 +1,6 @@
 // `switchyard bench attention`: attention by graph replay, over the shapes of the table in
 // docs/performance.md.
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "commands/commands.hpp"
 #include "files/npy.hpp"
 #include "replay_bench.hpp"
+#include "switchyard/detail/attention/tuning.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -17,6 +19,7 @@ struct BenchOptions : ReplayOptions {
   std::vector<int> lengths;
   int num_tokens = 0;
   std::string only = "all";
+  bool tunes = false;
   std::string inputs;
 
   bool prints_table() const { return ReplayOptions::prints_table() && inputs != "-"; }
@@ -35,7 +38,25 @@ Status finish_options(BenchOptions& options) {
   for (const int head_dim : options.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
+  if (options.tunes && options.only == "decode")
+    return invalid_argument("--tune: --only decode leaves nothing; each shape of decoding has one kernel");
   return check_output_names({{"--json", options.json}, {"--inputs", options.inputs}});
+}
+
+// Replaces each case that is no decoding by one for each kernel that could run it.
+std::vector<AttentionBenchCase> cases_of_candidates(const std::vector<AttentionBenchCase>& cases) {
+  std::vector<AttentionBenchCase> candidates;
+  for (const AttentionBenchCase& bench_case : cases) {
+    const AttentionShape shape = bench_case.attention_case.shape();
+    const AttentionKind kind =
+        kind_of_attention(shape.head_dim, shape.max_query_len, shape.max_key_len, shape.causal);
+    if (kind == AttentionKind::kDecode) continue;
+    for (int candidate = 0; candidate < num_candidates(shape.head_dim, kind); ++candidate) {
+      candidates.push_back(bench_case);
+      candidates.back().attention_case.candidate = candidate;
+    }
+  }
+  return candidates;
 }
 
 Status measure(const BenchOptions& options, BenchReport& report) {
@@ -44,6 +65,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   if (options.only != kAllGroups)
     std::erase_if(cases,
                   [&](const AttentionBenchCase& bench_case) { return bench_case.group != options.only; });
+  if (options.tunes) cases = cases_of_candidates(cases);
   const auto label_of = [](const AttentionBenchCase& bench_case) {
     return bench_case.group + ", " + bench_case.label;
   };
@@ -54,7 +76,37 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   return time_cases<AttentionBench>(options, cases, label_of, write_inputs, report);
 }
 
-void print_table(const BenchOptions&, const BenchReport& report) {
+AttentionTuning tuning_of(const AttentionBenchResult& result) {
+  return attention_tuning(result.bench_case.attention_case.head_dim, result.choice.kind,
+                          result.choice.candidate);
+}
+
+// A line for each kernel that could run a shape: which is the fastest here, and which one runs if nobody
+// asks for another.
+void print_candidates(const BenchReport& report) {
+  std::printf("attention kernels on %s: %s, median of %d replays\n\n", to_string(report.target),
+              report.device.c_str(), report.num_replays);
+  std::printf("kind     shape           TFLOP/s   kernel\n");
+  for (const AttentionBenchResult& result : report.results) {
+    const AttentionBenchCase& bench_case = result.bench_case;
+    const auto is_slower = [&](const AttentionBenchResult& other) {
+      return other.bench_case.group == bench_case.group && other.bench_case.label == bench_case.label &&
+             other.bench_case.attention_case.head_dim == bench_case.attention_case.head_dim &&
+             other.tflops() > result.tflops();
+    };
+    const bool is_fastest = std::none_of(report.results.begin(), report.results.end(), is_slower);
+    AttentionShape shape = bench_case.attention_case.shape();
+    const bool is_chosen =
+        result.choice.candidate == choose_candidate(shape.head_dim, result.choice.kind, shape.max_key_len);
+    std::printf("%-7s  %-14s %8.1f   %s%s%s", bench_case.group.c_str(), bench_case.label.c_str(),
+                result.tflops(), to_string(tuning_of(result)).c_str(), is_fastest ? "; fastest" : "",
+                is_chosen ? "; chosen" : "");
+    end_table_line(result.difference.first_bad);
+  }
+}
+
+void print_table(const BenchOptions& options, const BenchReport& report) {
+  if (options.tunes) return print_candidates(report);
   std::printf("attention on %s: %s, median of %d replays\n\n", to_string(report.target),
               report.device.c_str(), report.num_replays);
   std::printf("head_dim  kind     shape            time us   TFLOP/s   K/V TB/s   read TB/s   scheduler\n");
@@ -92,6 +144,7 @@ std::string to_json(const BenchOptions&, const BenchReport& report) {
         .add("kv_terabytes_per_second", result.kv_terabytes_per_second())
         .add("read_terabytes_per_second", result.read_terabytes_per_second())
         .add("scheduler", to_string(result.choice.scheduler))
+        .add("kernel", to_string(tuning_of(result)))
         .add("splits", result.choice.num_splits)
         .add("relative_error", result.difference.relative_error)
         .add("error_of_every", result.stride)
@@ -122,6 +175,8 @@ void add_bench_attention_command(Command& bench) {
       .hide_default();
   command.add_name("--only", options->only, {kAllGroups, "full", "causal", "ragged", "decode", "mla"},
                    "Only these lines of the table");
+  command.add_flag("--tune", options->tunes,
+                   "Time every kernel that could run a shape, except decoding, and say which is the fastest");
   command.add_text("--inputs", options->inputs,
                    "Write the numbers that queries, keys and values repeat, each from its own of\n"
                    "input_shifts on, to FILE.npy (bf16 as uint16)");

@@ -34,7 +34,9 @@ struct AttentionConfig {
   static constexpr int kConsumerRegisters = kTuning.consumer_registers;
 
   static constexpr bool kOverlapsBlocks = kTuning.blocks_per_multiprocessor == 1;
-  static constexpr bool kPingPongs = kNumConsumers > 2;
+  static constexpr bool kPingPongs = kTuning.turns != Turns::kNone;
+  static constexpr bool kStagesOutput = kTuning.stages_output;
+  static constexpr int kStagedRowBytes = kHeadDim * 2 + 16;  // so that rows begin in different banks
 
   static constexpr int kNumThreads = kTuning.num_threads();
   static constexpr int kNumResidentThreads = kTuning.blocks_per_multiprocessor * kNumThreads;

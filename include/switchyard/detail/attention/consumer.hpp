@@ -340,7 +340,16 @@ class AttentionConsumer {
       const int64_t output_idx = output_idx_of(rows, first_row + row);
       return output_idx < 0 ? nullptr : settings_.output + output_idx * Config::kHeadDim;
     };
-    math_.store_rows_of(output_of);
+    if constexpr (Config::kStagesOutput) {
+      const int first_of_warp = first_row + target::thread_idx() % kWarpgroupThreads / kWarpSize * 16;
+      const int64_t stride = static_cast<int64_t>(settings_.num_heads) * Config::kHeadDim;
+      math_.store_rows_through(
+          shared_.output[first_of_warp],
+          settings_.output + rows.first_output_idx * Config::kHeadDim + first_of_warp * stride, stride,
+          rows.num_tokens - first_of_warp);
+    } else {
+      math_.store_rows_of(output_of);
+    }
   }
 
   // How many splits of the sequence have keys.

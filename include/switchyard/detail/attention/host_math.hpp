@@ -113,6 +113,12 @@ class WarpgroupMath {
     for (int i = 0; address != nullptr && i < Config::kHeadDim; ++i)
       target::st(address + i, to_bf16(outputs_[i]));
   }
+  void store_rows_through(unsigned char*, bf16* first, int64_t stride, int num_rows) const {
+    const int row_of_warp = target::lane_idx();
+    if (!has_row() || row_of_warp >= num_rows) return;
+    for (int i = 0; i < Config::kHeadDim; ++i)
+      target::st(first + row_of_warp * stride + i, to_bf16(outputs_[i]));
+  }
   template <typename AddressOf>
   void store_floats(AddressOf address_of) const {
     float* address = has_row() ? address_of(row()) : nullptr;

@@ -2,6 +2,8 @@
 // planner, producer and consumers hand them to each other.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/attention/tile.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/pipeline.hpp"
@@ -34,6 +36,11 @@ struct AttentionShared : CodeStages<Config> {
   alignas(target::kTileAlignment) Bytes queries[Config::kNumQueryStages][Config::kQueryBytes];
   alignas(target::kTileAlignment) Bytes keys[Config::kNumKeyStages][Config::kKeyBytes];
   alignas(target::kTileAlignment) Bytes values[Config::kNumKeyStages][Config::kKeyBytes];
+
+  // Rows of the output, where the kernel lays them out before they are stored; each warp has 16.
+  struct NoOutput {};
+  using StagedOutput = Bytes[Config::kTileRows][Config::kStagedRowBytes];
+  [[no_unique_address]] alignas(16) std::conditional_t<Config::kStagesOutput, StagedOutput, NoOutput> output;
 
   target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];

@@ -98,7 +98,7 @@ class WarpgroupMath {
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) {
       // Independent chains, so that an instruction need not wait for the previous one.
-      float max_of_chain[kNumChains], sum_of_chain[kNumChains] = {};
+      float max_of_chain[kNumChains], sum_of_chain[kNumChains];
       SWITCHYARD_UNROLL
       for (int chain = 0; chain < kNumChains; ++chain) max_of_chain[chain] = row_max_[half];
       SWITCHYARD_UNROLL
@@ -117,7 +117,7 @@ class WarpgroupMath {
       for (int i = 0; i < kNumScores / 2; ++i) {
         float& score = scores_[i / 2 * 4 + half * 2 + i % 2];
         score = target::exp2_approx(target::multiply_add(score, scale_log2_, -scaled_max));
-        sum_of_chain[i % kNumChains] += score;
+        sum_of_chain[i % kNumChains] = i < kNumChains ? score : sum_of_chain[i % kNumChains] + score;
       }
       const float sum = sum_of_chain[0] + sum_of_chain[1] + (sum_of_chain[2] + sum_of_chain[3]);
       row_sum_[half] = target::multiply_add(row_sum_[half], shrink_[half], sum);
@@ -155,7 +155,7 @@ class WarpgroupMath {
           store_lse(row(half), sum == 0 ? kMinusInfinity : (top + target::log2_approx(sum)) * kLn2);
         continue;
       }
-      factor[half] = sum == 0 ? 0.0f : target::divide(1.0f, sum);
+      factor[half] = sum == 0 ? 0.0f : target::reciprocal_approx(sum);
       if (target::lane_idx() % 4 == 0)
         store_lse(row(half), sum == 0 ? kMinusInfinity
                                       : (row_max_[half] * scale_log2_ + target::log2_approx(sum)) * kLn2);
@@ -190,6 +190,32 @@ class WarpgroupMath {
         target::transpose_quad(words);
         if (address != nullptr) target::st_16(address + (first_unit + lane_in_row) * 8, words);
       }
+    }
+  }
+  // Stores the first num_rows of this warp's 16 rows as bf16, `stride` elements apart, from `first` on,
+  // through the shared memory `staged`, which belongs to this warp.
+  SWITCHYARD_DEVICE void store_rows_through(unsigned char* staged, bf16* first, int64_t stride,
+                                            int num_rows) const {
+    constexpr int kUnits = Config::kHeadDim / 8, kRowsAtOnce = kWarpSize / kUnits;
+    const int lane = target::lane_idx();
+    target::sync_warp();  // the rows of the previous tile are read
+    SWITCHYARD_UNROLL
+    for (int unit = 0; unit < kUnits; unit += 2) {
+      Vec16 words;
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = outputs_ + (unit + i / 2) * 4 + i % 2 * 2;
+        words.words[i] = target::pack_bf16x2(pair[0], pair[1]);
+      }
+      target::store_matrices(staged + lane % 16 * Config::kStagedRowBytes + (unit + lane / 16) * 16, words);
+    }
+    target::sync_warp();
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < 16; i += kRowsAtOnce) {
+      const int row = i + lane / kUnits, unit = lane % kUnits;
+      if (row < num_rows)
+        target::st_16(first + row * stride + unit * 8,
+                      target::ld_16(staged + row * Config::kStagedRowBytes + unit * 16));
     }
   }
   // Stores the rows as fp32: address_of(row) is where a row goes, or null.
@@ -252,7 +278,7 @@ class WarpgroupMath {
   // Handles kAtOnce columns at a time: most of a block's columns are seen by all rows of a warp.
   template <typename LimitOf, typename IsMasked>
   SWITCHYARD_DEVICE void mask_if(LimitOf limit_of, IsMasked is_masked) {
-    constexpr int kAtOnce = kKeys % 32 == 0 ? 32 : 40;
+    constexpr int kAtOnce = kKeys % 32 == 0 ? 32 : kKeys % 40 == 0 ? 40 : 88;
     int limits[kRowsPerThread];
     SWITCHYARD_UNROLL
     for (int half = 0; half < kRowsPerThread; ++half) limits[half] = limit_of(row(half));

@@ -24,7 +24,8 @@ struct AttentionKernel {
 };
 
 struct KernelsOfHeadDim {
-  AttentionKernel kernels[kNumAttentionKinds];  // [AttentionKind]
+  // [AttentionKind][candidate]; kernels that adjust scores, or have an own scheduler, have the first only.
+  AttentionKernel kernels[kNumAttentionKinds][kMaxCandidates];
 };
 
 // The kernels of one head dimension with a scheduler of an application (own_attention_kernels.hpp).
@@ -45,11 +46,12 @@ struct AttentionKernels {
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device
 
-  const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores, KvFormat format) const {
+  const AttentionKernel& at(int head_dim, AttentionKind kind, ScoreKind scores, KvFormat format,
+                            int candidate) const {
     if (head_dim == kLatentDim) return mla;
     const int dim_idx = head_dim == 64 ? 0 : head_dim == 128 ? 1 : 2;
     if (format == KvFormat::kFP8) return fp8[dim_idx];
-    return by_head_dim[static_cast<int>(scores)][dim_idx].kernels[static_cast<int>(kind)];
+    return by_head_dim[static_cast<int>(scores)][dim_idx].kernels[static_cast<int>(kind)][candidate];
   }
 };
 

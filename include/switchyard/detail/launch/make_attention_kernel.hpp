@@ -2,6 +2,8 @@
 // schedulers that a launch may name, or with one of an application.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/attention/kernel.hpp"
 #include "switchyard/detail/launch/attention_kernels.hpp"
 #include "switchyard/detail/launch/launch_shape.hpp"
@@ -44,20 +46,36 @@ constexpr AttentionKernel make_attention_kernel() {
   return {&launch_attention_kernel<Config, Shared, kKernel>, &load_attention_kernel<Config, Shared, kKernel>};
 }
 
-template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers,
-          KvFormat kFormat = KvFormat::kBF16>
+template <AttentionTuning kTuning, ScoreKind kScores, typename Schedulers>
 constexpr AttentionKernel make_attention_kernel() {
-  using Config = AttentionConfig<attention_tuning(kHeadDim, kKind, kFormat), kScores>;
+  using Config = AttentionConfig<kTuning, kScores>;
   return make_attention_kernel<Config, AttentionShared<Config>, &attention_kernel<Config, Schedulers>>();
+}
+
+// Fills in the kernels of a kind, if there are any, from a candidate on.
+template <int kHeadDim, AttentionKind kKind, ScoreKind kScores, typename Schedulers, int kCandidate = 0>
+constexpr void make_candidates(KernelsOfHeadDim& kernels) {
+  constexpr bool kOnlyFirst =
+      kScores != ScoreKind::kPlain || !std::is_same_v<Schedulers, AnyScheduler<PlannerEnvironment>>;
+  if constexpr (kCandidate < (kOnlyFirst ? 1 : kMaxCandidates)) {
+    constexpr AttentionTuning kTuning = attention_tuning(kHeadDim, kKind, kCandidate);
+    if constexpr (kTuning != AttentionTuning{}) {
+      static_assert(kTuning.tile_rows() == attention_tuning(kHeadDim, kKind).tile_rows());
+      kernels.kernels[static_cast<int>(kKind)][kCandidate] =
+          make_attention_kernel<kTuning, kScores, Schedulers>();
+      make_candidates<kHeadDim, kKind, kScores, Schedulers, kCandidate + 1>(kernels);
+    }
+  }
 }
 
 template <int kHeadDim, ScoreKind kScores, typename Schedulers = AnyScheduler<PlannerEnvironment>>
 constexpr KernelsOfHeadDim make_attention_kernels() {
-  constexpr AttentionKind kShort = kHeadDim == 64 ? AttentionKind::kShortMasked : AttentionKind::kMasked;
-  return {{make_attention_kernel<kHeadDim, AttentionKind::kFull, kScores, Schedulers>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kMasked, kScores, Schedulers>(),
-           make_attention_kernel<kHeadDim, AttentionKind::kDecode, kScores, Schedulers>(),
-           make_attention_kernel<kHeadDim, kShort, kScores, Schedulers>()}};
+  KernelsOfHeadDim kernels{};
+  make_candidates<kHeadDim, AttentionKind::kFull, kScores, Schedulers>(kernels);
+  make_candidates<kHeadDim, AttentionKind::kMasked, kScores, Schedulers>(kernels);
+  make_candidates<kHeadDim, AttentionKind::kDecode, kScores, Schedulers>(kernels);
+  make_candidates<kHeadDim, AttentionKind::kShortMasked, kScores, Schedulers>(kernels);
+  return kernels;
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

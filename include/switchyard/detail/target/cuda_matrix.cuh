@@ -208,6 +208,15 @@ SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
   return packed;
 }
 
+// Stores four 8 x 8 matrices of bf16 as a product leaves them, a word of each in every lane. Lane i has the
+// address of row i % 8 of matrix i / 8: 16 bytes of shared memory.
+SWITCHYARD_DEVICE void store_matrices(void* shared_row, const Vec16& words) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared_row)),
+      "r"(words.words[0]), "r"(words.words[1]), "r"(words.words[2]), "r"(words.words[3])
+      : "memory");
+}
+
 namespace detail {
 // Exchanges the words off the diagonal with the lane kStep away.
 template <int kStep>

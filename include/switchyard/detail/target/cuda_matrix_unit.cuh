@@ -17,6 +17,12 @@
   SWITCHYARD_OPERANDS_32                                                                  \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48" \
   ", %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SWITCHYARD_OPERANDS_80 \
+  SWITCHYARD_OPERANDS_64       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define SWITCHYARD_OPERANDS_88 \
+  SWITCHYARD_OPERANDS_80       \
+  ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define SWITCHYARD_OPERANDS_96                                                       \
   SWITCHYARD_OPERANDS_64                                                             \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
@@ -33,6 +39,8 @@
 #define SWITCHYARD_SUMS_32(first) SWITCHYARD_SUMS_16(first), SWITCHYARD_SUMS_16(first + 16)
 #define SWITCHYARD_SUMS_40(first) SWITCHYARD_SUMS_32(first), SWITCHYARD_SUMS_8(first + 32)
 #define SWITCHYARD_SUMS_64(first) SWITCHYARD_SUMS_32(first), SWITCHYARD_SUMS_32(first + 32)
+#define SWITCHYARD_SUMS_80(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_16(first + 64)
+#define SWITCHYARD_SUMS_88(first) SWITCHYARD_SUMS_80(first), SWITCHYARD_SUMS_8(first + 80)
 #define SWITCHYARD_SUMS_96(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_32(first + 64)
 #define SWITCHYARD_SUMS_128(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_64(first + 64)
 
@@ -86,6 +94,11 @@ struct MatrixUnit<128> {
 };
 
 template <>
+struct MatrixUnit<176> {
+  SWITCHYARD_MULTIPLY(multiply, "m64n176k16.f32.bf16.bf16", ", 0, 0", 88, 88, 89, 90)
+};
+
+template <>
 struct MatrixUnit<192> {
   SWITCHYARD_MULTIPLY(multiply_fp8, "m64n192k32.f32.e4m3.e4m3", "", 96, 96, 97, 98)
 };
@@ -102,6 +115,8 @@ struct MatrixUnit<256> {
 #undef SWITCHYARD_OPERANDS_32
 #undef SWITCHYARD_OPERANDS_40
 #undef SWITCHYARD_OPERANDS_64
+#undef SWITCHYARD_OPERANDS_80
+#undef SWITCHYARD_OPERANDS_88
 #undef SWITCHYARD_OPERANDS_96
 #undef SWITCHYARD_OPERANDS_128
 #undef SWITCHYARD_SUMS_8
@@ -109,6 +124,8 @@ struct MatrixUnit<256> {
 #undef SWITCHYARD_SUMS_32
 #undef SWITCHYARD_SUMS_40
 #undef SWITCHYARD_SUMS_64
+#undef SWITCHYARD_SUMS_80
+#undef SWITCHYARD_SUMS_88
 #undef SWITCHYARD_SUMS_96
 #undef SWITCHYARD_SUMS_128
 #undef SWITCHYARD_MULTIPLY
