@@ -22,6 +22,7 @@ attention       scripts/bench_attention.py --json FILE, or switchyard bench atte
 ragged, decode  the same
 matmul          switchyard bench matmul --json FILE
 matmul-fp8      switchyard bench matmul --element fp8 --json FILE
+layer           switchyard bench layer --json FILE, one FILE for each format and number of experts
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
 host-processes  the same
@@ -291,6 +292,25 @@ def matmul_table(reports, element):
     return markdown(["shape", "rows of each expert", "us", "TFLOP/s", "TB/s"], rows)
 
 
+# switchyard bench layer
+
+
+def layer_table(reports):
+    rows = []
+    for report in reports:
+        name = f"{report['format']}, {report['experts']} experts"
+        for case in report["results"]:
+            parts = case["parts"]
+            exchange_us = parts["dispatch"] + parts["combine"]
+            rows.append([name, case["tokens"], microseconds(case["median_us"]),
+                         *(microseconds(parts[part]) for part in ("route", "dispatch", "gate_up", "down", "combine")),
+                         f"{(case['median_us'] - case['matmul_us']) / exchange_us:.2f}", rate(case["tflops"]),
+                         rate(case["weight_terabytes_per_second"])])
+            name = ""
+    return markdown(["layer", "tokens per rank", "step us", "route", "dispatch", "gate_up", "down", "combine",
+                     "beyond the matmuls, of dispatch + combine", "TFLOP/s", "weights, TB/s"], rows)
+
+
 # switchyard bench formats
 
 
@@ -365,6 +385,7 @@ TABLES = {
     "decode": decode_table,
     "matmul": lambda reports: matmul_table(reports, "bf16"),
     "matmul-fp8": lambda reports: matmul_table(reports, "fp8"),
+    "layer": layer_table,
     "accuracy": accuracy_table,
     "host": host_table,
     "host-processes": host_processes_table,

@@ -141,6 +141,14 @@ class TablesOfStoredRuns(unittest.TestCase):
 | down, K 32, N 64 | 8 | 4642 | 2.82e-05 | 4.85e-06 |
 | | 20 | 4346 | 7.54e-05 | 7.3e-06 |""")
 
+    def test_a_layer_has_what_it_takes_beyond_its_matmuls_as_a_part_of_dispatch_and_combine(self):
+        case = {"tokens": 16, "median_us": 130.0, "matmul_us": 100.0, "tflops": 5.0, "weight_terabytes_per_second": 4.0,
+                "parts": {"route": 2.0, "dispatch": 20.0, "gate_up": 60.0, "down": 40.0, "combine": 30.0}}
+        report = {"format": "bf16", "experts": 256, "results": [case, dict(case, tokens=128)]}
+        self.assertEqual(rows_of(tables.layer_table([report])),
+                         [["bf16, 256 experts", "16", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"],
+                          ["", "128", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"]])
+
     def test_a_matmul_of_another_element_or_of_all_tunings_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "has bf16, and the table is of fp8"):
             tables.TABLES["matmul-fp8"]([stored("matmul")])
@@ -268,6 +276,7 @@ class Command(unittest.TestCase):
         matmul, matmul_fp8 = (
             bench(f"matmul-{element}", "matmul", "--target", "host", "--element", element, "--hidden", "64",
                   "--expert-width", "32", "--rows", "8,20") for element in ("bf16", "fp8"))
+        layer = bench("layer", "layer", "--target", "host", "--hidden", "64", "--expert-width", "32", "--tokens", "4")
         accuracy = bench("accuracy", "formats", "--values", "1024")
         published = self.folder / "published.json"
         subprocess.run([os.environ["SWITCHYARD_TOOL"], "plan", "--published", "--json", str(published)], check=True,
@@ -278,7 +287,7 @@ class Command(unittest.TestCase):
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
                    "process": process, "shmem": str(shmem), "checks": f"{ep},{unchecked}",
                    "attention": attention, "ragged": attention, "decode": attention,
-                   "matmul": matmul, "matmul-fp8": matmul_fp8, "accuracy": accuracy,
+                   "matmul": matmul, "matmul-fp8": matmul_fp8, "layer": layer, "accuracy": accuracy,
                    "published": str(published)}
         sources |= dict.fromkeys(("host", "host-processes"), str(FOLDER / "performance_tables" / "host.json"))
         self.assertEqual(sources.keys(), tables.TABLES.keys())
