@@ -216,7 +216,7 @@ Result<double> LayerBench::distance(const reference::Step& step, size_t rank, si
   const auto begin = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx * hidden);
   const std::vector<bf16> token(begin, begin + static_cast<ptrdiff_t>(hidden));
   const std::vector<float> seen = element() == MatmulElement::kFP8
-                                      ? reference::encode_token(TokenFormatKind::kFP8, token, 1).values
+                                      ? reference::encode_token(config_.ep.dispatch_format, token, 1).values
                                       : reference::to_floats(token);
   std::vector<double> expected(hidden, 0.0), values;
   const auto add = [&](const std::vector<double>& output, double weight) {

@@ -14,16 +14,37 @@
 #include "switchyard/bf16.hpp"
 #include "switchyard/matmul_epilogue.hpp"
 #include "switchyard/matmul_tuning.hpp"
+#include "switchyard/token_format.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
 
+// What a grouped matmul reads.
+struct MatmulRows {
+  MatmulElement element = MatmulElement::kBF16;
+  MatmulRowScales row_scales = MatmulRowScales::kFloat;
+};
+// What a matmul must read where dispatch writes rows in `format`; empty if no matmul reads that.
+constexpr std::optional<MatmulRows> matmul_rows_of(TokenFormatKind format) {
+  switch (format) {
+    case TokenFormatKind::kBF16:
+      return MatmulRows{};
+    case TokenFormatKind::kFP8:
+      return MatmulRows{MatmulElement::kFP8, MatmulRowScales::kFloat};
+    case TokenFormatKind::kFP8UE8M0:
+      return MatmulRows{MatmulElement::kFP8, MatmulRowScales::kPackedE8M0};
+    default:
+      return std::nullopt;
+  }
+}
+
 // The sizes of a grouped matmul; they are fixed when it is made.
 struct GroupedMatmulShape {
   int num_groups = 1;
-  int num_experts = 0;                           // how many experts the weights have; 0: num_groups
-  MatmulElement element = MatmulElement::kBF16;  // of rows and weights
-  int inner = 0;                                 // K, a multiple of 8; of 16 in fp8
+  int num_experts = 0;                                   // how many experts the weights have; 0: num_groups
+  MatmulElement element = MatmulElement::kBF16;          // of rows and weights
+  MatmulRowScales row_scales = MatmulRowScales::kFloat;  // in fp8
+  int inner = 0;                                         // K, a multiple of 8; of 16 in fp8
   int columns = 0;  // N, a multiple of 8; of 16 with an activation, of 128 if it is in fp8
   // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
   Activation activation = Activation::kNone;
@@ -50,8 +71,9 @@ struct GroupedMatmulTensors {
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids = nullptr;    // [num_groups]; null: group g has the weights of expert g
-  // fp8: element = code * scale. [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 writes them.
-  const float* row_scales = nullptr;
+  // fp8: element = code * scale. float [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 writes
+  // them; packed, uint32_t [ceil(K / 512)][max_rows rounded up to 4], as dispatch in fp8-ue8m0 does.
+  const void* row_scales = nullptr;
   // fp8: [num_experts][ceil(N / 128)][ceil(K / 128)].
   const float* weight_scales = nullptr;
   // Added to the sums: [num_experts][N], with the columns as in the weights; null: none.

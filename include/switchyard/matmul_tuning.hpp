@@ -20,6 +20,10 @@ constexpr const char* to_string(MatmulElement element) {
 }
 inline constexpr int kMatmulScaleGroup = 128;  // elements that share a scale
 
+// How the scales of rows in fp8 are stored: as floats, as dispatch in fp8 writes them; or as powers of two,
+// e8m0 codes, four of a row in a word, as dispatch in fp8-ue8m0 writes them.
+enum class MatmulRowScales { kFloat, kPackedE8M0 };
+
 // A block of one warpgroup that loads and plans, and one to three that multiply.
 struct MatmulTuning {
   int tile_rows = 64;      // 64, 128 or 192

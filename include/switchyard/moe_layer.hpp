@@ -18,8 +18,9 @@
 namespace switchyard {
 
 struct MoeLayerConfig {
-  // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 with
-  // weights in fp8. combine_format is bf16, or fp8 in the slotted protocol. A fused shared expert is group 0.
+  // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 or
+  // fp8-ue8m0 with weights in fp8. combine_format is bf16, or fp8 in the slotted protocol. A fused shared
+  // expert is group 0.
   ExpertParallelConfig ep;
   int expert_width = 0;  // a multiple of 8; of 64 in fp8
   Activation activation = Activation::kSiLU;

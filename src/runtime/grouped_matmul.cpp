@@ -37,6 +37,8 @@ Status check_shape(const GroupedMatmulShape& shape) {
       (shape.activation == Activation::kNone || shape.element != MatmulElement::kFP8))
     return invalid_argument("output: fp8 needs an activation and element fp8, not activation %s and %s",
                             to_string(shape.activation), to_string(shape.element));
+  if (shape.row_scales != MatmulRowScales::kFloat && shape.element != MatmulElement::kFP8)
+    return invalid_argument("row_scales: packed ones need element fp8, not %s", to_string(shape.element));
   if (shape.max_rows < 0 || shape.max_rows > INT32_MAX)
     return invalid_argument("max_rows: %" PRId64 " must be 0..%d", shape.max_rows, INT32_MAX);
   if (shape.group_capacity < 0 || shape.group_capacity * shape.num_groups > shape.max_rows)
@@ -180,7 +182,8 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   settings.groups = {tensors.row_offsets, tensors.row_counts, static_cast<uint32_t>(shape.group_capacity),
                      static_cast<uint32_t>(shape.num_groups), max_rows};
   settings.expert_ids = tensors.expert_ids;
-  settings.row_scales = tensors.row_scales;
+  settings.row_scales = static_cast<const uint32_t*>(tensors.row_scales);
+  settings.row_scale_kind = shape.row_scales;
   settings.row_scale_stride = TransposedScaleLayout{0, max_rows}.stride();
   settings.weight_scales = tensors.weight_scales;
   settings.num_experts = static_cast<uint32_t>(shape.num_experts);

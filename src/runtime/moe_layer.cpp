@@ -7,15 +7,15 @@
 namespace switchyard {
 namespace {
 
-MatmulElement element_of(const MoeLayerConfig& config) {
-  return config.ep.dispatch_format == TokenFormatKind::kFP8 ? MatmulElement::kFP8 : MatmulElement::kBF16;
+MatmulRows rows_of(const MoeLayerConfig& config) {
+  return matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{});
 }
+MatmulElement element_of(const MoeLayerConfig& config) { return rows_of(config).element; }
 
 Status check_config(const MoeLayerConfig& config) {
   const TokenFormatKind format = config.ep.dispatch_format;
-  if (config.ep.own_format != nullptr ||
-      (format != TokenFormatKind::kBF16 && format != TokenFormatKind::kFP8))
-    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16 or fp8",
+  if (config.ep.own_format != nullptr || !matmul_rows_of(format))
+    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
                             config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
   if (config.activation == Activation::kNone)
     return invalid_argument("activation: none; gate and up must become one");
@@ -180,6 +180,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
       ceil_div<int64_t>(num_tokens * num_sources * config.ep.top_k, config.ep.n_experts);
   GroupedMatmulShape shape{.num_groups = ep->num_groups(),
                            .element = element_of(config),
+                           .row_scales = rows_of(config).row_scales,
                            .inner = config.ep.hidden,
                            .columns = 2 * config.expert_width,
                            .activation = config.activation,
@@ -193,6 +194,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
           : std::max(1, world.rank(r).device().num_multiprocessors() / world.num_ranks_on_device_of(r));
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);
   if (!gate_up.ok()) return gate_up.status();
+  shape.row_scales = MatmulRowScales::kFloat;  // of what gate_up writes
   shape.inner = config.expert_width;
   shape.columns = config.ep.hidden;
   shape.activation = Activation::kNone;
@@ -251,7 +253,7 @@ Status MoeLayer::Impl::gate_up(int rank, Stream stream) {
                              .weights = state.weights.gate_up,
                              .output = state.activated.data(),
                              .row_offsets = state.row_offsets.data(),
-                             .row_scales = reinterpret_cast<const float*>(state.rows.scales),
+                             .row_scales = state.rows.scales,
                              .weight_scales = state.weights.gate_up_scales,
                              .bias = state.weights.gate_up_bias,
                              .output_scales = is_fp8() ? state.activated_scales.data() : nullptr},

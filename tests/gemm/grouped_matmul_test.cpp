@@ -10,6 +10,8 @@
 #include "matmul_operand.hpp"
 #include "reference/matmul.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/base/e8m0.hpp"
+#include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/graph.hpp"
@@ -39,6 +41,7 @@ struct MatmulCase {
   int group_of_nans = -1;   // whose rows are NaN: what leaks from it is seen
   int num_blocks = 3;
   std::optional<MatmulTuning> tuning;
+  MatmulRowScales row_scales = MatmulRowScales::kFloat;
 
   MatmulElement element() const { return tuning ? tuning->element : MatmulElement::kBF16; }
 };
@@ -78,6 +81,7 @@ class MatmulHarness {
     return {.num_groups = static_cast<int>(case_.group_rows.size()),
             .num_experts = case_.num_experts,
             .element = case_.element(),
+            .row_scales = case_.row_scales,
             .inner = case_.inner,
             .columns = case_.columns,
             .max_rows = static_cast<int64_t>(num_rows_),
@@ -132,8 +136,9 @@ class MatmulHarness {
     const size_t num_groups = ceil_div<size_t>(inner, 128),
                  num_column_groups = ceil_div<size_t>(columns, 128);
     const size_t stride = align_up<size_t>(num_rows_, 4);
-    const std::vector<float> row_scales = random_scales(num_groups * stride, 3),
-                             weight_scales = random_scales(num_experts * num_column_groups * num_groups, 4);
+    std::vector<float> row_scales = random_scales(num_groups * stride, 3);
+    if (case_.row_scales == MatmulRowScales::kPackedE8M0) row_scales = round_and_pack(row_scales, stride);
+    const std::vector<float> weight_scales = random_scales(num_experts * num_column_groups * num_groups, 4);
     for (size_t i = 0; i < rows_.values.size(); ++i)
       rows_.values[i] *= row_scales[i % inner / 128 * stride + i / inner];
     for (size_t i = 0; i < weights_.values.size(); ++i) {
@@ -141,8 +146,23 @@ class MatmulHarness {
       weights_.values[i] *=
           weight_scales[(expert * num_column_groups + column / 128) * num_groups + i % inner / 128];
     }
-    row_scales_ = must(rank_.upload(row_scales));
+    if (case_.row_scales == MatmulRowScales::kFloat) row_scales_ = must(rank_.upload(row_scales));
     weight_scales_ = must(rank_.upload(weight_scales));
+  }
+  // Returns powers of two instead of the scales, which also become codes, four of a row in a word.
+  std::vector<float> round_and_pack(const std::vector<float>& scales, size_t stride) {
+    const PackedScaleLayout layout{static_cast<int>(scales.size() / stride), static_cast<uint32_t>(stride)};
+    std::vector<float> words(layout.bytes().value() / sizeof(float));
+    std::vector<float> rounded;
+    for (size_t i = 0; i < scales.size(); ++i) {
+      const e8m0 code = to_e8m0_round_up(scales[i]);
+      rounded.push_back(to_float(code));
+      reinterpret_cast<uint8_t*>(
+          words.data())[layout.offset(static_cast<int>(i / stride), static_cast<int64_t>(i % stride))] =
+          code.bits;
+    }
+    row_scales_ = must(rank_.upload(words));
+    return rounded;
   }
   void place_groups() {
     counts_.clear();
@@ -237,6 +257,24 @@ TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
                   "")
             << to_string(tuning) << ", K " << inner << ", N " << columns;
     }
+}
+
+// Numbers of scale groups that do and do not fill the last word.
+TEST_P(GroupedMatmulTest, ScalesThatArePowersOfTwoAndFourOfThemInAWord) {
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    if (tuning.element != MatmulElement::kFP8) continue;
+    for (const int inner : sweep({80, 512, 1424}))
+      EXPECT_EQ(compare(rank(), {.group_rows = {3, 0, 130, 66},
+                                 .inner = inner,
+                                 .columns = 264,
+                                 .num_rows_before = 5,
+                                 .num_spare_rows = 6,
+                                 .num_blocks = budget(tuning, 2),
+                                 .tuning = tuning,
+                                 .row_scales = MatmulRowScales::kPackedE8M0}),
+                "")
+          << to_string(tuning) << ", K " << inner;
+  }
 }
 
 TEST_P(GroupedMatmulTest, MoreGroupsThanLanesAndAnyExpertForEach) {
@@ -383,6 +421,10 @@ TEST_P(GroupedMatmulTest, ShapesItCannotMultiplyAreRefusedByName) {
   EXPECT_NE(message_of([](auto& s) {
               s.tuning = MatmulTuning{64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8};
             }).find("is not one of element bf16"),
+            std::string::npos);
+  EXPECT_NE(message_of([](auto& s) {
+              s.row_scales = MatmulRowScales::kPackedE8M0;
+            }).find("row_scales: packed ones need element fp8, not bf16"),
             std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.columns = 0; }).find("columns: 0"), std::string::npos);
   EXPECT_NE(message_of([](auto& s) { s.num_groups = 0; }).find("num_groups: 0"), std::string::npos);

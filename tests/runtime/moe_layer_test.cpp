@@ -34,7 +34,7 @@ struct LayerCase {
   int hidden = 256;
   int width = 64;
 
-  bool is_fp8() const { return format == TokenFormatKind::kFP8; }
+  bool is_fp8() const { return format != TokenFormatKind::kBF16; }
   std::string name() const {
     return std::to_string(n_ranks) + " ranks, " + to_string(protocol) + ", " + to_string(format) + ", " +
            to_string(activation) + (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
@@ -305,9 +305,10 @@ INSTANTIATE_TEST_SUITE_P(Targets, MoeLayerTest, ::testing::Values(TargetChoice::
                          });
 
 constexpr Protocol kProtocols[] = {Protocol::kSlotted, Protocol::kDirect};
-constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kBF16, TokenFormatKind::kFP8};
+constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kBF16, TokenFormatKind::kFP8,
+                                        TokenFormatKind::kFP8UE8M0};
 
-TEST_P(MoeLayerTest, AnyNumberOfRanksInBothProtocolsAndBothFormats) {
+TEST_P(MoeLayerTest, AnyNumberOfRanksInBothProtocolsAndAllFormats) {
   for (const int n_ranks : sweep({1, 2, 4}))
     for (const Protocol protocol : kProtocols)
       for (const TokenFormatKind format : kFormats)

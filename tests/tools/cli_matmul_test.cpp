@@ -73,7 +73,8 @@ TEST_F(CliMatmul, BenchTimesALayerAndItsPartsAndVerifies) {
 TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
   for (const char* options :
        {"--protocol slotted", "--protocol direct --mode fused --shared-expert",
-        "--format fp8 --protocol direct",
+        "--format fp8 --protocol direct", "--format fp8-ue8m0 --protocol direct",
+        "--format fp8-ue8m0 --protocol slotted --shared-expert",
         "--format fp8 --protocol slotted --padding 0.2 --combine-format fp8",
         "--format nvfp4 --combine-format fp8 --protocol direct", "--format fp8 --skip-a2a"}) {
     const Outcome outcome =
@@ -96,7 +97,7 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--expert-width", "multiple of 64"});
   expect_refused("run --target host --matmul fast --format fp8 --expert-width 24",
                  {"--expert-width", "multiple of 64"});
-  expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16 or fp8"});
+  expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16, fp8 or fp8-ue8m0"});
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});
   expect_refused("bench layer --target host --ranks 3 --experts 8", {"--experts", "--ranks"});

@@ -131,7 +131,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
     layers.push_back(std::move(flight).value());
   }
   reference::MlpExperts experts = make_experts(workload);
-  if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) round_to_fp8(experts);
+  if (options.multiplies_fp8()) round_to_fp8(experts);
   for (const auto& flight : layers) SWITCHYARD_RETURN_IF_ERROR(flight->allocate(experts));
   report.target = world.target();
   report.device = world.rank(world.local_ranks().front()).device_name();

@@ -113,7 +113,7 @@ Status check_experts(const RunOptions& options) {
   const Workload& workload = options.workload;
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
-  if (workload.matmuls == Matmuls::kFast && options.format == TokenFormatKind::kFP8) {
+  if (options.multiplies_fp8()) {
     if (workload.expert_width % (kMatmulScaleGroup / 2) != 0)
       return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
                               workload.expert_width, kMatmulScaleGroup / 2);

@@ -7,6 +7,7 @@
 #include "placement_options.hpp"
 #include "reference/reference.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/grouped_matmul.hpp"
 #include "workload/moe_layer.hpp"
 #include "workload/workload.hpp"
 
@@ -51,6 +52,10 @@ struct RunOptions {
 
   bool starts_processes() const { return transport == "process" && rank < 0; }
   bool is_by_shmem() const { return transport == "shmem"; }
+  bool multiplies_fp8() const {
+    return workload.matmuls == Matmuls::kFast &&
+           matmul_rows_of(format).value_or(MatmulRows{}).element == MatmulElement::kFP8;
+  }
   // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }
 };

@@ -75,7 +75,7 @@ void round_to_fp8(reference::MlpExperts& experts) {
 
 Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const ExpertParallel& ep,
                                                          const reference::MlpExperts& experts,
-                                                         MatmulElement element, uint32_t max_rows) {
+                                                         const MatmulRows& rows, uint32_t max_rows) {
   auto fast = std::make_unique<FastExperts>();
   fast->ranks_.resize(static_cast<size_t>(world.n_ranks()));
   for (const int r : world.local_ranks()) {
@@ -91,7 +91,7 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
       std::vector<float> scales;
       for (const size_t expert : of_group)
         append(Transposed(matrices[expert], static_cast<size_t>(inner), static_cast<size_t>(columns)),
-               element, bytes, scales);
+               rows.element, bytes, scales);
       SWITCHYARD_RETURN_IF_ERROR(upload_into(weights.elements, world.rank(r), bytes));
       return upload_into(weights.scales, world.rank(r), scales);
     };
@@ -102,7 +102,8 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
     const int num_blocks = world.target() == Target::kHost ? ep.n_sms() : 0;
     SWITCHYARD_RETURN_IF_ERROR(make_matmuls(world.rank(r),
                                             {.num_groups = ep.num_groups(),
-                                             .element = element,
+                                             .element = rows.element,
+                                             .row_scales = rows.row_scales,
                                              .inner = experts.hidden,
                                              .columns = 2 * experts.width,
                                              .activation = Activation::kSiLU,
@@ -128,6 +129,7 @@ Status FastExperts::make_matmuls(Rank& rank, GroupedMatmulShape shape, RankState
   }
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(rank, shape);
   if (!gate_up.ok()) return gate_up.status();
+  shape.row_scales = MatmulRowScales::kFloat;  // of what gate_up writes
   shape.inner = width;
   shape.columns = hidden;
   shape.activation = Activation::kNone;
@@ -146,7 +148,7 @@ Status FastExperts::gate_up(int rank, const void* rows, const void* row_scales, 
                              .output = state.activated.data(),
                              .row_offsets = groups.row_offsets,
                              .row_counts = groups.row_counts,
-                             .row_scales = static_cast<const float*>(row_scales),
+                             .row_scales = row_scales,
                              .weight_scales = state.gate_up_weights.scales.data(),
                              .output_scales = state.activated_scales.data()});
 }

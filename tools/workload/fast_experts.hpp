@@ -21,9 +21,9 @@ class FastExperts {
   // rows that dispatch has memory for.
   static Result<std::unique_ptr<FastExperts>> create(World& world, const ExpertParallel& ep,
                                                      const reference::MlpExperts& experts,
-                                                     MatmulElement element, uint32_t max_rows);
+                                                     const MatmulRows& rows, uint32_t max_rows);
 
-  // rows: [max_rows][hidden], with scales as dispatch in fp8 writes them.
+  // rows: [max_rows][hidden], with scales as dispatch writes them.
   // Where the rows of each group begin, and how many there are.
   struct Groups {
     const uint32_t* row_offsets;

@@ -109,8 +109,8 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(upload_into(buffers.down_weights, rank, matrices_of(experts.down, r, *ep_)));
   }
   if (!is_fast()) return Status();
-  Result<std::unique_ptr<FastExperts>> fast = FastExperts::create(
-      world_, *ep_, experts, multiplies_fp8() ? MatmulElement::kFP8 : MatmulElement::kBF16, max_rows_);
+  Result<std::unique_ptr<FastExperts>> fast =
+      FastExperts::create(world_, *ep_, experts, matmul_rows(), max_rows_);
   if (!fast.ok()) return fast.status();
   fast_experts_ = std::move(fast).value();
   return Status();

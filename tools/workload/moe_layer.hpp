@@ -114,7 +114,11 @@ class MoeLayer {
   Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
   bool is_fast() const { return workload_.matmuls == Matmuls::kFast; }
-  bool multiplies_fp8() const { return is_fast() && ep_->config().dispatch_format == TokenFormatKind::kFP8; }
+  // What the fast matmuls read; bf16, of decoded rows, where they do not read what dispatch writes.
+  MatmulRows matmul_rows() const {
+    return matmul_rows_of(ep_->config().dispatch_format).value_or(MatmulRows{});
+  }
+  bool multiplies_fp8() const { return is_fast() && matmul_rows().element == MatmulElement::kFP8; }
   // Matmuls that read bf16 need rows that are.
   bool decodes_rows() const { return is_encoded() && !multiplies_fp8(); }
   // If peers read the expert outputs themselves, experts encode them.

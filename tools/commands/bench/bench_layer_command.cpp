@@ -31,10 +31,12 @@ Status finish_options(BenchOptions& options) {
   set_default(workload.top_k, options.target, 2, 8);
   set_default(options.tokens, options.target, {16}, {16, 128, 1024});
   set_default(options.num_replays, options.target, 2, 20);
-  if (options.format != TokenFormatKind::kBF16 && options.format != TokenFormatKind::kFP8)
-    return invalid_argument("--format: %s; a layer's matmuls read bf16 or fp8", to_string(options.format));
+  const std::optional<MatmulRows> rows = matmul_rows_of(options.format);
+  if (!rows)
+    return invalid_argument("--format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
+                            to_string(options.format));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
-  const int multiple = options.format == TokenFormatKind::kFP8 ? 64 : 8;
+  const int multiple = rows->element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
   if (workload.n_experts % workload.n_ranks != 0)

@@ -143,7 +143,8 @@ class MatmulConsumer {
           scales[part] = next_scales[i];
           if (step + 1 < num_steps_) next_scales[i] = target::ld(weight_scales[i] + step + 1);
         }
-        if (group == 0) product_.load_row_scales(shared_.row_scales[stage] + first_scale, num_rows);
+        if (group == 0)
+          product_.load_row_scales(shared_.row_scales[stage] + first_scale, num_rows, scale_in_word(step));
         product_.wait();
         if (group == Config::kNumColumnGroups - 1) {
           target::fence_proxy_async_shared();  // the scales were read before the next load may write there
@@ -170,7 +171,8 @@ class MatmulConsumer {
       product_.template start<set>(shared_.rows[now.stage] + first_row_ * kPanelRowBytes,
                                    shared_.weights[now.stage] + first_column_ * kPanelRowBytes, num_rows);
       now.scale[0] = target::ld(weight_scales + step);
-      product_.template load_row_scales<set>(shared_.row_scales[now.stage] + first_scale, num_rows);
+      product_.template load_row_scales<set>(shared_.row_scales[now.stage] + first_scale, num_rows,
+                                             scale_in_word(step));
     };
     // With the products of `pending` later steps in flight.
     const auto finish = [&](auto set, auto pending) {
@@ -196,6 +198,10 @@ class MatmulConsumer {
     uint32_t stage;
     float scale[Config::kScalesPerGroup];
   };
+
+  SWITCHYARD_DEVICE RowScaleInWord scale_in_word(uint32_t step) const {
+    return {settings_.row_scale_kind, step % PackedScaleLayout::kScalesPerWord};
+  }
 
   // Returns the scales of those of this consumer's columns that share them, one for each step.
   SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int idx) const {

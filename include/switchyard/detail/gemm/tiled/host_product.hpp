@@ -9,6 +9,7 @@
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
+#include "switchyard/detail/gemm/tiled/row_scale.hpp"
 #include "switchyard/detail/target/host_arithmetic.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
@@ -120,8 +121,8 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
     }
   }
   template <int kSet = 0>
-  void load_row_scales(const float* scales, int num_rows) {
-    if (has_row() && row() < num_rows) row_scale_[kSet] = target::ld(scales + row());
+  void load_row_scales(const uint32_t* words, int num_rows, RowScaleInWord in_word) {
+    if (has_row() && row() < num_rows) row_scale_[kSet] = in_word.scale(target::ld(words + row()));
   }
   template <int kSet = 0, int kPending = 0>
   void wait() {}

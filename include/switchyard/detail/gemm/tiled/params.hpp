@@ -20,9 +20,11 @@ struct GroupRows {
 struct MatmulSettings {
   GroupRows groups;
   const int32_t* expert_ids = nullptr;  // [num_groups]; null: group g has the weights of expert g
-  // fp8: float [ceil(K / 128)][row_scale_stride], and float [expert][ceil(N / 128)][ceil(K / 128)].
-  const float* row_scales = nullptr;
+  // fp8: words [ceil(K / 128)][row_scale_stride], of a float each, or [ceil(K / 512)][row_scale_stride], of
+  // four e8m0 codes each; and float [expert][ceil(N / 128)][ceil(K / 128)].
+  const uint32_t* row_scales = nullptr;
   uint32_t row_scale_stride = 0;
+  MatmulRowScales row_scale_kind = MatmulRowScales::kFloat;
   const float* weight_scales = nullptr;
   uint32_t num_experts = 0;   // of the weights
   uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16

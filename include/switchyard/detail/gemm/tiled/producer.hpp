@@ -2,6 +2,7 @@
 // the consumers as there are stages.
 #pragma once
 
+#include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 
@@ -52,9 +53,11 @@ class MatmulProducer {
       const uint32_t scale_bytes =
           align_up(tile.first_row + tile.num_rows - first, 4u) * static_cast<uint32_t>(sizeof(float));
       full.arrive_expect(panel_bytes + scale_bytes);
+      const bool is_packed = params_.settings.row_scale_kind == MatmulRowScales::kPackedE8M0;
+      const uint32_t word = is_packed ? step / PackedScaleLayout::kScalesPerWord : step;
       target::bulk_load(
           shared_.row_scales[stage],
-          params_.settings.row_scales + uint64_t{step} * params_.settings.row_scale_stride + first,
+          params_.settings.row_scales + uint64_t{word} * params_.settings.row_scale_stride + first,
           scale_bytes, full);
     } else {
       full.arrive_expect(panel_bytes);

@@ -29,7 +29,7 @@ struct MatmulShared {
   alignas(target::kTileAlignment) Bytes rows[Config::kNumStages][Config::kNumPanels * Config::kRowPanelBytes];
   alignas(target::kTileAlignment)
       Bytes weights[Config::kNumStages][Config::kNumPanels * Config::kWeightPanelBytes];
-  alignas(16) float row_scales[Config::kIsScaled ? Config::kNumStages : 1][Config::kScaleRows];
+  alignas(16) uint32_t row_scales[Config::kIsScaled ? Config::kNumStages : 1][Config::kScaleRows];
   target::TransferBarrier full[Config::kNumStages], empty[Config::kNumStages];
   target::TransferBarrier tile_full, tile_empty;
   MatmulTile tile;

@@ -7,6 +7,7 @@
 
 #include "switchyard/bf16.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
+#include "switchyard/detail/gemm/tiled/row_scale.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 
@@ -177,10 +178,10 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   }
   // Loads the scales of this warpgroup's rows while the products are in flight.
   template <int kSet = 0>
-  SWITCHYARD_DEVICE void load_row_scales(const float* scales, int /*num_rows*/) {
+  SWITCHYARD_DEVICE void load_row_scales(const uint32_t* words, int /*num_rows*/, RowScaleInWord in_word) {
     const int row = target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx() / 4;
-    row_scales_[kSet][0] = target::ld(scales + row);
-    row_scales_[kSet][1] = target::ld(scales + row + 8);
+    row_scales_[kSet][0] = in_word.scale(target::ld(words + row));
+    row_scales_[kSet][1] = in_word.scale(target::ld(words + row + 8));
   }
   // kPending: how many later steps' products may still be in flight.
   template <int kSet = 0, int kPending = 0>
