@@ -27,7 +27,8 @@ struct MoeLayerConfig {
   GateLayout gate_layout = GateLayout::kStacked;
   // How many tokens a rank has on average, by which the matmuls' tunings are chosen; 0: max_tokens_per_rank.
   int expected_tokens_per_rank = 0;
-  // The most blocks of a matmul's launch; 0: the device's multiprocessors shared by its ranks.
+  // The most blocks of a matmul's launch; 0: one for each multiprocessor. Ranks that share a device then
+  // multiply one after the other, which is faster than side by side (docs/performance.md).
   int num_matmul_blocks = 0;
 };
 

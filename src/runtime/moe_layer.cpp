@@ -188,10 +188,8 @@ Status MoeLayer::Impl::make_matmuls(int r) {
                            .output = is_fp8() ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
                            .max_rows = state.rows.max_rows,
                            .expected_rows_per_group = std::max<int64_t>(1, expected_rows)};
-  shape.num_blocks =
-      config.num_matmul_blocks > 0
-          ? config.num_matmul_blocks
-          : std::max(1, world.rank(r).device().num_multiprocessors() / world.num_ranks_on_device_of(r));
+  // Matmuls wait for no peer, so those of ranks that share a device need not fit on it together.
+  shape.num_blocks = config.num_matmul_blocks;
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);
   if (!gate_up.ok()) return gate_up.status();
   shape.row_scales = MatmulRowScales::kFloat;  // of what gate_up writes

@@ -150,7 +150,7 @@ void add_bench_layer_command(Command& bench) {
       .hide_default();
   command
       .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
-                  "Blocks of a matmul per rank [multiprocessors shared by the ranks]")
+                  "Blocks of a matmul per rank [one per multiprocessor]")
       .hide_default();
   finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
