@@ -290,7 +290,7 @@ namespace {
 // sums += weight * row, as the row is sent. Identity experts return the same row again and again: `last` is
 // the previous row, quantised.
 struct LastRow {
-  std::vector<bf16> row;
+  std::vector<float> row;
   std::vector<float> scales;  // [group]
   std::vector<float> codes;   // [column], as numbers
 };
@@ -302,15 +302,9 @@ float cut(float factor) {
   const float fraction = std::frexp(factor, &exponent);
   return std::ldexp(std::trunc(std::ldexp(fraction, 20)), exponent - 20);
 }
-void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
-             LastRow& last) {
-  if (format == CombineFormat::kBF16) {
-    for (size_t column = 0; column < row.size(); ++column)
-      sums[column] = sums[column] + weight * to_float(row[column]);
-    return;
-  }
+void add_encoded(std::vector<float>& sums, const std::vector<float>& row, float weight, LastRow& last) {
   if (last.row != row) {
-    const QuantizedToken quantized = blockwise_fp8(kE4M3, to_floats(row));
+    const QuantizedToken quantized = blockwise_fp8(kE4M3, row);
     last = {row, quantized.float_scales, {}};
     for (const uint8_t code : quantized.codes) last.codes.push_back(tables_of(kE4M3).values[code]);
   }
@@ -321,13 +315,21 @@ void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weigh
   }
 }
 
+void add_row(std::vector<float>& sums, const std::vector<bf16>& row, float weight, CombineFormat format,
+             LastRow& last) {
+  if (format != CombineFormat::kBF16) return add_encoded(sums, to_floats(row), weight, last);
+  for (size_t column = 0; column < row.size(); ++column)
+    sums[column] = sums[column] + weight * to_float(row[column]);
+}
+
 std::vector<bf16> rounded(const std::vector<float>& values) {
   std::vector<bf16> output;
   for (const float value : values) output.push_back(to_bf16(value));
   return output;
 }
 
-// The sums of each owner's results, rounded, in the order of the owners' first k; then what is added last.
+// The sums of each owner's results, rounded to what is sent, in the order of the owners' first k, among the
+// results of the token's own rank, which are not sent; then what is added last.
 std::vector<float> sums_of_owners(const Step& step, int rank, int token, ExpertFunction expert,
                                   const void* experts) {
   std::vector<float> sums(step.hidden, 0.0f);
@@ -338,6 +340,11 @@ std::vector<float> sums_of_owners(const Step& step, int rank, int token, ExpertF
   for (int first = 0; first < step.top_k; ++first) {
     if (id_of(first) < 0) continue;
     const int owner = step.owner_of(rank, id_of(first));
+    if (owner == rank) {
+      add_row(sums, expert(experts, step, rank, token, id_of(first)), weight_of(first), step.combine_format,
+              last);
+      continue;
+    }
     if (std::find(owners_done.begin(), owners_done.end(), owner) != owners_done.end()) continue;
     owners_done.push_back(owner);
     std::vector<float> of_owner(step.hidden, 0.0f);
@@ -348,14 +355,17 @@ std::vector<float> sums_of_owners(const Step& step, int rank, int token, ExpertF
               last);
       ++num_rows;
     }
-    if (num_rows > 1)
+    if (num_rows > 1 && step.combine_format == CombineFormat::kBF16)
       add_row(sums, rounded(of_owner), 1.0f, step.combine_format, last);
+    else if (num_rows > 1)
+      add_encoded(sums, of_owner, 1.0f, last);
     else
       add_row(sums, expert(experts, step, rank, token, id_of(first)), weight_of(first), step.combine_format,
               last);
   }
   if (step.is_shared_row(rank, token))
-    add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f, CombineFormat::kBF16, last);
+    add_row(sums, expert(experts, step, rank, token, step.n_experts), 1.0f,
+            step.is_shared_output_encoded ? step.combine_format : CombineFormat::kBF16, last);
   return sums;
 }
 

@@ -38,8 +38,9 @@ struct Step {
   uint32_t row_alignment = 1;
   uint32_t min_group_rows = 0;
   CombineFormat combine_format = CombineFormat::kBF16;
-  // What the experts of one rank made of a token is summed up there, rounded to bf16, and counts once, with
-  // weight 1, at the first k of them. A rank that has one of the token's experts sends its result as it is.
+  // What the experts of another rank made of a token is summed up there, rounded to the combine's format, and
+  // counts once, with weight 1, at the first k of them. A rank that has one of the token's experts sends its
+  // result as it is, and what the experts of the token's own rank made of it is not sent.
   bool reduces_at_owner = false;
   bool is_shared_output_encoded = false;  // the shared expert's result is encoded and decoded, too
   // Every rank has all tokens (the same on each) and works on those of its own experts; the shared expert's

@@ -21,22 +21,20 @@ uint64_t sum(const std::vector<uint64_t>& values) {
 uint64_t PhaseTraffic::total_to_other_ranks() const { return sum(to_other_ranks); }
 uint64_t PhaseTraffic::total_to_other_groups() const { return sum(to_other_groups); }
 
-// Beside a row go its source and its link. Where scales interleave rows, the owner fetches them for each row:
-// a note says where from.
+// Beside a row go its source and its link, and a note where its scales are, if their tensor interleaves rows.
 TrafficOptions traffic_options(const ExpertParallel& ep) {
   const ExpertParallelConfig& config = ep.config();
   const TokenFormatInfo format = info_of(config.dispatch_format);
   const uint64_t beside =
       2 * sizeof(int32_t) + sizeof(uint32_t) + (config.reduce_at_owner ? sizeof(float) : 0);
   const uint64_t note = format.interleaves_rows() ? sizeof(uint32_t) : 0;
-  const uint64_t scales = static_cast<uint64_t>(format.num_scales(config.hidden) * format.scale_bytes);
   return {.protocol = config.protocol,
           .p2p_world_size = config.p2p_world_size,
           .dispatch_message_bytes = ep.dispatch_message_bytes(),
           .combine_message_bytes = ep.combine_message_bytes(),
           .is_carried_once = config.row_delivery == RowDelivery::kReceiver,
           .bytes_beside_row = beside + note,
-          .bytes_beside_filled_row = beside + note + (format.interleaves_rows() ? scales : 0),
+          .bytes_beside_filled_row = beside + note,
           .is_reduced_at_owner = config.reduce_at_owner};
 }
 

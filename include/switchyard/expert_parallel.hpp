@@ -129,12 +129,12 @@ struct ExpertParallelConfig {
   // expert_outputs are for one step.
   int row_sets = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
-  // Whether a rank sums up what its experts made of a token before it goes back: weighted, in fp32, in the
-  // order of k, rounded once to bf16, so that one row per (token, rank) crosses. The token's rank adds these
-  // sums, and rows of ranks that have one, weighted, in the order of their first k. Other bits than without
-  // it, therefore. Combine overwrites expert_rows, weights travel with dispatch
-  // (DispatchInput::topk_weights), and there is no unreduced output. For the direct protocol with
-  // combine_format bf16; not per rank, where the caller sums up.
+  // Whether a rank sums up what its experts made of another rank's token before it goes back: weighted, in
+  // fp32, in the order of k, rounded once to bf16 or encoded to fp8 (combine_format), so that one row per
+  // (token, rank) crosses. The token's rank adds these sums, rows of ranks that have one, weighted, in the
+  // order of their first k, and among them its own rows. Other bits than without it, therefore. Combine
+  // overwrites expert_rows, weights travel with dispatch (DispatchInput::topk_weights), and there is no
+  // unreduced output. For the direct protocol; not per rank, where the caller sums up.
   bool reduce_at_owner = false;
   // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
@@ -326,7 +326,8 @@ class ExpertParallel {
   Status abandon_step(int rank);
   // The same protocol. Opens a step whose rows are those of the rank's last dispatch, so that combine may
   // follow, also if one did before. It enqueues a dispatch without tokens, and is called by every rank
-  // instead of one. There must be room for every row (capacity_factor and max_rows_per_expert 0, or as much).
+  // instead of one. A step that was skipped has nothing to combine: it remains skipped, and is refused once
+  // an error has said so.
   Status reopen_step(int rank, Stream stream = {});
   // Direct protocol with a combine_format of bf16: enqueues a copy of the experts' rows, as many as the step
   // has, to RowBuffers::expert_outputs, where combine finds them. Behind dispatch, dispatch_wait or

@@ -10,4 +10,10 @@ const CombineKernels& fp8_combine_kernels() {
 template const CombineKernels& fp8_combine_kernels<Slotted, RunTimeShape>();
 template const CombineKernels& fp8_combine_kernels<Direct, RunTimeShape>();
 
+template <FixedShape Fixed, typename Rows>
+const CombineKernels& linked_combine_kernels() {
+  return kCombineKernels<Direct, Linked<Fixed>, Rows>;
+}
+template const CombineKernels& linked_combine_kernels<RunTimeShape, FP8CombineRows>();
+
 }  // namespace switchyard::inline SWITCHYARD_TARGET

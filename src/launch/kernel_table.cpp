@@ -13,12 +13,16 @@ const CombineKernels* combine(CombineFormat format) {
                                        : bf16_combine_kernels<P, RunTimeShape>(format);
 }
 
+const CombineKernels* combine_of_sums(CombineFormat format) {
+  return format == CombineFormat::kFP8 ? &linked_combine_kernels<RunTimeShape, FP8CombineRows>()
+                                       : bf16_linked_combine_kernels<RunTimeShape>(format);
+}
+
 constexpr KernelTable this_table() {
   constexpr AllReduceKernel kReduce = kAllReduce<RunTimeShape>;
-  KernelTable table =
-      make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
-                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce,
-                         &linked_dispatch<RunTimeShape>, &bf16_linked_combine_kernels<RunTimeShape>});
+  KernelTable table = make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
+                                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce,
+                                         &linked_dispatch<RunTimeShape>, &combine_of_sums});
   table.wired = kWiredKernels;
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;

@@ -6,6 +6,7 @@
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/annotate_rows.hpp"
 #include "switchyard/detail/ep/count_sources.hpp"
+#include "switchyard/detail/ep/expand_rows.hpp"
 #include "switchyard/detail/ep/narrow_ids.hpp"
 #include "switchyard/detail/ep/rank_choices.hpp"
 #include "switchyard/detail/ep/reduce_siblings.hpp"
@@ -25,6 +26,8 @@ inline constexpr char kCountSources[] = "count_sources", kStoreRows[] = "store_r
 inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
 inline constexpr char kFillSiblings[] = "fill_siblings", kReduceSiblings[] = "reduce_siblings";
+inline constexpr char kPlaceChoices[] = "place_choices", kExpandRows[] = "expand_rows";
+inline constexpr char kSumChoices[] = "sum_choices";
 inline constexpr char kGroupedMatmul[] = "grouped_matmul";
 inline constexpr char kStall[] = "stall", kTimeStamp[] = "time_stamp", kCheckOutput[] = "check_output";
 
@@ -39,15 +42,30 @@ Status launch_with(const LaunchShape& shape, StreamHandle stream, const Params& 
   return target::launch(kName, kKernel, with_shared(shape, sizeof(Shared)), stream, params);
 }
 
+template <FixedShape Fixed, typename Rows>
+Status launch_reduce_siblings(const LaunchShape& shape, StreamHandle stream,
+                              const ReduceSiblingsParams& params) {
+  const int num_warps = static_cast<int>(shape.num_threads) / kWarpSize;
+  return target::launch(kReduceSiblings, &reduce_siblings_kernel<Fixed, Rows>,
+                        with_shared(shape, ReduceSiblingsShared::bytes<Rows>(num_warps)), stream, params);
+}
+
 // The others are loaded when max_resident_blocks looks at them.
 inline Status load_plain_kernels() {
 #if defined(__CUDACC__)
+  constexpr int kMaxWarps = TokenSources::kMaxWarps;
   const target::ResidentKernel kernels[] = {{&annotate_rows_kernel, 0},
                                             {&topk_softmax_kernel, 0},
                                             {&choose_ranks_kernel<RunTimeShape>, 0},
                                             {&fetch_choices_kernel<RunTimeShape>, 0},
                                             {&fill_siblings_kernel<RunTimeShape>, sizeof(ArrivedRows)},
-                                            {&reduce_siblings_kernel<RunTimeShape>, sizeof(ArrivedRows)},
+                                            {&reduce_siblings_kernel<RunTimeShape, BF16CombineRows>,
+                                             ReduceSiblingsShared::bytes<BF16CombineRows>(kMaxWarps)},
+                                            {&reduce_siblings_kernel<RunTimeShape, FP8CombineRows>,
+                                             ReduceSiblingsShared::bytes<FP8CombineRows>(kMaxWarps)},
+                                            {&place_choices_kernel, sizeof(PlaceChoicesShared)},
+                                            {&expand_rows_kernel, 0},
+                                            {&sum_choices_kernel, sizeof(TokenSources)},
                                             {&narrow_ids_kernel, 0},
                                             {&count_sources_kernel, 0},
                                             {&store_rows_kernel, 0},
@@ -76,8 +94,11 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .fetch_choices = &launch_plain<kFetchChoices, FetchChoicesParams, fetch_choices_kernel<Fixed>>,
       .fill_siblings =
           &launch_with<kFillSiblings, ArrivedRows, FillSiblingsParams, fill_siblings_kernel<Fixed>>,
-      .reduce_siblings =
-          &launch_with<kReduceSiblings, ArrivedRows, ReduceSiblingsParams, reduce_siblings_kernel<Fixed>>,
+      .reduce_siblings = &launch_reduce_siblings<Fixed, BF16CombineRows>,
+      .reduce_fp8_siblings = &launch_reduce_siblings<Fixed, FP8CombineRows>,
+      .place_choices = &launch_with<kPlaceChoices, PlaceChoicesShared, ExpandedRows, place_choices_kernel>,
+      .expand_rows = &launch_plain<kExpandRows, ExpandRowsParams, expand_rows_kernel>,
+      .sum_choices = &launch_with<kSumChoices, TokenSources, SumChoicesParams, sum_choices_kernel>,
       .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
       .count_sources = &launch_plain<kCountSources, CountSourcesParams, count_sources_kernel>,
       .store_rows = &launch_plain<kStoreRows, StoreRowsParams, store_rows_kernel>,

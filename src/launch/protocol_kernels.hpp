@@ -34,7 +34,8 @@ const CombineKernels* wired_combine(CombineFormat format) {
 }
 
 inline const CombineKernels* wired_linked_combine(CombineFormat format) {
-  return format == CombineFormat::kBF16 ? &wired_linked_combine_kernels() : nullptr;
+  return format == CombineFormat::kFP8 ? &linked_combine_kernels<WiredShape, FP8CombineRows>()
+                                       : &linked_combine_kernels<WiredShape, BF16CombineRows>();
 }
 
 // Ranks that skip the all-to-all are near each other: all_reduce() has no wire.

@@ -17,8 +17,11 @@ const CombineKernels& wired_bf16_combine_kernels() {
 template const CombineKernels& wired_bf16_combine_kernels<Slotted>();
 template const CombineKernels& wired_bf16_combine_kernels<Direct>();
 
-const CombineKernels& wired_linked_combine_kernels() {
-  return kCombineKernels<Direct, Linked<WiredShape>, BF16CombineRows>;
+template <FixedShape Fixed, typename Rows>
+const CombineKernels& linked_combine_kernels() {
+  return kCombineKernels<Direct, Linked<Fixed>, Rows>;
 }
+template const CombineKernels& linked_combine_kernels<WiredShape, BF16CombineRows>();
+template const CombineKernels& linked_combine_kernels<WiredShape, FP8CombineRows>();
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -42,6 +42,19 @@ constexpr KernelTable make_interleaved_table() {
 template <LogicMutant kOne>
 constexpr KernelTable kMutantInterleaved = make_interleaved_table<MutantShape<kOne>>();
 
+// The first of the two, carried once to each rank.
+template <FixedShape Fixed>
+const DispatchKernels* linked_fp8(TokenFormatKind) {
+  return &kLinkedDispatchKernels<Fixed, BlockwiseFP8TokenFormat<e4m3>>;
+}
+constexpr KernelTable linked_fp8_table(const DispatchKernels* (*linked)(TokenFormatKind)) {
+  KernelTable table = make_kernel_table<RunTimeShape, RunTimeShape>();
+  table.direct.linked_dispatch = linked;
+  return table;
+}
+constexpr KernelTable kScalesOfOwnRow =
+    linked_fp8_table(&linked_fp8<MutantShape<LogicMutant::kScalesOfOwnRow>>);
+
 // The options of a world point at their hooks.
 const TestHooks* hooks_of(const KernelTable& kernels) {
   static std::map<const KernelTable*, TestHooks> hooks;
@@ -136,6 +149,15 @@ std::string run_interleaved(uint64_t seed, Protocol protocol, const KernelTable&
   return run_two_steps(seed, shape, options);
 }
 
+// The same where such scales come once to each rank.
+std::string run_interleaved_received(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.format = TokenFormatKind::kFP8;
+  options.row_delivery = RowDelivery::kReceiver;
+  options.shared_expert = SharedExpert::kFused;
+  return run_two_steps(seed, {.n_experts = 6, .top_k = 6, .hidden = 128, .tokens_per_rank = {4, 3}}, options);
+}
+
 // The same with experts in odd places, some of them twice; and the rows of each expert are counted.
 std::string run_placed(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   const Shape shape{.n_ranks = 3, .n_experts = 5, .top_k = 3, .hidden = 16, .tokens_per_rank = {2, 3, 4}};
@@ -200,6 +222,23 @@ std::string run_over_capacity(uint64_t seed, Protocol protocol, const KernelTabl
 }
 std::string run_received_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
   return run_over_capacity(seed, protocol, kernels, RowDelivery::kReceiver);
+}
+
+// A step that the last rank has no room for, and a combine of it, and another: neither may write anything.
+std::string run_reopened_over_capacity(uint64_t seed, Protocol protocol, const KernelTable& kernels) {
+  const Shape shape{.n_experts = 4, .top_k = 2, .hidden = 16, .tokens_per_rank = {3, 3}};
+  RunOptions options = options_of(seed, protocol, kernels);
+  options.capacity_factor = 10.5 / 6;  // 11 rows
+  EpHarness harness(shape, options);
+  reference::Step crowd = make_padded_step(shape, seed);
+  for (auto& ids : crowd.topk_ids) std::fill(ids.begin(), ids.end(), shape.n_experts - 1);
+  Status status = harness.enqueue_steps(crowd, 1);
+  for (int rank = 0; rank < shape.n_ranks && status.ok(); ++rank) status = harness.ep().reopen_step(rank);
+  if (status.ok()) status = harness.enqueue_combine(crowd);
+  if (status.ok()) status = harness.ep().synchronize();
+  if (status.code() != StatusCode::kResourceExhausted)
+    return "not said to be over capacity: " + status.to_string();
+  return harness.outputs_are_untouched() ? "" : "an output of a step that was skipped has been written";
 }
 
 // All-reduces in a row behind a step: each makes four of what the first one has left on all ranks.
@@ -298,6 +337,7 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_INTERLEAVED_MUTANT(LastScaleBandForgotten),
     SWITCHYARD_INTERLEAVED_MUTANT(StepCountedByFirstBlock),
     SWITCHYARD_INTERLEAVED_MUTANT(InputScalesOfFirstToken),
+    {"ScalesOfOwnRow", Protocol::kDirect, kScalesOfOwnRow, run_interleaved_received},
     SWITCHYARD_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_DIRECT_MUTANT(MaskedGroupsPacked, run_masked),
     SWITCHYARD_MUTANT(RowCountOfOneRank, run_masked),
@@ -318,6 +358,8 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(SumsOfOwnRankOnly, run_reduced),
     SWITCHYARD_DIRECT_MUTANT(SiblingsAddedAgain, run_reduced),
     SWITCHYARD_DIRECT_MUTANT(SumWeightedAgain, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(OwnSiblingsLeftOut, run_reduced),
+    SWITCHYARD_DIRECT_MUTANT(SkipForgotten, run_reopened_over_capacity),
     SWITCHYARD_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(NextSeat, run_placed),
     SWITCHYARD_DIRECT_MUTANT(CombineIgnoresSeats, run_placed),

@@ -111,6 +111,19 @@ TEST_P(OwnKernels, AnEpilogueOverAWireTakesTheSumsThatTheLibraryRounds) {
   }
 }
 
+TEST_P(OwnKernels, AnEpilogueTakesSumsThatOwnersHaveMade) {
+  if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "owners sum up in the direct protocol";
+  for (const int group_size : {0, 2})
+    for (const CombineFormat format : {CombineFormat::kBF16, CombineFormat::kFP8}) {
+      ExpertParallelConfig config = own_config(protocol(), group_size);
+      config.own_format = nullptr;
+      config.combine_format = format;
+      config.reduce_at_owner = true;
+      OwnStep step(config, {});
+      if (!HasFatalFailure()) step.compare_with_the_library(8, mode());
+    }
+}
+
 #if !defined(__SANITIZE_THREAD__)
 // Every rank is a process. On a GPU as the tests of process_steps_test.cpp.
 TEST_P(OwnKernels, RanksMayBeProcesses) {

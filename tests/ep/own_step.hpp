@@ -170,7 +170,8 @@ class OwnStep {
   void dispatch(StepMode mode) {
     const auto input = [&](int rank) {
       const RankData& data = ranks_.at(rank);
-      return DispatchInput{data.tokens.data(), data.topk_ids.data(), kNumTokens[rank]};
+      return DispatchInput{data.tokens.data(), data.topk_ids.data(), kNumTokens[rank],
+                           data.topk_weights.data()};
     };
     const auto output = [&](int rank) {
       const RankData& data = ranks_.at(rank);

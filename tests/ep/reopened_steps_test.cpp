@@ -399,6 +399,76 @@ TEST(ReopenedSteps, WeakMemory) {
   }
 }
 
+// One expert has room for four rows, and more come: every rank skips the step, and its combine.
+TEST(ReopenedSteps, AStepThatWasSkippedRemainsSkipped) {
+  for (const RowLayout layout : {RowLayout::kRagged, RowLayout::kMasked})
+    for (const bool knows : {false, true}) {
+      auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
+      auto ep =
+          must(ExpertParallel::create(*world, {.n_experts = 2,
+                                               .top_k = 1,
+                                               .hidden = 64,
+                                               .max_tokens_per_rank = 4,
+                                               .protocol = Protocol::kDirect,
+                                               .capacity_factor = layout == RowLayout::kRagged ? 1.0 : 0,
+                                               .row_layout = layout,
+                                               .max_rows_per_expert = layout == RowLayout::kMasked ? 4 : 0}));
+      std::vector<Buffer<bf16>> tokens, outputs;
+      std::vector<Buffer<int32_t>> ids, expert_ids;
+      std::vector<Buffer<float>> weights;
+      std::vector<Buffer<uint32_t>> offsets;
+      for (int rank = 0; rank < 2; ++rank) {
+        const Rank& here = world->rank(rank);
+        tokens.push_back(must(here.upload(std::vector<bf16>(4 * 64, to_bf16(1)))));
+        outputs.push_back(must(here.upload(std::vector<bf16>(4 * 64, to_bf16(7)))));
+        ids.push_back(must(here.upload(std::vector<int32_t>(4, 1))));
+        weights.push_back(must(here.upload(std::vector<float>(4, 1))));
+        expert_ids.push_back(must(here.allocate<int32_t>(1)));
+        offsets.push_back(must(here.allocate<uint32_t>(2)));
+      }
+      const auto combine = [&](size_t r) {
+        return ep->combine(
+            static_cast<int>(r), {},
+            {ids[r].data(), weights[r].data(), 4, {CombineReduction::kWeighted, outputs[r].data()}});
+      };
+      for (size_t r = 0; r < 2; ++r)
+        ASSERT_TRUE(ep->dispatch(static_cast<int>(r), {tokens[r].data(), ids[r].data(), 4, weights[r].data()},
+                                 {.row_offsets = offsets[r].data(), .expert_ids = expert_ids[r].data()})
+                        .ok());
+      for (size_t r = 0; r < 2; ++r) ASSERT_TRUE(combine(r).ok());
+      if (knows) {
+        EXPECT_EQ(ep->synchronize().code(), StatusCode::kResourceExhausted);
+        EXPECT_EQ(ep->reopen_step(0).message(),
+                  "reopen_step: the last step of rank 0 was skipped; it has nothing to combine");
+        continue;
+      }
+      for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ep->reopen_step(rank).ok());
+      for (size_t r = 0; r < 2; ++r) ASSERT_TRUE(combine(r).ok());
+      EXPECT_EQ(ep->synchronize().code(), StatusCode::kResourceExhausted);
+      for (const Buffer<bf16>& output : outputs)
+        EXPECT_EQ(must(output.download()), std::vector<bf16>(4 * 64, to_bf16(7)));
+    }
+}
+
+TEST(ReopenedSteps, NotBehindAnotherPlacement) {
+  auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 1}));
+  const auto ep = must(ExpertParallel::create(*world, {.n_experts = 2,
+                                                       .top_k = 1,
+                                                       .hidden = 64,
+                                                       .max_tokens_per_rank = 4,
+                                                       .protocol = Protocol::kDirect,
+                                                       .placement = must(ExpertPlacement::even(2, 1))}));
+  const auto words = must(world->rank(0).allocate<uint32_t>(8));
+  ASSERT_TRUE(
+      ep->dispatch(0, {},
+                   {.row_offsets = words.data(), .expert_ids = reinterpret_cast<int32_t*>(words.data() + 4)})
+          .ok());
+  ASSERT_TRUE(ep->combine(0, {}, {}).ok());
+  ASSERT_TRUE(ep->set_placement(must(ExpertPlacement::from_lists(2, {{1, 0}}))).ok());
+  EXPECT_EQ(ep->reopen_step(0).message(),
+            "reopen_step: rank 0 has dispatched nothing since create(), reset() or set_placement()");
+}
+
 TEST(ReopenedSteps, WhatIsOutOfPlaceIsRefused) {
   ManySteps many(RowLayout::kMasked, TargetChoice::kHost, 1, {}, 1);
   EXPECT_NE(many.ep->abandon_step(0).message().find("abandon_step on rank 0 after a finished step"),

@@ -149,6 +149,13 @@ Status check_row_sets(const ExpertParallelConfig& config, int n_ranks) {
   return Status();
 }
 
+// Scales of a tensor that interleaves rows arrive in the expert output (SiblingScales).
+bool has_room_for_scales(const ExpertParallelConfig& config) {
+  const FormatLayout format = format_layout(config);
+  return !format.interleaves_rows ||
+         align_up(format.scales_bytes, 16u) <= combine_row_bytes(config.combine_format, config.hidden);
+}
+
 Status check_delivery(const ExpertParallelConfig& config) {
   if (config.row_delivery != RowDelivery::kReceiver) return Status();
   if (config.protocol == Protocol::kSlotted)
@@ -163,6 +170,12 @@ Status check_delivery(const ExpertParallelConfig& config) {
         "row_delivery is receiver; it must be sender or automatic in format %s, which encodes a token for "
         "each expert",
         format_layout(config).name);
+  if (!has_room_for_scales(config))
+    return invalid_argument(
+        "row_delivery is receiver; format %s has %u bytes of scales for a row, and their tensor interleaves "
+        "rows: they must be at most %u, the bytes of an expert's row",
+        format_layout(config).name, format_layout(config).scales_bytes,
+        combine_row_bytes(config.combine_format, config.hidden));
   return Status();
 }
 
@@ -179,12 +192,6 @@ Status check_reduction(const ExpertParallelConfig& config) {
         "reduce_at_owner must be false where row_layout is per-rank: the caller sums up there");
   if (config.routing == Routing::kSkipAllToAll)
     return invalid_argument("reduce_at_owner must be false where the all-to-all is skipped: nothing is sent");
-  if (config.combine_format != CombineFormat::kBF16)
-    return invalid_argument("reduce_at_owner needs combine_format bf16; it is %s",
-                            to_string(config.combine_format));
-  if (config.own_epilogue != nullptr)
-    return invalid_argument(
-        "own_epilogue must be null with reduce_at_owner: its kernels do not know of sums");
   return Status();
 }
 
@@ -265,7 +272,7 @@ bool has_siblings(const ExpertParallelConfig& config) {
 }
 
 bool has_equal_siblings(const ExpertParallelConfig& config) {
-  return has_siblings(config) && !format_layout(config).encodes_by_expert;
+  return has_siblings(config) && !format_layout(config).encodes_by_expert && has_room_for_scales(config);
 }
 
 bool links_rows(const ExpertParallelConfig& config) {

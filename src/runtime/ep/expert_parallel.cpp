@@ -177,7 +177,9 @@ Status ExpertParallel::Impl::look_up_own_kernels(Kernels& found) const {
   if (const OwnEpilogue* epilogue = config.own_epilogue; epilogue != nullptr) {
     SWITCHYARD_RETURN_IF_ERROR(check_target("own_epilogue", epilogue->target));
     const OwnEpilogue::OfProtocol& of_protocol = has_wire ? epilogue->wired : epilogue->near;
-    const OwnEpilogue::Kernels& own = is_direct() ? of_protocol.direct : of_protocol.slotted;
+    const OwnEpilogue::Kernels& own = config.reduce_at_owner ? of_protocol.linked
+                                      : is_direct()          ? of_protocol.direct
+                                                             : of_protocol.slotted;
     found.own_combine = config.combine_format == CombineFormat::kBF16 ? &own.bf16 : &own.fp8;
   }
   return Status();

@@ -44,6 +44,7 @@ struct ExpertParallel::Impl {
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
     bool has_reported_skip = false;     // of the first flight: a step that was skipped may not be ended yet
+    bool was_skipped = false;           // the last step, as far as the host knows
     Status failure;
   };
 
@@ -183,8 +184,12 @@ struct ExpertParallel::Impl {
     own.num_tokens = call.step.num_tokens;
     own.step = next;
     own.has_dispatched = true;
+    own.was_skipped = false;
     return Status();
   }
+  // The same for combine or combine_async, behind what sums rows up.
+  Status enqueue_combine(int rank, LaunchFunction<CombineCall> launch, CombineCall& call, Step next,
+                         Stream stream) const;
 
   // In front of a dispatch: makes the ids that it reads of those that it is given. Ids of 64 bits are
   // narrowed first; per rank, choose_ranks reads what is left of them.

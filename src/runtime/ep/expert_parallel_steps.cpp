@@ -367,14 +367,22 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   return impl_->annotate_rows(rank, output, stream);
 }
 
+// Sums lie where rows were: a combine that could not be enqueued behind them must not be repeated.
+Status ExpertParallel::Impl::enqueue_combine(int rank, LaunchFunction<CombineCall> launch, CombineCall& call,
+                                             Step next, Stream stream) const {
+  SWITCHYARD_RETURN_IF_ERROR(reduce_siblings(rank, call.step.expert_rows, stream));
+  const Status enqueued = enqueue(rank, launch, call, next, stream);
+  if (!enqueued.ok() && config.reduce_at_owner) whole().state(rank).failure = enqueued;
+  return enqueued;
+}
+
 Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->reduce_siblings(rank, call.step.expert_rows, stream));
   SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent, stream));
+      impl_->enqueue_combine(rank, impl_->kernels.combine->async, call, Impl::Step::kCombineSent, stream));
   impl_->state(rank).expert_rows = call.step.expert_rows;
   return Status();
 }
@@ -395,8 +403,7 @@ Status ExpertParallel::combine(int rank, const CombineInput& input, const Combin
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->reduce_siblings(rank, call.step.expert_rows, stream));
-  return impl_->enqueue(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle, stream);
+  return impl_->enqueue_combine(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle, stream);
 }
 
 Status ExpertParallel::all_reduce(int rank, bf16* values, int num_tokens, Stream stream) {

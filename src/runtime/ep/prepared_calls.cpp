@@ -85,6 +85,8 @@ void ExpertParallel::Impl::prepare_dispatch(int rank, const PreparedStep& prepar
       .scale_sources_offset = layout.scale_sources_offset,
       .row_links_offset = layout.row_links_offset,
       .carries_once = config.row_delivery == RowDelivery::kReceiver,
+      .arrived_scales_offset = layout.expert_outputs_offset,
+      .arrived_scales_stride = layout.has_encoded_outputs ? combine_bytes(config) : token_bytes(config),
       .topk_weights = nullptr,  // a call has its own
       .row_weights_offset = layout.row_weights_offset,
       .wire = {.counts_ready = own.memory.at<uint64_t>(layout.counts_ready),

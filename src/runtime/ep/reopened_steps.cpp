@@ -7,7 +7,8 @@
 //
 // A combine needs a step of its own, since its signals carry the number of the step, and since a rank may
 // write new expert rows only when its peers have read the old ones. A dispatch without tokens is such a step:
-// it leaves the tables of the last one as they are.
+// it leaves the tables of the last one as they are. If the last one was skipped, and the host does not know
+// it yet, this one is, too.
 #include "call_checks.hpp"
 #include "expert_parallel_impl.hpp"
 
@@ -43,13 +44,11 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
   if (!own.has_dispatched)
     return failed_precondition(
         "reopen_step: rank %d has dispatched nothing since create(), reset() or set_placement()", rank);
-  if (impl_->layout.row_capacity < worst_case_rows(impl_->config, n_ranks()))
-    return failed_precondition(
-        "reopen_step: there is room for %llu rows, and %llu may come; a step that was skipped has nothing to "
-        "combine",
-        static_cast<unsigned long long>(impl_->layout.row_capacity),
-        static_cast<unsigned long long>(worst_case_rows(impl_->config, n_ranks())));
+  if (own.was_skipped)
+    return failed_precondition("reopen_step: the last step of rank %d was skipped; it has nothing to combine",
+                               rank);
   DispatchCall call = impl_->make_dispatch_call(rank, 0);
+  std::get<DirectDispatchPart>(call.parts).reopens_step = true;
   if (!impl_->is_per_rank()) call.step.topk_ids = nullptr;
   uint32_t* offsets = own.memory.at<uint32_t>(impl_->layout.reopened_offsets);
   impl_->fill_in(

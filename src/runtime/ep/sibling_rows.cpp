@@ -33,7 +33,9 @@ Status ExpertParallel::Impl::reduce_siblings(int rank, const void* expert_rows, 
   if (!config.reduce_at_owner) return Status();
   const std::byte* memory = state(rank).dispatch_call.step.recv_bufs.mine;
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().reduce_siblings, launch_shape(),
+  const auto launch = config.combine_format == CombineFormat::kFP8 ? here.kernels().reduce_fp8_siblings
+                                                                   : here.kernels().reduce_siblings;
+  return here.launch_on(stream, launch, launch_shape(),
                         ReduceSiblingsParams{.linked = linked_rows(rank),
                                              .expert_rows = const_cast<void*>(expert_rows),
                                              .row_weights = reinterpret_cast<const float*>(

@@ -90,10 +90,15 @@ struct DirectDispatchPart {
   // carried only to the first of its siblings; the owner then fills the others.
   uint64_t row_links_offset;
   bool carries_once;
+  // Where tokens are carried once: where in a rank's recv_bufs the scales of its rows arrive, if their tensor
+  // interleaves rows, and how many bytes they are apart (SiblingScales).
+  uint64_t arrived_scales_offset;
+  uint32_t arrived_scales_stride;
   // Where an owner sums up siblings: this rank's weights, [num_tokens][top_k], and where in a rank's
   // recv_bufs those of its rows are. Null: nobody asks for them.
   const float* topk_weights;
   uint64_t row_weights_offset;
+  bool reopens_step;  // what combine is to know of the last step stays: whether it was skipped
   FarDispatchPart wire;
 };
 

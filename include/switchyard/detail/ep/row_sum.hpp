@@ -33,27 +33,60 @@ class RowSum<BF16CombineRows> {
 
   SWITCHYARD_DEVICE explicit RowSum(std::byte*) {}
 
+  // Up to eight loads of a thread are in flight: of few rows, those of several columns.
   template <typename Finish>
   SWITCHYARD_DEVICE void run(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
-    for (int column = worker_idx * kColumnsPerThread; column < rows.hidden;
-         column += num_workers * kColumnsPerThread) {
-      float sums[kColumnsPerThread] = {};
-      add_all(sums, rows, column);
-      finish(column, sums);
-    }
+    const int column = worker_idx * kColumnsPerThread, stride = num_workers * kColumnsPerThread;
+    if (rows.num_sources <= kMaxLoads / 4)
+      sum_few<4>(rows, column, stride, finish);
+    else if (rows.num_sources <= kMaxLoads / 2)
+      sum_few<2>(rows, column, stride, finish);
+    else if (rows.num_sources < kMaxLoads)
+      sum_few<1>(rows, column, stride, finish);
+    else
+      sum_many(rows, column, stride, finish);
   }
 
  private:
-  SWITCHYARD_DEVICE static void add_all(float (&sums)[kColumnsPerThread], const TokenRows& rows, int column) {
-    constexpr int kFirst = kEpKernelSizes.first_rows_in_flight, kNext = kEpKernelSizes.next_rows_in_flight;
-    int first = 0;
-    if (kFirst <= rows.num_sources) {
-      add_rows<kFirst>(sums, rows.sources, column);
-      first = kFirst;
+  static constexpr int kMaxLoads = kEpKernelSizes.first_rows_in_flight;
+
+  // Sums up to kMaxLoads / kVectors rows.
+  template <int kVectors, typename Finish>
+  SWITCHYARD_DEVICE static void sum_few(const TokenRows& rows, int first_column, int stride, Finish finish) {
+    constexpr int kRows = kMaxLoads / kVectors;
+    for (int column = first_column; column < rows.hidden; column += kVectors * stride) {
+      Vec16 loaded[kRows][kVectors] = {};
+      SWITCHYARD_UNROLL
+      for (int row_idx = 0; row_idx < kRows; ++row_idx) {
+        SWITCHYARD_UNROLL
+        for (int i = 0; i < kVectors; ++i)
+          if (row_idx < rows.num_sources && column + i * stride < rows.hidden)
+            loaded[row_idx][i] = BF16CombineRows::load(rows.sources[row_idx].row, column + i * stride);
+      }
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        if (column + i * stride >= rows.hidden) break;
+        float sums[kColumnsPerThread] = {};
+        SWITCHYARD_UNROLL
+        for (int row_idx = 0; row_idx < kRows; ++row_idx)
+          if (row_idx < rows.num_sources) accumulate(sums, loaded[row_idx][i], rows.sources[row_idx].weight);
+        finish(column + i * stride, sums);
+      }
     }
-    for (; first + kNext <= rows.num_sources; first += kNext)
-      add_rows<kNext>(sums, rows.sources + first, column);
-    for (; first < rows.num_sources; ++first) add_rows<1>(sums, rows.sources + first, column);
+  }
+
+  template <typename Finish>
+  SWITCHYARD_DEVICE static void sum_many(const TokenRows& rows, int first_column, int stride, Finish finish) {
+    for (int column = first_column; column < rows.hidden; column += stride) {
+      float sums[kColumnsPerThread] = {};
+      add_rows<kMaxLoads>(sums, rows.sources, column);
+      constexpr int kNext = kEpKernelSizes.next_rows_in_flight;
+      int first = kMaxLoads;
+      for (; first + kNext <= rows.num_sources; first += kNext)
+        add_rows<kNext>(sums, rows.sources + first, column);
+      for (; first < rows.num_sources; ++first) add_rows<1>(sums, rows.sources + first, column);
+      finish(column, sums);
+    }
   }
 
   // All loads are in flight before the first is used.
@@ -96,6 +129,16 @@ class RowSum<FP8CombineRows> {
 
   template <typename Finish>
   SWITCHYARD_DEVICE void run(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
+    run_whole(rows, worker_idx, num_workers, [&](int column, float(&sums)[2][kColumnsPerThread]) {
+      exchange_parts(sums);
+      finish_parts(sums, column - target::lane_idx() * Rows::kColumns, rows.hidden, finish);
+    });
+  }
+
+  // Calls finish(column, sums) for sixteen columns of each lane, by whole warps: `column` may be beyond the
+  // last, and the sums are any then.
+  template <typename Finish>
+  SWITCHYARD_DEVICE void run_whole(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
     const int stride = num_workers * Rows::kColumns;
     int column = (worker_idx - target::lane_idx()) * Rows::kColumns;
     if (column < rows.hidden) fill(rows, 0, column);
@@ -113,8 +156,7 @@ class RowSum<FP8CombineRows> {
         else if (column + stride < rows.hidden)
           fill(rows, 0, column + stride);
       } while (first_row < rows.num_sources);
-      exchange_parts(sums);
-      finish_parts(sums, column, rows.hidden, finish);
+      finish(column + target::lane_idx() * Rows::kColumns, sums);
     }
   }
 

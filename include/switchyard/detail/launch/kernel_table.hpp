@@ -6,6 +6,7 @@
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/ep/all_reduce_params.hpp"
 #include "switchyard/detail/ep/annotate_rows_params.hpp"
+#include "switchyard/detail/ep/expand_rows_params.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/rank_choices_params.hpp"
 #include "switchyard/detail/ep/sibling_rows_params.hpp"
@@ -91,6 +92,11 @@ struct KernelTable {
   LaunchFunction<FetchChoicesParams> fetch_choices;
   LaunchFunction<FillSiblingsParams> fill_siblings;
   LaunchFunction<ReduceSiblingsParams> reduce_siblings;
+  LaunchFunction<ReduceSiblingsParams> reduce_fp8_siblings;
+  // Rows per rank to their experts and back.
+  LaunchFunction<ExpandedRows> place_choices;
+  LaunchFunction<ExpandRowsParams> expand_rows;
+  LaunchFunction<SumChoicesParams> sum_choices;
   LaunchFunction<NarrowIdsParams> narrow_ids;
   LaunchFunction<CountSourcesParams> count_sources;
   LaunchFunction<StoreRowsParams> store_rows;

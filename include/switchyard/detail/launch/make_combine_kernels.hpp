@@ -75,6 +75,7 @@ template <EpProtocol P, FixedShape Fixed>
 const CombineKernels& fp8_combine_kernels();
 template <EpProtocol P>
 const CombineKernels& wired_bf16_combine_kernels();
-const CombineKernels& wired_linked_combine_kernels();
+template <FixedShape Fixed, typename Rows>
+const CombineKernels& linked_combine_kernels();  // that of RunTimeShape in bf16 is with the others
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -47,13 +47,8 @@ inline constexpr DispatchKernels kDispatchKernels = {
     .max_resident_blocks = &max_resident_dispatch<P, Fixed, Format>,
 };
 
-// Only what sends links: dispatch_wait is the same.
+// Those that link rows, of the direct protocol.
 template <FixedShape Fixed, typename Format>
-inline constexpr DispatchKernels kLinkedDispatchKernels = {
-    .async = kDispatchKernels<Direct, Linked<Fixed>, Format>.async,
-    .wait = kDispatchKernels<Direct, Fixed, Format>.wait,
-    .fused = kDispatchKernels<Direct, Linked<Fixed>, Format>.fused,
-    .max_resident_blocks = kDispatchKernels<Direct, Linked<Fixed>, Format>.max_resident_blocks,
-};
+inline constexpr DispatchKernels kLinkedDispatchKernels = kDispatchKernels<Direct, Linked<Fixed>, Format>;
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -86,9 +86,11 @@ template <CombineEpilogue Epilogue>
 inline constexpr OwnEpilogue kOwnEpilogue = {
     .target = kThisTarget,
     .near = {kOwnCombineKernels<Slotted, RunTimeShape, Epilogue>,
-             kOwnCombineKernels<Direct, RunTimeShape, Epilogue>},
+             kOwnCombineKernels<Direct, RunTimeShape, Epilogue>,
+             kOwnCombineKernels<Direct, Linked<RunTimeShape>, Epilogue>},
     .wired = {kOwnCombineKernels<Slotted, WiredShape, Epilogue>,
-              kOwnCombineKernels<Direct, WiredShape, Epilogue>},
+              kOwnCombineKernels<Direct, WiredShape, Epilogue>,
+              kOwnCombineKernels<Direct, Linked<WiredShape>, Epilogue>},
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

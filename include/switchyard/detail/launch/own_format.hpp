@@ -45,6 +45,7 @@ struct OwnEpilogue {
   struct OfProtocol {
     Kernels slotted;
     Kernels direct;
+    Kernels linked;  // direct, by kernels that pull siblings as their sum
   };
 
   Target target;

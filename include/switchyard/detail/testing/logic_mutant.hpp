@@ -46,6 +46,7 @@ enum class LogicMutant {
   kOutputNotAwaited,             // combine_wait: does not wait for the experts
   kPaddingPulled,                // combine_wait: padding is added like any row
   kCombineWaitIgnoresPoison,     // combine_wait: starts although an earlier step broke
+  kSkipForgotten,                // dispatch_async: a step that is opened again was not skipped
 
   // Of its scales, where their tensor interleaves rows.
   kScaleSourceOffByOne,      // dispatch_async: a row points to the scales behind its own
@@ -75,6 +76,7 @@ enum class LogicMutant {
   kLastSiblingNotFilled,  // fill_siblings: leaves the last one as it was
   kOwnRowsNotCarried,     // dispatch_async: carries own tokens once, too, which nobody fills
   kSkippedStepFilled,     // fill_siblings: takes no notice that the step was skipped
+  kScalesOfOwnRow,        // dispatch_async: a sibling is to find scales at its own row, where none come
 
   // Of sums that are made by the owner.
   kRowWeightsNotStored,  // dispatch_async: the weights of an earlier step stay
@@ -83,6 +85,7 @@ enum class LogicMutant {
   kSumsOfOwnRankOnly,    // reduce_siblings: leaves the rows of other ranks as they are
   kSiblingsAddedAgain,   // combine_wait: adds the siblings to their sum
   kSumWeightedAgain,     // combine_wait: weights what has been weighted
+  kOwnSiblingsLeftOut,   // combine_wait: takes the first row on its own rank for a sum
 
   // Of tokens that come encoded, in both protocols.
   kInputScalesOfFirstToken,  // dispatch_async: every token is sent with the scales of the first

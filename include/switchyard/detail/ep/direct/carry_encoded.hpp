@@ -1,7 +1,8 @@
 // Carrying tokens of a format that encodes: a carrier turns a token into its codes where it lies in shared
 // memory (or beside it, for one expert after the other), and bulk copies carry the codes to the token's rows.
 // Scales go beside them if their tensor has them by row. If it interleaves rows, scales stay with their
-// sender, once for all rows of the token, and the owners' dispatch_wait fetches them.
+// sender, once for all rows of the token, and the owners' dispatch_wait fetches them; a token that is carried
+// once to a rank takes them along.
 #pragma once
 
 #include "switchyard/detail/ep/direct/assigned_rows.hpp"
@@ -60,10 +61,12 @@ struct CarryEncoded {
     target::sync_warp();
     rows.start_copies(stage, staged.token_of_turn(turn),
                       carried_to < 0 ? nullptr : rows.row(carried_to, row));
-    if constexpr (Format::kInterleavesRows)
+    if constexpr (Format::kInterleavesRows) {
       keep_scales(staged.token_of_turn(turn), /*k=*/0, scales);
-    else
+      send_scales(scales, carried_to, row);
+    } else {
       carry_scales(staged.token_of_turn(turn), scales, carried_to, row);
+    }
     target::bulk_commit();
     if constexpr (kHasWire<Fixed>)
       rows.far().put(staged.token_of_turn(turn), /*k=*/0, stage, scales, owner, row, carried_to >= 0);
@@ -128,6 +131,17 @@ struct CarryEncoded {
     target::bulk_store(params.recv_bufs.mine + params.token_scales_offset +
                            uint64_t{rows.token_scales().entry(token_idx, k)} * scales_stride,
                        scales, scales_stride);
+  }
+
+  // Scales that no owner fetches come with the token. Called by a whole warp; lanes that carry nothing have
+  // owner -1.
+  SWITCHYARD_DEVICE void send_scales([[maybe_unused]] const std::byte* scales, [[maybe_unused]] int owner,
+                                     [[maybe_unused]] uint32_t row) const {
+    if constexpr (kLinksRows<Fixed>) {
+      if (!params.carries_once || owner == params.my_rank || !is_near(owner)) return;
+      target::bulk_store(arrived_scales(params, peer_pointer<Fixed>(params, params.recv_bufs, owner), row),
+                         scales, scales_stride);
+    }
   }
 
   SWITCHYARD_DEVICE bool is_near(int owner) const {

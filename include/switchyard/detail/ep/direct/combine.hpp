@@ -167,14 +167,17 @@ struct DirectCombineWait {
     if (expert_idx < 0) return {};
     return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
   }
-  // Siblings have been summed up, weighted, in the first of them. A row without siblings is as it was.
+  // Siblings on another rank have been summed up, weighted, in the first of them. Others are as they were:
+  // rows without siblings, and those on this rank.
   SWITCHYARD_DEVICE TokenSource reduced_source(int64_t id_idx, int expert_idx) const {
     const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
     const uint32_t siblings = target::match_any(static_cast<uint32_t>(owner));
     const bool is_first = mutate<Fixed, LogicMutant::kSiblingsAddedAgain>(
         (siblings & ((1u << target::lane_idx()) - 1)) == 0, true);
-    if (owner < 0 || !is_first) return {};
-    const bool is_sum = mutate<Fixed, LogicMutant::kSumWeightedAgain>(target::popcount(siblings) > 1, false);
+    const bool is_own = mutate<Fixed, LogicMutant::kOwnSiblingsLeftOut>(owner == params.my_rank, false);
+    if (owner < 0 || !(is_first || is_own)) return {};
+    const bool is_sum =
+        mutate<Fixed, LogicMutant::kSumWeightedAgain>(!is_own && target::popcount(siblings) > 1, false);
     return {row_of(id_idx, expert_idx), is_sum ? 1.0f : params.topk_weights[id_idx]};
   }
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {

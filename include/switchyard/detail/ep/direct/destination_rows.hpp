@@ -67,18 +67,28 @@ struct DestinationRows {
     return token_scales_layout(shape, params.format);
   }
 
+  // The note beside a row of a near rank.
+  SWITCHYARD_DEVICE void store_scale_note(int owner, uint32_t row_idx, uint32_t note) const {
+    target::st(reinterpret_cast<uint32_t*>(peer_pointer<Fixed>(params, params.recv_bufs, owner) +
+                                           params.scale_sources_offset) +
+                   row_idx,
+               note);
+  }
+
  private:
   // Stores where the row's owner finds its scales. k is top_k for the shared expert.
   SWITCHYARD_DEVICE void store_scale_source([[maybe_unused]] int owner, [[maybe_unused]] uint32_t row_idx,
                                             [[maybe_unused]] int token_idx, [[maybe_unused]] int k) const {
-    if constexpr (InterleavedTokenFormat<Format>)
-      target::st(reinterpret_cast<uint32_t*>(peer_pointer<Fixed>(params, params.recv_bufs, owner) +
-                                             params.scale_sources_offset) +
-                     row_idx,
-                 ScaleSource{static_cast<uint32_t>(params.my_rank),
-                             mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(
-                                 token_scales().entry(token_idx, k), token_scales().entry(token_idx, k) + 1)}
-                     .pack());
+    if constexpr (InterleavedTokenFormat<Format>) {
+      const uint32_t entry = mutate<Fixed, LogicMutant::kScaleSourceOffByOne>(
+          token_scales().entry(token_idx, k), token_scales().entry(token_idx, k) + 1);
+      if constexpr (kLinksRows<Fixed>)
+        if (params.carries_once) {  // RowLinks tells the rows of other ranks
+          if (owner == params.my_rank) store_scale_note(owner, row_idx, SiblingScales{false, entry}.pack());
+          return;
+        }
+      store_scale_note(owner, row_idx, ScaleSource{static_cast<uint32_t>(params.my_rank), entry}.pack());
+    }
   }
 };
 

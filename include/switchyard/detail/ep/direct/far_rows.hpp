@@ -26,8 +26,8 @@ struct FarRows {
   }
 
   // Called by a whole warp with the row, and the scales, of a token for its choice k, or for all choices (k
-  // is 0 then). They are put to the row of each lane that has a far owner; others have owner -1. Of a lane
-  // that does not carry only the scales are put: the owner fills the row, but finds scales beside each.
+  // is 0 then). They are put to the row of each lane that has a far owner and carries; others have owner -1,
+  // or their row is filled by its owner.
   SWITCHYARD_DEVICE void put(int token_idx, int k, const std::byte* row,
                              [[maybe_unused]] const std::byte* scales, int owner, uint32_t row_idx,
                              bool carries = true) const {
@@ -41,7 +41,8 @@ struct FarRows {
       std::byte* kept_scales = params.wire.kept_scales + kept_idx * kept_scales_stride();
       copy_bytes(kept_scales, scales, scale_row_bytes(params.format), target::lane_idx(), kWarpSize);
       target::sync_warp();
-      for_each_far_lane(goes_far && !is_mutant<Fixed>(LogicMutant::kFarScalesNotPut), [&](int lane) {
+      const bool puts_scales = mutate<Fixed, LogicMutant::kFarScalesNotPut>(goes_far && carries, false);
+      for_each_far_lane(puts_scales, [&](int lane) {
         target::wire_put_warp(params.peers.wire, target::shuffle(owner, lane),
                               scales_of_row(target::shuffle(row_idx, lane)), kept_scales,
                               scale_row_bytes(params.format));
@@ -62,15 +63,19 @@ struct FarRows {
     const uint32_t kept_idx = kept_idx_of(shared, expert_idx, row_idx);
     target::st(params.wire.kept_sources + kept_idx, src_info);
     if constexpr (InterleavedTokenFormat<Format>)
-      target::st(params.wire.kept_scale_sources + kept_idx,
-                 ScaleSource{static_cast<uint32_t>(params.my_rank), ScaleSource::kArrived}.pack());
+      if (!(kLinksRows<Fixed> && params.carries_once))
+        target::st(params.wire.kept_scale_sources + kept_idx,
+                   ScaleSource{static_cast<uint32_t>(params.my_rank), ScaleSource::kArrived}.pack());
   }
 
   // The same of a row's link.
   SWITCHYARD_DEVICE void collect_link(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
-                                      const RowLink& link, float weight) const {
+                                      const RowLink& link, float weight,
+                                      [[maybe_unused]] SiblingScales scales) const {
     const uint32_t kept_idx = kept_idx_of(shared, expert_idx, row_idx);
     target::st(params.wire.kept_links + kept_idx, link.pack());
+    if constexpr (InterleavedTokenFormat<Format>)
+      if (params.carries_once) target::st(params.wire.kept_scale_sources + kept_idx, scales.pack());
     if (params.topk_weights != nullptr) target::st(params.wire.kept_row_weights + kept_idx, weight);
   }
 
@@ -137,6 +142,8 @@ struct FarRows {
   // Beside the row, or, if the tensor interleaves rows, where the owner's dispatch_wait fetches them.
   SWITCHYARD_DEVICE std::byte* scales_of_row(uint32_t row_idx) const {
     const uint64_t offset = uint64_t{row_idx} * scale_row_bytes(params.format);
+    if constexpr (kLinksRows<Fixed> && Format::kInterleavesRows)
+      if (params.carries_once) return arrived_scales(params, params.recv_bufs.mine, row_idx);
     if constexpr (Format::kInterleavesRows) return params.wire.arrived_scales + offset;
     return params.recv_bufs.mine + params.scales_offset + offset;
   }

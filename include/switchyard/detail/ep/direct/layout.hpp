@@ -123,6 +123,21 @@ struct ScaleSource {
   }
 };
 
+// The same where tokens are carried once to each rank (RowDelivery::kReceiver). The scales of a token come
+// with it, to where the expert output of its first row will be, and its siblings find them there too. Those
+// of a rank's own tokens are the entries that it keeps.
+struct SiblingScales {
+  static constexpr uint32_t kArrivedBit = 1u << 31;
+
+  bool have_arrived;
+  uint32_t index;  // of the first sibling's row, or of the entry
+
+  SWITCHYARD_HD constexpr uint32_t pack() const { return (have_arrived ? kArrivedBit : 0) | index; }
+  SWITCHYARD_HD static constexpr SiblingScales unpack(uint32_t bits) {
+    return {(bits & kArrivedBit) != 0, bits & ~kArrivedBit};
+  }
+};
+
 // The scales that a rank keeps: an entry per token; if experts have scales of their own, one per (token, k),
 // and behind them one per token for the shared expert.
 struct TokenScalesLayout {

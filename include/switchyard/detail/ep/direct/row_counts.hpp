@@ -151,12 +151,19 @@ struct RowCounts {
   // ranks see the same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
-    bool is_too_much = false;
+    bool is_too_much = is_skipped_again();
     for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
       is_too_much |= !fits(owner, assign_experts_of(owner));
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
+  }
+  // A step that is opened again has no rows, and remains skipped if it was.
+  SWITCHYARD_DEVICE bool is_skipped_again() const {
+    if (!params.reopens_step) return false;
+    return mutate<Fixed, LogicMutant::kSkipForgotten>(
+        [&] { return target::ld(DirectCounters{params.ep_counters}.is_skipped()) != 0; },
+        [] { return false; });
   }
   // Lays an owner's experts end to end behind its shared expert. By a warp; returns the owner's rows.
   SWITCHYARD_DEVICE uint32_t assign_experts_of(int owner) const {
@@ -207,7 +214,8 @@ struct RowCounts {
     }
     if (target::thread_idx() != 0) return;
     if (first_group > 0) target::st(counters.row_offset(0), 0);
-    target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
+    const bool is_kept = mutate<Fixed, LogicMutant::kSkipForgotten>(params.reopens_step, false);
+    if (!is_kept) target::st(counters.is_skipped(), static_cast<int32_t>(is_skipped));
   }
 };
 

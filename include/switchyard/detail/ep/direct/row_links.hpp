@@ -25,6 +25,9 @@ struct RowLinks {
     const int next_lane = mutate<Fixed, LogicMutant::kLinkedToItself>(
         behind != 0 ? target::lowest_set_bit(behind) : target::lane_idx(), target::lane_idx());
     const uint32_t next_row = target::shuffle(row_idx, next_lane);
+    const int first_lane =
+        mutate<Fixed, LogicMutant::kScalesOfOwnRow>(target::lowest_set_bit(siblings), target::lane_idx());
+    const SiblingScales scales{true, target::shuffle(row_idx, first_lane)};
     if (owner < 0 || is_mutant<Fixed>(LogicMutant::kLinksNotStored)) return;
     const uint32_t none = RowLink::kNone;
     const RowLink link{
@@ -39,7 +42,10 @@ struct RowLinks {
     if constexpr (kHasWire<Fixed>)
       if (rows.far().is_far(owner))
         return rows.far().collect_link(target::shared_storage<DirectDispatchShared>(), expert_idx, row_idx,
-                                       link, weight);
+                                       link, weight, scales);
+    if constexpr (InterleavedTokenFormat<Format>)
+      if (params.carries_once && owner != params.my_rank)
+        rows.store_scale_note(owner, row_idx, scales.pack());
     std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, owner);
     target::st(reinterpret_cast<uint32_t*>(memory + params.row_links_offset) +
                    mutate<Fixed, LogicMutant::kLinkOfNextRow>(row_idx, row_idx + 1),

@@ -17,6 +17,12 @@ SWITCHYARD_DEVICE TokenScalesLayout token_scales_layout(const Shape& shape, cons
   return {shape.max_tokens_per_rank(), shape.top_k(), EncodesByExpert<Format>, scale_row_bytes(format)};
 }
 
+// Where the scales of a row arrive in a rank's recv_buf (SiblingScales).
+SWITCHYARD_DEVICE std::byte* arrived_scales(const DirectDispatchPart& part, std::byte* recv_buf,
+                                            uint32_t row_idx) {
+  return recv_buf + part.arrived_scales_offset + uint64_t{row_idx} * part.arrived_scales_stride;
+}
+
 // A rank's rows, and where their scales are.
 template <FixedShape Fixed>
 struct StagedScales {
@@ -31,7 +37,10 @@ struct StagedScales {
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
     if (row_idx >= num_rows) return nullptr;
     const auto* sources = reinterpret_cast<const uint32_t*>(step.recv_bufs.mine + part.scale_sources_offset);
-    const ScaleSource source = ScaleSource::unpack(target::ld(sources + row_idx));
+    const uint32_t note = target::ld(sources + row_idx);
+    if constexpr (kLinksRows<Fixed>)
+      if (part.carries_once) return sibling_scales(SiblingScales::unpack(note));
+    const ScaleSource source = ScaleSource::unpack(note);
     if constexpr (kHasWire<Fixed>)
       if (source.entry == ScaleSource::kArrived)
         return part.wire.arrived_scales + static_cast<uint64_t>(row_idx) * layout.entry_bytes;
@@ -39,6 +48,14 @@ struct StagedScales {
     const std::byte* memory = peer_pointer<Fixed>(step, step.recv_bufs, static_cast<int>(source.rank));
     if (kHasWire<Fixed> && memory == nullptr) return nullptr;  // only a row that pads: far ranks put scales
     return memory + part.token_scales_offset + uint64_t{source.entry} * layout.entry_bytes;
+  }
+
+ private:
+  SWITCHYARD_DEVICE const std::byte* sibling_scales(SiblingScales source) const {
+    if (source.index >= (source.have_arrived ? step.max_rows : layout.num_entries())) return nullptr;
+    return source.have_arrived
+               ? arrived_scales(part, step.recv_bufs.mine, source.index)
+               : step.recv_bufs.mine + part.token_scales_offset + uint64_t{source.index} * layout.entry_bytes;
   }
 };
 
