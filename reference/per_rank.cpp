@@ -1,6 +1,9 @@
 #include "per_rank.hpp"
 
 #include <algorithm>
+#include <atomic>
+
+#include "all_cores.hpp"
 
 namespace switchyard::reference {
 
@@ -42,6 +45,18 @@ std::vector<bf16> rank_sum(const void* rank_sums, const Step&, int rank, int tok
   std::vector<bf16> rounded;
   for (const float sum : sums) rounded.push_back(to_bf16(sum));
   return rounded;
+}
+
+std::vector<std::vector<bf16>> moe_layer_per_rank(const Step& step, const MlpExperts& experts) {
+  const Step seen = as_seen(step), exchanged = per_rank(seen);
+  const RankSums sums{seen, &mlp_expert, &experts};
+  std::vector<std::vector<bf16>> outputs(static_cast<size_t>(step.n_ranks));
+  std::atomic<int> next = 0;
+  on_all_cores([&] {
+    for (int rank = next++; rank < step.n_ranks; rank = next++)
+      outputs[static_cast<size_t>(rank)] = combine_weighted(exchanged, rank, &rank_sum, &sums);
+  });
+  return outputs;
 }
 
 std::string check_choices(const Step& step, int rank, const DispatchResult& result) {

@@ -20,6 +20,9 @@ struct RankSums {
 // its weight, in fp32, in the order of k, rounded once. The shared expert's result is as it is.
 std::vector<bf16> rank_sum(const void* rank_sums, const Step&, int rank, int token_idx, int owner);
 
+// moe_layer() of a step whose ranks each sum up what their experts made of a token.
+std::vector<std::vector<bf16>> moe_layer_per_rank(const Step& step, const MlpExperts& experts);
+
 // Returns an empty string if row_experts and row_weights of the step are right, else the first difference.
 // The rest of the result must be.
 std::string check_choices(const Step& step, int rank, const DispatchResult& result);

@@ -81,8 +81,25 @@ def draw_run(formats, draw, target):
     has_wire = not skips and draw.random() < 0.4
     if has_wire:
         words += ["--p2p-world-size", groups]
-    if "--capacity-factor" not in words and draw.random() < 0.3:
-        words += ["--layout", "masked"]
+    layout = "ragged"
+    if "--capacity-factor" not in words and draw.random() < 0.4:
+        layout = draw.choice(["masked", "per-rank"])
+        words += ["--layout", layout]
+    is_slotted = words[words.index("--protocol") + 1] == "slotted"
+    differs_by_expert = token_format == "nvfp4-by-expert"
+    if layout == "per-rank" and (is_slotted or has_wire or differs_by_expert):
+        allowed.add("refused")
+    if draw.random() < 0.3:
+        delivery = draw.choice(["sender", "receiver"])
+        words += ["--delivery", delivery]
+        if delivery == "receiver" and (is_slotted or differs_by_expert):
+            allowed.add("refused")
+    if draw.random() < 0.3:
+        words += ["--reduce-at-owner"]
+        if is_slotted or skips or layout == "per-rank":
+            allowed.add("refused")
+    in_flight = draw.choice([1, 1, 1, 2, 3])
+    words += ["--in-flight", in_flight]
     if draw.random() < 0.3:
         words += ["--alignment", draw.choice([1, 2, 3, 8, 64, 100, 128, 256])]
     if draw.random() < 0.3:
@@ -91,7 +108,7 @@ def draw_run(formats, draw, target):
         words += ["--padding", draw.choice([0.1, 0.5, 1])]
     if draw.random() < 0.3:
         words += ["--n-sms", draw.choice([1, 2, 3, 7])]
-    if draw.random() < 0.1:
+    if in_flight == 1 and draw.random() < 0.1:
         words += ["--trace", "/dev/null"]
         if target == "cuda" and ((token_format, combine_format) != ("bf16", "bf16") or has_wire):
             allowed.add("refused")

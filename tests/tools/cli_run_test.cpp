@@ -13,6 +13,13 @@ using testing_support::read_json;
 
 class CliRun : public testing_support::CliTest {
  protected:
+  // Tokens that have several experts on each rank.
+  json report_of_many(const std::string& arguments) {
+    return read_json(run("run --target host --ranks 3 --experts 9 --top-k 6 --hidden 128 --expert-width 64 "
+                         "--json - " +
+                         arguments)
+                         .out);
+  }
   json report_of(const std::string& arguments) {
     return read_json(run("run --target host --ranks 4 --experts 8 --top-k 2 --hidden 128 --expert-width 16 "
                          "--tokens 3 --json - " +
@@ -37,6 +44,33 @@ TEST_F(CliRun, StepsMayBeInFlightAtOnce) {
   EXPECT_EQ(two.at("in_flight"), 2);
   EXPECT_EQ(two.at("memory_per_rank"), 2 * one.at("memory_per_rank").get<int64_t>());
   expect_refused("run --target host --in-flight 2 --trace x", {"--trace", "--in-flight must be 1"});
+}
+
+TEST_F(CliRun, OwnersSumUpAndSayWhatItCosts) {
+  const json plain = report_of("--protocol direct"), bf16 = report_of_many("--reduce-at-owner --tokens 5"),
+             fp8 = report_of_many("--reduce-at-owner --tokens 5 --combine-format fp8");
+  EXPECT_EQ(bf16.at("verified"), true);
+  EXPECT_EQ(fp8.at("verified"), true);
+  EXPECT_FALSE(plain.contains("combine_error"));
+  EXPECT_GT(bf16.at("combine_error_rms"), 0);
+  EXPECT_GT(fp8.at("combine_error_rms"), bf16.at("combine_error_rms"));
+}
+
+// A token comes once to each rank, and goes to its experts there.
+TEST_F(CliRun, RowsMayComeOncePerRank) {
+  for (const char* more :
+       {"--tokens 3", "--tokens 3 --format nvfp4 --mode fused",
+        "--tokens 3 --combine-format fp8 --shared-expert", "--tokens 3 --matmul fast --format fp8",
+        "--tokens 3 --skip-a2a", "--tokens 3 --replicas 2",
+        "--tokens 3 --padding 0.5 --alignment 8 --in-flight 2 --steps 3", "--tokens 0",
+        "--tokens-per-rank 5,0,7", "--tokens 3 --routing one-expert"}) {
+    const json report = report_of_many("--layout per-rank " + std::string(more));
+    EXPECT_EQ(report.at("verified"), true) << more << report;
+    EXPECT_EQ(report.at("layout"), "per-rank");
+    EXPECT_TRUE(report.at("phases").contains("expand"));
+  }
+  EXPECT_LT(report_of_many("--layout per-rank").at("memory_per_rank"),
+            report_of_many("--protocol direct").at("memory_per_rank"));
 }
 
 TEST_F(CliRun, GroupsAddUpTheirOutputs) {

@@ -19,9 +19,13 @@ std::vector<std::string> phase_names(const RunOptions& options) {
   const bool is_fused = options.mode == "fused";
   is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
   const bool is_fast = options.workload.matmuls == Matmuls::kFast;
-  if (options.format != TokenFormatKind::kBF16 && !(is_fast && options.format == TokenFormatKind::kFP8))
+  const bool is_per_rank = options.row_layout == RowLayout::kPerRank;
+  if (options.format != TokenFormatKind::kBF16 &&
+      !(is_fast && options.format == TokenFormatKind::kFP8 && !is_per_rank))
     add({"decode"});
+  if (is_per_rank) add({"expand"});
   is_fast ? add({"gate_up", "down"}) : add({"gate_up", "silu_mul", "down"});
+  if (is_per_rank) add({"sum"});
   // The protocol is not known yet; a phase that does not occur does no harm.
   if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
     add({"encode"});
@@ -150,10 +154,8 @@ Status finish_options(RunOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_groups_option(options.p2p_world_size, workload.n_ranks, options.skips_all_to_all));
   SWITCHYARD_RETURN_IF_ERROR(check_skipped_all_to_all(options));
-  if (options.row_layout == RowLayout::kPerRank)
-    return invalid_argument(
-        "--layout: per-rank leaves the sum over a rank's experts to the application, which run does not do; "
-        "`switchyard bench ep --layout per-rank` and `switchyard simulate` verify it");
+  if (options.row_layout == RowLayout::kPerRank && !options.dump.empty())
+    return invalid_argument("--dump: it has the rows of experts, which --layout per-rank leaves apart");
   if (options.row_layout == RowLayout::kMasked && options.capacity_factor != 0)
     return invalid_argument("--capacity-factor: with --layout masked every expert has room; it must be 0");
   SWITCHYARD_RETURN_IF_ERROR(check_tensor_options(options.style, options.format, options.skips_all_to_all));

@@ -56,12 +56,13 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (report.traffic) print_traffic(*report.traffic);
   std::printf("  largest error    %.3g over %d step%s\n", report.max_abs_error, options.steps,
               options.steps == 1 ? "" : "s");
-  if (options.combine_format != CombineFormat::kBF16)
+  if (options.combine_format != CombineFormat::kBF16 && !options.reduce_at_owner)
     std::printf("  combine in fp8   costs %.3g at most, %.3g %% rms, against bf16\n", report.combine_error,
                 100 * report.relative_combine_error());
   if (options.reduce_at_owner)
-    std::printf("  sums by owners   cost %.3g at most, %.3g %% rms, against one sum of all rows\n",
-                report.combine_error, 100 * report.relative_combine_error());
+    std::printf("  sums by owners   %scost %.3g at most, %.3g %% rms, against one sum of all rows in bf16\n",
+                options.combine_format == CombineFormat::kFP8 ? "in fp8 " : "", report.combine_error,
+                100 * report.relative_combine_error());
   if (report.verified)
     std::printf("  verified         row_offsets, row_counts, expert_ids, src_info, rows%s and output\n",
                 options.format == TokenFormatKind::kBF16 ? "" : ", scales");

@@ -73,6 +73,10 @@ void round_to_fp8(reference::MlpExperts& experts) {
   for (std::vector<bf16>& matrix : experts.down) round_matrix(matrix, width, hidden);
 }
 
+int num_matrices(const ExpertParallel& ep) {
+  return ep.n_local_experts() + (ep.config().shared_expert == SharedExpert::kFused ? 1 : 0);
+}
+
 Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const ExpertParallel& ep,
                                                          const reference::MlpExperts& experts,
                                                          const MatmulRows& rows, uint32_t max_rows) {
@@ -82,7 +86,7 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
     RankState& state = fast->ranks_[static_cast<size_t>(r)];
     // The shared expert has the last index but comes first.
     std::vector<size_t> of_group;
-    if (ep.num_groups() > ep.n_local_experts()) of_group.push_back(experts.gate_up.size() - 1);
+    if (num_matrices(ep) > ep.n_local_experts()) of_group.push_back(experts.gate_up.size() - 1);
     for (int seat = 0; seat < ep.n_local_experts(); ++seat)  // an empty seat has any weights
       of_group.push_back(static_cast<size_t>(std::max(0, ep.placement().expert_at({r, seat}))));
     const auto upload = [&](const std::vector<std::vector<bf16>>& matrices, int inner, int columns,
@@ -101,7 +105,7 @@ Result<std::unique_ptr<FastExperts>> FastExperts::create(World& world, const Exp
     // On a GPU any number of blocks will do; an emulated block is costly.
     const int num_blocks = world.target() == Target::kHost ? ep.n_sms() : 0;
     SWITCHYARD_RETURN_IF_ERROR(make_matmuls(world.rank(r),
-                                            {.num_groups = ep.num_groups(),
+                                            {.num_groups = num_matrices(ep),
                                              .element = rows.element,
                                              .row_scales = rows.row_scales,
                                              .inner = experts.hidden,

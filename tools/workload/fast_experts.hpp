@@ -15,6 +15,9 @@ namespace switchyard::tools {
 // these numbers, too: reference and kernels then have the same weights.
 void round_to_fp8(reference::MlpExperts& experts);
 
+// The experts of a rank: those at its seats, and behind the shared one, if it has one. A matrix of each.
+int num_matrices(const ExpertParallel& ep);
+
 class FastExperts {
  public:
   // The weights of each rank's groups go to its memory: bf16, or fp8 if they were rounded so. `max_rows`: the

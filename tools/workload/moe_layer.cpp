@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <numeric>
 
 #include "buffers.hpp"
+#include "reference/per_rank.hpp"
 #include "reference/placement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 
@@ -18,7 +20,7 @@ constexpr size_t kMaxPhases = 16;
 std::vector<bf16> matrices_of(const std::vector<std::vector<bf16>>& matrices, int rank,
                               const ExpertParallel& ep) {
   std::vector<bf16> all;
-  if (ep.num_groups() > ep.n_local_experts()) all = matrices.back();
+  if (num_matrices(ep) > ep.n_local_experts()) all = matrices.back();
   for (int seat = 0; seat < ep.n_local_experts(); ++seat) {
     // An empty seat has any weights: no row goes there.
     const auto& matrix = matrices[static_cast<size_t>(std::max(0, ep.placement().expert_at({rank, seat})))];
@@ -101,6 +103,7 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_offsets, rank, num_groups + 1));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_counts, rank, num_groups));
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_input_scales, rank, num_groups));
+    if (is_per_rank()) SWITCHYARD_RETURN_IF_ERROR(allocate_choices(r));
     if (format.placement == ScalePlacement::kTiled)
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.scale_row_offsets, rank, num_groups));
     if (is_fast()) continue;
@@ -110,19 +113,39 @@ Status MoeLayer::allocate(const reference::MlpExperts& experts) {
   }
   if (!is_fast()) return Status();
   Result<std::unique_ptr<FastExperts>> fast =
-      FastExperts::create(world_, *ep_, experts, matmul_rows(), max_rows_);
+      FastExperts::create(world_, *ep_, experts, matmul_rows(), max_expert_rows());
   if (!fast.ok()) return fast.status();
   fast_experts_ = std::move(fast).value();
   return Status();
 }
 
+Status MoeLayer::allocate_choices(int r) {
+  RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
+  const Rank& rank = world_.rank(r);
+  const uint64_t num_choices = uint64_t{max_rows_} * static_cast<uint64_t>(workload_.top_k);
+  const uint64_t num_groups = static_cast<uint64_t>(num_matrices(*ep_));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_experts, rank, num_choices));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_weights, rank, num_choices));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.row_of_choice, rank, num_choices));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_offsets, rank, num_groups + 1));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.group_counts, rank, num_groups));
+  std::vector<int32_t> ids(num_groups);
+  std::iota(ids.begin(), ids.end(), 0);
+  return upload_into(buffers.group_ids, rank, ids);
+}
+
 // The experts' intermediate buffers hold the rows of this step, not of the worst case: the tool knows the
 // routing.
-Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
+Status MoeLayer::reserve_rows(int r, uint64_t num_rows, uint64_t num_expert_rows) {
   RankBuffers& buffers = ranks_[static_cast<size_t>(r)];
   const uint64_t width = static_cast<uint64_t>(workload_.expert_width);
   const uint64_t hidden = static_cast<uint64_t>(workload_.hidden);
   // Fast experts have their own for all rows; tensors of theirs have as many.
+  const uint64_t num_expanded = is_fast() ? max_expert_rows() : num_expert_rows;
+  if (is_per_rank() && buffers.expert_rows.size() < num_expanded * hidden) {
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_rows, world_.rank(r), num_expanded * hidden));
+    SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.expert_results, world_.rank(r), num_expanded * hidden));
+  }
   if (is_fast()) {
     if (decodes_rows() && buffers.decoded.size() == 0)
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), max_rows_ * hidden));
@@ -130,13 +153,14 @@ Status MoeLayer::reserve_rows(int r, uint64_t num_rows) {
       SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down, world_.rank(r), max_rows_ * hidden));
     return Status();
   }
-  if (num_rows * width <= buffers.activated.size()) return Status();
-  if (is_encoded())
+  if (is_encoded() && buffers.decoded.size() < num_rows * hidden)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.decoded, world_.rank(r), num_rows * hidden));
-  if (encodes_outputs())
+  if (encodes_outputs() && buffers.down.size() < num_rows * hidden)
     SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.down, world_.rank(r), num_rows * hidden));
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_rows * 2 * width));
-  return allocate_into(buffers.activated, world_.rank(r), num_rows * width);
+  const uint64_t num_worked_on = is_per_rank() ? num_expert_rows : num_rows;
+  if (num_worked_on * width <= buffers.activated.size()) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(buffers.gate_up, world_.rank(r), num_worked_on * 2 * width));
+  return allocate_into(buffers.activated, world_.rank(r), num_worked_on * width);
 }
 
 LaunchShape MoeLayer::layer_launch(int rank) const {
@@ -160,6 +184,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
   }
   apply_padding(workload_, step_idx, step);
   if (style_.is_encoded) step = reference::with_encoded_tokens(std::move(step));
+  const reference::Step sent = exchanged(step);
   for (const int rank : world_.local_ranks()) {
     RankBuffers& buffers = ranks_[rank];
     SWITCHYARD_RETURN_IF_ERROR(buffers.tokens.upload(step, rank));
@@ -167,11 +192,16 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
       SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.fill_bytes(0xff));
     else
       SWITCHYARD_RETURN_IF_ERROR(buffers.topk_weights.upload(step.topk_weights[rank]));
-    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(step.group_input_scales(rank)));
-    uint64_t num_rows = 0;
-    for (const auto& rows : reference::dispatched_rows(step, rank))
-      num_rows = step.next_group(num_rows, rows.size());
-    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows));
+    SWITCHYARD_RETURN_IF_ERROR(buffers.group_input_scales.upload(sent.group_input_scales(rank)));
+    uint64_t num_rows = 0, num_expert_rows = 0;
+    for (const auto& rows : reference::dispatched_rows(sent, rank))
+      num_rows = sent.next_group(num_rows, rows.size());
+    for (const auto& rows : reference::dispatched_rows(step, rank)) num_expert_rows += rows.size();
+    SWITCHYARD_RETURN_IF_ERROR(reserve_rows(rank, num_rows, num_expert_rows));
+    if (is_per_rank()) {
+      SWITCHYARD_RETURN_IF_ERROR(buffers.row_experts.fill_bytes(0xff));
+      SWITCHYARD_RETURN_IF_ERROR(buffers.row_weights.fill_bytes(0xff));
+    }
     // Overwrites the outputs: memory that a step fails to write must not look right. Rows that it should not
     // write are left alone, since most of their memory is never accessed.
     const uint64_t num_filled = std::min<uint64_t>(num_rows, buffers.src_info.size() / 2);
@@ -264,7 +294,11 @@ Status MoeLayer::enqueue_dispatch(const reference::Step& step, StepMode mode) {
                           buffers.expert_ids.data(),
                           buffers.scales.data(),
                           buffers.scale_row_offsets.data(),
-                          buffers.row_counts.data()};
+                          buffers.row_counts.data(),
+                          nullptr,
+                          UnwrittenRows::kLeft,
+                          buffers.row_experts.data(),
+                          buffers.row_weights.data()};
   };
   if (mode == StepMode::kFused)
     return enqueue("dispatch", [&](int rank) { return ep_->dispatch(rank, input(rank), output(rank)); });
@@ -325,6 +359,10 @@ Status MoeLayer::run_at_once(const std::vector<MoeLayer*>& layers, int first_ste
   return status;
 }
 
+reference::Step MoeLayer::exchanged(const reference::Step& step) const {
+  return is_per_rank() ? reference::per_rank(step) : step;
+}
+
 void MoeLayer::describe(reference::Step& step) const {
   const ExpertParallelConfig& config = ep_->config();
   step.format = config.dispatch_format;
@@ -349,7 +387,7 @@ Result<std::vector<int32_t>> MoeLayer::source_ranks(int rank,
   std::vector<int32_t> source(num_rows, rank);  // a shared expert's rows are the rank's own
   for (size_t i = 0; i < offsets.value().size(); ++i) {
     // Fills up to the end of the expert's rows; the next source rank overwrites its part.
-    const size_t group = static_cast<size_t>(ep_->num_groups() - ep_->n_local_experts()) + i / n_ranks;
+    const size_t group = static_cast<size_t>(num_matrices(*ep_) - ep_->n_local_experts()) + i / n_ranks;
     const size_t end = std::min<size_t>(dispatch.row_offsets[group + 1], num_rows);
     for (size_t row = offsets.value()[i]; row < end; ++row) source[row] = static_cast<int32_t>(i % n_ranks);
   }
@@ -397,7 +435,12 @@ Result<MoeLayer::Results> MoeLayer::download(int rank) const {
                                                      buffers.rows.size() / sizeof(bf16));
     SWITCHYARD_RETURN_IF_ERROR(take(rows.download(num_rows * hidden), results.dispatch.rows));
   }
-  const Buffer<bf16> outputs = world_.rank(rank).view(expert_output(rank), num_rows * hidden);
+  if (is_per_rank()) {
+    const uint64_t num_choices = num_rows * static_cast<uint64_t>(workload_.top_k);
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_experts.download(num_choices), results.dispatch.row_experts));
+    SWITCHYARD_RETURN_IF_ERROR(take(buffers.row_weights.download(num_choices), results.dispatch.row_weights));
+  }
+  const Buffer<bf16> outputs = world_.rank(rank).view(returned_rows(rank), num_rows * hidden);
   SWITCHYARD_RETURN_IF_ERROR(take(outputs.download(), results.expert_outputs));
   SWITCHYARD_RETURN_IF_ERROR(take(buffers.tokens.output(workload_.tokens_per_rank[rank]), results.output));
   return results;

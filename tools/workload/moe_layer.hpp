@@ -9,6 +9,7 @@
 
 #include "fast_experts.hpp"
 #include "reference/token_tensors.hpp"
+#include "switchyard/detail/ep/expand_rows_params.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "workload.hpp"
 
@@ -75,6 +76,10 @@ class MoeLayer {
   double tolerance() const;
   ExpertParallel& ep() { return *ep_; }
 
+  // The step as dispatch and combine see it.
+  reference::Step exchanged(const reference::Step& step) const;
+  bool is_per_rank() const { return ep_->config().row_layout == RowLayout::kPerRank; }
+
  private:
   struct RankBuffers {
     Buffer<bf16> gate_up_weights, down_weights;
@@ -89,13 +94,26 @@ class MoeLayer {
     Buffer<uint8_t> expert_outputs;  // of ExpertParallel, as combine takes them
     // [rows][..], grown as a step needs
     Buffer<bf16> decoded, gate_up, activated, down;
+    // Rows per rank: their choices, and the rows of each expert, before and behind it.
+    Buffer<int32_t> row_experts, group_ids;
+    Buffer<float> row_weights;
+    Buffer<uint32_t> row_of_choice, group_offsets, group_counts;
+    Buffer<bf16> expert_rows, expert_results;
+  };
+  // The rows of each expert, as matmuls take them.
+  struct ExpertGroups {
+    const uint32_t* row_offsets;  // [num_matrices + 1]
+    const uint32_t* row_counts;   // [num_matrices]
+    const int32_t* expert_ids;    // [num_matrices]
   };
 
   MoeLayer(World& world, const Workload& workload, const FaultPlan& faults,
            const reference::TensorStyle& style)
       : world_(world), workload_(workload), faults_(faults), style_(style) {}
   double rank_bytes(double num_rows) const;
-  Status reserve_rows(int rank, uint64_t num_rows);
+  Status allocate_choices(int rank);
+  // num_expert_rows: one for each of the experts that a row goes to.
+  Status reserve_rows(int rank, uint64_t num_rows, uint64_t num_expert_rows);
   Status prepare(int step_idx, reference::Step& step);
   Status begin_step(const reference::Step& step);
   Status enqueue(const std::string& phase, const std::function<Status(int rank)>& launch);
@@ -105,9 +123,15 @@ class MoeLayer {
   Status enqueue_dispatch(const reference::Step& step, StepMode mode);
   Status enqueue_experts();
   Status enqueue_combine(const reference::Step& step, StepMode mode);
+  Status enqueue_plain_experts();
   Status enqueue_fast_experts();
   Status decode_rows();
   Status encode_outputs();
+  // Rows per rank: to their experts and back.
+  Status expand_rows();
+  Status sum_choices();
+  ExpandedRows expanded_rows(int rank) const;
+  ExpertGroups expert_groups(int rank) const;
   // Adds what the configuration says to a step, for the reference.
   void describe(reference::Step& step) const;
   // The source rank of each row of a rank, as its kernels counted.
@@ -116,6 +140,7 @@ class MoeLayer {
   bool is_fast() const { return workload_.matmuls == Matmuls::kFast; }
   // What the fast matmuls read; bf16, of decoded rows, where they do not read what dispatch writes.
   MatmulRows matmul_rows() const {
+    if (is_per_rank()) return {};
     return matmul_rows_of(ep_->config().dispatch_format).value_or(MatmulRows{});
   }
   bool multiplies_fp8() const { return is_fast() && matmul_rows().element == MatmulElement::kFP8; }
@@ -128,9 +153,11 @@ class MoeLayer {
   }
   // The ids that dispatch and combine read: the router's, unless padding has been added since.
   const int32_t* topk_ids(int rank) const;
-  bf16* expert_output(int rank) const;
-  // The rows that the experts read.
+  // The rows that came, those that the experts read, what they write, and what combine takes; all in bf16.
+  const bf16* received_rows(int rank) const;
   const bf16* expert_input(int rank) const;
+  bf16* expert_output(int rank) const;
+  bf16* returned_rows(int rank) const;
   LaunchShape layer_launch(int rank) const;
 
   static constexpr uint32_t kHostThreads = 64;  // of a block of the router and the experts
@@ -143,6 +170,10 @@ class MoeLayer {
   std::unique_ptr<ExpertParallel> own_ep_;  // null: another layer owns it
   ExpertParallel* ep_ = nullptr;
   uint32_t max_rows_ = 0;  // the rows that each rank has memory for
+  // The rows that the experts of a rank may have.
+  uint32_t max_expert_rows() const {
+    return is_per_rank() ? max_rows_ * static_cast<uint32_t>(workload_.top_k) : max_rows_;
+  }
   std::vector<RankBuffers> ranks_;
   std::unique_ptr<FastExperts> fast_experts_;
   std::vector<TimedPhase> phases_;

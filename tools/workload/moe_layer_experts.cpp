@@ -5,7 +5,7 @@
 
 namespace switchyard::tools {
 
-const bf16* MoeLayer::expert_input(int rank) const {
+const bf16* MoeLayer::received_rows(int rank) const {
   const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   return decodes_rows() ? buffers.decoded.data() : reinterpret_cast<const bf16*>(buffers.rows.data());
 }
@@ -30,9 +30,59 @@ Status MoeLayer::decode_rows() {
   });
 }
 
+const bf16* MoeLayer::expert_input(int rank) const {
+  return is_per_rank() ? ranks_[static_cast<size_t>(rank)].expert_rows.data() : received_rows(rank);
+}
+
 bf16* MoeLayer::expert_output(int rank) const {
+  return is_per_rank() ? ranks_[static_cast<size_t>(rank)].expert_results.data() : returned_rows(rank);
+}
+
+bf16* MoeLayer::returned_rows(int rank) const {
   const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
   return encodes_outputs() ? buffers.down.data() : reinterpret_cast<bf16*>(buffers.expert_outputs.data());
+}
+
+ExpandedRows MoeLayer::expanded_rows(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return {.hidden = workload_.hidden,
+          .top_k = workload_.top_k,
+          .n_local_experts = ep_->n_local_experts(),
+          .num_shared_groups = workload_.has_shared_expert ? 1 : 0,
+          .row_offsets = buffers.row_offsets.data(),
+          .row_counts = buffers.row_counts.data(),
+          .row_experts = buffers.row_experts.data(),
+          .row_weights = buffers.row_weights.data(),
+          .group_offsets = buffers.group_offsets.data(),
+          .group_counts = buffers.group_counts.data(),
+          .row_of_choice = buffers.row_of_choice.data()};
+}
+
+MoeLayer::ExpertGroups MoeLayer::expert_groups(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  if (is_per_rank())
+    return {buffers.group_offsets.data(), buffers.group_counts.data(), buffers.group_ids.data()};
+  return {buffers.row_offsets.data(), buffers.row_counts.data(), buffers.expert_ids.data()};
+}
+
+Status MoeLayer::expand_rows() {
+  return enqueue("expand", [&](int rank) {
+    const Rank& here = world_.rank(rank);
+    LaunchShape one_block = layer_launch(rank);
+    one_block.num_blocks = 1;
+    SWITCHYARD_RETURN_IF_ERROR(here.kernels().place_choices(one_block, here.stream(), expanded_rows(rank)));
+    return here.kernels().expand_rows(
+        layer_launch(rank), here.stream(),
+        {expanded_rows(rank), received_rows(rank), ranks_[static_cast<size_t>(rank)].expert_rows.data()});
+  });
+}
+
+Status MoeLayer::sum_choices() {
+  return enqueue("sum", [&](int rank) {
+    const Rank& here = world_.rank(rank);
+    return here.kernels().sum_choices(layer_launch(rank), here.stream(),
+                                      {expanded_rows(rank), expert_output(rank), returned_rows(rank)});
+  });
 }
 
 // Does what the epilogue of a matmul with an fp8 output would do.
@@ -53,20 +103,20 @@ Status MoeLayer::encode_outputs() {
 
 Status MoeLayer::enqueue_experts() {
   if (decodes_rows()) SWITCHYARD_RETURN_IF_ERROR(decode_rows());
-  if (is_fast()) return enqueue_fast_experts();
-  const int num_groups = ep_->num_groups();
+  if (is_per_rank()) SWITCHYARD_RETURN_IF_ERROR(expand_rows());
+  SWITCHYARD_RETURN_IF_ERROR(is_fast() ? enqueue_fast_experts() : enqueue_plain_experts());
+  if (is_per_rank()) SWITCHYARD_RETURN_IF_ERROR(sum_choices());
+  return encodes_outputs() ? encode_outputs() : Status();
+}
+
+Status MoeLayer::enqueue_plain_experts() {
+  const int num_groups = num_matrices(*ep_);
   const auto matmul = [&](int rank, const bf16* rows, int inner, const bf16* weights, int columns,
                           bf16* output) {
-    RankBuffers& buffers = ranks_[rank];
-    const GroupedMatmulParams params{num_groups,
-                                     inner,
-                                     columns,
-                                     rows,
-                                     weights,
-                                     buffers.row_offsets.data(),
-                                     buffers.row_counts.data(),
-                                     buffers.expert_ids.data(),
-                                     output};
+    const ExpertGroups groups = expert_groups(rank);
+    const GroupedMatmulParams params{
+        num_groups,        inner, columns, rows, weights, groups.row_offsets, groups.row_counts,
+        groups.expert_ids, output};
     return world_.rank(rank).kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
   };
   SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
@@ -77,30 +127,27 @@ Status MoeLayer::enqueue_experts() {
   SWITCHYARD_RETURN_IF_ERROR(enqueue("silu_mul", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     const SiluMulInput input{num_groups, workload_.expert_width, buffers.gate_up.data(),
-                             buffers.row_offsets.data()};
+                             expert_groups(rank).row_offsets};
     return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), input,
                                                 {.rows = buffers.activated.data()});
   }));
-  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
+  return enqueue("down", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
     return matmul(rank, buffers.activated.data(), workload_.expert_width, buffers.down_weights.data(),
                   workload_.hidden, expert_output(rank));
-  }));
-  return encodes_outputs() ? encode_outputs() : Status();
+  });
 }
 
 Status MoeLayer::enqueue_fast_experts() {
   SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
-    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-    return fast_experts_->gate_up(rank, expert_input(rank), buffers.scales.data(),
-                                  {buffers.row_offsets.data(), buffers.row_counts.data()});
+    const ExpertGroups groups = expert_groups(rank);
+    return fast_experts_->gate_up(rank, expert_input(rank), ranks_[static_cast<size_t>(rank)].scales.data(),
+                                  {groups.row_offsets, groups.row_counts});
   }));
-  SWITCHYARD_RETURN_IF_ERROR(enqueue("down", [&](int rank) {
-    const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
-    return fast_experts_->down(rank, {buffers.row_offsets.data(), buffers.row_counts.data()},
-                               expert_output(rank));
-  }));
-  return encodes_outputs() ? encode_outputs() : Status();
+  return enqueue("down", [&](int rank) {
+    const ExpertGroups groups = expert_groups(rank);
+    return fast_experts_->down(rank, {groups.row_offsets, groups.row_counts}, expert_output(rank));
+  });
 }
 
 double MoeLayer::tolerance() const {

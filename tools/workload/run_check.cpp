@@ -5,6 +5,7 @@
 
 #include "files/npy.hpp"
 #include "reference/gated_mlp.hpp"
+#include "reference/per_rank.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -140,7 +141,10 @@ uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
 
 Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
                   const std::string& label, RunReport& report) {
-  const std::vector<std::vector<bf16>> expected = reference::moe_layer(step, experts);
+  const reference::Step sent = layer.exchanged(step);
+  const std::vector<std::vector<bf16>> expected = layer.is_per_rank()
+                                                      ? reference::moe_layer_per_rank(step, experts)
+                                                      : reference::moe_layer(step, experts);
   std::vector<std::vector<bf16>> as_bf16;
   if (step.combine_format != CombineFormat::kBF16 || step.reduces_at_owner) {
     reference::Step plain = step;
@@ -165,17 +169,18 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
     const auto& [routing, dispatch, src_rank, expert_outputs, encoded_outputs, output] = results.value();
     report.rows_per_rank[rank] = num_expert_rows(dispatch);
     note(compare_routing(rank, routing, step));
-    note(reference::check_dispatch(step, rank, dispatch));
-    note(compare_sources(step, rank, src_rank));
+    note(reference::check_dispatch(sent, rank, dispatch));
+    note(compare_sources(sent, rank, src_rank));
+    if (layer.is_per_rank()) note(reference::check_choices(step, rank, dispatch));
     const size_t hidden = static_cast<size_t>(step.hidden);
     note(layer.tolerance() == 0
              ? compare_output(rank, output, expected[rank], hidden, report.max_abs_error)
              : compare_nearly(rank, output, expected[rank], hidden, layer.tolerance(), report.max_abs_error));
     if (!as_bf16.empty()) add_combine_error(output, as_bf16[rank], report);
   }
-  report.bytes_moved = bytes_moved(layer.ep(), step);
+  report.bytes_moved = bytes_moved(layer.ep(), sent);
   if (!step.skips_all_to_all)
-    report.traffic = reference::count_traffic(step, reference::traffic_options(layer.ep()));
+    report.traffic = reference::count_traffic(sent, reference::traffic_options(layer.ep()));
   return Status();
 }
 

@@ -156,9 +156,8 @@ void draw_delivery(Scenario& scenario) {
 // A third of the seeds that can have sums of the owner.
 void draw_reduction(Scenario& scenario) {
   const bool is_drawn = std::mt19937_64(scenario.seed ^ 0x72656475ull)() % 3 == 0;
-  scenario.reduce_at_owner = is_drawn && scenario.protocol == Protocol::kDirect &&
-                             scenario.row_layout != RowLayout::kPerRank &&
-                             scenario.combine_format == CombineFormat::kBF16;
+  scenario.reduce_at_owner =
+      is_drawn && scenario.protocol == Protocol::kDirect && scenario.row_layout != RowLayout::kPerRank;
 }
 
 // Half of the seeds hand tokens over as the examples do.
