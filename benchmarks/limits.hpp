@@ -3,9 +3,9 @@
 // through memory to evict everything else from the caches.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard::benchmarks {
 

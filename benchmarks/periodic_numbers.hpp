@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "switchyard/bf16.hpp"
+#include "switchyard/types/bf16.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard::tools {

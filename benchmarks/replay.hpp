@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard::tools {
 

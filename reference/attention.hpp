@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/bf16.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::reference {
 

@@ -2,8 +2,8 @@
 // simulated memory that the protocol's kernels use, so that weak memory can show a missing order.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::reference {
 

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "switchyard/bf16.hpp"
-#include "switchyard/matmul_epilogue.hpp"
-#include "switchyard/matmul_tuning.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/matmul_epilogue.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard::reference {
 

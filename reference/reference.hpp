@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "reference/token_format.hpp"
-#include "switchyard/bf16.hpp"
-#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/expert_parallel.hpp"
 
 namespace switchyard::reference {
 

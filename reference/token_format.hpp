@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "number_format.hpp"
-#include "switchyard/bf16.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::reference {
 

@@ -26,7 +26,9 @@ TOPIC = r"(Ownership|Streams?|Flights|Sends that return|Threads|Errors|Lifetimes
 
 OPENING = """# The public API
 
-What an application may include: the headers in `include/switchyard/`, and what each declares. The headers in
+What an application may include, and what each header declares. The headers in `include/switchyard/` are contracts, one for
+each thing that an application makes or calls. The headers in `include/switchyard/types/` hold the values and the concepts
+that the contracts name; each comes with a contract, so nobody has to include one. The headers in
 `include/switchyard/detail/` are installed because kernels are templates; they may change with any version.
 
 This page is written by `scripts/api_reference.py --write` from the comments of the headers. Change those, not the page:

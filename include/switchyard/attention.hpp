@@ -1,6 +1,7 @@
 // Attention: softmax attention over bf16 queries, keys and values, full, causal, windowed or decoding, ragged
-// or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler (tile_scheduler.hpp).
-// Multi-head latent attention (MLA), decoding with absorbed queries, has head_dim 576 and value_dim 512.
+// or paged. One persistent kernel runs it, whose blocks take tiles from a scheduler
+// (types/tile_scheduler.hpp). Multi-head latent attention (MLA), decoding with absorbed queries, has head_dim
+// 576 and value_dim 512.
 //
 //   auto attention = Attention::create(rank, {.head_dim = 128, .num_heads = 16, .num_kv_heads = 4,
 //                                             .max_query_len = 4096, .max_key_len = 4096,
@@ -12,9 +13,9 @@
 #include <memory>
 #include <string>
 
-#include "switchyard/attention_kind.hpp"
-#include "switchyard/bf16.hpp"
-#include "switchyard/tile_types.hpp"
+#include "switchyard/types/attention_kind.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/tile_types.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {

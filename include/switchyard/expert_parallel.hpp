@@ -46,11 +46,11 @@
 #include <string>
 #include <vector>
 
-#include "switchyard/expert_parallel_types.hpp"
-#include "switchyard/expert_placement.hpp"
-#include "switchyard/fault.hpp"
 #include "switchyard/token_format.hpp"
-#include "switchyard/trace.hpp"
+#include "switchyard/types/expert_parallel.hpp"
+#include "switchyard/types/expert_placement.hpp"
+#include "switchyard/types/fault.hpp"
+#include "switchyard/types/trace.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {

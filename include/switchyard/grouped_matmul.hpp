@@ -11,10 +11,10 @@
 #include <memory>
 #include <optional>
 
-#include "switchyard/bf16.hpp"
-#include "switchyard/matmul_epilogue.hpp"
-#include "switchyard/matmul_tuning.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/matmul_epilogue.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {

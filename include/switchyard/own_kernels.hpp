@@ -18,8 +18,8 @@
 //   for every launch, over the tensors of that call; an epilogue is copied into the launch, so that it need
 //   not outlive the call, but what it points to must be valid until the step has ended.
 // Threads. The functions here may be called from any thread. Formats and epilogues run inside kernels, in
-//   many threads of many blocks at once: token_format_concepts.hpp and combine_epilogue.hpp say which member
-//   is called by how many threads, and what these may do.
+//   many threads of many blocks at once: types/token_format_concepts.hpp and types/combine_epilogue.hpp say
+//   which member is called by how many threads, and what these may do.
 // Groups. The kernels are made twice: for one group of ranks, and with a wire between groups
 //   (ExpertParallelConfig::p2p_world_size), on every transport but NVSHMEM's (docs/transports.md).
 // Errors. A type that lacks something does not compile, and the concepts below say what. Kernels of another
@@ -30,19 +30,19 @@
 #include <concepts>
 #include <type_traits>
 
-#include "switchyard/bf16.hpp"
-#include "switchyard/combine_epilogue.hpp"
 #include "switchyard/detail/launch/make_own_kernels.hpp"
-#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/combine_epilogue.hpp"
+#include "switchyard/types/expert_parallel.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // What a format of one's own has beyond what the slotted protocol asks (DispatchFormat,
-// token_format_concepts.hpp). It is a DirectFormat, too, if the direct protocol is to carry it. make() is
-// called on the host; the sizes are asked there and in kernels. If the format has a
-// `static Status check(int hidden)`, create() calls it first and returns its error.
+// types/token_format_concepts.hpp). It is a DirectFormat, too, if the direct protocol is to carry it. make()
+// is called on the host; the sizes are asked there and in kernels. If the format has a `static Status
+// check(int hidden)`, create() calls it first and returns its error.
 template <typename Format>
 concept OwnTokenFormat = DispatchFormat<Format> && std::is_trivially_copyable_v<Format> &&
     std::same_as<typename Format::Input, bf16> &&
@@ -64,7 +64,8 @@ const OwnFormat* own_format() {
   return &kOwnFormat<Format>;
 }
 
-// An epilogue of one's own: what combine_wait calls with each token's weighted sum (combine_epilogue.hpp).
+// An epilogue of one's own: what combine_wait calls with each token's weighted sum
+// (types/combine_epilogue.hpp).
 template <typename Epilogue>
 concept OwnCombineEpilogue = CombineEpilogue<Epilogue> && std::is_trivially_copyable_v<Epilogue>;
 

@@ -4,8 +4,8 @@
 //
 // An application chooses one of the library's by its TokenFormatKind (ExpertParallelConfig::dispatch_format),
 // and asks info_of() how large rows and scales are and how they lie in memory. It may
-// also bring a type of its own, which is a TokenFormat (token_format_concepts.hpp). Nothing here allocates,
-// launches or fails with anything but a Status; all functions may be called from any thread.
+// also bring a type of its own, which is a TokenFormat (types/token_format_concepts.hpp). Nothing here
+// allocates, launches or fails with anything but a Status; all functions may be called from any thread.
 #pragma once
 
 #include <cstddef>

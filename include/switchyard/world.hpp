@@ -7,6 +7,11 @@
 // A process that has only some of the ranks joins the world that the others are in:
 //
 //   auto world = World::join({.rank = 3, .n_ranks = 8, .rendezvous = "unix:/tmp/moe"}).value();
+//
+// What all its ranks do may be recorded once and replayed, as a Graph:
+//
+//   auto graph = world->capture([&] { return ep->dispatch(..); }).value();
+//   for (;;) { graph->launch(); .. graph->synchronize(); }
 #pragma once
 
 #include <cstddef>
@@ -19,9 +24,9 @@
 #include <utility>
 #include <vector>
 
-#include "switchyard/memory_functions.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/memory_functions.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 
@@ -288,13 +293,12 @@ class World {
   // Blocks until everything on the streams of all local ranks has ended, and returns the first error.
   Status synchronize() const;
 
-  // Records what `enqueue` launches on the streams of all local ranks, without running it, as one graph
-  // (graph.hpp) that can be launched any number of times. A graph keeps the pointers it was captured with and
-  // reads the memory anew at every launch: new inputs go into the same memory, which must stay valid until
-  // the last launch has ended. `enqueue` must not wait, copy, fill or allocate. What it enqueues on streams
-  // of the caller's is not recorded: whoever has such streams captures them. If `enqueue` returns an error,
-  // so does capture(); what was recorded is dropped, and an ExpertParallel whose calls were part of it needs
-  // a reset().
+  // Records what `enqueue` launches on the streams of all local ranks, without running it, as one graph that
+  // can be launched any number of times. A graph keeps the pointers it was captured with and reads the memory
+  // anew at every launch: new inputs go into the same memory, which must stay valid until the last launch has
+  // ended. `enqueue` must not wait, copy, fill or allocate. What it enqueues on streams of the caller's is
+  // not recorded: whoever has such streams captures them. If `enqueue` returns an error, so does capture();
+  // what was recorded is dropped, and an ExpertParallel whose calls were part of it needs a reset().
   Result<std::unique_ptr<Graph>> capture(const std::function<Status()>& enqueue);
   // Ends the current span of the graph and begins the one called `span`, on all local ranks at once. It is
   // called inside capture() only; Graph::elapsed() returns the times.
@@ -308,6 +312,48 @@ class World {
   explicit World(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;
+};
+
+class RecordedLaunches;
+
+// The time between two marks of a graph.
+struct GraphSpan {
+  std::string name;  // as given to World::mark()
+  double microseconds;
+};
+
+// A captured graph over the streams of all ranks of this process.
+//
+// Ownership: the caller owns the graph, which must not outlive its world. The graph holds pointers to the
+// buffers, and to the memory of the ExpertParallel, Attention and GroupedMatmul, that were used inside
+// capture(): all of them must outlive its last launch. A reset() with fewer ranks makes the graphs captured
+// before it invalid. The destructor blocks until the last launch has ended.
+// Stream: a launch begins when everything on the streams of all ranks has ended, and everything that is
+// enqueued later on any of them begins when the launch has ended.
+// Threads: one thread at a time, and no launches on the world's streams from other threads while launch()
+// runs.
+// Errors: launch() returns what can be seen when it enqueues, synchronize() what went wrong while kernels
+// ran. Neither reports faults: ExpertParallel::synchronize() does.
+class Graph {
+ public:
+  ~Graph();
+
+  // Enqueues all recorded launches and returns. On the emulator a graph with marks has run up to its last
+  // mark when launch() returns.
+  Status launch();
+  // Blocks until the last launch has ended.
+  Status synchronize();
+  // Returns the spans that World::mark() began, in order, with their times in the last launch. The launch
+  // must have ended; otherwise, and before the first launch, this is kFailedPrecondition.
+  Result<std::vector<GraphSpan>> elapsed() const;
+
+ private:
+  friend class World;
+  Graph(std::unique_ptr<RecordedLaunches> recorded, std::vector<std::string> spans);
+
+  std::unique_ptr<RecordedLaunches> recorded_;
+  std::vector<std::string> spans_;
+  bool launched_ = false;
 };
 
 }  // namespace switchyard

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "switchyard/fault.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/types/fault.hpp"
 
 namespace switchyard::python {
 

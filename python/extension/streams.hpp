@@ -2,7 +2,7 @@
 #pragma once
 
 #include "errors.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard::python {
 

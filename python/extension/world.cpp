@@ -1,4 +1,6 @@
 // World, Rank and Graph.
+#include "switchyard/world.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -11,7 +13,6 @@
 #include "options.hpp"
 #include "session.hpp"
 #include "switchyard/detail/device/device.hpp"
-#include "switchyard/graph.hpp"
 #include "tensor.hpp"
 
 namespace switchyard::python {

@@ -1,6 +1,5 @@
-#include "switchyard/graph.hpp"
-
 #include "runtime/world_impl.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 

@@ -1,4 +1,4 @@
-#include "switchyard/fault.hpp"
+#include "switchyard/types/fault.hpp"
 
 #include <cinttypes>
 #include <cstdio>

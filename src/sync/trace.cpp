@@ -1,4 +1,4 @@
-#include "switchyard/trace.hpp"
+#include "switchyard/types/trace.hpp"
 
 namespace switchyard {
 

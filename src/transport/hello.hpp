@@ -7,7 +7,7 @@
 
 #include "random_bytes.hpp"
 #include "switchyard/detail/transport/transport.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

@@ -4,7 +4,7 @@
 #include "attention_fixture.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

@@ -3,7 +3,7 @@
 #include "sweep.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

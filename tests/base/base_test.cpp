@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/base/exp.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
@@ -16,6 +15,7 @@
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/sync/counters.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 namespace {

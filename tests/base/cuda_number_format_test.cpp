@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 namespace {

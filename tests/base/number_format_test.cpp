@@ -11,10 +11,10 @@
 #include <random>
 #include <vector>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/base/packing.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ep/step_runner.hpp"
 #include "switchyard/attention.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

@@ -7,7 +7,7 @@
 #include "format_sweep.hpp"
 #include "step_runner.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

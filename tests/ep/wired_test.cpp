@@ -5,7 +5,7 @@
 #include "format_sweep.hpp"
 #include "step_test.hpp"
 #include "sweep.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

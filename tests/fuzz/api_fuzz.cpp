@@ -14,7 +14,7 @@
 
 #include "api_object.hpp"
 #include "switchyard/attention.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard::api_fuzz {
 namespace {

@@ -19,7 +19,7 @@
 #include "files/counts_file.hpp"
 #include "files/placement_file.hpp"
 #include "switchyard/detail/ep/shape.hpp"
-#include "switchyard/expert_placement.hpp"
+#include "switchyard/types/expert_placement.hpp"
 #include "workload/workload.hpp"
 
 // main() of the command, compiled under this name.

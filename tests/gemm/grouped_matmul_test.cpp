@@ -14,7 +14,7 @@
 #include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

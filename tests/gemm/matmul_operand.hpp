@@ -8,7 +8,7 @@
 
 #include "layer_kernels_fixture.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
-#include "switchyard/matmul_tuning.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard::testing_support {
 

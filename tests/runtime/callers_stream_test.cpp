@@ -5,8 +5,8 @@
 #include "ep/step_runner.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
-#include "switchyard/graph.hpp"
 #include "switchyard/grouped_matmul.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

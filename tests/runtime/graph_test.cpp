@@ -1,7 +1,6 @@
 // Captured steps, on every target: replayed without anything in between, each replay reads its inputs anew.
-#include "switchyard/graph.hpp"
-
 #include "ep/step_runner.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

@@ -3,7 +3,7 @@
 #include "ep/step_runner.hpp"
 #include "sweep.hpp"
 #include "switchyard/attention.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

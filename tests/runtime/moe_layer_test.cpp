@@ -12,7 +12,7 @@
 #include "reference/token_format.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

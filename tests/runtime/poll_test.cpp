@@ -8,7 +8,7 @@
 
 #include "ep/step_runner.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

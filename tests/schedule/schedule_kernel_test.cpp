@@ -9,7 +9,7 @@
 #include "switchyard/detail/attention/tile_environment.hpp"
 #include "switchyard/detail/schedule/schedulers.hpp"
 #include "switchyard/detail/schedule/tile_plan.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 #include "target/target_fixture.hpp"
 
 #define ScheduleKernel SWITCHYARD_SUITE(ScheduleKernel)

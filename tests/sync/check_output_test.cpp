@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ep/ep_harness.hpp"
-#include "switchyard/graph.hpp"
+#include "switchyard/world.hpp"
 
 namespace switchyard {
 namespace {

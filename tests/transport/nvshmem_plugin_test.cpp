@@ -9,8 +9,8 @@
 #include "ep/ep_harness.hpp"
 #include "processes.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
-#include "switchyard/graph.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/world.hpp"
 #include "transport/shmem/shmem_plugin.hpp"
 
 #if !defined(SWITCHYARD_NVSHMEM_PLUGIN_FOLDER)

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "command_line.hpp"
-#include "switchyard/expert_placement.hpp"
+#include "switchyard/types/expert_placement.hpp"
 #include "workload/workload.hpp"
 
 namespace switchyard::tools {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "output.hpp"
-#include "switchyard/bf16.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::tools {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "switchyard/status.hpp"
-#include "switchyard/tile_types.hpp"
+#include "switchyard/types/tile_types.hpp"
 
 namespace switchyard::tools {
 

@@ -1,4 +1,4 @@
-#include "switchyard/expert_placement.hpp"
+#include "switchyard/types/expert_placement.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -8,7 +8,7 @@
 #include "runtime/peer_witness.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/transport/transport.hpp"
-#include "switchyard/fault.hpp"
+#include "switchyard/types/fault.hpp"
 
 namespace switchyard {
 

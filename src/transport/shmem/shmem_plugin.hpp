@@ -3,7 +3,7 @@
 
 #include "switchyard/detail/transport/shmem_api.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

@@ -8,7 +8,7 @@
 
 #include "reference/traffic.hpp"
 #include "switchyard/expert_parallel.hpp"
-#include "switchyard/expert_placement.hpp"
+#include "switchyard/types/expert_placement.hpp"
 
 namespace switchyard::tools {
 

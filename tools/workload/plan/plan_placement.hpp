@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "switchyard/expert_placement.hpp"
+#include "switchyard/types/expert_placement.hpp"
 
 namespace switchyard::tools {
 

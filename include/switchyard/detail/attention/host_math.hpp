@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/attention/shared.hpp"
 #include "switchyard/detail/target/host_arithmetic.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

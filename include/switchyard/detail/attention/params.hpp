@@ -1,9 +1,9 @@
 // The parameters of the attention kernels.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/schedule/tile_order_params.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 

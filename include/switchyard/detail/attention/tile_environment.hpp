@@ -2,7 +2,7 @@
 #pragma once
 
 #include "switchyard/detail/target/target.hpp"
-#include "switchyard/tile_scheduler.hpp"
+#include "switchyard/types/tile_scheduler.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "switchyard/attention_kind.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
+#include "switchyard/types/attention_kind.hpp"
 
 namespace switchyard {
 

@@ -1,8 +1,8 @@
 // Rounding up, and size arithmetic that knows when it no longer fits 64 bits.
 #pragma once
 
-#include "switchyard/checked_size.hpp"
 #include "switchyard/detail/base/macros.hpp"
+#include "switchyard/types/checked_size.hpp"
 
 namespace switchyard {
 

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "switchyard/memory_functions.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/types/memory_functions.hpp"
 
 namespace switchyard {
 

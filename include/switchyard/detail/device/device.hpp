@@ -12,7 +12,7 @@
 #include "switchyard/detail/device/recording.hpp"
 #include "switchyard/detail/device/shared_memory.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

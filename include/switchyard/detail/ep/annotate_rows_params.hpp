@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "switchyard/detail/sync/counters.hpp"
-#include "switchyard/expert_parallel_types.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/expert_parallel.hpp"
 
 namespace switchyard {
 

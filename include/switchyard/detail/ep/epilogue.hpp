@@ -1,7 +1,7 @@
 // The library's epilogues of combine_wait, and the sum that an epilogue takes.
 #pragma once
 
-#include "switchyard/combine_epilogue.hpp"
+#include "switchyard/types/combine_epilogue.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

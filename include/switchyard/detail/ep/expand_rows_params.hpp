@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "switchyard/bf16.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 

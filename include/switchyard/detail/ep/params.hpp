@@ -1,13 +1,13 @@
 // The parameters of the expert-parallel kernels.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/ep/group_layout.hpp"
 #include "switchyard/detail/ep/layout.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/detail/target/wire_handle.hpp"
-#include "switchyard/expert_parallel_types.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/expert_parallel.hpp"
 
 namespace switchyard {
 

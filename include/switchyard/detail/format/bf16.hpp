@@ -1,11 +1,11 @@
 // BF16TokenFormat: tokens travel as they are.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/token_format.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -5,12 +5,12 @@
 #include <bit>
 #include <type_traits>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/base/packing.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 

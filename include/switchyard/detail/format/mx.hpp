@@ -5,7 +5,7 @@
 #include "switchyard/detail/format/group_quantize.hpp"
 #include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/token_format.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -6,7 +6,7 @@
 #include "switchyard/detail/format/row_source.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/token_format.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

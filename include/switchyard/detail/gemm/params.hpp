@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 

@@ -6,8 +6,8 @@
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
-#include "switchyard/target.hpp"
-#include "switchyard/tile_scheduler.hpp"
+#include "switchyard/types/target.hpp"
+#include "switchyard/types/tile_scheduler.hpp"
 
 namespace switchyard {
 

@@ -14,9 +14,9 @@
 #include "switchyard/detail/sync/output_hash.hpp"
 #include "switchyard/detail/sync/time_stamp_params.hpp"
 #include "switchyard/detail/testing/stall_params.hpp"
-#include "switchyard/expert_parallel_types.hpp"
-#include "switchyard/target.hpp"
 #include "switchyard/token_format.hpp"
+#include "switchyard/types/expert_parallel.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

@@ -5,8 +5,8 @@
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/gemm/tiled/params.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
-#include "switchyard/matmul_tuning.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

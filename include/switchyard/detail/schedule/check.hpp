@@ -3,7 +3,7 @@
 
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/tile_types.hpp"
+#include "switchyard/types/tile_types.hpp"
 
 namespace switchyard {
 

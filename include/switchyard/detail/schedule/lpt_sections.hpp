@@ -1,7 +1,7 @@
 // How LPT divides the heads of a batch into sections.
 #pragma once
 
-#include "switchyard/tile_types.hpp"
+#include "switchyard/types/tile_types.hpp"
 
 namespace switchyard {
 

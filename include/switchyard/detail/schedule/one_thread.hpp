@@ -2,7 +2,7 @@
 // turn, so the queue is a word like any other.
 #pragma once
 
-#include "switchyard/tile_scheduler.hpp"
+#include "switchyard/types/tile_scheduler.hpp"
 
 namespace switchyard {
 

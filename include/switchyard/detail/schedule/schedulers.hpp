@@ -2,7 +2,7 @@
 // compile time, the numbers of its shape; those that are 0 there are given to the object.
 #pragma once
 
-#include "switchyard/tile_scheduler.hpp"
+#include "switchyard/types/tile_scheduler.hpp"
 
 namespace switchyard {
 

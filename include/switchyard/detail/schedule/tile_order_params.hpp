@@ -2,7 +2,7 @@
 // (any_scheduler.hpp).
 #pragma once
 
-#include "switchyard/tile_summary.hpp"
+#include "switchyard/types/tile_summary.hpp"
 
 namespace switchyard {
 

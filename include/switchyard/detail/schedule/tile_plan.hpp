@@ -3,7 +3,7 @@
 // and without synchronisation: batch_size squared comparisons in all.
 #pragma once
 
-#include "switchyard/tile_summary.hpp"
+#include "switchyard/types/tile_summary.hpp"
 
 namespace switchyard {
 

@@ -1,7 +1,7 @@
 // The memory that traced kernels write their events into.
 #pragma once
 
-#include "switchyard/trace.hpp"
+#include "switchyard/types/trace.hpp"
 
 namespace switchyard {
 

@@ -4,7 +4,7 @@
 #include "switchyard/detail/sync/counters.hpp"
 #include "switchyard/detail/sync/trace_buffer.hpp"
 #include "switchyard/detail/target/wire_handle.hpp"
-#include "switchyard/fault.hpp"
+#include "switchyard/types/fault.hpp"
 
 namespace switchyard {
 

@@ -9,11 +9,11 @@
 #include <cuda/atomic>
 #include <cuda/ptx>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/cuda_error.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET::target {
 

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/tensor_shape.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::emulator {
 

@@ -6,7 +6,7 @@
 
 #include "switchyard/detail/base/macros.hpp"
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 // Kernels and everything they call are in an inline namespace per target, so that all of them can be linked
 // into one binary: the host's, CUDA's, CUDA's with tracing code (sync/trace_slice.hpp), which the other

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "switchyard/status.hpp"
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

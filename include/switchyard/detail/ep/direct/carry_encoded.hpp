@@ -14,7 +14,7 @@
 #include "switchyard/detail/ep/reach.hpp"
 #include "switchyard/detail/sync/trace_slice.hpp"
 #include "switchyard/detail/target/target.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

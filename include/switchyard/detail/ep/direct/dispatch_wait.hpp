@@ -9,7 +9,7 @@
 #include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

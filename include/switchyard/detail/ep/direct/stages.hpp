@@ -8,7 +8,7 @@
 
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard {
 

@@ -8,7 +8,7 @@
 #include "switchyard/detail/ep/slotted/dispatch_async.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
-#include "switchyard/token_format_concepts.hpp"
+#include "switchyard/types/token_format_concepts.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

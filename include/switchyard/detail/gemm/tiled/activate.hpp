@@ -2,7 +2,7 @@
 #pragma once
 
 #include "switchyard/detail/target/matrix.hpp"
-#include "switchyard/matmul_epilogue.hpp"
+#include "switchyard/types/matmul_epilogue.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

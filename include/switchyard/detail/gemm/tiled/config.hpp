@@ -3,8 +3,8 @@
 
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
-#include "switchyard/matmul_epilogue.hpp"
-#include "switchyard/matmul_tuning.hpp"
+#include "switchyard/types/matmul_epilogue.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

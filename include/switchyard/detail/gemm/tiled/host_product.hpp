@@ -6,13 +6,13 @@
 #include <array>
 #include <bit>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
 #include "switchyard/detail/gemm/tiled/row_scale.hpp"
 #include "switchyard/detail/target/host_arithmetic.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

@@ -1,9 +1,9 @@
 // The parameters of the tiled grouped matmul.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/checked.hpp"
-#include "switchyard/matmul_epilogue.hpp"
+#include "switchyard/types/bf16.hpp"
+#include "switchyard/types/matmul_epilogue.hpp"
 
 namespace switchyard {
 

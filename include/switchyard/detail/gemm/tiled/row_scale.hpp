@@ -5,7 +5,7 @@
 
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
-#include "switchyard/matmul_tuning.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard {
 

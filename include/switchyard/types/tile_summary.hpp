@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "switchyard/detail/schedule/lpt_sections.hpp"
-#include "switchyard/tile_types.hpp"
+#include "switchyard/types/tile_types.hpp"
 
 namespace switchyard {
 

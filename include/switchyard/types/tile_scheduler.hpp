@@ -20,7 +20,7 @@
 #include <concepts>
 #include <type_traits>
 
-#include "switchyard/tile_summary.hpp"
+#include "switchyard/types/tile_summary.hpp"
 
 namespace switchyard {
 

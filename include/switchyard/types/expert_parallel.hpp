@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/base/macros.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard {
 

@@ -1,10 +1,10 @@
 // The words of attention's tile schedulers. A tile is `tile_shape` rows of the queries of one head of one
 // sequence (a prompt). First the library's schedulers and the orders by name, as a shape asks for them
 // (attention.hpp): an enum each, and a list that everything which names or tries them goes through. Then what
-// a scheduler is asked and answers (tile_scheduler.hpp). All are plain values that own nothing.
+// a scheduler is asked and answers (types/tile_scheduler.hpp). All are plain values that own nothing.
 //
 // A new scheduler of the library has its type and its case of with_scheduler() in
-// detail/schedule/schedulers.hpp; a new order has its way from a place to a tile in tile_summary.hpp.
+// detail/schedule/schedulers.hpp; a new order has its way from a place to a tile in types/tile_summary.hpp.
 #pragma once
 
 #include <cstddef>

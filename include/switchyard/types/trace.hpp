@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-enum class Phase : uint32_t;  // fault.hpp
+enum class Phase : uint32_t;  // types/fault.hpp
 
 // What an event is: a wait by its outcome, or a role by the name of its function. A new role needs a line
 // here and one in to_string().

@@ -18,8 +18,8 @@
 // Errors. There are none inside a kernel.
 #pragma once
 
-#include "switchyard/bf16.hpp"
 #include "switchyard/detail/target/target.hpp"
+#include "switchyard/types/bf16.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 

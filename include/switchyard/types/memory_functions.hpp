@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "switchyard/target.hpp"
+#include "switchyard/types/target.hpp"
 
 namespace switchyard {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "switchyard/matmul_tuning.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard {
 
