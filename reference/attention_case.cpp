@@ -219,13 +219,13 @@ Status AttentionHarness::upload() {
   tensors_ = {.queries = queries_.data(),
               .keys = has_codes ? nullptr : keys_.data(),
               .values = has_codes || case_.value_dim > 0 ? nullptr : values_.data(),
+              .output = output_.data(),
+              .lse = case_.wants_lse ? lse_.data() : nullptr,
+              .sinks = case_.has_sinks ? sinks_.data() : nullptr,
               .key_codes = key_codes_.data(),
               .value_codes = value_codes_.data(),
               .key_scales = key_scales_.data(),
-              .value_scales = value_scales_.data(),
-              .output = output_.data(),
-              .lse = case_.wants_lse ? lse_.data() : nullptr,
-              .sinks = case_.has_sinks ? sinks_.data() : nullptr};
+              .value_scales = value_scales_.data()};
   if (!case_.is_dense) tensors_.query_offsets = query_offsets_.data();
   if (case_.page_size > 0) tensors_.page_table = page_table_on_device_.data();
   if (case_.page_size > 0 || case_.has_key_lengths)

@@ -67,12 +67,6 @@ struct AttentionTensors {
   const bf16* queries = nullptr;
   const bf16* keys = nullptr;
   const bf16* values = nullptr;  // null with value_dim
-  // With kv_format fp8, in place of keys and values: codes, none of which is NaN, and what those of each K/V
-  // head are multiplied by, [K/V head].
-  const uint8_t* key_codes = nullptr;
-  const uint8_t* value_codes = nullptr;
-  const float* key_scales = nullptr;
-  const float* value_scales = nullptr;
   bf16* output = nullptr;
   // [query row][head]: logarithm of the sum of the exponentiated scores, the sink's among them; null: not
   // wanted
@@ -91,6 +85,12 @@ struct AttentionTensors {
   // [head]: one more score in every softmax of the head, which no key and no value belongs to; null: none.
   // It is neither scaled nor capped.
   const float* sinks = nullptr;
+  // With kv_format fp8, in place of keys and values: codes, none of which is NaN, and what those of each K/V
+  // head are multiplied by, [K/V head].
+  const uint8_t* key_codes = nullptr;
+  const uint8_t* value_codes = nullptr;
+  const float* key_scales = nullptr;
+  const float* value_scales = nullptr;
 };
 
 // What was chosen, and why.
