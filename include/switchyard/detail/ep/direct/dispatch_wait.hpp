@@ -57,10 +57,13 @@ struct DirectDispatchWait {
     const Format format = params.format.with_output(memory, memory + params.scales_offset);
     const int num_groups = shape.n_local_experts() + params.shared_expert.num_groups;
     const uint32_t num_rows = static_cast<uint32_t>(target::ld(counters.row_offset(num_groups)));
-    const StagedScales<Fixed> staged{params, params, token_scales_layout(shape, format),
-                                     static_cast<uint32_t>(shape.n_ranks()),
-                                     mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(
-                                         num_rows, num_rows - num_rows % ScaleBand::kRows)};
+    const StagedScales<Fixed> staged{
+        params,
+        params,
+        token_scales_layout(shape, format),
+        static_cast<uint32_t>(shape.n_ranks()),
+        mutate<Fixed, LogicMutant::kLastScaleBandForgotten>(num_rows, num_rows - num_rows % ScaleBand::kRows),
+        {params.group_layout.capacity, params.shared_expert, params.recv_counts.mine, shape.n_ranks()}};
     // The stages are free: all copies out of them have completed.
     std::byte* stage_memory = target::shared_storage<DirectDispatchShared>().stage_memory();
     StoreScales<Fixed, Format>{format, staged, stage_memory, DirectDispatchShared::stage_memory_bytes()}

@@ -23,6 +23,27 @@ SWITCHYARD_DEVICE std::byte* arrived_scales(const DirectDispatchPart& part, std:
   return recv_buf + part.arrived_scales_offset + uint64_t{row_idx} * part.arrived_scales_stride;
 }
 
+// Which rows of masked groups have come: of most groups few have.
+struct MaskedRows {
+  uint32_t capacity;  // of a group; 0: they are not masked
+  SharedExpertTokens shared_expert;
+  const uint64_t* cells;  // [local expert][rank], a StepCell each
+  int n_ranks;
+
+  SWITCHYARD_DEVICE uint32_t rows_of(int group_idx) const {
+    if (group_idx < shared_expert.num_groups) return static_cast<uint32_t>(shared_expert.num_tokens);
+    const uint64_t* from = cells + (group_idx - shared_expert.num_groups) * n_ranks;
+    uint32_t num_rows = 0;
+    for (int rank = 0; rank < n_ranks; ++rank) num_rows += StepCell::unpack(target::ld(from + rank)).value;
+    return num_rows;
+  }
+  SWITCHYARD_DEVICE bool has(int64_t row_idx) const {
+    if (capacity == 0) return true;
+    const uint32_t row = static_cast<uint32_t>(row_idx), group_idx = row / capacity;
+    return row - group_idx * capacity < rows_of(static_cast<int>(group_idx));
+  }
+};
+
 // A rank's rows, and where their scales are.
 template <FixedShape Fixed>
 struct StagedScales {
@@ -31,11 +52,12 @@ struct StagedScales {
   TokenScalesLayout layout;
   uint32_t n_ranks;
   uint32_t num_rows;
+  MaskedRows masked;
 
-  // Returns null beyond the rows. A row that only pads its expert's group has no source, or that of an
-  // earlier step: its scales mean nothing.
+  // Returns null beyond the rows, and for one that only fills up a masked group. One that aligns its expert's
+  // group has no source, or that of an earlier step: its scales mean nothing.
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
-    if (row_idx >= num_rows) return nullptr;
+    if (row_idx >= num_rows || !masked.has(row_idx)) return nullptr;
     const auto* sources = reinterpret_cast<const uint32_t*>(step.recv_bufs.mine + part.scale_sources_offset);
     const uint32_t note = target::ld(sources + row_idx);
     if constexpr (kLinksRows<Fixed>)
@@ -147,7 +169,7 @@ struct StoreScales {
     for (uint32_t turn = 0; band_of_turn(turn) < num_bands; ++turn) {
       const uint32_t parity = turn / num_under_way % 2;
       target::wait_until([&] { return shared.filled[turn % num_under_way].done(parity); }, kNoDeadline);
-      store(band(turn));
+      if (has_rows(band(turn))) store(band(turn));
       target::sync_block();  // before the memory of the band is filled again
       start(turn + num_under_way);
     }
@@ -165,6 +187,10 @@ struct StoreScales {
         vectors_left < across ? vectors_left : across,
         static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
         first_vector * static_cast<uint32_t>(sizeof(Vec16))};
+  }
+  // A band that lies in one masked group, behind its rows, has none.
+  SWITCHYARD_DEVICE bool has_rows(const ScaleBand& band) const {
+    return staged.masked.capacity % ScaleBand::kRows != 0 || staged.masked.has(band.first_row);
   }
   SWITCHYARD_DEVICE void start(uint32_t turn) const {
     if (band_of_turn(turn) < num_bands) band(turn).fill(staged, shared.filled[turn % num_under_way]);
