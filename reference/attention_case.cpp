@@ -26,7 +26,8 @@ void fill(std::vector<bf16>& values, size_t begin, size_t end, std::mt19937_64& 
 std::vector<uint8_t> quantize(std::vector<bf16>& numbers, const std::vector<float>& scales, size_t head_dim) {
   std::vector<uint8_t> codes(numbers.size());
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const float number = to_float(numbers[i]) / scales[i / head_dim % scales.size()];
+    const float scale = scales[i / head_dim % scales.size()];
+    const float number = scale == 0 ? 0 : to_float(numbers[i]) / scale;
     const e4m3 code = to_minifloat<e4m3>(number == number ? number : 448.0f);  // a code is a number
     codes[i] = code.bits;
     numbers[i] = to_bf16(to_float(code));
@@ -191,6 +192,7 @@ Status AttentionHarness::upload_codes() {
     batch_.key_scales.push_back(0.01f + 0.003f * static_cast<float>(head % 4));
     batch_.value_scales.push_back(0.03f - 0.005f * static_cast<float>(head % 4));
   }
+  if (case_.has_empty_head) batch_.key_scales[0] = 0;
   const size_t head_dim = static_cast<size_t>(case_.head_dim);
   SWITCHYARD_RETURN_IF_ERROR(put(rank_, quantize(batch_.keys, batch_.key_scales, head_dim), key_codes_));
   SWITCHYARD_RETURN_IF_ERROR(

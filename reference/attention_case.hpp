@@ -16,6 +16,7 @@ struct AttentionCase {
   int head_dim = 64;
   int value_dim = 0;  // 0: as head_dim; else values are the first so many columns of the keys
   KvFormat kv_format = KvFormat::kBF16;
+  bool has_empty_head = false;  // fp8: the keys of the first K/V head are 0, and so is their scale
   bool causal = false;
   int window = 0;
   float scale = 0;  // 0: one over the square root of head_dim

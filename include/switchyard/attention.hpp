@@ -86,7 +86,7 @@ struct AttentionTensors {
   // It is neither scaled nor capped.
   const float* sinks = nullptr;
   // With kv_format fp8, in place of keys and values: codes, none of which is NaN, and what those of each K/V
-  // head are multiplied by, [K/V head].
+  // head are multiplied by, [K/V head], 0 or more.
   const uint8_t* key_codes = nullptr;
   const uint8_t* value_codes = nullptr;
   const float* key_scales = nullptr;
@@ -96,7 +96,8 @@ struct AttentionTensors {
 // What was chosen, and why.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::kFull;
-  int candidate = 0;  // which of the kernels of the kind
+  int candidate =
+      0;  // which of the kernels of the kind; with a soft cap or sinks the first runs all the same
   TileSchedulerKind scheduler = TileSchedulerKind::kTile;
   MHASchedule order = MHASchedule::DEFAULT;
   const char* own_scheduler = nullptr;  // the name of the application's, which leaves `scheduler` automatic

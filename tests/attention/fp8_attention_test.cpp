@@ -48,6 +48,17 @@ TEST_P(Fp8AttentionTest, SplitsPagesAndSeveralQueries) {
     }
 }
 
+// As a cache has it that nothing was written to: all keys weigh the same, and masked ones nothing.
+TEST_P(Fp8AttentionTest, AScaleOfZeroMeansKeysOfZero) {
+  AttentionCase attention_case = fp8_case(128);
+  attention_case.query_lens = {3, 1};
+  attention_case.key_lens = {140, 1300};
+  attention_case.causal = true;
+  attention_case.num_blocks = 8;
+  attention_case.has_empty_head = true;
+  EXPECT_EQ(compare(rank(), attention_case, 2), "");
+}
+
 TEST_P(Fp8AttentionTest, NothingToDoIsDone) {
   AttentionCase attention_case = fp8_case(128);
   EXPECT_EQ(compare(rank(), attention_case, 2), "");

@@ -179,7 +179,8 @@ std::vector<JsonObject> attention_tunings_json() {
                                     .add("consumer_registers", tuning.consumer_registers)
                                     .add("turns", to_string(tuning.turns))
                                     .add("stages_output", tuning.stages_output)
-                                    .add("value_dim", tuning.value_dim)));
+                                    .add("value_dim", tuning.value_dim)
+                                    .add("code_stages", tuning.num_code_stages)));
   return tunings;
 }
 

@@ -38,8 +38,9 @@ Status finish_options(BenchOptions& options) {
   for (const int head_dim : options.head_dims)
     if (head_dim != 64 && head_dim != 128 && head_dim != 256)
       return invalid_argument("--head-dims: %d must be 64, 128 or 256", head_dim);
-  if (options.tunes && options.only == "decode")
-    return invalid_argument("--tune: --only decode leaves nothing; each shape of decoding has one kernel");
+  if (options.tunes && (options.only == "decode" || options.only == "mla"))
+    return invalid_argument("--tune: --only %s leaves nothing; each shape of decoding has one kernel",
+                            options.only.c_str());
   return check_output_names({{"--json", options.json}, {"--inputs", options.inputs}});
 }
 
@@ -77,8 +78,9 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 }
 
 AttentionTuning tuning_of(const AttentionBenchResult& result) {
-  return attention_tuning(result.bench_case.attention_case.head_dim, result.choice.kind,
-                          result.choice.candidate);
+  const AttentionCase& attention_case = result.bench_case.attention_case;
+  return attention_tuning(attention_case.head_dim, result.choice.kind, result.choice.candidate,
+                          attention_case.kv_format);
 }
 
 // A line for each kernel that could run a shape: which is the fastest here, and which one runs if nobody

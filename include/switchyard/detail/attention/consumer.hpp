@@ -97,8 +97,12 @@ class AttentionConsumer {
 
   SWITCHYARD_DEVICE void attend() {
     math_.begin();
-    if constexpr (Config::kHasCodes)
-      math_.set_scale(settings_.scale_log2 * settings_.key_scales[tile(&AttentionTile::kv_head)]);
+    if constexpr (Config::kHasCodes) {
+      // A head whose codes are all 0 may have a scale of 0, and 0 x -inf, of a masked score, is NaN.
+      constexpr float kLeastScale = 1e-30f;
+      const float key_scale = settings_.key_scales[tile(&AttentionTile::kv_head)];
+      math_.set_scale(settings_.scale_log2 * (key_scale > kLeastScale ? key_scale : kLeastScale));
+    }
     const int first_block = tile(&AttentionTile::first_block);
     const BlocksSeen seen = blocks_seen(tile_idx_);
     int block = seen.end_block - 1, num_keys = seen.num_last_keys;
