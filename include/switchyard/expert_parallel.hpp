@@ -224,7 +224,7 @@ struct DispatchInput {
 struct DispatchOutput {
   void* rows = nullptr;             // [max_rows][hidden] of bf16 or of the format's codes
   int32_t* src_info = nullptr;      // [max_rows][2]: source token, k
-  uint32_t max_rows = 0;            // max_recv_rows() is always enough
+  uint32_t max_rows = 0;            // max_recv_rows() is always enough, for each of row_sets
   uint32_t* row_offsets = nullptr;  // [num_groups() + 1]
   int32_t* expert_ids = nullptr;    // [num_groups()]: 0, 1, ..
   void* scales = nullptr;           // of formats that have them, for max_rows rows

@@ -297,11 +297,14 @@ void EpHandle::check_num_rows(const char* call, int rank, int64_t num_rows, Stre
   auto view =
       std::make_shared<Buffer<uint32_t>>(owner.view(static_cast<uint32_t*>(offsets.data), offsets.shape[0]));
   auto last = std::make_shared<uint32_t>(0);
-  need(session_->wait([core = core_, &owner, stream, view, last](CallerThread&) -> Status {
+  const bool has_sets = ep.config().row_sets > 1;
+  need(session_->wait([core = core_, &owner, stream, view, last, has_sets](CallerThread&) -> Status {
     if (stream.is_callers()) SWITCHYARD_RETURN_IF_ERROR(owner.synchronize(stream));
     const Result<std::vector<uint32_t>> values = view->download();
     if (!values.ok()) return values.status();
-    *last = values.value().back();
+    // Rows in front of the step's set are no rows of this step.
+    const size_t first = has_sets ? values.value().size() - 2 : 0;
+    *last = values.value().back() - values.value()[first];
     return Status();
   }));
   if (num_rows < static_cast<int64_t>(*last))

@@ -146,10 +146,11 @@ class Exchange:
         self.is_captured = False  # graphs hold its steps, and may be replayed at any time
         self.received: Any = None  # low latency: what a dispatch returns
         outputs, rows = self.memory.expert_outputs, self.memory.rows
-        # What peers read: where it begins, and the bytes of a row of which there are several sets.
-        self._readable = [(outputs, outputs.data_ptr, 0)]
-        if rows.dtype == "bfloat16":
-            self._readable.append((rows, rows.data_ptr, rows.nbytes // max(1, len(rows))))
+        # What peers may read in place. Rows that are lent are the caller's, who may write to them behind a combine, while
+        # peers still read.
+        self._readable = [outputs]
+        if rows.dtype == "bfloat16" and len(self._holders) == 1:
+            self._readable.append(rows)
 
     def check(self) -> None:
         """Raises what went wrong in an earlier step; on the host, and where ranks may be masked, in this one, too."""
@@ -214,10 +215,10 @@ class Exchange:
             self.check()  # the host may write expert rows only when no peer reads those of before
 
     def shares(self, array: Any) -> Optional[_core.Tensor]:
-        """The memory that peers read, if the array is where the step's rows begin in it."""
+        """The memory that peers read, if the array begins where it does."""
         pointer = self.arrays.pointer(array)
-        for tensor, begin, row_bytes in self._readable:
-            if pointer == begin + self.first_row * row_bytes:
+        for tensor in self._readable:
+            if pointer == tensor.data_ptr:
                 return tensor
         return None
 

@@ -241,6 +241,7 @@ AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const Dispatc
   AnnotateRowsParams params{.my_rank = rank,
                             .n_ranks = step.shape.n_ranks,
                             .num_groups = num_groups(),
+                            .first_group = config.row_sets > 1 ? 1 : 0,
                             .num_shared_groups = shared.num_groups,
                             .num_shared_rows = static_cast<uint32_t>(shared.num_tokens),
                             .row_offsets = output.row_offsets,

@@ -15,7 +15,7 @@ struct AnnotateRows {
   SWITCHYARD_DEVICE void run() const {
     // A step that does not fit on some rank moved no row.
     if (target::ld(params.row_offsets + params.num_groups) == 0) return;
-    for (int group_idx = target::block_idx(); group_idx < params.num_groups;
+    for (int group_idx = params.first_group + target::block_idx(); group_idx < params.num_groups;
          group_idx += target::num_blocks()) {
       const uint32_t end = target::ld(params.row_offsets + group_idx + 1);
       const uint32_t first_unwritten = name_sources(group_idx);

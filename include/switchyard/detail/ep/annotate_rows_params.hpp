@@ -13,6 +13,7 @@ struct AnnotateRowsParams {
   int32_t my_rank;
   int32_t n_ranks;  // that exchange rows
   int32_t num_groups;
+  int32_t first_group;        // that is this step's: rows of other steps may lie in front (row_sets)
   int32_t num_shared_groups;  // 1, or 0: no shared expert is fused
   uint32_t num_shared_rows;
   const uint32_t* row_offsets;  // [num_groups + 1], as dispatch has written them
