@@ -11,12 +11,13 @@ tests: build ; @.ci/stage $@ make test
 asan-build tsan-build: %-build: ; @.ci/stage $@ scripts/sanitize.sh $* build
 asan-tests tsan-tests: %-tests: %-build ; @.ci/stage $@ scripts/sanitize.sh $* test
 
-# The tests of the Python package: in a clean venv, and under AddressSanitizer. Both use the folder of wheels.
-wheel: build ; @.ci/stage $@ scripts/python.sh wheel
+# The tests of the Python package: in a clean venv, and under AddressSanitizer. Both use the folder of wheels. This and the
+# fuzzers ask ninja for the libraries of the folder `build`, as `make test` does: one at a time.
+wheel: tests ; @.ci/stage $@ scripts/python.sh wheel
 asan-python: asan-build wheel ; @.ci/stage $@ scripts/python.sh asan
 
 # Random text, calls and configurations; random interleavings on a weak memory, with and without faults.
-fuzz: build ; @.ci/stage $@ scripts/fuzz.sh 60 build
+fuzz: tests ; @.ci/stage $@ scripts/fuzz.sh 60 build
 calls: build ; @.ci/stage $@ build/tests/switchyard_api_fuzz --seconds 60
 draw: build ; @.ci/stage $@ scripts/draw_configurations.py build/switchyard --seconds 60
 simulate: build ; @.ci/stage $@ 'build/switchyard simulate --seeds 5000 && build/switchyard simulate --seeds 1000 --faults all'
