@@ -116,7 +116,7 @@ class AttentionConsumer {
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
-      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       wait_for_ping_pong();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
@@ -147,7 +147,7 @@ class AttentionConsumer {
     const BlocksSeen seen = blocks_seen(tile_idx_);
     pass_over_values(seen);
     for (int block = seen.end_block - 1; block >= first_block; --block) {
-      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.template wait_scores<0>();
@@ -192,11 +192,11 @@ class AttentionConsumer {
     const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
     if (target::ld(&next.num_tokens) == 0) return false;
     for (int i = 0; i < num_unseen; ++i) {
-      // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       release_keys();
     }
-    // acquire MM-20, MM-33: a key block; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
@@ -212,7 +212,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
   // Starts the sums of at least the block's first num_keys keys.
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
-    // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
@@ -231,7 +231,7 @@ class AttentionConsumer {
     for (int i = 0; i < seen.num_unseen; ++i) {
       wait_for_ping_pong();
       pass_ping_pong();
-      // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
+      // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
       release_values();
     }
@@ -243,7 +243,7 @@ class AttentionConsumer {
     if (num_left >= Config::kTileKeys) return;
     const int num_used = num_used_of(num_left);
     if (num_left == num_used) return;
-    // acquire MM-20, MM-33: a block of values; pairs with the release in the producer's load()
+    // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;
