@@ -78,7 +78,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
 }
 
 AttentionTuning tuning_of(const AttentionBenchResult& result) {
-  const AttentionCase& attention_case = result.bench_case.attention_case;
+  const reference::AttentionCase& attention_case = result.bench_case.attention_case;
   return attention_tuning(attention_case.head_dim, result.choice.kind, result.choice.candidate,
                           attention_case.kv_format);
 }
