@@ -34,8 +34,16 @@ int main() {
     numbers[i] = to_bf16(static_cast<float>(i * 37 % 201) / 100 - 1);
   const auto input = world->rank(0).upload(numbers).value();
   for (const bool is_own : {false, true}) {
-    AttentionShape shape{head_dim, num_heads, num_heads, 1, num_rows, num_rows, num_rows, num_rows, true};
-    shape.num_blocks = 3;
+    AttentionShape shape{.head_dim = head_dim,
+                         .num_heads = num_heads,
+                         .num_kv_heads = num_heads,
+                         .batch_size = 1,
+                         .max_query_len = num_rows,
+                         .max_key_len = num_rows,
+                         .num_query_rows = num_rows,
+                         .num_key_rows = num_rows,
+                         .causal = true,
+                         .num_blocks = 3};
     if (is_own) shape.own_kernels = &own_attention_kernels<ChunkScheduler, 64>();
     const auto attention = Attention::create(world->rank(0), shape).value();
     const auto output = world->rank(0).allocate<bf16>(numbers.size()).value();

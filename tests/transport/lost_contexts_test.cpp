@@ -152,7 +152,8 @@ TEST(LostContexts, NameARankByItsNumberAmongTheSurvivors) {
     ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 1));
   processes.send_signal(0, SIGKILL);
   processes.shared().stage[kKilled] = 1;
-  for (const int rank : {1, 2}) ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2));
+  for (const int rank : {1, 2})
+    ASSERT_TRUE(processes.wait_for(processes.shared().stage[rank], 2)) << processes.report_of(rank);
   processes.send_signal(2, SIGKILL);
   processes.shared().stage[kKilled] = 2;
   EXPECT_EQ(processes.report_of(1), "");

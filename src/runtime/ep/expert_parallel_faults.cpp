@@ -1,5 +1,7 @@
 // What happens after a step has failed: how the host finds out, and how all ranks are reset.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
@@ -187,16 +189,20 @@ Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
 // A rank of another process that is left out must have ended, to the last: its kernels could still write to
 // these buffers while the driver ends them.
 Status ExpertParallel::Impl::check_have_ended(const std::vector<int>& next_members) const {
-  const std::vector<int> dead = world.impl().transport().dead_ranks();
+  Transport& transport = world.impl().transport();
   const auto is_in = [](const std::vector<int>& list, int rank) {
     return std::find(list.begin(), list.end(), rank) != list.end();
   };
   for (size_t rank = 0; rank < members.size(); ++rank) {
     if (is_in(next_members, members[rank]) || world.is_local(members[rank])) continue;
-    if (!is_in(dead, members[rank]))
-      return failed_precondition(
-          "reset: rank %zu is not among the survivors, but its process has not ended; end it first", rank);
-    SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().wait_for_end_of(members[rank]));
+    // The end of a process that is being killed is certain, and shows soon.
+    while (!is_in(transport.dead_ranks(), members[rank])) {
+      if (!is_in(transport.ending_ranks(), members[rank]))
+        return failed_precondition(
+            "reset: rank %zu is not among the survivors, but its process has not ended; end it first", rank);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    SWITCHYARD_RETURN_IF_ERROR(transport.wait_for_end_of(members[rank]));
   }
   return Status();
 }
