@@ -130,7 +130,9 @@ ABenchmarkHasTheLocalTransportBeside() {
 ADeadRankIsNamed() {
   launcher=(--enable-recovery)
   launch --kill 1@combine_wait --deadline-ms 800 --p2p-world-size 2 --protocol slotted --seed $$
-  [ "$(grep -c '^switchyard run: .*rank 1 is dead, stuck' "$work/out")" -ge 2 ] || fail "survivors do not name rank 1"
+  # On a busy machine rank 1 may not have come to the step when its deadline begins.
+  [ "$(grep -cE '^switchyard run: .*rank 1 (is dead, stuck|did not answer)' "$work/out")" -ge 2 ] ||
+    fail "survivors do not name rank 1"
   sleep 0.2
   ! pgrep -f "$tool run .* --seed $$" >/dev/null || fail "processes are left"  # of others of these tests there may be
   # Without recovery the launcher ends the others.
