@@ -25,7 +25,8 @@ int64_t count(const BlockTrace& block, TraceName name) {
 TEST_P(EpTrace, EveryBlockOfEveryRankSaysWhatItDid) {
   const Shape shape;
   for (const StepMode mode : {StepMode::kSplit, StepMode::kFused}) {
-    EpHarness harness(shape, {.target = GetParam(), .mode = mode});
+    const RunOptions run{.target = GetParam(), .mode = mode, .n_sms = 3};
+    EpHarness harness(shape, run);
     ASSERT_TRUE(harness.ep().enable_trace(1024).ok());
     const int num_steps = 2;
     for (int step_idx = 0; step_idx < num_steps; ++step_idx)
@@ -33,7 +34,7 @@ TEST_P(EpTrace, EveryBlockOfEveryRankSaysWhatItDid) {
     const std::vector<RankTrace> ranks = must(harness.ep().take_trace());
     ASSERT_EQ(ranks.size(), 2u);
     for (const RankTrace& rank : ranks) {
-      ASSERT_EQ(rank.blocks.size(), 3u);
+      ASSERT_EQ(rank.blocks.size(), static_cast<size_t>(run.n_sms));
       int64_t num_signals = 0;
       for (size_t block_idx = 0; block_idx < rank.blocks.size(); ++block_idx) {
         const BlockTrace& block = rank.blocks[block_idx];
