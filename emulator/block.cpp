@@ -36,7 +36,7 @@ void run_thread(void* argument) {
   annotate_acquire(&launch);     // pairs with the release in Machine's enqueue: the launch sees its past
   if (Status failure = run_body(launch, self); !failure.ok())
     self.block->executor.fail_current(self, std::move(failure));
-  annotate_release(&launch);
+  annotate_release(&launch.ends);  // not the launch: a thread that begins later is not ordered behind this one
 }
 
 }  // namespace

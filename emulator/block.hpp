@@ -28,6 +28,7 @@ struct Launch {
   Stream* stream = nullptr;
   uint64_t sequence = 0;
   uint32_t num_blocks_left = 0;  // guarded by the machine's mutex
+  char ends = 0;                 // for annotate_release(): what its threads have done at their ends
   Knowledge knowledge;           // weak memory: what its threads start with
   std::vector<std::function<void()>> when_ended;
 };

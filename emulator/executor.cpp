@@ -204,7 +204,7 @@ void Executor::finish(Thread& thread) {
   block.on_thread_finished(thread);
   if (block.num_live > 0) return;
   Launch& launch = block.launch;
-  annotate_acquire(&launch);  // pairs with the release at the end of each thread
+  annotate_acquire(&launch.ends);  // pairs with the release at the end of each thread
   if (weak_memory != nullptr) weak_memory->end_block(block);
   num_resident_threads_ -= launch.shape.num_threads;
   // step() still reads the thread: its block is kept until the next one is admitted.

@@ -149,7 +149,7 @@ class Machine::Impl : public ExecutorHost {
       ended = std::move(stream.launches.front());
       stream.launches.pop_front();
       if (!stream.launches.empty()) {
-        annotate_acquire(ended.get());
+        annotate_acquire(&ended->ends);
         annotate_release(stream.launches.front().get());
         start(*stream.launches.front());
       }

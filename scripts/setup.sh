@@ -2,7 +2,7 @@
 # Looks for what the build needs, wherever it comes from, and installs with apt what is not there.
 #   scripts/setup.sh             for the command
 #   scripts/setup.sh tests       and for the tests, of which those with OpenSHMEM are skipped where it cannot be installed
-#   scripts/setup.sh compilers   and for scripts/compile_with.sh
+#   scripts/setup.sh compilers   and for scripts/compile_with.sh and ThreadSanitizer
 #   scripts/setup.sh python      for the command and scripts/python.sh
 # The README says what each is for.
 set -uo pipefail
@@ -38,6 +38,8 @@ look_for_tools() {
   has clang++-16 || lack "no clang++-16 on the PATH" clang-16
   echo '#include <version>' | clang++-16 -stdlib=libc++ -E -x c++ - >/dev/null 2>&1 ||
     lack "clang++-16 finds no libc++" libc++-16-dev libc++abi-16-dev
+  echo 'int main() {}' | clang++-16 -fsanitize=thread -o /dev/null -x c++ - >/dev/null 2>&1 ||
+    lack "clang++-16 finds no ThreadSanitizer" libclang-rt-16-dev
 }
 
 # What CMake finds is what counts, so CMake is asked, the way the build asks it.

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <vector>
@@ -36,7 +37,7 @@ class Emulator : public testing::TestWithParam<Mode> {
 INSTANTIATE_TEST_SUITE_P(Modes, Emulator, testing::Values(Mode::kFast, Mode::kSimulated),
                          [](const auto& info) { return info.param == Mode::kFast ? "Fast" : "Simulated"; });
 
-TEST_P(Emulator, ADivergentBarrierIsADeadlockThatNamesThePlace) {
+TEST_P(Emulator, ADivergentBarrierIsADeadlockThatNamesTheLocation) {
   auto kernel = +[](int*) {
     if (target::thread_idx() < 32)
       target::named_barrier_sync(1, 64);
@@ -119,8 +120,9 @@ TEST_P(Emulator, ManyMoreBlocksThanFitRunInTurn) {
 template <int kBytes>
 [[gnu::noinline]] int touch_lowest_of() {
   volatile char frame[kBytes];
-  frame[0] = 1;
-  return frame[0];
+  volatile int lowest = 0;  // the compiler must not know that the rest is not used
+  frame[lowest] = 1;
+  return frame[lowest];
 }
 // Neither a tail call nor a loop, and without an end that comes.
 [[gnu::noinline]] int recurse(volatile int* depth) {
@@ -232,6 +234,28 @@ TEST_P(EmulatorDeathTest, BlocksForWhichThereIsNoMemoryAreAnError) {
     _exit(status.code() == StatusCode::kResourceExhausted ? 42 : 1);
   };
   EXPECT_EXIT(exhaust(), testing::ExitedWithCode(42), "");
+}
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+// Each thread takes another's word, with a barrier in between or without one.
+template <bool kWaits>
+void take_from_another(uint32_t* words) {
+  const uint32_t thread = target::thread_idx();
+  words[thread] = thread;
+  if (kWaits) target::sync_block();
+  words[64 + thread] = words[(thread + 32) % 64];
+}
+
+TEST_P(EmulatorDeathTest, ThreadSanitizerSeesWhoDoesNotWaitForAnotherThread) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto run_kernel = [](void (*kernel)(uint32_t*)) {
+    Machine first(MachineOptions{.mode = GetParam()});
+    std::vector<uint32_t> words(128);
+    exit(run(first, kernel, {.num_threads = 64}, words.data()).ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(run_kernel(take_from_another<true>), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(run_kernel(take_from_another<false>), testing::ExitedWithCode(66), "data race");
 }
 #endif
 
