@@ -234,8 +234,10 @@ Result<AttentionDifference> AttentionBench::compare(const AttentionCase& attenti
   return reference::compare_attention(batch, output.value(), lse.value(), stride);
 }
 
-// Few and many sequences; then, of many, such as differ in length, and pages; fp8; and several queries.
+// Few and many sequences; then, of many, such as differ in length, pages, and several queries; and all of it
+// with keys and values of fp8.
 void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
+  const size_t first = cases.size();
   const int batch = is_small ? 4 : 64, num_keys = is_small ? 256 : 4096;
   const auto with = [&](int of_batch, int of_keys) {
     return AttentionCase{.query_lens = std::vector<int>(static_cast<size_t>(of_batch), 1),
@@ -260,16 +262,18 @@ void add_decode_cases(bool is_small, std::vector<AttentionBenchCase>& cases) {
     paged.page_size = page_size;
     cases.push_back({"decode", "pages of " + std::to_string(page_size), paged});
   }
-  for (const auto& [of_batch, of_keys] : {std::pair{batch, num_keys}, std::pair{few, many_keys}}) {
-    AttentionCase fp8 = with(of_batch, of_keys);
-    fp8.kv_format = KvFormat::kFP8;
-    cases.push_back({"decode", "fp8 " + name(of_batch, of_keys), fp8});
-  }
   for (const int num_queries : {4, 16}) {
     AttentionCase several = with(batch, num_keys);
     several.query_lens.assign(several.query_lens.size(), num_queries);
     several.causal = true;
     cases.push_back({"decode", std::to_string(num_queries) + " queries", several});
+  }
+  const size_t num_cases = cases.size();
+  for (size_t i = first; i < num_cases; ++i) {
+    AttentionBenchCase fp8 = cases[i];
+    fp8.label = "fp8 " + fp8.label;
+    fp8.attention_case.kv_format = KvFormat::kFP8;
+    cases.push_back(fp8);
   }
 }
 

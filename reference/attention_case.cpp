@@ -83,8 +83,6 @@ AttentionShape AttentionCase::shape() const {
   AttentionShape shape{.head_dim = head_dim,
                        .num_heads = num_heads,
                        .num_kv_heads = num_kv_heads,
-                       .value_dim = value_dim,
-                       .kv_format = kv_format,
                        .batch_size = static_cast<int>(query_lens.size()),
                        .max_query_len = longest(query_lens),
                        .max_key_len = longest(num_keys()),
@@ -99,7 +97,9 @@ AttentionShape AttentionCase::shape() const {
                        .order = order,
                        .num_blocks = num_blocks,
                        .candidate = candidate,
-                       .own_kernels = own_kernels};
+                       .own_kernels = own_kernels,
+                       .value_dim = value_dim,
+                       .kv_format = kv_format};
   if (has_key_lengths) shape.num_key_rows = int64_t{shape.batch_size} * shape.max_key_len;
   return shape;
 }

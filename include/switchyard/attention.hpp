@@ -27,13 +27,6 @@ struct AttentionShape {
   int head_dim = 128;    // 64, 128 or 256; 576 with value_dim 512
   int num_heads = 1;     // of queries: a multiple of num_kv_heads
   int num_kv_heads = 1;  // each is seen by num_heads / num_kv_heads neighbouring query heads
-  // 0: values have head_dim columns and memory of their own. 512: MLA, where keys are latents of head_dim 576
-  // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has at most 16 queries
-  // per sequence, neither a soft cap nor sinks, and a scale that is given.
-  int value_dim = 0;
-  // fp8: keys and values are e4m3 codes with a scale for each K/V head (AttentionTensors::key_codes).
-  // Decoding with head_dim 64 or 128 only: at most 16 queries per sequence, neither a soft cap nor sinks.
-  KvFormat kv_format = KvFormat::kBF16;
   int batch_size = 1;
   int max_query_len = 0;
   int max_key_len = 0;
@@ -50,7 +43,7 @@ struct AttentionShape {
   float soft_cap = 0;
   TileSchedulerKind scheduler = TileSchedulerKind::kAutomatic;
   MHASchedule order = MHASchedule::AUTOMATIC;
-  // At most so many blocks; 0: all multiprocessors. One tile per block (kTransient) takes what it needs.
+  // At most so many blocks; 0: all multiprocessors. kTransient ignores this and launches one block per tile.
   int num_blocks = 0;
   // Which of the kernels for the same head dimension and kind runs, for measuring them beside each other
   // (`switchyard bench attention --tune`); below 0: the one for this length. Kernels that adjust scores and
@@ -58,6 +51,13 @@ struct AttentionShape {
   int candidate = -1;
   // With a tile scheduler of the application's (own_attention_kernels.hpp); null: the library's.
   const OwnAttentionKernels* own_kernels = nullptr;
+  // 0: values have head_dim columns and memory of their own. 512: MLA, where keys are latents of head_dim 576
+  // that all heads share (num_kv_heads 1), and values are their first 512 columns. It has at most 16 queries
+  // per sequence, neither a soft cap nor sinks, and a scale that is given.
+  int value_dim = 0;
+  // fp8: keys and values are e4m3 codes with a scale for each K/V head (AttentionTensors::key_codes).
+  // Decoding only: at most 16 queries per sequence, neither a soft cap nor sinks.
+  KvFormat kv_format = KvFormat::kBF16;
 };
 
 // The tensors of one launch, which belong to the caller. All are in memory of the rank's device; rows are
@@ -96,8 +96,8 @@ struct AttentionTensors {
 // What was chosen, and why.
 struct AttentionChoice {
   AttentionKind kind = AttentionKind::kFull;
-  int candidate =
-      0;  // which of the kernels of the kind; with a soft cap or sinks the first runs all the same
+  // Which of the kernels of the kind; with a soft cap or sinks the first runs all the same.
+  int candidate = 0;
   TileSchedulerKind scheduler = TileSchedulerKind::kTile;
   MHASchedule order = MHASchedule::DEFAULT;
   const char* own_scheduler = nullptr;  // the name of the application's, which leaves `scheduler` automatic

@@ -20,6 +20,8 @@
 // sinks; Attention refuses both.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/launch/make_attention_kernel.hpp"
 
@@ -29,9 +31,12 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // the queue is a word that must be 0 after every launch, else from (shape, environment).
 template <template <TileEnvironment> class Scheduler, int kHeadDim>
 const OwnAttentionKernels& own_attention_kernels() {
-  using OnHost = Scheduler<OneThread>;
+  // Both depend on a parameter: clang 16 crashes where it checks one that depends on none.
+  using HostEnvironment = std::enable_if_t<(kHeadDim > 0), OneThread>;
+  using KernelEnvironment = std::enable_if_t<(kHeadDim > 0), PlannerEnvironment>;
+  using OnHost = Scheduler<HostEnvironment>;
   static_assert(MHATileScheduler<OnHost, RowOffsets> && MHATileScheduler<OnHost, CommonLength>);
-  using Schedulers = OnlyScheduler<Scheduler<PlannerEnvironment>, PlannerEnvironment>;
+  using Schedulers = OnlyScheduler<Scheduler<KernelEnvironment>, KernelEnvironment>;
   static const OwnAttentionKernels kernels{
       .target = kThisTarget,
       .head_dim = kHeadDim,

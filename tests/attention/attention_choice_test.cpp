@@ -128,6 +128,11 @@ TEST(AttentionChoice, EveryKernelHasItsTuningAndSaysSo) {
             "64 short masked: 128x64, 2+4 stages, 384 threads x 2 blocks, 4 ahead");
   EXPECT_EQ(to_string(attention_tuning(256, AttentionKind::kFull)),
             "256 full: 128x80 by 32, 1+2 stages, 384 threads, 2 ahead");
+  for (const int head_dim : {64, 128, 256}) {
+    const AttentionTuning codes = attention_tuning(head_dim, AttentionKind::kDecode, 0, KvFormat::kFP8);
+    EXPECT_EQ(codes.tile_rows(), kWarpgroupRows) << "all consumers have the same rows";
+    EXPECT_NE(to_string(codes).find(" decode of fp8: 64x128, "), std::string::npos) << to_string(codes);
+  }
 }
 
 TEST(AttentionChoice, TheLengthChoosesAmongTheKernelsOfAKind) {

@@ -21,6 +21,20 @@ inline std::string compare(Rank& rank, const reference::AttentionCase& attention
   return difference.ok() ? difference.value().first_bad : difference.status().to_string();
 }
 
+// Decodes beside a sequence, and rows of none, whose keys and values are no numbers, and says what leaks.
+inline std::string compare_among_nans(Rank& rank, reference::AttentionCase attention_case) {
+  attention_case.query_lens = {1, 1, 1, 0};
+  attention_case.key_lens = {70, 100, 33, 5};
+  attention_case.sequence_of_nans = 1;
+  attention_case.num_rows_before = 2;
+  attention_case.num_spare_rows = 3;
+  const std::string difference = compare(rank, attention_case);
+  if (!difference.empty()) return difference;
+  attention_case.page_size = 32;
+  const std::string in_pages = compare(rank, attention_case);
+  return in_pages.empty() ? "" : "in pages: " + in_pages;
+}
+
 class AttentionOnTarget : public ::testing::TestWithParam<TargetChoice> {
  protected:
   void SetUp() override {

@@ -9,6 +9,7 @@ namespace {
 using reference::AttentionCase;
 using reference::AttentionHarness;
 using testing_support::compare;
+using testing_support::compare_among_nans;
 using testing_support::kFewCases;
 using testing_support::must;
 using testing_support::sweep;
@@ -23,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, Fp8AttentionTest, testing_support::kAttentionT
                          testing_support::name_of_target);
 
 TEST_P(Fp8AttentionTest, EveryHeadDimensionAndNumberOfKeys) {
-  for (const int head_dim : {64, 128})
+  for (const int head_dim : {64, 128, 256})
     for (const int num_keys : sweep({1, 127, 128, 129, 500, 0})) {
       AttentionCase attention_case = fp8_case(head_dim);
       attention_case.query_lens = {1, 1};
@@ -35,7 +36,7 @@ TEST_P(Fp8AttentionTest, EveryHeadDimensionAndNumberOfKeys) {
 }
 
 TEST_P(Fp8AttentionTest, SplitsPagesAndSeveralQueries) {
-  for (const int head_dim : sweep({128, 64}))
+  for (const int head_dim : sweep({128, 64, 256}))
     for (const int page_size : sweep({0, 16, 64, 256})) {
       AttentionCase attention_case = fp8_case(head_dim);
       attention_case.query_lens = {1, 3, 0};
@@ -46,6 +47,35 @@ TEST_P(Fp8AttentionTest, SplitsPagesAndSeveralQueries) {
       EXPECT_EQ(compare(rank(), attention_case, 2), "")
           << "head_dim " << head_dim << ", pages of " << page_size;
     }
+}
+
+// Warps share the rows and the keys of a tile: 1, 2 or 4 of them have different rows.
+TEST_P(Fp8AttentionTest, EveryNumberOfRows) {
+  for (const int num_queries : sweep({1, 2, 3, 5, 16})) {
+    AttentionCase attention_case = fp8_case(num_queries == 2 ? 256 : 128);
+    attention_case.num_heads = 16;  // eight for each K/V head
+    attention_case.query_lens = {num_queries, 1, num_queries};
+    attention_case.key_lens = {290, 20, 140};
+    attention_case.causal = true;
+    attention_case.num_blocks = 3;
+    EXPECT_EQ(compare(rank(), attention_case, 2), "") << num_queries << " queries";
+  }
+}
+
+TEST_P(Fp8AttentionTest, WindowsSchedulersAndKeyLengths) {
+  AttentionCase attention_case = fp8_case(64);
+  attention_case.query_lens = {3, 3};
+  attention_case.key_lens = {400, 90};
+  attention_case.causal = true;
+  attention_case.window = 150;
+  for (const TileSchedulerName& scheduler : kTileSchedulers) {
+    attention_case.scheduler = scheduler.kind;
+    EXPECT_EQ(compare(rank(), attention_case), "") << scheduler.name;
+  }
+}
+
+TEST_P(Fp8AttentionTest, NeighboursThatAreNoNumbersDoNotLeak) {
+  EXPECT_EQ(compare_among_nans(rank(), fp8_case(128)), "");
 }
 
 // As a cache has it that nothing was written to: all keys weigh the same, and masked ones nothing.
@@ -70,11 +100,11 @@ TEST_P(Fp8AttentionTest, NothingToDoIsDone) {
 TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
   const auto refusal = [&](auto change) {
     AttentionShape shape{.num_heads = 2,
-                         .kv_format = KvFormat::kFP8,
                          .max_query_len = 1,
                          .max_key_len = 64,
                          .num_query_rows = 1,
-                         .num_key_rows = 64};
+                         .num_key_rows = 64,
+                         .kv_format = KvFormat::kFP8};
     change(shape);
     return Attention::create(rank(), shape).status().message();
   };
@@ -84,7 +114,6 @@ TEST_P(Fp8AttentionTest, BadShapesAndTensorsAreRefusedByName) {
             }).rfind("max_query_len is 17", 0),
             0u);
   EXPECT_EQ(refusal([](AttentionShape& s) { s.soft_cap = 1; }).rfind("soft_cap is 1", 0), 0u);
-  EXPECT_EQ(refusal([](AttentionShape& s) { s.head_dim = 256; }).rfind("head_dim is 256", 0), 0u);
   EXPECT_EQ(
       refusal([](AttentionShape& s) { s.kv_format = static_cast<KvFormat>(7); }).rfind("kv_format is 7", 0),
       0u);

@@ -52,6 +52,10 @@ struct Attention::Impl {
   ScoreKind scores_of(const AttentionTensors& tensors) const {
     return shape.soft_cap > 0 || tensors.sinks != nullptr ? ScoreKind::kAdjusted : ScoreKind::kPlain;
   }
+  AttentionTuning tuning(const AttentionTensors& tensors) const {
+    return attention_tuning(shape.head_dim, any_choice().kind, candidate(scores_of(tensors)),
+                            shape.kv_format);
+  }
   uint32_t num_outputs() const { return static_cast<uint32_t>(shape.num_query_rows * shape.num_heads); }
   int value_dim() const { return shape.value_dim > 0 ? shape.value_dim : shape.head_dim; }
   uint64_t num_tile_times() const {
@@ -149,9 +153,7 @@ MHATilePlan Attention::Impl::tile_plan() const {
 }
 
 KeyLayout Attention::Impl::keys_of(const AttentionTensors& tensors) const {
-  const uint32_t tile_keys = static_cast<uint32_t>(
-      attention_tuning(shape.head_dim, any_choice().kind, candidate(scores_of(tensors)), shape.kv_format)
-          .tile_keys);
+  const uint32_t tile_keys = static_cast<uint32_t>(tuning(tensors).tile_keys);
   KeyLayout keys{.row_offsets = tensors.key_offsets,
                  .lengths = tensors.key_lengths,
                  .max_seq_len = static_cast<uint32_t>(shape.max_key_len),

@@ -97,8 +97,6 @@ Status check_codes(const AttentionShape& shape) {
     return invalid_argument("kv_format is %d; it must be one of KvFormat", static_cast<int>(shape.kv_format));
   if (shape.value_dim != 0)
     return invalid_argument("kv_format is fp8; it must be bf16 with value_dim %d", shape.value_dim);
-  if (shape.head_dim > 128)
-    return invalid_argument("head_dim is %d; with kv_format fp8 it must be 64 or 128", shape.head_dim);
   if (shape.max_query_len > kAttentionLimits.max_decode_tokens)
     return invalid_argument("max_query_len is %d; with kv_format fp8 it must be at most %d",
                             shape.max_query_len, kAttentionLimits.max_decode_tokens);

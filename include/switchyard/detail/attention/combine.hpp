@@ -20,7 +20,7 @@ struct SplitResults {
   uint32_t num_splits;          // that count, at most kMaxSplits
   uint32_t num_outputs;
 
-  SWITCHYARD_DEVICE uint64_t place(uint32_t split, uint32_t output_idx) const {
+  SWITCHYARD_DEVICE uint64_t partial_idx(uint32_t split, uint32_t output_idx) const {
     return uint64_t{split} * num_outputs + output_idx;
   }
 };
@@ -44,15 +44,17 @@ SWITCHYARD_DEVICE void combine_row(const SplitResults& splits, uint32_t output_i
     SWITCHYARD_UNROLL
     for (uint32_t k = 0; k < kAtOnce; ++k) {
       const uint32_t split = first_split + k < splits.num_splits ? first_split + k : 0;
-      loaded[k] = target::ld(reinterpret_cast<const Columns*>(column + splits.place(split, 0) * kHeadDim));
+      loaded[k] =
+          target::ld(reinterpret_cast<const Columns*>(column + splits.partial_idx(split, 0) * kHeadDim));
     }
   };
   float weights[kLsePerLane], max = kMinusInfinity, sum = 0;
   SWITCHYARD_UNROLL
   for (int i = 0; i < kLsePerLane; ++i) {
     const uint32_t split = static_cast<uint32_t>(i) * kWarpSize + lane;
-    weights[i] = split < splits.num_splits ? target::ld(&splits.partial_lse[splits.place(split, output_idx)])
-                                           : kMinusInfinity;
+    weights[i] = split < splits.num_splits
+                     ? target::ld(&splits.partial_lse[splits.partial_idx(split, output_idx)])
+                     : kMinusInfinity;
   }
   load(0);
   SWITCHYARD_UNROLL

@@ -11,6 +11,9 @@ namespace switchyard {
 inline constexpr int kProducerWarp = 0;
 inline constexpr int kPlannerWarp = 1;
 
+// Of keys and values as codes, a warp multiplies so many rows and keys at once.
+inline constexpr int kRowsOfWarp = 16, kKeysOfWarp = 16;
+
 template <AttentionTuning kTuningOfKernel, ScoreKind kScoreKind = ScoreKind::kPlain>
 struct AttentionConfig {
   static constexpr AttentionTuning kTuning = kTuningOfKernel;
@@ -43,13 +46,12 @@ struct AttentionConfig {
 
   static constexpr int kNumPanels = kHeadDim / kPanelColumns;
   // Keys and values as codes: a panel has twice as many columns.
-  static constexpr bool kHasCodes = kTuning.num_code_stages > 0;
-  static constexpr int kNumLoadStages = kHasCodes ? kTuning.num_code_stages : kNumKeyStages;
-  static constexpr int kNumLoadPanels = kHasCodes ? (kNumPanels + 1) / 2 : kNumPanels;
-  static constexpr uint32_t kLoadBytes = kTileKeys * kNumLoadPanels * kPanelRowBytes;
-  static constexpr int kConverterRegisters = 104;
+  static constexpr bool kHasCodes = kTuning.has_codes();
+  static constexpr int kNumKeyPanels = kHasCodes ? (kNumPanels + 1) / 2 : kNumPanels;
   static constexpr uint32_t kQueryBytes = kTileRows * kHeadDim * 2;
-  static constexpr uint32_t kKeyBytes = kTileKeys * kHeadDim * 2;
+  static constexpr uint32_t kKeyBytes = kTileKeys * kNumKeyPanels * kPanelRowBytes;
+  // What a warp hands to another at the end of a tile of codes: its sums, maxima and sums of weights.
+  static constexpr uint32_t kSumBytes = (kHeadDim / 8 + 1) * kWarpSize * sizeof(Vec16);
 };
 
 }  // namespace switchyard

@@ -3,9 +3,7 @@
 // consumers ping-pong, so that one exponentiates while another multiplies.
 #pragma once
 
-#include "switchyard/detail/attention/combine.hpp"
-#include "switchyard/detail/attention/kernel_params.hpp"
-#include "switchyard/detail/attention/shared.hpp"
+#include "switchyard/detail/attention/tile_consumer.hpp"
 #if defined(__CUDACC__)
 #include "switchyard/detail/attention/warpgroup_math.cuh"
 #else
@@ -15,15 +13,16 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 template <typename Config>
-class AttentionConsumer {
+class AttentionConsumer : private TileConsumer<Config, AttentionShared<Config>> {
+  using Base = TileConsumer<Config, AttentionShared<Config>>;
+  using Base::settings_, Base::shared_, Base::tile, Base::tile_idx_, Base::release, Base::next_tile_idx;
+  using typename Base::OutputRows;
+
  public:
   // consumer_idx: this warpgroup among the consumers.
   SWITCHYARD_DEVICE AttentionConsumer(const AttentionParams& params, AttentionShared<Config>& shared,
                                       int consumer_idx)
-      : settings_(params.settings),
-        shared_(shared),
-        consumer_idx_(consumer_idx),
-        math_(params.settings.scale_log2) {}
+      : Base(params, shared), consumer_idx_(consumer_idx), math_(params.settings.scale_log2) {}
 
   // With two stages of queries a tile's first scores are started before the previous tile's output is stored,
   // and are in flight meanwhile.
@@ -35,7 +34,7 @@ class AttentionConsumer {
       tile_idx_ = next_tile_idx();
       if constexpr (!kStartsEarly && Config::kOverlapsBlocks) start_scores();
       queries_.advance();
-      note_time(0);
+      this->note_time(0);
       if constexpr (Config::kOverlapsBlocks)
         attend();
       else
@@ -49,7 +48,7 @@ class AttentionConsumer {
       }
       release_values();
       store();
-      note_time(1);
+      this->note_time(1);
       if constexpr (!kStartsEarly) is_last = !find_next_tile();
     }
     if constexpr (kStartsEarly) math_.template wait_scores<0>();
@@ -60,49 +59,18 @@ class AttentionConsumer {
  private:
   static constexpr bool kStartsEarly = Config::kNumQueryStages > 1 && Config::kOverlapsBlocks;
 
-  // Named barriers: one per consumer for the ping-pong, and one among all.
-  static constexpr uint32_t kFirstPingPongBarrier = 1;
-  static constexpr uint32_t kConsumersBarrier = kFirstPingPongBarrier + 3;
-
   SWITCHYARD_DEVICE void wait_for_ping_pong() {
     if constexpr (Config::kPingPongs)
-      target::named_barrier_sync(kFirstPingPongBarrier + consumer_idx_, 2 * kWarpgroupThreads);
+      target::named_barrier_sync(Base::kFirstBarrier + consumer_idx_, 2 * kWarpgroupThreads);
   }
   SWITCHYARD_DEVICE void pass_ping_pong() {
     if constexpr (Config::kPingPongs) {
       const int next = consumer_idx_ + 1 == Config::kNumConsumers ? 0 : consumer_idx_ + 1;
-      target::named_barrier_arrive(kFirstPingPongBarrier + next, 2 * kWarpgroupThreads);
+      target::named_barrier_arrive(Base::kFirstBarrier + next, 2 * kWarpgroupThreads);
     }
   }
-  // release MM-19, MM-21: this warp has read the stage; pairs with the producer's wait before the next load
-  // into it
-  SWITCHYARD_DEVICE static void release(target::TransferBarrier& empty) {
-    target::sync_warp();
-    if (target::lane_idx() == 0) empty.arrive();
-  }
-
-  // Notes when this block began a tile, or had stored it, if the caller wants tile_times.
-  SWITCHYARD_DEVICE void note_time(int which) const {
-    if (settings_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
-    uint64_t* times = settings_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
-    target::st(&times[which], target::now_ns());
-    target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
-  }
-
-  // The field is read again wherever it is needed: registers are scarce.
-  template <typename T>
-  SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
-    return target::ld(&(shared_.tiles[tile_idx_].*field));
-  }
-
   SWITCHYARD_DEVICE void attend() {
     math_.begin();
-    if constexpr (Config::kHasCodes) {
-      // A head whose codes are all 0 may have a scale of 0, and 0 x -inf, of a masked score, is NaN.
-      constexpr float kLeastScale = 1e-30f;
-      const float key_scale = settings_.key_scales[tile(&AttentionTile::kv_head)];
-      math_.set_scale(settings_.scale_log2 * (key_scale > kLeastScale ? key_scale : kLeastScale));
-    }
     const int first_block = tile(&AttentionTile::first_block);
     const BlocksSeen seen = blocks_seen(tile_idx_);
     int block = seen.end_block - 1, num_keys = seen.num_last_keys;
@@ -116,7 +84,7 @@ class AttentionConsumer {
     math_.exponentiate();
     math_.take_weights();
     while (--block >= first_block) {
-      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
+      // acquire MM-20: a key block; pairs with the release in the producer's load_panels()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       wait_for_ping_pong();
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
@@ -147,7 +115,7 @@ class AttentionConsumer {
     const BlocksSeen seen = blocks_seen(tile_idx_);
     pass_over_values(seen);
     for (int block = seen.end_block - 1; block >= first_block; --block) {
-      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
+      // acquire MM-20: a key block; pairs with the release in the producer's load_panels()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       math_.start_scores(queries_at(stage_in_use()), shared_.keys[keys_.stage()]);
       math_.template wait_scores<0>();
@@ -179,7 +147,6 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE uint32_t stage_in_use() const {
     return Config::kNumQueryStages > 1 ? queries_.stage() ^ 1 : 0;
   }
-  SWITCHYARD_DEVICE uint32_t next_tile_idx() const { return tile_idx_ == kNumTiles - 1 ? 0 : tile_idx_ + 1; }
   SWITCHYARD_DEVICE BlocksSeen blocks_seen(uint32_t tile_idx) const {
     return target::ld(&shared_.blocks_seen[tile_idx][consumer_idx_]);
   }
@@ -192,11 +159,11 @@ class AttentionConsumer {
     const int num_unseen = blocks_seen(next_tile_idx()).num_unseen;
     if (target::ld(&next.num_tokens) == 0) return false;
     for (int i = 0; i < num_unseen; ++i) {
-      // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
+      // acquire MM-20: a key block; pairs with the release in the producer's load_panels()
       wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
       release_keys();
     }
-    // acquire MM-20, MM-33: a key block; pairs with load_panels(), or with a converter
+    // acquire MM-20: a key block; pairs with the release in the producer's load_panels()
     wait_for_phase(shared_.keys_full[keys_.stage()], keys_.parity());
     return true;
   }
@@ -212,7 +179,7 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void release_queries() { release(shared_.queries_empty[stage_in_use()]); }
   // Starts the sums of at least the block's first num_keys keys.
   SWITCHYARD_DEVICE void start_sums(int num_keys) {
-    // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
+    // acquire MM-20: a block of values; pairs with the release in the producer's load_panels()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
     math_.start_sums(shared_.values[values_.stage()], num_keys);
   }
@@ -231,7 +198,7 @@ class AttentionConsumer {
     for (int i = 0; i < seen.num_unseen; ++i) {
       wait_for_ping_pong();
       pass_ping_pong();
-      // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
+      // acquire MM-20: a block of values; pairs with the release in the producer's load_panels()
       wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
       release_values();
     }
@@ -243,9 +210,9 @@ class AttentionConsumer {
     if (num_left >= Config::kTileKeys) return;
     const int num_used = num_used_of(num_left);
     if (num_left == num_used) return;
-    // acquire MM-20, MM-33: a block of values; pairs with load_panels(), or with a converter
+    // acquire MM-20: a block of values; pairs with the release in the producer's load_panels()
     wait_for_phase(shared_.values_full[values_.stage()], values_.parity());
-    constexpr int kNumThreads = Config::kNumConsumers * kWarpgroupThreads, kUnitBytes = sizeof(Vec16);
+    constexpr int kNumThreads = Base::kNumConsumerThreads, kUnitBytes = sizeof(Vec16);
     const int thread = target::thread_idx() - kWarpgroupThreads;
     for (int panel = 0; panel < Config::kNumPanels; ++panel) {
       unsigned char* rows =
@@ -255,7 +222,7 @@ class AttentionConsumer {
         target::st_16(rows + byte, Vec16{});
     }
     target::fence_proxy_async_shared();  // before the matrix unit reads them
-    target::named_barrier_sync(kConsumersBarrier, kNumThreads);
+    target::named_barrier_sync(Base::kConsumersBarrier, kNumThreads);
   }
 
   // Returns how many keys the sums of a block with num_keys keys read: whole parts.
@@ -269,81 +236,37 @@ class AttentionConsumer {
   SWITCHYARD_DEVICE void mask_end(int block) {
     const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
     if constexpr (!Config::kIsMasked) return math_.mask_from([&](int) { return num_keys; });
-    math_.mask_from([&](int row) {
-      const int end = position_of(row, block) + settings_.window_right + 1;
-      return end < num_keys ? end : num_keys;
-    });
+    math_.mask_from(
+        [&](int row) { return this->end_of_keys(consumer_idx_ * kWarpgroupRows + row, block); });
   }
   SWITCHYARD_DEVICE void mask_begin(int block) {
-    math_.mask_before([&](int row) { return position_of(row, block) - settings_.window_left; });
-  }
-  // The position of a row of this consumer among the keys, counted from the block's first key.
-  SWITCHYARD_DEVICE int position_of(int row, int block) const {
-    return tile(&AttentionTile::first_position) + token_of(consumer_idx_ * kWarpgroupRows + row) -
-           block * Config::kTileKeys;
-  }
-
-  SWITCHYARD_DEVICE int token_of(int row_in_tile) const {
-    if constexpr (!Config::kIsDecode) return row_in_tile;
-    return row_in_tile / static_cast<int>(settings_.heads_per_tile);
-  }
-  // Where the rows of the current tile go, read once: reading shared memory for each of them is slow.
-  struct OutputRows {
-    int64_t first_output_idx;  // of the tile's first row among all rows and heads
-    int num_tokens;
-  };
-  SWITCHYARD_DEVICE OutputRows output_rows() const {
-    return {static_cast<int64_t>(tile(&AttentionTile::first_row)) * settings_.num_heads +
-                tile(&AttentionTile::first_head),
-            static_cast<int>(tile(&AttentionTile::num_tokens))};
-  }
-  // The index of a row of the tile among all rows and heads of the output; -1 if there is no such row.
-  SWITCHYARD_DEVICE int64_t output_idx_of(const OutputRows& rows, int row_in_tile) const {
-    const int token = token_of(row_in_tile);
-    if (token >= rows.num_tokens) return -1;
-    const int64_t output_idx = rows.first_output_idx + static_cast<int64_t>(token) * settings_.num_heads;
-    if constexpr (!Config::kIsDecode) return output_idx;
-    return output_idx + row_in_tile % static_cast<int>(settings_.heads_per_tile);
-  }
-
-  static constexpr float kNoSink = -__builtin_huge_valf();
-  SWITCHYARD_DEVICE float sink_of(const OutputRows& rows, int row_in_tile) const {
-    const int64_t output_idx = output_idx_of(rows, row_in_tile);
-    return output_idx < 0 ? kNoSink : settings_.sinks[output_idx % settings_.num_heads];
+    math_.mask_before(
+        [&](int row) { return this->first_of_keys(consumer_idx_ * kWarpgroupRows + row, block); });
   }
 
   SWITCHYARD_DEVICE void store() {
-    const OutputRows rows = output_rows();
+    const OutputRows rows = this->output_rows();
     const int first_row = consumer_idx_ * kWarpgroupRows;
-    const int64_t num_outputs = static_cast<int64_t>(settings_.num_rows) * settings_.num_heads;
-    const uint32_t split = Config::kIsDecode ? tile(&AttentionTile::split_and_count) & 0xffff : 0;
-    const bool is_partial = Config::kIsDecode && num_splits_of_tile() > 1;
-    float* lse = is_partial ? settings_.partial_lse + split * num_outputs : settings_.lse;
+    const bool is_partial = Config::kIsDecode && this->num_splits_of_tile() > 1;
+    const int64_t first = is_partial ? this->first_of_split() : 0;
+    float* lse = is_partial ? settings_.partial_lse + first : settings_.lse;
     // Of several splits only their sum has the sink.
-    const bool has_sinks = Config::kAdjustsScores && settings_.sinks != nullptr && !is_partial;
+    const bool has_sinks = this->has_sinks() && !is_partial;
     math_.finish(
         [&](int row, float value) {
-          const int64_t output_idx = output_idx_of(rows, first_row + row);
+          const int64_t output_idx = this->output_idx_of(rows, first_row + row);
           if (lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
         },
-        [&](int row) { return has_sinks ? sink_of(rows, first_row + row) : kNoSink; });
-    if constexpr (Config::kHasCodes) math_.scale_sums(settings_.value_scales[tile(&AttentionTile::kv_head)]);
+        [&](int row) { return has_sinks ? this->sink_of(rows, first_row + row) : Base::kNoSink; });
     if constexpr (Config::kIsDecode) {
       if (is_partial) {
-        math_.store_floats([&](int row) -> float* {
-          const int64_t output_idx = output_idx_of(rows, first_row + row);
-          return output_idx < 0
-                     ? nullptr
-                     : settings_.partial_output + (split * num_outputs + output_idx) * Config::kHeadDim;
+        math_.store_floats([&](int row) {
+          return this->template place_of<Config::kHeadDim>(
+              settings_.partial_output + first * Config::kHeadDim, rows, first_row + row);
         });
-        if (is_last_split(rows)) combine_splits(rows);
-        return;
+        return this->template combine_if_last<Config::kHeadDim>(rows);
       }
     }
-    const auto output_of = [&](int row) -> bf16* {
-      const int64_t output_idx = output_idx_of(rows, first_row + row);
-      return output_idx < 0 ? nullptr : settings_.output + output_idx * Config::kHeadDim;
-    };
     if constexpr (Config::kStagesOutput) {
       const int first_of_warp = first_row + target::thread_idx() % kWarpgroupThreads / kWarpSize * 16;
       const int64_t stride = static_cast<int64_t>(settings_.num_heads) * Config::kHeadDim;
@@ -352,49 +275,15 @@ class AttentionConsumer {
           settings_.output + rows.first_output_idx * Config::kHeadDim + first_of_warp * stride, stride,
           rows.num_tokens - first_of_warp);
     } else {
-      math_.store_rows_of(output_of);
+      math_.store_rows_of([&](int row) {
+        return this->template place_of<Config::kHeadDim>(settings_.output, rows, first_row + row);
+      });
     }
   }
 
-  // How many splits of the sequence have keys.
-  SWITCHYARD_DEVICE uint32_t num_splits_of_tile() const {
-    return tile(&AttentionTile::split_and_count) >> 16;
-  }
-  // Counts the split, whose results this warpgroup has stored. Returns whether all others have been counted.
-  SWITCHYARD_DEVICE bool is_last_split(const OutputRows& rows) {
-    const uint32_t last = num_splits_of_tile() - 1;
-    uint32_t* is_last = &shared_.is_last_split;
-    target::named_barrier_sync(kConsumersBarrier, kWarpgroupThreads);
-    if (target::thread_idx() % kWarpgroupThreads == 0) {
-      uint32_t* num_done = &settings_.num_splits_done[rows.first_output_idx];
-      // acq_rel MM-30: this split's output and lse, to the warpgroup that counts the last one
-      target::st(is_last, uint32_t{target::atomic_inc_wrap_acq_rel_device(num_done, last) == last});
-    }
-    target::named_barrier_sync(kConsumersBarrier, kWarpgroupThreads);
-    return target::ld(is_last) != 0;
-  }
-  // A warp combines a row.
-  SWITCHYARD_DEVICE void combine_splits(const OutputRows& rows) const {
-    const SplitResults splits{.partial_output = settings_.partial_output,
-                              .partial_lse = settings_.partial_lse,
-                              .output = settings_.output,
-                              .lse = settings_.lse,
-                              .num_splits = num_splits_of_tile(),
-                              .num_outputs = settings_.num_rows * settings_.num_heads};
-    const int num_rows = rows.num_tokens * static_cast<int>(settings_.heads_per_tile);
-    for (int row = target::thread_idx() % kWarpgroupThreads / kWarpSize; row < num_rows;
-         row += kWarpgroupThreads / kWarpSize)
-      combine_row<Config::kHeadDim>(
-          splits, static_cast<uint32_t>(output_idx_of(rows, row)),
-          Config::kAdjustsScores && settings_.sinks != nullptr ? sink_of(rows, row) : kNoSink);
-  }
-
-  const AttentionSettings& settings_;
-  AttentionShared<Config>& shared_;
   const int consumer_idx_;
   WarpgroupMath<Config> math_;
   StageCursor<Config::kNumQueryStages> queries_;
-  uint32_t tile_idx_ = kNumTiles - 1;  // of the current tile
   StageCursor<Config::kNumKeyStages> keys_, values_;
 };
 

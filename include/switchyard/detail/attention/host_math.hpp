@@ -103,10 +103,6 @@ class WarpgroupMath {
     store_lse(row(), sum == 0 ? kMinusInfinity : (top + std::log2(sum)) * kLn2);
     for (float& output : outputs_) output = sum == 0 ? 0.0f : output * shrink / sum;
   }
-  void set_scale(float scale_log2) { scale_log2_ = scale_log2; }
-  void scale_sums(float factor) {
-    for (float& output : outputs_) output *= factor;
-  }
   template <typename AddressOf>
   void store_rows_of(AddressOf address_of) const {
     bf16* address = has_row() ? address_of(row()) : nullptr;

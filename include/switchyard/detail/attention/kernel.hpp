@@ -1,15 +1,14 @@
-// The persistent attention kernel: a planner and a producer, a warp each, the consumers, and converters where
-// keys and values are fp8, each with as many registers as it needs.
+// The persistent attention kernel: a planner and a producer, a warp each, and the consumers, each with as many
+// registers as it needs.
 #pragma once
 
 #include "switchyard/detail/attention/consumer.hpp"
-#include "switchyard/detail/attention/converter.hpp"
 #include "switchyard/detail/attention/planner.hpp"
 #include "switchyard/detail/attention/producer.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config, typename Schedulers>
+template <typename Config, typename Schedulers, typename Consumer>
 SWITCHYARD_DEVICE void attend(const AttentionParams& params) {
   AttentionShared<Config>& shared = target::shared_storage<AttentionShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
@@ -27,22 +26,17 @@ SWITCHYARD_DEVICE void attend(const AttentionParams& params) {
     if (target::warp_idx() == kProducerWarp) AttentionProducer<Config>(params, shared).run();
     if (target::warp_idx() == kPlannerWarp)
       AttentionPlanner<Config, Schedulers>(params.settings, shared).run();
-  } else if (Config::kHasCodes && warpgroup > Config::kNumConsumers) {
-    if constexpr (Config::kHasCodes) {
-      target::give_registers<Config::kConverterRegisters>();
-      convert_keys(shared, warpgroup - Config::kNumConsumers - 1);
-    }
   } else {
     target::take_registers<Config::kConsumerRegisters>();
-    AttentionConsumer<Config>(params, shared, warpgroup - 1).run();
+    Consumer(params, shared, warpgroup - 1).run();
   }
 }
 
 // `Schedulers` has the schedulers that the planner may ask (schedule/any_scheduler.hpp).
-template <typename Config, typename Schedulers>
+template <typename Config, typename Schedulers, typename Consumer = AttentionConsumer<Config>>
 SWITCHYARD_KERNEL_OF(Config::kNumResidentThreads)  // so that all of them have registers
 void attention_kernel(SWITCHYARD_GRID_CONSTANT const AttentionParams params) {
-  if constexpr (target::kHasMatrixUnit) attend<Config, Schedulers>(params);
+  if constexpr (target::kHasMatrixUnit) attend<Config, Schedulers, Consumer>(params);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

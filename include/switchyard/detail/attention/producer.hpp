@@ -39,10 +39,6 @@ class AttentionProducer {
       load_values(tile, row);
       if constexpr (Config::kNumQueryStages == 1) has_tile = begin_next();
     }
-    if constexpr (Config::kHasCodes) {
-      end_codes(shared_.key_codes, keys_);
-      end_codes(shared_.value_codes, values_);
-    }
   }
 
  protected:
@@ -96,31 +92,10 @@ class AttentionProducer {
 
   SWITCHYARD_DEVICE void load_keys(const AttentionTile& tile, int block) {
     take_row(tile, block);
-    if constexpr (Config::kHasCodes)
-      load_codes(tile, loaded_row_, params_.keys, shared_.key_codes, keys_);
-    else
-      load(tile, loaded_row_, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
+    load(tile, loaded_row_, params_.keys, shared_.keys, shared_.keys_full, shared_.keys_empty, keys_);
   }
   SWITCHYARD_DEVICE void load_values(const AttentionTile& tile, int row) {
-    if constexpr (Config::kHasCodes)
-      load_codes(tile, row, params_.values, shared_.value_codes, values_);
-    else
-      load(tile, row, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
-  }
-  template <typename Ring, typename Cursor>
-  SWITCHYARD_DEVICE void load_codes(const AttentionTile& tile, int row, const target::TensorMap& map,
-                                    Ring& ring, Cursor& cursor) {
-    load(tile, row, map, ring.codes, ring.full, ring.empty, cursor);
-  }
-  // Tells a converter that no more codes will come.
-  template <typename Ring, typename Cursor>
-  SWITCHYARD_DEVICE void end_codes(Ring& ring, Cursor& cursor) {
-    // acquire MM-21: the converter has read the stage; pairs with its release()
-    wait_together(ring.empty[cursor.stage()], cursor.parity() ^ 1);
-    if (target::lane_idx() != 0) return;
-    target::st(&ring.is_end[cursor.stage()], 1u);
-    // release MM-20: the end; pairs with the converter's wait for the codes
-    ring.full[cursor.stage()].arrive();
+    load(tile, row, params_.values, shared_.values, shared_.values_full, shared_.values_empty, values_);
   }
   // Blocks come from the last to the first. The page number of the next one is read a block ahead: nobody
   // waits for it.
@@ -131,12 +106,12 @@ class AttentionProducer {
 
   template <typename Tiles, typename Barriers>
   SWITCHYARD_DEVICE void load(const AttentionTile& tile, int row, const target::TensorMap& map, Tiles& tiles,
-                              Barriers& full, Barriers& empty, StageCursor<Config::kNumLoadStages>& cursor) {
+                              Barriers& full, Barriers& empty, StageCursor<Config::kNumKeyStages>& cursor) {
     const uint32_t stage = cursor.stage();
     // acquire MM-21: the consumers have read the stage; pairs with their release()
     wait_together(empty[stage], cursor.parity() ^ 1);
     cursor.advance();
-    load_panels<0, Config::kNumLoadPanels>(tile, row, map, tiles[stage], full[stage]);
+    load_panels<0, Config::kNumKeyPanels>(tile, row, map, tiles[stage], full[stage]);
   }
 
   // Loads panels of a key block whose stage is free. `row` is that of the lane's first key, where keys are in
@@ -196,7 +171,7 @@ class AttentionProducer {
   StageCursor<1> next_tile_;
   StageCursor<kNumTiles> tiles_;
   StageCursor<Config::kNumQueryStages> queries_;
-  StageCursor<Config::kNumLoadStages> keys_, values_;
+  StageCursor<Config::kNumKeyStages> keys_, values_;
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

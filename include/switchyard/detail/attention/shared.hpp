@@ -14,23 +14,9 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // consumers still read the first, and the planner may be asked for the one after that.
 inline constexpr int kNumTiles = 4;
 
-// The codes of keys and values, where these are fp8.
-template <typename Config, bool kHasCodes = Config::kHasCodes>
-struct CodeStages {};
-
-template <typename Config>
-struct CodeStages<Config, true> {
-  struct Ring {
-    alignas(target::kTileAlignment) unsigned char codes[Config::kNumLoadStages][Config::kLoadBytes];
-    target::TransferBarrier full[Config::kNumLoadStages], empty[Config::kNumLoadStages];
-    uint32_t is_end[Config::kNumLoadStages];  // no codes are there, and none will come
-  };
-  Ring key_codes, value_codes;
-};
-
 // The stages come first: they need the largest alignment.
 template <typename Config>
-struct AttentionShared : CodeStages<Config> {
+struct AttentionShared {
   using Bytes = unsigned char;
 
   alignas(target::kTileAlignment) Bytes queries[Config::kNumQueryStages][Config::kQueryBytes];
@@ -41,6 +27,12 @@ struct AttentionShared : CodeStages<Config> {
   struct NoOutput {};
   using StagedOutput = Bytes[Config::kTileRows][Config::kStagedRowBytes];
   [[no_unique_address]] alignas(16) std::conditional_t<Config::kStagesOutput, StagedOutput, NoOutput> output;
+
+  // What warps hand to each other at the end of a tile, where they share its keys.
+  struct NoSums {};
+  static constexpr int kNumSums = Config::kNumConsumers * kWarpgroupThreads / kWarpSize / 2;
+  using WarpSums = Bytes[kNumSums][Config::kSumBytes];
+  [[no_unique_address]] alignas(16) std::conditional_t<Config::kHasCodes, WarpSums, NoSums> sums;
 
   target::TransferBarrier queries_full[Config::kNumQueryStages], queries_empty[Config::kNumQueryStages];
   target::TransferBarrier keys_full[Config::kNumKeyStages], keys_empty[Config::kNumKeyStages];
@@ -59,21 +51,12 @@ struct AttentionShared : CodeStages<Config> {
       queries_full[stage].init(1);
       queries_empty[stage].init(kNumConsumerWarps);
     }
-    // The producer's lane, or the warps of a converter.
-    constexpr uint32_t kNumWriters = Config::kHasCodes ? kWarpgroupThreads / kWarpSize : 1;
     for (int stage = 0; stage < Config::kNumKeyStages; ++stage) {
-      keys_full[stage].init(kNumWriters);
+      keys_full[stage].init(1);
       keys_empty[stage].init(kNumConsumerWarps);
-      values_full[stage].init(kNumWriters);
+      values_full[stage].init(1);
       values_empty[stage].init(kNumConsumerWarps);
     }
-    if constexpr (Config::kHasCodes)
-      for (int stage = 0; stage < Config::kNumLoadStages; ++stage)
-        for (auto* ring : {&this->key_codes, &this->value_codes}) {
-          ring->full[stage].init(1);
-          ring->empty[stage].init(kNumWriters);
-          target::st(&ring->is_end[stage], 0u);
-        }
   }
 };
 

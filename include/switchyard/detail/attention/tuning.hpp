@@ -57,13 +57,14 @@ struct AttentionTuning {
   // their share of these columns each (attention/mla/).
   int value_dim = 0;
 
-  // Above 0: keys and values are loaded as fp8 codes, into so many stages, and two warpgroups convert them.
-  int num_code_stages = 0;
+  // Fp8: all warps of the consumers share the rows and the keys of a tile (attention/codes/).
+  KvFormat kv_format = KvFormat::kBF16;
 
-  constexpr int num_converters() const { return num_code_stages > 0 ? 2 : 0; }
-  constexpr KvFormat format() const { return num_code_stages > 0 ? KvFormat::kFP8 : KvFormat::kBF16; }
-  constexpr int tile_rows() const { return (value_dim > 0 ? 1 : num_consumers) * kWarpgroupRows; }
-  constexpr int num_threads() const { return (1 + num_consumers + num_converters()) * kWarpgroupThreads; }
+  constexpr bool has_codes() const { return kv_format == KvFormat::kFP8; }
+  constexpr int tile_rows() const {
+    return (value_dim > 0 || has_codes() ? 1 : num_consumers) * kWarpgroupRows;
+  }
+  constexpr int num_threads() const { return (1 + num_consumers) * kWarpgroupThreads; }
   friend constexpr bool operator==(const AttentionTuning&, const AttentionTuning&) = default;
 };
 
@@ -72,7 +73,7 @@ struct AttentionTuning {
 inline constexpr AttentionTuning kAttentionTunings[] = {
     // clang-format off
     // head_dim, kind                 consumers, tile_keys, part_keys, blocks, query and key stages, ahead, registers,
-    // .. hint, turns, stages_output, value_dim, code stages
+    // .. hint, turns, stages_output, value_dim, format of keys and values
     {64,  AttentionKind::kFull,        3, 128, 128, 1, 2, 2, 4, 32, 160, CacheHint::kKeep, Turns::kStarted, true},
     {64,  AttentionKind::kMasked,      3, 128, 128, 1, 2, 2, 4, 32, 160, CacheHint::kKeep, Turns::kStarted, true},
     {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 6, 2, 40, 232, CacheHint::kStream},
@@ -86,8 +87,12 @@ inline constexpr AttentionTuning kAttentionTunings[] = {
     {256, AttentionKind::kDecode,      1,  64,  64, 1, 1, 3, 2, 24, 240, CacheHint::kStream},
     {kLatentDim, AttentionKind::kDecode,      2,  64,  64, 1, 1, 2, 2, 40, 240, CacheHint::kNormal,
      Turns::kNone, false, kLatentValueDim},
-    {64,  AttentionKind::kDecode,      1, 128, 128, 1, 2, 2, 2, 40, 232, CacheHint::kStream, Turns::kNone, false, 0, 4},
-    {128, AttentionKind::kDecode,      1, 128, 128, 1, 2, 2, 2, 40, 232, CacheHint::kStream, Turns::kNone, false, 0, 2},
+    {64,  AttentionKind::kDecode,      2, 128, 128, 1, 2, 5, 2, 40, 232, CacheHint::kStream, Turns::kNone, false, 0,
+     KvFormat::kFP8},
+    {128, AttentionKind::kDecode,      2, 128, 128, 1, 2, 4, 2, 40, 232, CacheHint::kStream, Turns::kNone, false, 0,
+     KvFormat::kFP8},
+    {256, AttentionKind::kDecode,      2, 128, 128, 1, 1, 2, 2, 40, 232, CacheHint::kStream, Turns::kNone, false, 0,
+     KvFormat::kFP8},
     // clang-format on
 };
 
@@ -97,7 +102,7 @@ inline constexpr int kMaxCandidates = 4;
 constexpr AttentionTuning attention_tuning(int head_dim, AttentionKind kind, int candidate = 0,
                                            KvFormat format = KvFormat::kBF16) {
   for (const AttentionTuning& tuning : kAttentionTunings)
-    if (tuning.head_dim == head_dim && tuning.kind == kind && tuning.format() == format && candidate-- == 0)
+    if (tuning.head_dim == head_dim && tuning.kind == kind && tuning.kv_format == format && candidate-- == 0)
       return tuning;
   return {};
 }
@@ -111,7 +116,7 @@ constexpr int num_candidates(int head_dim, AttentionKind kind) {
 // tile, stages of queries and of keys.
 inline std::string to_string(const AttentionTuning& tuning) {
   return std::to_string(tuning.head_dim) + " " + to_string(tuning.kind) +
-         (tuning.format() == KvFormat::kFP8 ? " of fp8: " : ": ") + std::to_string(tuning.tile_rows()) + "x" +
+         (tuning.has_codes() ? " of fp8: " : ": ") + std::to_string(tuning.tile_rows()) + "x" +
          std::to_string(tuning.tile_keys) +
          (tuning.part_keys < tuning.tile_keys ? " by " + std::to_string(tuning.part_keys) : "") + ", " +
          std::to_string(tuning.num_query_stages) + "+" + std::to_string(tuning.num_key_stages) + " stages, " +

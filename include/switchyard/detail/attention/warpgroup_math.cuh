@@ -164,13 +164,6 @@ class WarpgroupMath {
     for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= factor[i / 2 % 2];
   }
 
-  // Where scales differ from tile to tile: that of the scores, and that of the values.
-  SWITCHYARD_DEVICE void set_scale(float scale_log2) { scale_log2_ = scale_log2; }
-  SWITCHYARD_DEVICE void scale_sums(float factor) {
-    SWITCHYARD_UNROLL
-    for (int i = 0; i < kNumOutputs; ++i) outputs_[i] *= factor;
-  }
-
   // Stores the rows as bf16: address_of(row) is where a row goes, or null. Four lanes have a row's columns
   // pair by pair; they exchange them until each has eight neighbouring columns.
   template <typename AddressOf>

@@ -41,7 +41,7 @@ struct OwnAttentionKernels {
 struct AttentionKernels {
   KernelsOfHeadDim by_head_dim[2][3];  // [ScoreKind][64, 128, 256]
   AttentionKernel mla;                 // decodes, and does not adjust scores
-  AttentionKernel fp8[2];              // likewise, [64, 128]
+  AttentionKernel fp8[3];              // likewise, [64, 128, 256]
   LaunchFunction<PlanTilesParams> plan_tiles;
   Status (*load)();        // the last one
   uint64_t (*l2_bytes)();  // of the current device

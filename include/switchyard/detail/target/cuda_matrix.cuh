@@ -84,23 +84,23 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
       : "memory");
 }
 
-// Asks the L2 for the box that a later tensor_load will read.
-SWITCHYARD_DEVICE void tensor_prefetch(const TensorMap& map, int column, int head, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column),
-               "r"(head), "r"(row)
-               : "memory");
-}
-
 // Where a 16-byte unit of a row of a box lies in that row: the swizzle permutes them.
 SWITCHYARD_DEVICE int unit_in_row(int row, int unit) { return unit ^ row % 8; }
-// Two e4m3 codes, the lower half of a word, as two bf16. The codes' bits, moved to their places in a bf16,
-// are the number divided by 2^120. NaN becomes 480.
-SWITCHYARD_DEVICE uint32_t bf16x2_of_e4m3(uint32_t codes) {
-  const uint32_t spread = __byte_perm(codes, 0, 0x1404);  // a code in the upper byte of each half
-  const uint32_t small = (spread & 0x80008000u) | (spread >> 4 & 0x07f007f0u);
+// Two e4m3 codes, the lower half of a word, as two fp16, which holds them exactly.
+SWITCHYARD_DEVICE uint32_t f16x2_of_e4m3(uint32_t codes) {
   uint32_t numbers;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(numbers) : "r"(small), "r"(0x7b807b80u));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(numbers) : "h"(static_cast<uint16_t>(codes)));
   return numbers;
+}
+// Two fp16, the first in the lower half, rounded to nearest even.
+SWITCHYARD_DEVICE uint32_t pack_f16x2(float first, float second) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+}
+// The bytes of a word in the order that the selector's digits say, the lowest first.
+SWITCHYARD_DEVICE uint32_t permute_bytes(uint32_t word, uint32_t selector) {
+  return __byte_perm(word, 0, selector);
 }
 
 // The blocks of a cluster (LaunchShape::cluster_blocks) can access each other's shared memory.
@@ -215,6 +215,29 @@ SWITCHYARD_DEVICE void store_matrices(void* shared_row, const Vec16& words) {
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared_row)),
       "r"(words.words[0]), "r"(words.words[1]), "r"(words.words[2]), "r"(words.words[3])
       : "memory");
+}
+
+// Loads four 8 x 8 matrices of two-byte elements, transposed: lane i gets elements 2 (i % 4) and 2 (i % 4) + 1
+// of column i / 4 of each, a word of each. It has the address of row i % 8 of matrix i / 8.
+SWITCHYARD_DEVICE Vec16 load_matrices_transposed(const void* shared_row) {
+  Vec16 words;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.words[0]), "=r"(words.words[1]), "=r"(words.words[2]), "=r"(words.words[3])
+               : "r"(shared_address(shared_row))
+               : "memory");
+  return words;
+}
+
+// Adds the product of 16 x 16 and 16 x 8 fp16 to 16 x 8 sums, by one warp, all in registers: lane i has of
+// rows i / 4 and 8 + i / 4 of the first operand columns 2 (i % 4), 2 (i % 4) + 1 (words 0 and 1) and those 8
+// further (2 and 3), the same rows of column i / 4 of the second (one word each), and columns 2 (i % 4),
+// 2 (i % 4) + 1 of rows i / 4 and 8 + i / 4 of the sums.
+SWITCHYARD_DEVICE void multiply_16x8(float (&sums)[4], const uint32_t (&first)[4], uint32_t upper,
+                                     uint32_t lower) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(first[0]), "r"(first[1]), "r"(first[2]), "r"(first[3]), "r"(upper), "r"(lower));
 }
 
 namespace detail {

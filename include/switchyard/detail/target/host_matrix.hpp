@@ -50,19 +50,8 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
     emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
 }
 
-// Asks the L2 for the box that a later tensor_load will read. There is none here.
-inline void tensor_prefetch(const TensorMap&, int /*column*/, int /*head*/, int /*row*/) {}
-
 // Where a 16-byte unit of a row of a box lies in that row.
 inline int unit_in_row(int /*row*/, int unit) { return unit; }
-// Two e4m3 codes, the lower half of a word, as two bf16. NaN becomes 480.
-inline uint32_t bf16x2_of_e4m3(uint32_t codes) {
-  const auto number_of = [](uint32_t code) {
-    const uint32_t small = (code & 0x80) << 24 | (code & 0x7f) << 20;  // the number divided by 2^120
-    return __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, small) * 0x1p120f) >> 16;
-  };
-  return number_of(codes & 0xff) | number_of(codes >> 8 & 0xff) << 16;
-}
 
 // A load of shared memory by the matrix unit.
 inline Vec16 matrix_ld_16(const void* p, Where where = Where::current()) {

@@ -30,10 +30,8 @@ struct MlaConfig {
   static constexpr int kTileKeys = kTuning.tile_keys;
   static constexpr int kPartKeys = kTuning.part_keys;
   static constexpr int kBlocksAhead = kTuning.blocks_ahead;
-  static constexpr int kBlocksToL2 = 3;  // so many blocks ahead the L2 is asked for latents
   static constexpr int kNumQueryStages = kTuning.num_query_stages;
   static constexpr int kNumKeyStages = kTuning.num_key_stages;
-  static constexpr int kNumLoadStages = kNumKeyStages;
   static constexpr int kProducerRegisters = kTuning.producer_registers;
   // The second consumer computes no scores: together they have what a block of 3 warpgroups is launched with.
   static constexpr int kFirstConsumerRegisters = kTuning.consumer_registers;

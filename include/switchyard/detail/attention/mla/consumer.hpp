@@ -3,9 +3,8 @@
 // key block behind its own sums, so that the matrix unit works while weights are handed over.
 #pragma once
 
-#include "switchyard/detail/attention/combine.hpp"
-#include "switchyard/detail/attention/kernel_params.hpp"
 #include "switchyard/detail/attention/mla/shared.hpp"
+#include "switchyard/detail/attention/tile_consumer.hpp"
 #if defined(__CUDACC__)
 #include "switchyard/detail/attention/mla/warpgroup_math.cuh"
 #else
@@ -17,53 +16,34 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 // kConsumerIdx: this warpgroup among the consumers. Each has code of its own: were the first one's products
 // in a branch of what both execute, the assembler would serialise them.
 template <typename Config, int kConsumerIdx>
-class MlaConsumer {
+class MlaConsumer : private TileConsumer<Config, MlaShared<Config>> {
+  using Base = TileConsumer<Config, MlaShared<Config>>;
+  using Base::settings_, Base::shared_, Base::tile, Base::tile_idx_, Base::release;
+
  public:
   SWITCHYARD_DEVICE MlaConsumer(const AttentionParams& params, MlaShared<Config>& shared)
-      : settings_(params.settings), shared_(shared), math_(params.settings.scale_log2) {}
+      : Base(params, shared), math_(params.settings.scale_log2) {}
 
   SWITCHYARD_DEVICE void run() {
     while (find_next_tile()) {
-      note_time(0);
+      this->note_time(0);
       math_.begin();
       if constexpr (kConsumerIdx == 0)
         attend();
       else
         follow();
       store();
-      note_time(1);
+      this->note_time(1);
     }
   }
 
  private:
-  static constexpr uint32_t kScorerBarrier = 1, kConsumersBarrier = 2;  // named barriers
-
-  // release MM-19, MM-21, MM-31, MM-32: this warp has read, or written, what the barrier guards
-  SWITCHYARD_DEVICE static void release(target::TransferBarrier& barrier) {
-    target::sync_warp();
-    if (target::lane_idx() == 0) barrier.arrive();
-  }
-
-  // Notes when this block began a tile, or had stored it, if the caller wants tile_times.
-  SWITCHYARD_DEVICE void note_time(int which) const {
-    if (settings_.tile_times == nullptr || target::thread_idx() != kWarpgroupThreads) return;
-    uint64_t* times = settings_.tile_times + uint64_t{tile(&AttentionTile::grid_idx)} * 3;
-    target::st(&times[which], target::now_ns());
-    target::st(&times[2], static_cast<uint64_t>(target::block_idx()));
-  }
-
-  // The field is read again wherever it is needed: registers are scarce.
-  template <typename T>
-  SWITCHYARD_DEVICE T tile(T AttentionTile::*field) const {
-    return target::ld(&(shared_.tiles[tile_idx_].*field));
-  }
-
   // Waits for a tile and its queries. Returns false if it is the tile that says that no more will come.
   SWITCHYARD_DEVICE bool find_next_tile() {
     // acquire MM-18: the tile and its queries; pairs with the release in the producer's load_queries()
     wait_for_phase(shared_.queries_full[0], queries_.parity());
     queries_.advance();
-    tile_idx_ = tile_idx_ == kNumTiles - 1 ? 0 : tile_idx_ + 1;
+    tile_idx_ = this->next_tile_idx();
     if (tile(&AttentionTile::num_tokens) == 0) return false;
     if constexpr (kConsumerIdx != 0) release(shared_.queries_empty[0]);  // which this consumer does not read
     return true;
@@ -172,104 +152,42 @@ class MlaConsumer {
         target::st_16(rows + byte, Vec16{});
     }
     target::fence_proxy_async_shared();  // before the matrix unit reads them
-    target::named_barrier_sync(kScorerBarrier, kWarpgroupThreads);
+    target::named_barrier_sync(Base::kFirstBarrier, kWarpgroupThreads);
   }
 
   // Masks keys that not all rows of this tile see.
   SWITCHYARD_DEVICE void mask_end(int block) {
-    const int num_keys = tile(&AttentionTile::num_keys) - block * Config::kTileKeys;
-    math_.mask_from([&](int row) {
-      const int end = position_of(row, block) + settings_.window_right + 1;
-      return end < num_keys ? end : num_keys;
-    });
+    math_.mask_from([&](int row) { return this->end_of_keys(row, block); });
   }
   SWITCHYARD_DEVICE void mask_begin(int block) {
-    math_.mask_before([&](int row) { return position_of(row, block) - settings_.window_left; });
-  }
-  // The position of a row among the keys, counted from the block's first key.
-  SWITCHYARD_DEVICE int position_of(int row, int block) const {
-    return tile(&AttentionTile::first_position) + token_of(row) - block * Config::kTileKeys;
-  }
-  SWITCHYARD_DEVICE int token_of(int row) const { return row / static_cast<int>(settings_.heads_per_tile); }
-
-  // Where the rows of the current tile go.
-  struct OutputRows {
-    int64_t first_output_idx;  // of the tile's first row among all rows and heads
-    int num_tokens;
-  };
-  // The index of a row of the tile among all rows and heads of the output; -1 if there is no such row.
-  SWITCHYARD_DEVICE int64_t output_idx_of(const OutputRows& rows, int row) const {
-    const int token = token_of(row);
-    if (token >= rows.num_tokens) return -1;
-    return rows.first_output_idx + static_cast<int64_t>(token) * settings_.num_heads +
-           row % static_cast<int>(settings_.heads_per_tile);
+    math_.mask_before([&](int row) { return this->first_of_keys(row, block); });
   }
 
   SWITCHYARD_DEVICE void store() {
-    const OutputRows rows{static_cast<int64_t>(tile(&AttentionTile::first_row)) * settings_.num_heads +
-                              tile(&AttentionTile::first_head),
-                          static_cast<int>(tile(&AttentionTile::num_tokens))};
-    const int64_t num_outputs = static_cast<int64_t>(settings_.num_rows) * settings_.num_heads;
-    const int64_t first_of_split = (tile(&AttentionTile::split_and_count) & 0xffff) * num_outputs;
-    const bool is_partial = num_splits_of_tile() > 1;
-    float* lse = is_partial ? settings_.partial_lse + first_of_split : settings_.lse;
+    const auto rows = this->output_rows();
+    const bool is_partial = this->num_splits_of_tile() > 1;
+    const int64_t first = is_partial ? this->first_of_split() : 0;
+    float* lse = is_partial ? settings_.partial_lse + first : settings_.lse;
     math_.finish(
         [&](int row, float value) {
-          const int64_t output_idx = output_idx_of(rows, row);
+          const int64_t output_idx = this->output_idx_of(rows, row);
           if (kConsumerIdx == 0 && lse != nullptr && output_idx >= 0) target::st(&lse[output_idx], value);
         },
-        [](int) { return kNoSink; });
-    const int first_column = kConsumerIdx * Config::kHeadDim;
-    const auto place_of = [&](auto* base, int64_t first, int row) {
-      const int64_t output_idx = output_idx_of(rows, row);
-      return output_idx < 0 ? nullptr : base + (first + output_idx) * Config::kValueDim + first_column;
-    };
+        [](int) { return Base::kNoSink; });
+    constexpr int kFirstColumn = kConsumerIdx * Config::kHeadDim;
     if (!is_partial)
-      return math_.store_rows_of([&](int row) -> bf16* { return place_of(settings_.output, 0, row); });
-    math_.store_floats(
-        [&](int row) -> float* { return place_of(settings_.partial_output, first_of_split, row); });
-    if (is_last_split(rows)) combine_splits(rows);
+      return math_.store_rows_of([&](int row) {
+        return this->template place_of<Config::kValueDim>(settings_.output + kFirstColumn, rows, row);
+      });
+    math_.store_floats([&](int row) {
+      return this->template place_of<Config::kValueDim>(
+          settings_.partial_output + first * Config::kValueDim + kFirstColumn, rows, row);
+    });
+    this->template combine_if_last<Config::kValueDim>(rows);
   }
 
-  // How many splits of the sequence have keys.
-  SWITCHYARD_DEVICE uint32_t num_splits_of_tile() const {
-    return tile(&AttentionTile::split_and_count) >> 16;
-  }
-  // Counts the split, whose results both consumers have stored. Returns whether all others have been counted.
-  SWITCHYARD_DEVICE bool is_last_split(const OutputRows& rows) {
-    constexpr uint32_t kNumThreads = Config::kNumConsumers * kWarpgroupThreads;
-    const uint32_t last = num_splits_of_tile() - 1;
-    uint32_t* is_last = &shared_.is_last_split;
-    target::named_barrier_sync(kConsumersBarrier, kNumThreads);
-    if (target::thread_idx() == kWarpgroupThreads) {
-      uint32_t* num_done = &settings_.num_splits_done[rows.first_output_idx];
-      // acq_rel MM-30: this split's output and lse, to the block that counts the last one
-      target::st(is_last, uint32_t{target::atomic_inc_wrap_acq_rel_device(num_done, last) == last});
-    }
-    target::named_barrier_sync(kConsumersBarrier, kNumThreads);
-    return target::ld(is_last) != 0;
-  }
-  // A warp combines a row.
-  SWITCHYARD_DEVICE void combine_splits(const OutputRows& rows) const {
-    const SplitResults splits{.partial_output = settings_.partial_output,
-                              .partial_lse = settings_.partial_lse,
-                              .output = settings_.output,
-                              .lse = settings_.lse,
-                              .num_splits = num_splits_of_tile(),
-                              .num_outputs = settings_.num_rows * settings_.num_heads};
-    const int num_rows = rows.num_tokens * static_cast<int>(settings_.heads_per_tile);
-    for (int row = target::warp_idx() - kWarpgroupThreads / kWarpSize; row < num_rows;
-         row += Config::kNumConsumers * kWarpgroupThreads / kWarpSize)
-      combine_row<Config::kValueDim>(splits, static_cast<uint32_t>(output_idx_of(rows, row)), kNoSink);
-  }
-
-  static constexpr float kNoSink = -__builtin_huge_valf();
-
-  const AttentionSettings& settings_;
-  MlaShared<Config>& shared_;
   MlaMath<Config> math_;
   StageCursor<1> queries_, weights_;
-  uint32_t tile_idx_ = kNumTiles - 1;  // of the current tile
   StageCursor<Config::kNumKeyStages> latents_;
 };
 
