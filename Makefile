@@ -29,6 +29,7 @@ wheel:
 # Host tests under AddressSanitizer, UBSan and ThreadSanitizer.
 sanitize:
 	scripts/setup.sh tests
+	scripts/setup.sh compilers
 	scripts/sanitize.sh
 
 # The library and the command with other compilers and another C++ library.

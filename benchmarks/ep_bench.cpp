@@ -99,13 +99,15 @@ Result<std::unique_ptr<EpBench>> EpBench::create(World& world, const Workload& w
                                            .protocol = launch.protocol,
                                            .row_layout = launch.row_layout,
                                            .row_alignment = launch.row_alignment,
+                                           .max_rows_per_expert = launch.max_rows_per_expert,
                                            .row_delivery = launch.row_delivery,
                                            .reduce_at_owner = launch.reduce_at_owner,
                                            .dispatch_format = launch.format,
                                            .input_scale = kInputScale,
                                            .expert_input_scales = scales,
                                            .combine_format = launch.combine_format,
-                                           .p2p_world_size = launch.p2p_world_size});
+                                           .p2p_world_size = launch.p2p_world_size,
+                                           .counts_experts = launch.counts_experts});
   if (!ep.ok()) return ep.status();
   bench->ep_ = std::move(ep).value();
   for (int set_idx = 0; set_idx < num_sets; ++set_idx) SWITCHYARD_RETURN_IF_ERROR(bench->add_set(set_idx));

@@ -59,8 +59,10 @@ struct EpLaunch {
   int p2p_world_size = 0;  // 0: one group
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
+  int max_rows_per_expert = 0;  // masked: as in ExpertParallelConfig
   RowDelivery row_delivery = RowDelivery::kAutomatic;
   bool reduce_at_owner = false;
+  bool counts_experts = false;  // on the device
 };
 
 class EpBench {

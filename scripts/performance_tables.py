@@ -17,11 +17,12 @@ token-formats   switchyard bench ep --format F --mode fused --json FILE, one FIL
 combine-formats switchyard bench ep --combine-format C --mode fused --json FILE, one FILE for each C, bf16 among them
 process         switchyard bench ep --transport process --protocol both --mode fused --json FILE
 shmem           mpirun -np N switchyard bench ep --transport shmem .. --json FILE, one FILE for each --p2p-world-size
+shmem-groups    the same
 checks          switchyard bench ep --mode fused --json FILE, of a checked and of an unchecked build, any number of each
 attention       scripts/bench_attention.py --json FILE, or switchyard bench attention --json FILE
 ragged, decode  the same
-matmul          switchyard bench matmul --json FILE
-matmul-fp8      switchyard bench matmul --element fp8 --json FILE
+matmul          scripts/bench_matmul.py --json FILE, or switchyard bench matmul --json FILE
+matmul-fp8      the same with --element fp8
 layer           switchyard bench layer --json FILE, one FILE for each format and number of experts
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
@@ -222,9 +223,11 @@ def rate(value):
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def beside_peer(ours, case):
-    theirs = case.get("peers", {}).get("cudnn")
-    return rate(ours) + (f" / {rate(theirs)} ({ours / theirs:.2f})" if theirs else "")
+def beside_peers(ours, case):
+    """Ours, cuDNN's and FlashAttention-3's, as far as they were timed, and ours over the better of the two."""
+    theirs = [case.get("peers", {}).get(name) for name in ("cudnn", "fa3")]
+    theirs = [peer for peer in theirs if peer]
+    return " / ".join(rate(value) for value in [ours] + theirs) + (f" ({ours / max(theirs):.2f})" if theirs else "")
 
 
 def in_thousands(label):
@@ -246,7 +249,7 @@ def attention_table(reports):
     rows = []
     for head_dim in sorted({case["head_dim"] for case in cases}):
         for group in ("full", "causal"):
-            cells = {case["label"]: beside_peer(case["tflops"], case)
+            cells = {case["label"]: beside_peers(case["tflops"], case)
                      for case in cases if case["head_dim"] == head_dim and case["group"] == group}
             rows.append([f"d{head_dim} {group}"] + [cells.get(label, "") for label in labels])
     return markdown([""] + [in_thousands(label) for label in labels], rows)
@@ -254,7 +257,7 @@ def attention_table(reports):
 
 def ragged_table(reports):
     cases = cases_of(reports, "ragged")
-    rows = [[case["label"], rate(case["tflops"]), f"{case['tflops'] / cases[-1]['tflops']:.2f}"] for case in cases]
+    rows = [[case["label"], beside_peers(case["tflops"], case), f"{case['tflops'] / cases[-1]['tflops']:.2f}"] for case in cases]
     return markdown(["schedule", "TFLOP/s", f"over {cases[-1]['label']}"], rows)
 
 
@@ -262,7 +265,7 @@ def decode_table(reports):
     cases = cases_of(reports, "decode")
     heads = ["sequences x keys", "heads / K/V heads", "TB/s of keys and values"]
     rows = [[case["label"], f"{case['heads']} / {case['kv_heads']}",
-             beside_peer(case["kv_terabytes_per_second"], case)] for case in cases]
+             beside_peers(case["kv_terabytes_per_second"], case)] for case in cases]
     if all(case.get("read_terabytes_per_second") for case in cases):
         heads.append("a kernel that only reads (ours over it)")
         for row, case in zip(rows, cases):
@@ -280,16 +283,28 @@ def matmul_table(reports, element):
     report = reports[0]
     if report["element"] != element:
         raise Problem(f"the run of matmul has {report['element']}, and the table is of {element}")
+    peers = sorted({name for case in report["results"] for name in case.get("peers", {})})
     rows, shapes, cases = [], set(), set()
-    for case in report["results"]:
+    order = [case["shape"] for case in report["results"]]
+    for case in sorted(report["results"], key=lambda case: order.index(case["shape"])):
         shape = f"{case['shape']}, K {case['inner']}, N {case['columns']}"
         if (shape, case["rows_per_expert"]) in cases:
             raise Problem(f"the run of matmul has {shape} twice: use --tunings chosen")
         cases.add((shape, case["rows_per_expert"]))
         rows.append(["" if shape in shapes else shape, case["rows_per_expert"], microseconds(case["median_us"]),
                      rate(case["tflops"]), rate(case["terabytes_per_second"])])
+        if peers:
+            rows[-1] += cells_of_peers(case, peers)
         shapes.add(shape)
-    return markdown(["shape", "rows of each expert", "us", "TFLOP/s", "TB/s"], rows)
+    heads = ["limit, us", *(f"{name}, us" for name in peers), "the best of these over ours"] if peers else []
+    return markdown(["shape", "rows of each expert", "us", "TFLOP/s", "TB/s", *heads], rows)
+
+
+def cells_of_peers(case, names):
+    times = {name: peer["us"] for name, peer in case.get("peers", {}).items()}
+    best = f"{min(times.values()) / case['median_us']:.2f}" if times else "-"
+    cells = [microseconds(times[name]) if name in times else "-" for name in names]
+    return [microseconds(case["limit_us"]), *cells, best]
 
 
 # switchyard bench layer
@@ -379,6 +394,7 @@ TABLES = {
     "combine-formats": lambda reports: formats_table(reports, "combine_format", "combine"),
     "process": transports_table,
     "shmem": transports_table,
+    "shmem-groups": transports_table,
     "checks": checks_table,
     "attention": attention_table,
     "ragged": ragged_table,

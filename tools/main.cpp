@@ -46,14 +46,12 @@ int main(int argc, char** argv) {
   keep_standard_streams();
   // Ranks that wait for each other must not share a queue to the GPU, as more than 8 streams would by
   // default. A process of one rank needs few: processes that share a GPU (under MPS) share its queues, too.
-  // What a user has exported for such processes would stop one that has all ranks. Processes of SHMEM have
-  // one rank each, until they measure all of them in one process for comparison.
-  const auto has_argument = [&](auto is_it) { return std::any_of(argv, argv + argc, is_it); };
-  const bool has_one_rank = has_argument(
-      [](std::string_view argument) { return argument == "--rank" || argument.starts_with("--rank="); });
-  const bool is_shmem = has_argument(
-      [](std::string_view argument) { return argument == "shmem" || argument == "--transport=shmem"; });
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", has_one_rank ? "2" : "32", /*overwrite=*/!is_shmem);
+  // What a user has exported for such processes would stop one that has all ranks.
+  const bool has_one_rank = std::any_of(argv, argv + argc, [](std::string_view argument) {
+    return argument == "--rank" || argument.starts_with("--rank=") || argument == "shmem" ||
+           argument == "--transport=shmem";
+  });
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", has_one_rank ? "2" : "32", /*overwrite=*/1);
   CommandLine line("switchyard",
                    "Switchyard moves the tokens of a mixture-of-experts model to their experts and back.\n"
                    "The same kernels run on GPUs and, thread by thread, on this CPU.");

@@ -32,8 +32,9 @@
 // Errors. A call that is wrong in itself returns an error that names argument, value and limit; nothing has
 //   been enqueued then, and the right call may follow. What only a kernel can find (a bad id, a peer that
 //   does not arrive, more rows than the output holds) is returned by synchronize() and poll(), also if the
-//   kernel is part of a graph that the caller replays. No wait inside a kernel lasts longer than timeout_ns
-//   (first_timeout_ns in the first step); a rank that is poisoned finishes no further step until reset().
+//   kernel is part of a graph that the caller replays. No wait for a peer's signal lasts longer than
+//   timeout_ns (first_timeout_ns in the first step). Between groups, NVSHMEM also waits for its network, with
+//   no deadline. A rank that is poisoned finishes no further step until reset().
 // Lifetimes. What an input or output points to must stay valid until the step has ended on that rank, or as
 //   long as a graph that captured it is launched. Row buffers are valid until the ExpertParallel is destroyed
 //   or reset with fewer ranks. The destructor waits for what is on the streams of all ranks; if calls were
@@ -100,7 +101,7 @@ struct ExpertParallelConfig {
   int hidden = 0;               // a multiple of 8
   int max_tokens_per_rank = 0;  // no rank dispatches more in a step
   int n_sms = 0;        // blocks per launch and rank; 0: the device's multiprocessors shared by its ranks
-  int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target
+  int num_threads = 0;  // per block, a multiple of 32; 0: chosen by target and tokens
   uint64_t timeout_ns = 5'000'000'000;
   // The same for the first step after create(), which a rank may begin a minute after another: kernels are
   // compiled, weights are loaded. 0: 60 s if timeout_ns is left at 5 s, else timeout_ns. A step that is
@@ -132,9 +133,10 @@ struct ExpertParallelConfig {
   // Whether a rank sums up what its experts made of another rank's token before it goes back: weighted, in
   // fp32, in the order of k, rounded once to bf16 or encoded to fp8 (combine_format), so that one row per
   // (token, rank) crosses. The token's rank adds these sums, rows of ranks that have one, weighted, in the
-  // order of their first k, and among them its own rows. Other bits than without it, therefore. Combine
-  // overwrites expert_rows, weights travel with dispatch (DispatchInput::topk_weights), and there is no
-  // unreduced output. For the direct protocol; not per rank, where the caller sums up.
+  // order of their first k, and among them its own rows. The output may therefore differ in its last bits
+  // from one without it. Combine overwrites expert_rows, weights travel with dispatch
+  // (DispatchInput::topk_weights), and there is no unreduced output. For the direct protocol; not per rank,
+  // where the caller sums up.
   bool reduce_at_owner = false;
   // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
@@ -163,8 +165,8 @@ struct ExpertParallelConfig {
   // The type of the epilogues that combine may be given, own_epilogue<Epilogue>(); not where the all-to-all
   // is skipped, since combine leaves partial sums then. Null: only those of the library.
   const OwnEpilogue* own_epilogue = nullptr;
-  // Which ranks hold which experts; nothing: as many on each, in ascending order (ExpertPlacement::even).
-  // Rows come by seat: local expert s of rank r is placement().expert_at({r, s}).
+  // Which ranks hold which experts. Without a value, every rank holds equally many, in ascending order
+  // (ExpertPlacement::even). Rows come by seat: local expert s of rank r is placement().expert_at({r, s}).
   std::optional<ExpertPlacement> placement = {};
   // Seats to reserve on every rank, for set_placement(); 0: as many as the placement needs. The seats of all
   // ranks together are at most 1024.
@@ -326,13 +328,21 @@ class ExpertParallel {
   Status abandon_step(int rank);
   // The same protocol. Opens a step whose rows are those of the rank's last dispatch, so that combine may
   // follow, also if one did before. It enqueues a dispatch without tokens, and is called by every rank
-  // instead of one. A step that was skipped has nothing to combine: it remains skipped, and is refused once
-  // an error has said so.
+  // instead of one. A step that was skipped has nothing to combine: it remains skipped on all ranks, whether
+  // or not they know of it, and synchronize() says so, again if it has before.
   Status reopen_step(int rank, Stream stream = {});
   // Direct protocol with a combine_format of bf16: enqueues a copy of the experts' rows, as many as the step
   // has, to RowBuffers::expert_outputs, where combine finds them. Behind dispatch, dispatch_wait or
   // reopen_step.
   Status store_expert_rows(int rank, const ExpertRows& rows, Stream stream = {});
+  // The same kind of step: asks whether peers can read `rows`, [rows][hidden] in memory of the caller's,
+  // where they are. If so, the rank's next combine or combine_async may be given them, and they must stay as
+  // they are until the rank's next dispatch or reopen_step has ended. Rows in row_buffers() can be read, and
+  // by ranks of one process any. Those of others must have opened the allocation, one of cudaMalloc's, which
+  // this call asks them for, and which they do in their next combine: until then the answer is false, and the
+  // rows have to be copied. Eight allocations of a rank are open at a time, and are not given back to the GPU
+  // while they are; a graph that was captured keeps those that it reads. Ranks may differ in what they do.
+  Result<bool> offer_expert_rows(int rank, const void* rows, Stream stream = {});
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over the ranks of its
   // group (allreduce_world_size), in fp32 in the order of ranks, rounded once. Every rank of the group calls
@@ -361,8 +371,8 @@ class ExpertParallel {
   // After a fault: waits for all ranks, forgets the broken step and makes all buffers ready again.
   Status reset();
   // The same with fewer ranks: those of `survivors` (ascending, by their present numbers) go on as ranks 0,
-  // 1, .. and hold all experts, as the placement says; nothing: as evenly as can be. Memory is allocated anew
-  // if the buffers do not fit. Graphs, row buffers and sizes of before are no longer valid.
+  // 1, .. and hold all experts, as the placement says; without a value, as evenly as can be. Memory is
+  // allocated anew if the buffers do not fit. Graphs, row buffers and sizes of before are no longer valid.
   Status reset(const std::vector<int>& survivors, std::optional<ExpertPlacement> placement = {});
   // The same with any ranks of the world, by their numbers in the world: so ranks that were left out come
   // back. Where ranks are in several processes none can: the process has ended, and a world is joined once.
@@ -402,14 +412,16 @@ class ExpertParallel {
   // scale tensor interleaves rows are refused, since dispatch_wait stores their scales, and so are rows that
   // the receiver lays out: they are complete behind dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
+  // The most blocks that row_readiness() takes; 0: none, since dispatch itself has all room (n_sms).
+  int max_early_blocks(int rank) const;
 
   // [n_local_experts()][n_ranks()], per rank [n_ranks()]: the row at which those of each source rank begin,
   // among the rows of the rank's last dispatch. They end where the next rank's begin; padding rows of the
   // expert may follow the last rank's. The call waits for the rank's stream.
   Result<std::vector<uint32_t>> source_row_offsets(int rank) const;
 
-  // config().protocol is never automatic: it has been chosen, for this reason. Nor is row_delivery. Masked,
-  // config().max_rows_per_expert is what there is room for.
+  // config().protocol is never automatic: it has been chosen, for this reason. row_delivery is never
+  // automatic either. With masked rows, config().max_rows_per_expert is the capacity of each group.
   const std::string& protocol_reason() const;
   const ExpertParallelConfig& config() const;
   int n_ranks() const;

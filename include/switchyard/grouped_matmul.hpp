@@ -19,6 +19,8 @@
 
 namespace switchyard {
 
+struct RowReadiness;
+
 // What a grouped matmul reads.
 struct MatmulRows {
   MatmulElement element = MatmulElement::kBF16;
@@ -78,10 +80,15 @@ struct GroupedMatmulTensors {
   const float* weight_scales = nullptr;
   // Added to the sums: [num_experts][N], with the columns as in the weights; null: none.
   const float* bias = nullptr;
-  // Without an activation: what each row is multiplied by, the bias included; [max_rows]. Null: nothing.
+  // Without an activation: [max_rows], the factor of each row, bias included. Null: rows are not multiplied.
   const float* row_weights = nullptr;
   // Output in fp8: [ceil(N / 2 / 128)][max_rows rounded up to 4], as row_scales of the next matmul.
   float* output_scales = nullptr;
+  // Rows that may still be on their way: the launch stands between dispatch_async and dispatch_wait, and a
+  // tile is begun when the rows of its group have arrived (row_readiness.hpp). Its last groups are the rank's
+  // experts; the groups before them need no wait. Only in bf16 with an activation. Null: all rows are there.
+  // It is read before run() returns.
+  const RowReadiness* readiness = nullptr;
 };
 
 // A grouped matmul of one shape on one rank.
@@ -93,9 +100,13 @@ struct GroupedMatmulTensors {
 // allocates nothing, waits for nothing and copies nothing, so it can be captured as a graph, by
 // World::capture() or by the caller. The destructor waits for the device if run() was ever given a stream of
 // the caller's.
+//   With `readiness` the launch waits for peers: row_readiness() counts its num_blocks(), and the launch
+//   behind it becomes resident when its blocks end.
 // Threads: one call at a time. Launches of one object must not overlap; on one stream they never do.
 // Errors: create() and run() check shape and pointers and return kInvalidArgument with the argument, its
-// value and its limit. What the kernel reads on the device is not checked.
+// value and its limit; nothing has been enqueued then. create() returns kResourceExhausted if memory is
+// short. What the kernel reads on the device is not checked. What goes wrong while it runs is returned by
+// Rank::synchronize().
 class GroupedMatmul {
  public:
   // Checks the shape, chooses the tuning, loads the kernel and allocates what its launches need.

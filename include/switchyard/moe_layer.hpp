@@ -6,7 +6,8 @@
 //   Status status = layer->ep().synchronize();
 //
 // A step has five parts: the router (unless ids and weights are given), dispatch, gate_up with the
-// activation, down, combine. They run one after the other on the rank's stream.
+// activation, down, combine. They run one after the other on the rank's stream; gate_up may start while rows
+// of other ranks are on their way (gate_up_start).
 #pragma once
 
 #include <memory>
@@ -16,6 +17,16 @@
 #include "switchyard/grouped_matmul.hpp"
 
 namespace switchyard {
+
+// When gate_up starts.
+enum class GateUpStart {
+  kBehindDispatch,  // when the rows of all experts are there
+  // With an expert when its rows are there: in the direct protocol, which automatic then is, in bf16. Its
+  // blocks hold their multiprocessors while they wait, so on a device that ranks share they are few
+  // (ExpertParallel::max_early_blocks()), and it takes longer (docs/journal/matmul.md). Where
+  // ep says automatic, the protocol is direct and the sender lays out the rows.
+  kWithRows,
+};
 
 struct MoeLayerConfig {
   // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 or
@@ -30,6 +41,7 @@ struct MoeLayerConfig {
   // The most blocks of a matmul's launch; 0: one for each multiprocessor. Ranks that share a device then
   // multiply one after the other, which is faster than side by side (docs/performance.md).
   int num_matmul_blocks = 0;
+  GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
 };
 
 // The weights of the groups of one rank: the shared expert's first where it is fused, then those of the local
@@ -71,10 +83,14 @@ const char* to_string(MoePart part);
 // Errors: a call that is wrong in itself names the argument, its value and its limit; nothing has then been
 //   enqueued. What kernels find is returned by ep().synchronize().
 // Lifetimes: what a step points to must stay valid until the step has ended on that rank, or as long as a
-//   graph that captured it is launched.
+//   graph that captured it is launched. The layer may be destroyed while its kernels run, but must outlive
+//   the launches of such a graph. The destructor waits for what is on the streams of this process's ranks; if
+//   a call was ever given a stream of the caller's, it waits for their devices.
 class MoeLayer {
  public:
-  // Allocates memory for the rows of every rank and loads the kernels. `weights`: one for each rank.
+  // Allocates memory for the rows of every rank of this process and loads the kernels. `weights`: one for
+  // each rank of the world; those of ranks in other processes are not looked at. If ranks are processes, each
+  // calls it.
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const MoeLayerConfig& config,
                                                   const std::vector<ExpertWeights>& weights);
   ~MoeLayer();
@@ -82,7 +98,8 @@ class MoeLayer {
   // Enqueues all parts of a step on one stream.
   Status run(int rank, const MoeLayerStep& step, Stream stream = {});
   // Enqueues one part. A caller that enqueues the parts itself, to time them or to let all ranks begin a part
-  // before any of them begins the next, calls it for every part, in their order, with the same step.
+  // before any of them begins the next, calls it for every part, in their order, with the same step. If
+  // gate_up starts with the rows, the wait for those of other ranks is part of it, not of dispatch.
   Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream = {});
 
   const MoeLayerConfig& config() const;

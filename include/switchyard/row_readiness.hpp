@@ -24,6 +24,7 @@ struct RowReadiness {
   const int32_t* num_steps;    // how many dispatches have ended; the current step has the next number
   const int32_t* row_offsets;  // [n_local_experts + 1]; this rank's dispatch_async has written them
   int32_t n_ranks;
+  int32_t n_local_experts;
   WaitContext wait_context;  // takes experts by their local index
 };
 
@@ -31,19 +32,24 @@ struct RowReadiness {
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Waits until every rank has written its rows of this expert, and acquires them for the calling thread. Other
+// Waits until one rank has written its rows of this expert, and acquires them for the calling thread. Other
 // threads of the block may read the rows after a barrier. Returns false if a deadline has passed or another
 // rank has failed: the kernel must then return without reading the rows.
-SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int local_expert_idx) {
+SWITCHYARD_DEVICE bool wait_for_rows_of_rank(const RowReadiness& readiness, int local_expert_idx,
+                                             int src_rank) {
   const uint32_t step = 1 + static_cast<uint32_t>(target::ld(readiness.num_steps));
+  const AwaitedStep<StepCell> signal{readiness.wait_context,
+                                     readiness.cells + local_expert_idx * readiness.n_ranks + src_rank};
+  StepCell num_rows{};
+  // acquire MM-10: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
+  return signal.wait_until(step, Phase::kDispatchWait, src_rank, local_expert_idx, num_rows);
+}
+
+// The same for the rows of every rank.
+SWITCHYARD_DEVICE bool wait_for_expert_rows(const RowReadiness& readiness, int local_expert_idx) {
   bool arrived = true;
-  for (int rank = 0; rank < readiness.n_ranks; ++rank) {
-    const AwaitedStep<StepCell> signal{readiness.wait_context,
-                                       readiness.cells + local_expert_idx * readiness.n_ranks + rank};
-    StepCell num_rows{};
-    // acquire MM-10: the rank's rows of this expert; pairs with the release in its dispatch_async, finish()
-    arrived &= signal.wait_until(step, Phase::kDispatchWait, rank, local_expert_idx, num_rows);
-  }
+  for (int rank = 0; rank < readiness.n_ranks; ++rank)
+    arrived &= wait_for_rows_of_rank(readiness, local_expert_idx, rank);
   return arrived;
 }
 

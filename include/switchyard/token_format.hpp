@@ -3,9 +3,9 @@
 // and a scale for each group of neighbouring elements. docs/formats.md has every format bit by bit.
 //
 // An application chooses one of the library's by its TokenFormatKind (ExpertParallelConfig::dispatch_format),
-// and asks info_of() how large rows and scales are and how they lie in memory. It may
-// also bring a type of its own, which is a TokenFormat (types/token_format_concepts.hpp). Nothing here
-// allocates, launches or fails with anything but a Status; all functions may be called from any thread.
+// and asks info_of() how large rows and scales are and how they lie in memory. It may also bring a type of
+// its own, which is a TokenFormat (types/token_format_concepts.hpp). Nothing here allocates,
+// launches or fails with anything but a Status; all functions may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -127,6 +127,35 @@ constexpr uint32_t row_alignment_of(ScalePlacement placement) {
   return 1;
 }
 
+// What an element of the tensor of scales is: a scale, four of them in a word, or a byte of a scale tile.
+enum class ScaleTensorElement { kFloat, kE8M0, kWord, kTileByte };
+
+constexpr int bytes_of(ScaleTensorElement element) {
+  switch (element) {
+    case ScaleTensorElement::kFloat:
+    case ScaleTensorElement::kWord:
+      return 4;
+    case ScaleTensorElement::kE8M0:
+    case ScaleTensorElement::kTileByte:
+      return 1;
+  }
+  return 0;
+}
+
+// The tensor of scales as it lies in memory.
+struct ScaleTensor {
+  ScaleTensorElement element = ScaleTensorElement::kTileByte;
+  // 2; 1 for scale tiles, whose bytes have an order of their own, and 0 for a format without scales.
+  int num_dimensions = 0;
+  uint64_t shape[2] = {0, 0};
+
+  constexpr CheckedSize bytes() const {
+    CheckedSize product(static_cast<uint64_t>(num_dimensions == 0 ? 0 : bytes_of(element)));
+    for (int i = 0; i < num_dimensions; ++i) product = product * CheckedSize(shape[i]);
+    return product;
+  }
+};
+
 // What there is to know of a format without its type.
 struct TokenFormatInfo {
   const char* name;  // as on the command line
@@ -158,24 +187,43 @@ struct TokenFormatInfo {
   }
   // Whether the scales of neighbouring rows lie side by side.
   constexpr bool interleaves_rows() const {
-    return placement == ScalePlacement::kTransposed || placement == ScalePlacement::kTiled ||
-           placement == ScalePlacement::kPacked;
+    switch (placement) {
+      case ScalePlacement::kNone:
+      case ScalePlacement::kByRow:
+        return false;
+      case ScalePlacement::kTransposed:
+      case ScalePlacement::kTiled:
+      case ScalePlacement::kPacked:
+        return true;
+    }
+    return false;
   }
-  // The bytes of the scale tensor of max_rows rows.
-  constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
+  // The scale tensor of max_rows rows.
+  constexpr ScaleTensor scale_tensor(uint32_t max_rows, int hidden) const {
+    const uint64_t num_groups = static_cast<uint64_t>(num_scales(hidden));
     switch (placement) {
       case ScalePlacement::kNone:
         break;
       case ScalePlacement::kTransposed:
-        return TransposedScaleLayout{num_scales(hidden), max_rows}.bytes();
+        return {ScaleTensorElement::kFloat,
+                2,
+                {num_groups, TransposedScaleLayout{num_scales(hidden), max_rows}.stride()}};
       case ScalePlacement::kByRow:
-        return CheckedSize(max_rows) * CheckedSize(static_cast<uint64_t>(num_scales(hidden) * scale_bytes));
+        return {ScaleTensorElement::kE8M0, 2, {max_rows, num_groups}};
       case ScalePlacement::kTiled:
-        return TiledScaleLayout{num_scales(hidden)}.bytes(max_rows);
-      case ScalePlacement::kPacked:
-        return PackedScaleLayout{num_scales(hidden), max_rows}.bytes();
+        return {ScaleTensorElement::kTileByte,
+                1,
+                {TiledScaleLayout{num_scales(hidden)}.bytes(max_rows).value(), 0}};
+      case ScalePlacement::kPacked: {
+        const PackedScaleLayout layout{num_scales(hidden), max_rows};
+        return {ScaleTensorElement::kWord, 2, {static_cast<uint64_t>(layout.num_words()), layout.stride()}};
+      }
     }
-    return CheckedSize(0);
+    return {};
+  }
+  // The same in bytes.
+  constexpr CheckedSize scale_tensor_bytes(uint32_t max_rows, int hidden) const {
+    return scale_tensor(max_rows, hidden).bytes();
   }
 };
 

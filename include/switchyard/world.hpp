@@ -1,5 +1,7 @@
 // World: the ranks that exchange tokens with each other, in one process or in several. Each rank has a stream
-// and memory on a device, and the kernels of every rank can load from and store to the memory of all ranks.
+// and memory on a device. Inside a rank group (ExpertParallelConfig::p2p_world_size; by default all ranks
+// that loads and stores reach) kernels load from and store to each other's memory. All other ranks, such as
+// those of other machines over SHMEM, are reached by puts and signals (docs/transports.md).
 //
 //   auto world = World::create({.n_ranks = 8}).value();
 //   Buffer<float> buffer = world->rank(3).allocate<float>(1024).value();
@@ -251,9 +253,10 @@ class Graph;
 // streams. World::create() makes a world whose ranks are all local.
 //
 // Ownership: a World owns the devices, ranks and streams of this process. It must outlive every Buffer,
-// Graph, ExpertParallel, Attention and GroupedMatmul that was made from it. It may be destroyed while kernels
-// run; whether those complete is unspecified. A process that destroys its World, or ends, leaves the others;
-// they hear of it, and whatever waits for a rank of that process fails with kUnavailable and names the rank.
+// Graph, ExpertParallel, MoeLayer, Attention and GroupedMatmul that was made from it. It may be destroyed
+// while kernels run; whether those complete is unspecified. A process that destroys its World, or ends,
+// leaves the others; they hear of it, and whatever waits for a rank of that process fails with kUnavailable
+// and names the rank.
 // Stream: each rank has a stream of its own. Nothing runs on it but what calls on the rank, on an object made
 // for the rank, or on a Graph enqueue. Calls that are given a stream of the caller's leave it alone.
 // Threads: the const calls may come from any thread. While capture() runs, no other thread may call capture()
@@ -325,9 +328,9 @@ struct GraphSpan {
 // A captured graph over the streams of all ranks of this process.
 //
 // Ownership: the caller owns the graph, which must not outlive its world. The graph holds pointers to the
-// buffers, and to the memory of the ExpertParallel, Attention and GroupedMatmul, that were used inside
-// capture(): all of them must outlive its last launch. A reset() with fewer ranks makes the graphs captured
-// before it invalid. The destructor blocks until the last launch has ended.
+// buffers, and to the memory of the ExpertParallel, MoeLayer, Attention and GroupedMatmul, that were used
+// inside capture(): all of them must outlive its last launch. A reset() with fewer ranks makes the graphs
+// captured before it invalid. The destructor blocks until the last launch has ended.
 // Stream: a launch begins when everything on the streams of all ranks has ended, and everything that is
 // enqueued later on any of them begins when the launch has ended.
 // Threads: one thread at a time, and no launches on the world's streams from other threads while launch()

@@ -11,8 +11,15 @@ __device__ __noinline__ void nvshmem_put(void* dst, const void* src, uint64_t by
   nvshmem_putmem_nbi(dst, src, bytes, pe);
 }
 
+// A row for a peer that stores reach is copied as inside a process: NVSHMEM's own put has one load of each
+// lane in flight.
 __device__ __noinline__ void nvshmem_put_warp(void* dst, const void* src, uint64_t bytes, int pe) {
-  nvshmemx_putmem_nbi_warp(dst, src, bytes, pe);
+  void* const at_peer = nvshmem_ptr(dst, pe);
+  const uint64_t alignment = reinterpret_cast<uint64_t>(at_peer) | reinterpret_cast<uint64_t>(src) | bytes;
+  if (at_peer != nullptr && alignment % sizeof(uint4) == 0)
+    copy_row(at_peer, src, bytes, thread_idx() % kWarpSize, kWarpSize);
+  else
+    nvshmemx_putmem_nbi_warp(dst, src, bytes, pe);
 }
 
 // nvshmem_quiet, not nvshmem_fence. What is settled here was put by any thread of this PE, over whatever

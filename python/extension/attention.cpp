@@ -98,13 +98,12 @@ nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::ha
 }  // namespace
 
 void bind_attention(nb::module_& module) {
-  nb::class_<AttentionHandle>(
-      module, "Attention",
+  const std::string text =
       "Softmax attention over bfloat16, of one shape on one rank: full, causal, windowed or decoding, ragged "
-      "or paged. "
-      "num_query_rows and num_key_rows are those of all sequences together; 0: batch_size x the longest. "
-      "scheduler is "
-      "'auto', 'transient', 'tile' or 'queued', order 'auto', 'default', 'rotate' or 'lpt'.")
+      "or paged. num_query_rows and num_key_rows are those of all sequences together; 0: batch_size x the "
+      "longest. scheduler is one of " +
+      names_of(kSchedulerChoices) + "; order is one of " + names_of(kOrderChoices) + ".";
+  nb::class_<AttentionHandle>(module, "Attention", text.c_str())
       .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("head_dim"),
            nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("batch_size") = 1, nb::arg("max_query_len"),
            nb::arg("max_key_len"), nb::arg("num_query_rows") = 0, nb::arg("num_key_rows") = 0,

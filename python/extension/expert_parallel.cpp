@@ -2,6 +2,7 @@
 #include "expert_parallel.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "ep_config.hpp"
 #include "options.hpp"
@@ -22,9 +23,26 @@ const Element& element_of(const TokenFormatInfo& format) {
       return kE4M3;
     case ElementType::kE5M2:
       return kE5M2;
-    default:
+    case ElementType::kE2M3:
+    case ElementType::kE3M2:
+    case ElementType::kE2M1:
       return kUInt8;  // packed codes
   }
+  return kUInt8;
+}
+
+const Element& element_of(ScaleTensorElement element) {
+  switch (element) {
+    case ScaleTensorElement::kFloat:
+      return kFloat32;
+    case ScaleTensorElement::kE8M0:
+      return kE8M0;
+    case ScaleTensorElement::kWord:
+      return kUInt32;
+    case ScaleTensorElement::kTileByte:
+      return kUInt8;
+  }
+  return kUInt8;
 }
 
 std::vector<size_t> row_shape(const TokenFormatInfo& format, uint32_t max_rows, int hidden) {
@@ -32,30 +50,12 @@ std::vector<size_t> row_shape(const TokenFormatInfo& format, uint32_t max_rows, 
   return {max_rows, is_packed ? format.row_bytes(hidden) : static_cast<size_t>(hidden)};
 }
 
-// Scales as they lie in memory (docs/formats.md): a row of them per scale group, or per four, or per row, or
-// tiles of bytes.
+// Scales as they lie in memory (docs/formats.md).
 Tensor scales_of(const TokenFormatInfo& format, const RowBuffers& own, int hidden, Tensor memory) {
-  const auto num_scales = static_cast<size_t>(format.num_scales(hidden));
+  const ScaleTensor scales = format.scale_tensor(own.max_rows, hidden);
   memory.data = own.scales;
-  switch (format.placement) {
-    case ScalePlacement::kTransposed:
-      memory.element = kFloat32;
-      memory.shape = {num_scales, TransposedScaleLayout{static_cast<int>(num_scales), own.max_rows}.stride()};
-      break;
-    case ScalePlacement::kByRow:
-      memory.element = kE8M0;
-      memory.shape = {own.max_rows, num_scales};
-      break;
-    case ScalePlacement::kPacked: {
-      const PackedScaleLayout layout{static_cast<int>(num_scales), own.max_rows};
-      memory.element = kUInt32;
-      memory.shape = {static_cast<size_t>(layout.num_words()), layout.stride()};
-      break;
-    }
-    default:
-      memory.element = kUInt8;
-      memory.shape = {format.scale_tensor_bytes(own.max_rows, hidden).value()};
-  }
+  memory.element = element_of(scales.element);
+  memory.shape.assign(scales.shape, scales.shape + scales.num_dimensions);
   return memory;
 }
 
@@ -327,7 +327,8 @@ CombineInput EpHandle::expert_rows_of(const char* call, Arguments& arguments, in
                                       {is_encoded ? kUInt8 : kBFloat16,
                                        {-1, width},
                                        is_encoded ? "(rows, combine_message_bytes)" : "(rows, hidden)"});
-  check_num_rows(call, rank, array.shape[0], arguments.stream());
+  if (std::exchange(memory_of(call, rank).offered, nullptr) != array.data)
+    check_num_rows(call, rank, array.shape[0], arguments.stream());
   input.expert_rows = array.data;
   return input;
 }
@@ -443,6 +444,18 @@ void EpHandle::store_expert_rows(int rank, nb::handle rows, nb::handle stream) {
        .row_counts = static_cast<const uint32_t*>(memory.row_counts.data)},
       arguments.stream()));
   enqueued(arguments);
+}
+
+bool EpHandle::offer_expert_rows(int rank, nb::handle rows, bool is_whole, nb::handle stream) {
+  constexpr char kCall[] = "offer_expert_rows";
+  Arguments arguments(kCall, *session_, world_rank(kCall, rank), stream);
+  const Array array =
+      arguments.array(rows, "rows", {kBFloat16, {-1, core_->ep->config().hidden}, "(rows, hidden)"});
+  const auto call = core_->gate.enter(kCall, rank);
+  if (!is_whole) check_num_rows(kCall, rank, array.shape[0], arguments.stream());
+  const bool is_taken = need(use(kCall).offer_expert_rows(rank, array.data, arguments.stream()));
+  memory_of(kCall, rank).offered = is_taken ? array.data : nullptr;
+  return is_taken;
 }
 
 }  // namespace switchyard::python

@@ -69,6 +69,7 @@ class EpHandle {
   void abandon_step(int rank);
   void reopen_step(int rank, nb::handle stream);
   void store_expert_rows(int rank, nb::handle rows, nb::handle stream);
+  bool offer_expert_rows(int rank, nb::handle rows, bool is_whole, nb::handle stream);
 
   void warm_up();
   void poll(int rank);
@@ -82,6 +83,7 @@ class EpHandle {
     Tensor row_offsets, row_counts, expert_ids;
     std::optional<Tensor> scale_row_offsets, src_ranks;
     int num_tokens = 0;                // of the step under way
+    const void* offered = nullptr;     // expert rows that its combine may be given; there are enough of them
     nb::object rows, rows_with_ranks;  // DispatchedRows
   };
   RankMemory& memory_of(const char* call, int rank);

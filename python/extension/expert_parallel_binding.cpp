@@ -287,6 +287,13 @@ void bind_steps(nb::class_<EpHandle>& ep) {
            "Direct protocol: copies what experts made, (rows, hidden), masked (groups, rows of each, "
            "hidden), to "
            "expert_outputs, as many rows as the step has.")
+      .def("offer_expert_rows", &EpHandle::offer_expert_rows, nb::arg("rank"), nb::arg("rows"), nb::kw_only(),
+           nb::arg("is_whole") = false, nb::arg("stream") = nb::none(),
+           "Direct protocol: returns whether peers can read rows, (rows, hidden), where they are. If so, the "
+           "next combine may be given them, and they must stay as they are until the rank's next dispatch or "
+           "reopen_step has ended. Ranks of other processes must have opened the memory, which this call "
+           "asks them for, and which they do in their next combine. is_whole: rows has as many rows as the "
+           "step, which the call waits for otherwise.")
       .def("warm_up", &EpHandle::warm_up,
            "Loads every kernel and runs a step without tokens on all ranks, which all processes do between "
            "two steps.")

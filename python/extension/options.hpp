@@ -14,15 +14,20 @@ struct Choice {
   Enum value;
 };
 
-// `choices` is an array of Choice<Enum>.
+// `choices` is an array of Choice<Enum>, here and below. Returns all names, with commas between them.
+template <typename Choices>
+std::string names_of(const Choices& choices) {
+  std::string names;
+  for (const auto& choice : choices) names += (names.empty() ? "" : ", ") + std::string(choice.name);
+  return names;
+}
+
 template <typename Choices>
 auto parse(const Choices& choices, const char* option, const std::string& name) {
-  std::string names;
-  for (const auto& choice : choices) {
+  for (const auto& choice : choices)
     if (name == choice.name) return choice.value;
-    names += (names.empty() ? "" : ", ") + std::string(choice.name);
-  }
-  raise(invalid_argument("%s is '%s'; it must be one of: %s", option, name.c_str(), names.c_str()));
+  raise(
+      invalid_argument("%s is '%s'; it must be one of: %s", option, name.c_str(), names_of(choices).c_str()));
 }
 
 template <typename Enum, size_t kCount>

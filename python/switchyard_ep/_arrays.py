@@ -156,10 +156,14 @@ class TorchArrays:
         return array.permute(axes)
 
     def count(self, ids: Any, num: int) -> Any:
-        torch, flat = self.torch, ids.reshape(-1).to(self.torch.int64)
-        counts = torch.zeros(num + 1, dtype=torch.int32, device=self.device)
-        counts.scatter_add_(0, (flat + 1).clamp_(min=0), torch.ones_like(flat, dtype=torch.int32))
-        return counts[1:]
+        # The last bin is for ids that are no expert's.
+        torch = self.torch
+        if torch.are_deterministic_algorithms_enabled():  # which histc is not for torch, though it counts
+            index = ids.reshape(-1).to(torch.int64).add(1).clamp_(0, num + 1)
+            counts = torch.zeros(num + 2, dtype=torch.int32, device=self.device)
+            return counts.scatter_add_(0, index, torch.ones_like(index, dtype=torch.int32))[1 : num + 1]
+        # Few numbers that occur often: a histogram counts in shared memory, where scatter_add_ has one address for all.
+        return torch.histc(ids.to(torch.float32), bins=num + 1, min=0, max=num + 1)[:num].to(torch.int32)
 
     def tolist(self, array: Any) -> List[Any]:
         """Waits for the current stream."""

@@ -141,6 +141,7 @@ class Exchange:
         self.num_reopened = 0  # combines of it behind the first
         self.state = "closed"  # or "sent", "open", "returned"
         self._num_checks = 0
+        self.gave_outputs = False  # the caller has asked for the memory that a combine of the last dispatch reads
         self.finish: Any = None  # sent, returned: what is left to do
         self.is_gone = False  # the buffer has left the world
         self.is_captured = False  # graphs hold its steps, and may be replayed at any time
@@ -203,7 +204,7 @@ class Exchange:
         self.settle()
         if self.state == "open":
             self.ep.abandon_step(self.rank)
-        self.state, self.layout, self.num_reopened = "closed", layout, 0
+        self.state, self.layout, self.num_reopened, self.gave_outputs = "closed", layout, 0, False
 
     def reopen(self, stream: Any) -> None:
         """In front of a combine of the last dispatch's rows."""
@@ -222,13 +223,19 @@ class Exchange:
                 return tensor
         return None
 
-    def store(self, rows: Any, stream: Any) -> Optional[_core.Tensor]:
+    def store(self, rows: Any, stream: Any) -> _core.Tensor:
         """Brings expert rows to where peers read them, and returns that."""
         shared = self.shares(rows)
         if shared is None:
             self.ep.store_expert_rows(self.rank, rows, stream=stream)
             return self.memory.expert_outputs
         return shared
+
+    def offer(self, rows: Any, stream: Any) -> Any:
+        """The same, where peers may read as many rows as the step has in the caller's memory."""
+        if self.shares(rows) is None and self.ep.offer_expert_rows(self.rank, rows, is_whole=True, stream=stream):
+            return rows
+        return self.store(rows, stream)
 
 
 def check_tokens(

@@ -86,6 +86,7 @@ class BufferBase:
         self._members = list(range(self.group_size))  # the rank here of each rank of the world
         self._survivors = Survivors(self, group, self.shrink_timeout) if enable_shrink else None
         self._exchanges: Dict[Any, Exchange] = {}
+        self._pairs: Dict[Any, Tuple[Exchange, ...]] = {}  # of low latency, which take turns, by shape
         self._used: List[Exchange] = []  # the last one is the last that was dispatched to
         self._num_layouts = 0
         self._comm_stream: Any = None
@@ -137,6 +138,7 @@ class BufferBase:
         for exchange in self._all_exchanges():
             exchange.is_gone = True
         self._exchanges.clear()
+        self._pairs.clear()
         self._captured.clear()
         self._used.clear()
         self._world.close()
@@ -215,6 +217,7 @@ class BufferBase:
             if key not in self._exchanges:
                 raise FailedPrecondition("a call is captured whose shape has not been called before")
             made = self._exchanges.pop(key)
+            self._pairs.clear()
             made.is_captured = True
         else:
             waits = self._survivors is not None

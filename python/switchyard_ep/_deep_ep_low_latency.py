@@ -41,25 +41,30 @@ class LowLatencyMode(BufferBase):
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Does nothing, since no step needs buffers to be cleaned; with enable_shrink, finds ranks that do not come."""
-        self._call_survivors(lambda: None)
-
-    def _call_survivors(self, function: Callable[[], Any]) -> Any:
-        return function() if self._survivors is None else self._survivors.call(function)
+        if self._survivors is not None:
+            self._survivors.call(lambda is_help: None)
 
     def _low_latency_exchange(
         self, arrays: Any, num_max: int, hidden: int, num_experts: int, top_k: int, dispatch_format: str
     ) -> Exchange:
         self._turn ^= 1
         key = ("low latency", num_max, hidden, num_experts, top_k, dispatch_format)
+        if not self._is_capturing and key in self._pairs:
+            return self._pairs[key][self._turn]
         num_members = len(self._members)
 
         def options() -> Dict[str, Any]:
             num_left = num_experts // self.group_size * num_members
             return low_latency_options(num_max, hidden, self.group_size, num_left, top_k, dispatch_format)
 
-        if not self._is_capturing:  # both, so that either can be captured
-            self._exchange(arrays, (*key, self._turn ^ 1), options)
-        return self._exchange(arrays, (*key, self._turn), options)
+        if self._is_capturing:
+            return self._exchange(arrays, (*key, self._turn), options)
+        # Both, so that either can be captured. A rank that comes back may be at another turn than the others: what is
+        # made second is used first.
+        later = self._exchange(arrays, (*key, self._turn ^ 1), options)
+        now = self._exchange(arrays, (*key, self._turn), options)
+        self._pairs[key] = (later, now) if self._turn else (now, later)
+        return now
 
     def _ids(self, arrays: Any, topk_idx: Any, num_experts: int) -> Any:
         """The experts as the world numbers them; those of masked ranks are padding."""
@@ -105,18 +110,21 @@ class LowLatencyMode(BufferBase):
         dispatch_format = "bf16" if not use_fp8 else "fp8-ue8m0" if round_scale else "fp8"
         wants_float_scales = use_fp8 and round_scale and not use_ue8m0
         stats = cumulative_local_expert_recv_stats
-        given = (x, topk_idx, num_max, num_experts, stats, dispatch_format, wants_float_scales)
+        given = (x, topk_idx, num_max, num_experts, dispatch_format, wants_float_scales, async_finish, return_recv_hook)
         if self._survivors is None:
-            return self._low_latency_dispatch(*given, async_finish, return_recv_hook)
-        return self._survivors.call(lambda: self._low_latency_dispatch(*given, async_finish, return_recv_hook))
+            return self._low_latency_dispatch(stats, *given)
+        # Who repeats a call so that another completes it has counted its rows.
+        return self._survivors.call(
+            lambda is_help: self._low_latency_dispatch(None if is_help else stats, *given)
+        )
 
     def _low_latency_dispatch(
         self,
+        stats: Any,
         x: Any,
         topk_idx: Any,
         num_max: int,
         num_experts: int,
-        stats: Any,
         dispatch_format: str,
         wants_float_scales: bool,
         async_finish: bool,
@@ -243,7 +251,7 @@ class LowLatencyMode(BufferBase):
         given = (x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
         if self._survivors is None:
             return self._low_latency_combine(*given)
-        return self._survivors.call(lambda: self._low_latency_combine(*given))
+        return self._survivors.call(lambda is_help: self._low_latency_combine(*given))
 
     def _low_latency_combine(
         self,
@@ -390,9 +398,10 @@ class ReceivedRows:
         return arrays.from_list(ranges, "int64")
 
     def totals_for(self, stats: Any) -> Any:
-        """What dispatch adds the counts to: stats, or zeros where a kernel cannot write."""
+        """What dispatch adds the counts to: stats, or zeros where a kernel cannot write, or the call may have to be
+        repeated, since a rank may end in it."""
         arrays = self._exchange.arrays
-        if stats is not None and arrays.pointer(stats) % 16:
+        if stats is not None and (self.ranges_of_members is not None or arrays.pointer(stats) % 16):
             return arrays.full((len(stats),), 0, "int32")
         return stats
 

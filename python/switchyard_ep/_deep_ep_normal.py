@@ -16,6 +16,8 @@ class NormalMode(BufferBase):
     # The rows of bfloat16 of so many dispatches may be returned where they are, as long as anybody holds them; with more,
     # and with async_finish, what is returned is a copy. Each has memory for every token of every rank.
     lent_dispatches: int = int(os.environ.get("SWITCHYARD_DEEP_EP_LENT_DISPATCHES", "2"))
+    # Combine lets other processes open the memory that x lies in, so that they read it there.
+    opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
     # The most tokens of any rank; None: ranks ask each other at every dispatch that has neither a handle nor
     # num_worst_tokens.
     max_tokens_per_rank: Optional[int] = None
@@ -291,11 +293,18 @@ class NormalMode(BufferBase):
         with self._call(arrays, previous_event, async_finish, x, topk_weights, *biases) as call:
             rows = arrays.copy_if_strided(arrays.take(x, "x", "bfloat16"))
             exchange = self._open_for(arrays, handle, rows.shape[1], config, call)
-            shared = exchange.store(rows, call.stream) if len(rows) else None
+            lends = self._lends(exchange)
+            given = None
+            if len(rows):
+                is_whole = len(rows) >= self._num_rows(handle)
+                given = (exchange.offer if lends and is_whole else exchange.store)(rows, call.stream)
             combined = arrays.empty((len(handle.ids), rows.shape[1]), "bfloat16")
-            exchange.ep.combine(self.rank, shared, out=combined, stream=call.stream)
+            exchange.ep.combine(self.rank, given, out=combined, stream=call.stream)
             exchange.state = "closed"
-            exchange.check()
+            if lends:  # when this step has ended, nobody reads x any more
+                exchange.reopen(call.stream)
+            else:
+                exchange.check()
             sums = None
             if topk_weights is not None:
                 sums = self._combine_weights(arrays, handle, topk_weights, call)
@@ -314,8 +323,19 @@ class NormalMode(BufferBase):
         arrays = self._arrays(handle.ids)
         with self._call(arrays, None, False) as call:
             exchange = self._open_for(arrays, handle, hidden, None, call)
-        num_rows = len(handle.recv_src_idx) if handle.num_recv_tokens is None else handle.num_recv_tokens
-        return exchange.outputs[:num_rows]
+        exchange.gave_outputs = True
+        return exchange.outputs[: self._num_rows(handle)]
+
+    @staticmethod
+    def _num_rows(handle: Handle) -> int:
+        """That combine reads, at most."""
+        return len(handle.recv_src_idx) if handle.num_recv_tokens is None else handle.num_recv_tokens
+
+    def _lends(self, exchange: Exchange) -> bool:
+        """Whether peers may read x where it is. The answer is the same on all ranks, whatever each of them finds x in:
+        such a combine ends when all of them have read."""
+        is_shared = self.shares_rows or exchange.gave_outputs
+        return self.opens_memory and self.group_size > 1 and not exchange.arrays.is_host and not is_shared
 
     def _open_for(
         self, arrays: Any, handle: Handle, hidden: int, config: Optional[Config], call: Call

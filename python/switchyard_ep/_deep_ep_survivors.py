@@ -92,7 +92,7 @@ class Survivors:
         self._unwanted: Set[int] = set()
         self._returning: Set[int] = set()  # this rank itself: the others are to expect it
         self._num_calls = 0
-        self._last: Callable[[], Any] = lambda: None
+        self._last: Callable[[bool], Any] = lambda is_help: None
 
     def mask(self, rank: int) -> None:
         self._unwanted.add(rank)
@@ -103,9 +103,10 @@ class Survivors:
         if rank not in self._buffer._members or rank == self._buffer.rank:
             self._returning.add(rank)
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[bool], T]) -> T:
         """Calls the function among those that have come. Who has not completed the call before makes it again, and the
-        others with it: of a call that a process has broken, some may have had all they need."""
+        others with it: of a call that a process has broken, some may have had all they need. The function is told whether
+        it is called to help others, and has been completed here."""
         self._num_calls += 1
         if self._buffer.rank in self._returning:
             self._num_calls = self._meetings.come_back()
@@ -114,7 +115,7 @@ class Survivors:
         for _ in range(2 * self._buffer.group_size):
             helps = self._gather() < self._num_calls
             try:
-                result = self._last() if helps else function()
+                result = (self._last if helps else function)(helps)
             except (DeadlineExceeded, Unavailable):
                 self._buffer._leave_world()
                 continue

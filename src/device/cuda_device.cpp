@@ -2,12 +2,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <optional>
 
 #include "cuda_check.hpp"
 #include "cuda_recording.hpp"
 #include "cuda_shared_memory.hpp"
+#include "outside_of_recordings.hpp"
 #include "switchyard/detail/device/callers_memory.hpp"
 #include "switchyard/detail/device/device.hpp"
 #include "switchyard/detail/device/gpu_architecture.hpp"
@@ -20,18 +22,6 @@ constexpr char kArchitectures[] = SWITCHYARD_CUDA_ARCHITECTURES;
 constexpr CurrentDeviceCalls kCurrentDevice = {
     [](int& ordinal) { return check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice"); },
     [](int ordinal) { return check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }};
-
-// Freeing memory is no part of a recording that this thread may be making, and must not invalidate it.
-class OutsideOfRecordings {
- public:
-  OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~OutsideOfRecordings() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  OutsideOfRecordings(const OutsideOfRecordings&) = delete;
-  OutsideOfRecordings& operator=(const OutsideOfRecordings&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 std::string in_hex(const cudaUUID_t& uuid) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -185,12 +175,17 @@ class CudaDevice : public Device {
   Status check_stream(StreamHandle stream) const override {
     // The null stream and its two other names are those of whatever device is current.
     if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return Status();
+    // One that was destroyed meanwhile, and made again on another device, fails at the launch.
+    if (checked_stream_.load(std::memory_order_relaxed) == stream) return Status();
     // Nothing else may be asked of a stream that is being captured; its launches fail on another device.
     if (is_recording(stream)) return Status();
     int ordinal = -1;
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaStreamGetDevice(static_cast<cudaStream_t>(stream), &ordinal), "cudaStreamGetDevice"));
-    if (ordinal == ordinal_) return Status();
+    if (ordinal == ordinal_) {
+      checked_stream_.store(stream, std::memory_order_relaxed);
+      return Status();
+    }
     return invalid_argument("stream is %p of GPU %d; the rank is on GPU %d", stream, ordinal, ordinal_);
   }
   bool is_recording(StreamHandle stream) const override { return !check_not_recording(stream).ok(); }
@@ -299,6 +294,7 @@ class CudaDevice : public Device {
   CallersMemory callers_memory_;
   std::mutex mutex_;
   cudaStream_t service_stream_ = nullptr;  // null until it is needed
+  mutable std::atomic<StreamHandle> checked_stream_ = nullptr;  // the last one that is of this device
 };
 
 std::optional<ComputeCapability> compute_capability_of(int ordinal) {

@@ -1,5 +1,5 @@
 // Builds without the CUDA target: there are no GPUs, and that is no error until one is asked for.
-#include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/memory_opener.hpp"
 
 namespace switchyard {
 
@@ -15,5 +15,6 @@ Result<std::vector<std::unique_ptr<Device>>> create_cuda_devices(int num_devices
 Result<std::unique_ptr<Device>> create_cuda_device(int ordinal) {
   return unavailable("GPU %d asked for: %s", ordinal, why_no_cuda().c_str());
 }
+std::unique_ptr<MemoryOpener> create_memory_opener(Device&) { return std::make_unique<MemoryOpener>(); }
 
 }  // namespace switchyard

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "switchyard/detail/launch/early_matmul_kernels.hpp"
+
 namespace switchyard {
 namespace {
 
@@ -52,6 +54,12 @@ const MatmulKernels& matmul_kernels_with(MatmulEpilogue epilogue) {
 const MatmulKernels& matmul_kernels(Target target, MatmulEpilogue epilogue) {
   return for_target(target, [&]<Target kTarget>() -> const MatmulKernels& {
     return matmul_kernels_with<kTarget>(epilogue);
+  });
+}
+
+const EarlyMatmulKernel* early_matmul_kernel(Target target, const MatmulTuning& tuning) {
+  return for_target(target, [&]<Target kTarget>() -> const EarlyMatmulKernel* {
+    return early_matmul_kernel_of<kTarget>(tuning);
   });
 }
 

@@ -24,9 +24,12 @@ auto silu_mul_writer(const SiluMulDestination& to) {
       return with_scales(RowScales<Quantizer>{static_cast<e8m0*>(to.scales)});
     else if constexpr (kPlacement == ScalePlacement::kPacked)
       return with_scales(PackedScales<Quantizer>{static_cast<uint8_t*>(to.scales), to.max_rows});
-    else
+    else if constexpr (kPlacement == ScalePlacement::kTiled)
       return with_scales(TiledScales<Quantizer>{GroupQuantizers<Quantizer>::make(to),
                                                 static_cast<uint8_t*>(to.scales), to.scale_row_offsets});
+    else
+      static_assert(kPlacement == ScalePlacement::kTiled,
+                    "silu_mul has no writer of scales placed like this");
   }
 }
 

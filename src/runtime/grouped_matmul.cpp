@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/detail/launch/early_matmul_kernels.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
+#include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
 namespace {
@@ -87,13 +89,15 @@ struct GroupedMatmul::Impl {
   Rank& rank;
   GroupedMatmulShape shape;
   const MatmulKernel& kernel;
-  const MatmulKernel* affine_kernel;  // for launches with a bias or with weights of rows
+  const MatmulKernel* affine_kernel;      // for launches with a bias or with weights of rows
+  const EarlyMatmulKernel* early_kernel;  // for launches that wait for rows; null: there is none
   uint32_t num_blocks;
   Buffer<uint32_t> queue;
   bool uses_callers_streams = false;
 
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
   Status check_epilogue(const GroupedMatmulTensors& tensors) const;
+  Status check_readiness(const RowReadiness& readiness) const;
   MatmulSettings settings_of(const GroupedMatmulTensors& tensors) const;
 };
 
@@ -131,6 +135,8 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   const MatmulKernel* affine_kernel = shape.activation == Activation::kNone
                                           ? matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning)
                                           : kernel;
+  const EarlyMatmulKernel* early_kernel =
+      epilogue_of(shape) == MatmulEpilogue::kGated ? early_matmul_kernel(target, tuning) : nullptr;
   if (budget < kernel->cluster_blocks)
     return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
                             kernel->cluster_blocks, to_string(tuning).c_str());
@@ -140,8 +146,9 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   if (!queue.ok()) return queue.status();
   SWITCHYARD_RETURN_IF_ERROR(kernel->load());
   if (affine_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(affine_kernel->load());
+  if (early_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(early_kernel->load());
   return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(
-      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel,
+      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel, early_kernel,
                                      budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
 }
 
@@ -161,7 +168,20 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
     return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
+  if (tensors.readiness != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_readiness(*tensors.readiness));
   return check_epilogue(tensors);
+}
+
+Status GroupedMatmul::Impl::check_readiness(const RowReadiness& readiness) const {
+  if (early_kernel == nullptr)
+    return invalid_argument(
+        "readiness: must be null with element %s and activation %s; matmuls with an activation in bf16 start "
+        "before all rows are there",
+        to_string(shape.element), to_string(shape.activation));
+  if (readiness.n_local_experts > shape.num_groups)
+    return invalid_argument("readiness: is of %d experts, and num_groups is %d", readiness.n_local_experts,
+                            shape.num_groups);
+  return Status();
 }
 
 Status GroupedMatmul::Impl::check_epilogue(const GroupedMatmulTensors& tensors) const {
@@ -211,10 +231,13 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   const bool is_affine = tensors.bias != nullptr || tensors.row_weights != nullptr;
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
+  const MatmulTensorShapes shapes{matrix_of(tensors.rows, row_bytes, shape.max_rows, 1),
+                                  weights_of(shape, tensors.weights)};
+  if (tensors.readiness != nullptr)
+    return impl_->early_kernel->launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors),
+                                       *tensors.readiness);
   return (is_affine ? *impl_->affine_kernel : impl_->kernel)
-      .launch(impl_->num_blocks, handle.value(),
-              {matrix_of(tensors.rows, row_bytes, shape.max_rows, 1), weights_of(shape, tensors.weights)},
-              impl_->settings_of(tensors));
+      .launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors));
 }
 
 }  // namespace switchyard

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
 namespace {
@@ -28,22 +29,26 @@ Status check_config(const MoeLayerConfig& config) {
                             config.expected_tokens_per_rank);
   if (config.num_matmul_blocks < 0)
     return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
+  if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
+    return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
+                            to_string(format));
   return Status();
 }
 
-Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights, int n_ranks) {
-  if (weights.size() != static_cast<size_t>(n_ranks))
-    return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), n_ranks);
+Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights,
+                     const World& world) {
+  if (weights.size() != static_cast<size_t>(world.n_ranks()))
+    return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), world.n_ranks());
   const bool is_fp8 = element_of(config) == MatmulElement::kFP8;
-  for (size_t rank = 0; rank < weights.size(); ++rank) {
-    const ExpertWeights& of_rank = weights[rank];
+  for (const int rank : world.local_ranks()) {
+    const ExpertWeights& of_rank = weights[static_cast<size_t>(rank)];
     const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
                                                           {"down", of_rank.down},
                                                           {"gate_up_scales", of_rank.gate_up_scales},
                                                           {"down_scales", of_rank.down_scales}};
     for (int i = 0; i < (is_fp8 ? 4 : 2); ++i)
       if (needed[i].second == nullptr)
-        return invalid_argument("weights: %s of rank %zu must not be null", needed[i].first, rank);
+        return invalid_argument("weights: %s of rank %d must not be null", needed[i].first, rank);
   }
   return Status();
 }
@@ -91,11 +96,15 @@ struct MoeLayer::Impl {
   Status check_step(int rank, const MoeLayerStep& step) const;
   Status route(int rank, const MoeLayerStep& step, Stream stream);
   Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
+  DispatchOutput dispatch_output(int rank) const;
   Status gate_up(int rank, Stream stream);
+  Status gate_up_with_rows(int rank, Stream stream);
+  GroupedMatmulTensors gate_up_tensors(int rank) const;
   Status down(int rank, Stream stream);
   Status combine(int rank, const MoeLayerStep& step, Stream stream);
   Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream);
 
+  bool starts_with_rows() const { return config.gate_up_start == GateUpStart::kWithRows; }
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
   const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
@@ -105,6 +114,7 @@ struct MoeLayer::Impl {
     return has_router(step) ? ranks[static_cast<size_t>(rank)].routed_weights.data() : step.topk_weights;
   }
   RankState& of(int rank) { return ranks[static_cast<size_t>(rank)]; }
+  const RankState& of(int rank) const { return ranks[static_cast<size_t>(rank)]; }
 };
 
 MoeLayer::MoeLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -122,8 +132,13 @@ const GroupedMatmul& MoeLayer::down(int rank) const { return *impl_->of(rank).do
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerConfig& config,
                                                    const std::vector<ExpertWeights>& weights) {
   SWITCHYARD_RETURN_IF_ERROR(check_config(config));
-  SWITCHYARD_RETURN_IF_ERROR(check_weights(config, weights, world.n_ranks()));
-  Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(world, config.ep);
+  SWITCHYARD_RETURN_IF_ERROR(check_weights(config, weights, world));
+  ExpertParallelConfig ep_config = config.ep;
+  if (config.gate_up_start == GateUpStart::kWithRows) {  // for these alone a kernel can wait for an expert's rows
+    if (ep_config.protocol == Protocol::kAutomatic) ep_config.protocol = Protocol::kDirect;
+    if (ep_config.row_delivery == RowDelivery::kAutomatic) ep_config.row_delivery = RowDelivery::kSender;
+  }
+  Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(world, ep_config);
   if (!ep.ok()) return ep.status();
   auto impl = std::unique_ptr<Impl>(new Impl{world, config, std::move(ep).value(), {}});
   impl->config.ep = impl->ep->config();
@@ -134,7 +149,7 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
     return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
                             to_string(config.ep.combine_format));
   impl->ranks.resize(weights.size());
-  for (int rank = 0; rank < world.n_ranks(); ++rank)
+  for (const int rank : world.local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(impl->prepare(rank, weights[static_cast<size_t>(rank)]));
   return std::unique_ptr<MoeLayer>(new MoeLayer(std::move(impl)));
 }
@@ -188,10 +203,17 @@ Status MoeLayer::Impl::make_matmuls(int r) {
                            .output = is_fp8() ? MatmulOutput::kFP8 : MatmulOutput::kBF16,
                            .max_rows = state.rows.max_rows,
                            .expected_rows_per_group = std::max<int64_t>(1, expected_rows)};
-  // Matmuls wait for no peer, so those of ranks that share a device need not fit on it together.
+  // Matmuls wait for no peer, so those of ranks that share a device need not fit on it together; unless
+  // gate_up waits for rows.
   shape.num_blocks = config.num_matmul_blocks;
+  if (starts_with_rows() && shape.num_blocks == 0)
+    shape.num_blocks = std::min(world.rank(r).device().num_multiprocessors(), ep->max_early_blocks(r));
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);
   if (!gate_up.ok()) return gate_up.status();
+  if (starts_with_rows())
+    SWITCHYARD_RETURN_IF_ERROR(
+        ep->row_readiness(r, static_cast<int>(gate_up.value()->num_blocks())).status());
+  shape.num_blocks = config.num_matmul_blocks;
   shape.row_scales = MatmulRowScales::kFloat;  // of what gate_up writes
   shape.inner = config.expert_width;
   shape.columns = config.ep.hidden;
@@ -207,6 +229,8 @@ Status MoeLayer::Impl::make_matmuls(int r) {
 Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
   if (rank < 0 || rank >= static_cast<int>(ranks.size()))
     return invalid_argument("rank: %d must be 0..%zu", rank, ranks.size() - 1);
+  if (ranks[static_cast<size_t>(rank)].gate_up == nullptr)
+    return invalid_argument("rank: %d lives in another process", rank);
   if (step.num_tokens < 0 || step.num_tokens > config.ep.max_tokens_per_rank)
     return invalid_argument("num_tokens: %d must be 0..%d", step.num_tokens, config.ep.max_tokens_per_rank);
   if (step.num_tokens == 0) return Status();
@@ -234,28 +258,50 @@ Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
 }
 
 Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step, Stream stream) {
-  RankState& state = of(rank);
-  return ep->dispatch(rank, {step.tokens, ids_of(rank, step), step.num_tokens},
-                      {.rows = state.rows.encoded_rows,
-                       .src_info = state.rows.src_info,
-                       .max_rows = state.rows.max_rows,
-                       .row_offsets = state.row_offsets.data(),
-                       .expert_ids = state.expert_ids.data(),
-                       .scales = state.rows.scales},
-                      stream);
+  const DispatchInput input{step.tokens, ids_of(rank, step), step.num_tokens};
+  return starts_with_rows() ? ep->dispatch_async(rank, input, stream)
+                            : ep->dispatch(rank, input, dispatch_output(rank), stream);
+}
+
+DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
+  const RankState& state = of(rank);
+  return {.rows = state.rows.encoded_rows,
+          .src_info = state.rows.src_info,
+          .max_rows = state.rows.max_rows,
+          .row_offsets = state.row_offsets.data(),
+          .expert_ids = state.expert_ids.data(),
+          .scales = state.rows.scales};
+}
+
+GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
+  const RankState& state = of(rank);
+  return {.rows = state.rows.encoded_rows,
+          .weights = state.weights.gate_up,
+          .output = state.activated.data(),
+          .row_offsets = state.row_offsets.data(),
+          .row_scales = state.rows.scales,
+          .weight_scales = state.weights.gate_up_scales,
+          .bias = state.weights.gate_up_bias,
+          .output_scales = is_fp8() ? state.activated_scales.data() : nullptr};
 }
 
 Status MoeLayer::Impl::gate_up(int rank, Stream stream) {
-  RankState& state = of(rank);
-  return state.gate_up->run({.rows = state.rows.encoded_rows,
-                             .weights = state.weights.gate_up,
-                             .output = state.activated.data(),
-                             .row_offsets = state.row_offsets.data(),
-                             .row_scales = state.rows.scales,
-                             .weight_scales = state.weights.gate_up_scales,
-                             .bias = state.weights.gate_up_bias,
-                             .output_scales = is_fp8() ? state.activated_scales.data() : nullptr},
-                            stream);
+  return starts_with_rows() ? gate_up_with_rows(rank, stream)
+                            : of(rank).gate_up->run(gate_up_tensors(rank), stream);
+}
+
+Status MoeLayer::Impl::gate_up_with_rows(int rank, Stream stream) {
+  GroupedMatmul& matmul = *of(rank).gate_up;
+  const Result<RowReadiness> readiness = ep->row_readiness(rank, static_cast<int>(matmul.num_blocks()));
+  if (!readiness.ok()) return readiness.status();
+  GroupedMatmulTensors tensors = gate_up_tensors(rank);
+  tensors.readiness = &readiness.value();
+  // dispatch_wait, which is behind it, has not written the offsets yet. Those of dispatch_async begin at the
+  // first expert, and the groups before it are in front.
+  const int num_before = ep->num_groups() - ep->n_local_experts();
+  tensors.row_offsets = reinterpret_cast<const uint32_t*>(readiness.value().row_offsets - num_before);
+  SWITCHYARD_RETURN_IF_ERROR(matmul.run(tensors, stream));
+  return ep->dispatch_wait(rank, dispatch_output(rank), stream);
 }
 
 Status MoeLayer::Impl::down(int rank, Stream stream) {

@@ -86,6 +86,8 @@ std::string describe(const FaultRecord& record) {
                     to_string(record.phase), record.waiting_rank, record.seen, record.expected);
       return text;
     case FaultKind::kOverCapacity:
+      if (record.seen == 0)
+        return "reopen_step: the last step was skipped on all ranks; it has nothing to combine";
       std::snprintf(text, sizeof(text),
                     "%s: rank %d would receive %" PRIu64 " rows and has room for %" PRIu64
                     "; the step was skipped on all ranks (a larger capacity_factor makes room; "

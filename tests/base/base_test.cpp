@@ -126,7 +126,7 @@ TEST(EPLocalSyncCounters, EvenOneExpertHasRoomForEveryFlag) {
   EXPECT_GT(counters.combine_blocks_left(), counters.shared_expert_started());
 }
 
-TEST(EPLocalSyncCounters, ANumberOfExpertsLeftToRunTimeGivesTheSamePlaces) {
+TEST(EPLocalSyncCounters, ANumberOfExpertsLeftToRunTimeGivesTheSameAddresses) {
   using Fixed = EPLocalSyncCounters<24>;
   std::vector<int32_t> memory(Fixed::total_size());
   const Fixed fixed(std::span<int32_t>{memory});

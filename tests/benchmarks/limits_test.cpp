@@ -32,7 +32,7 @@ class Limits : public testing::TestWithParam<TargetChoice> {
     for (bf16& value : result) value = to_bf16(static_cast<float>(random() % 16));
     return result;
   }
-  std::vector<uint32_t> shuffled_places(const LimitShape& shape) {
+  std::vector<uint32_t> shuffled_indices(const LimitShape& shape) {
     std::vector<uint32_t> row_indices(shape.num_rows * static_cast<size_t>(shape.top_k));
     std::iota(row_indices.begin(), row_indices.end(), 0u);
     std::shuffle(row_indices.begin(), row_indices.end(), random);
@@ -50,17 +50,17 @@ INSTANTIATE_TEST_SUITE_P(Targets, Limits, testing_support::all_targets(),
 constexpr LimitShape kShapes[] = {{1, 1, 8}, {5, 3, 72}, {70, 8, 256}, {9, 32, 512}, {11, 2, 16384}};
 constexpr LaunchShape kLaunch{.num_blocks = 3, .num_threads = 256};
 
-TEST_P(Limits, ScatterWritesEveryRowToAllItsPlaces) {
+TEST_P(Limits, ScatterWritesEveryRowToEachOfItsIndices) {
   for (const LimitShape& shape : kShapes) {
     const size_t hidden = static_cast<size_t>(shape.hidden);
     const std::vector<bf16> rows = values(shape.num_rows * hidden);
-    const std::vector<uint32_t> row_indices = shuffled_places(shape);
+    const std::vector<uint32_t> row_indices = shuffled_indices(shape);
     const auto rows_there = must(rank().upload(rows));
-    const auto places_there = must(rank().upload(row_indices));
+    const auto indices_there = must(rank().upload(row_indices));
     const auto output = must(rank().allocate<bf16>(row_indices.size() * hidden));
     const Status launched = kernels().scatter(
         kLaunch, rank().stream(),
-        {rows_there.data(), output.data(), places_there.data(), shape.num_rows, shape.top_k, shape.hidden});
+        {rows_there.data(), output.data(), indices_there.data(), shape.num_rows, shape.top_k, shape.hidden});
     ASSERT_TRUE(launched.ok()) << launched.to_string();
     const std::vector<bf16> seen = must(output.download());
     for (size_t i = 0; i < row_indices.size(); ++i)
@@ -76,16 +76,16 @@ TEST_P(Limits, GatherSumsTheRowsOfEveryOutput) {
   for (const LimitShape& shape : kShapes) {
     const size_t hidden = static_cast<size_t>(shape.hidden), top_k = static_cast<size_t>(shape.top_k);
     const std::vector<bf16> rows = values(shape.num_rows * top_k * hidden);
-    const std::vector<uint32_t> row_indices = shuffled_places(shape);
+    const std::vector<uint32_t> row_indices = shuffled_indices(shape);
     std::vector<float> weights(row_indices.size());
     for (float& weight : weights) weight = static_cast<float>(random() % 4) / 4;
     const auto rows_there = must(rank().upload(rows));
-    const auto places_there = must(rank().upload(row_indices));
+    const auto indices_there = must(rank().upload(row_indices));
     const auto weights_there = must(rank().upload(weights));
     const auto output = must(rank().allocate<bf16>(shape.num_rows * hidden));
     const Status launched =
         kernels().gather(kLaunch, rank().stream(),
-                         {rows_there.data(), output.data(), places_there.data(), weights_there.data(),
+                         {rows_there.data(), output.data(), indices_there.data(), weights_there.data(),
                           shape.num_rows, shape.top_k, shape.hidden});
     ASSERT_TRUE(launched.ok()) << launched.to_string();
     const std::vector<bf16> seen = must(output.download());

@@ -460,7 +460,7 @@ TEST_F(WeakMemory, AStoreThatMayOvertakeALoadIsAnErrorThatNamesBoth) {
       << status.to_string();
 }
 
-TEST_F(WeakMemory, AnAccessOutsideTheDevicesMemoryIsAnErrorThatNamesThePlace) {
+TEST_F(WeakMemory, AnAccessOutsideTheDevicesMemoryIsAnErrorThatNamesTheLocation) {
   Board board{};
   Machine machine(weak_options(1));
   machine.add_memory(&board.flag, sizeof(board.flag));

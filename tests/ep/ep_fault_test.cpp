@@ -44,6 +44,27 @@ TEST_P(EpFault, AnIdOutOfRangeIsNamedAndTheNextStepIsRight) {
   }
 }
 
+// Counts and offsets of a broken step may be anything, and its rows may still be in flight: nothing behind
+// dispatch works on them.
+TEST_P(EpFault, RowsOfABrokenStepAreNotAnnotated) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  if (protocol() == Protocol::kSlotted) GTEST_SKIP() << "rows may be complete before a peer finds its fault";
+  const Shape shape{.n_ranks = 3, .n_experts = 6, .tokens_per_rank = {4, 4, 4}};
+  for (const UnwrittenRows unwritten : {UnwrittenRows::kMarked, UnwrittenRows::kZeroed}) {
+    RunOptions run = options();
+    run.unwritten = unwritten;
+    run.row_alignment = 4;  // so that there are unwritten rows
+    EpHarness harness(shape, run);
+    harness.run_and_check(as_run(make_step(shape, 4), run));
+    reference::Step step = as_run(make_step(shape, 5), run);
+    step.topk_ids[1][3] = 6;
+    EXPECT_EQ(harness.dispatch_some(step, {0, 1, 2}).code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(harness.outputs_are_untouched());
+    ASSERT_TRUE(harness.ep().reset().ok());
+    harness.run_and_check(as_run(make_step(shape, 6), run));
+  }
+}
+
 // To its kernels a rank that skips the all-to-all is the only one; who reads the record knows the others too.
 TEST_P(EpFault, WithoutAllToAllAFaultIsNamedByTheWorldsNumbers) {
   SWITCHYARD_SKIP_IF_UNCHECKED();

@@ -41,7 +41,7 @@ struct RunOptions {
   StepMode mode = StepMode::kSplit;
   Protocol protocol = Protocol::kSlotted;
   CombineReduction reduction = CombineReduction::kWeighted;
-  // Under ThreadSanitizer a wait takes as long as there are threads: two blocks have all that races take.
+  // Two blocks have all that races take, and ThreadSanitizer makes every thread slow.
   int n_sms = kFewCases ? 2 : 3;
   int num_threads = 64;
   bool dependent_launch = false;
@@ -118,7 +118,7 @@ class EpHarness {
   std::string run_with_early_experts(const reference::Step& step,
                                      const std::function<Status(int rank)>& launch_experts);
 
-  // Whether no rank has written its output since the last upload of a step.
+  // Whether no rank has written its output, or where its rows came from, since the last upload of a step.
   bool outputs_are_untouched();
 
   World& world() { return *world_; }

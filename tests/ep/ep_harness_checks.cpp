@@ -101,9 +101,12 @@ std::string EpHarness::compare_output(int rank, const std::vector<bf16>& expecte
 }
 
 bool EpHarness::outputs_are_untouched() {
-  for (const RankBuffers& buffers : ranks_)
+  for (const RankBuffers& buffers : ranks_) {
     for (const bf16 value : must(buffers.tokens.output(ep_->config().max_tokens_per_rank)))
       if (value.bits != 0xeeee) return false;
+    for (const int32_t src_rank : must(buffers.src_ranks.download()))
+      if (static_cast<uint32_t>(src_rank) != 0xeeeeeeee) return false;
+  }
   return true;
 }
 

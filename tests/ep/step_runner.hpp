@@ -64,6 +64,8 @@ class StepRunner {
       ranks_.push_back(
           {.tokens = must(owner.allocate<bf16>(tokens * hidden)),
            .rows = owner.view(rows.rows, rows.max_rows * hidden),
+           .expert_outputs =
+               owner.view(rows.expert_outputs, rows.expert_outputs == nullptr ? 0 : rows.max_rows * hidden),
            .output = must(owner.allocate<bf16>(tokens * hidden)),
            .topk_ids = must(owner.allocate<int32_t>(tokens * top_k)),
            .src_info = owner.view(rows.src_info, size_t{2} * rows.max_rows),
@@ -82,6 +84,7 @@ class StepRunner {
       ASSERT_TRUE(buffers.topk_ids.upload(step.topk_ids[rank]).ok());
       ASSERT_TRUE(buffers.topk_weights.upload(step.topk_weights[rank]).ok());
       ASSERT_TRUE(buffers.rows.fill_bytes(0xee).ok());
+      ASSERT_TRUE(buffers.expert_outputs.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.src_info.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.row_offsets.fill_bytes(0xee).ok());
       ASSERT_TRUE(buffers.row_experts.fill_bytes(0xee).ok());
@@ -99,12 +102,19 @@ class StepRunner {
   Status enqueue_dispatch(int rank, StepMode mode) {
     if (mode == StepMode::kFused)
       return ep->dispatch(rank, dispatch_input(rank), dispatch_output(rank), stream_of(rank));
-    SWITCHYARD_RETURN_IF_ERROR(ep->dispatch_async(rank, dispatch_input(rank), stream_of(rank)));
+    SWITCHYARD_RETURN_IF_ERROR(enqueue_dispatch_async(rank));
+    return enqueue_dispatch_wait(rank);
+  }
+  Status enqueue_dispatch_async(int rank) {
+    return ep->dispatch_async(rank, dispatch_input(rank), stream_of(rank));
+  }
+  Status enqueue_dispatch_wait(int rank) {
     return ep->dispatch_wait(rank, dispatch_output(rank), stream_of(rank));
   }
   Status enqueue_combine(int rank, StepMode mode) {
     Buffers& buffers = ranks_[rank];
-    const CombineInput input{buffers.rows.data(), buffers.src_info.data()};
+    const CombineInput input{has_expert_outputs ? buffers.expert_outputs.data() : buffers.rows.data(),
+                             buffers.src_info.data()};
     const CombineOutput output{buffers.topk_ids.data(),
                                buffers.topk_weights.data(),
                                shape_.tokens_per_rank[rank],
@@ -152,13 +162,14 @@ class StepRunner {
 
   std::unique_ptr<World> world;
   std::unique_ptr<ExpertParallel> ep;
-  std::vector<Stream> streams;  // of the caller's, one for each rank; empty: the ranks' own
+  bool has_expert_outputs = false;  // a kernel of the test's leaves them; else combine takes the rows
+  std::vector<Stream> streams;      // of the caller's, one for each rank; empty: the ranks' own
 
  private:
   bool is_per_rank() const { return ep->config().row_layout == RowLayout::kPerRank; }
 
   struct Buffers {
-    Buffer<bf16> tokens, rows, output;
+    Buffer<bf16> tokens, rows, expert_outputs, output;
     Buffer<int32_t> topk_ids, src_info, expert_ids, row_experts;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets;

@@ -33,6 +33,33 @@ TEST(Registry, ALineThatDisagreesWithItsTypeIsRefused) {
   static_assert(!agrees<BF16TokenFormat>(kMXFP8Info));
 }
 
+// As docs/formats.md says them, for ten rows of 1152 elements.
+TEST(Registry, TheTensorOfScalesHasTheShapeAndTheElementOfItsPlacement) {
+  const auto tensor_of = [](TokenFormatKind kind) { return info_of(kind).scale_tensor(10, 1152); };
+  const auto expect_tensor = [&](TokenFormatKind kind, ScaleTensorElement element, uint64_t rows,
+                                 uint64_t columns) {
+    const ScaleTensor tensor = tensor_of(kind);
+    EXPECT_EQ(tensor.num_dimensions, 2) << to_string(kind);
+    EXPECT_EQ(tensor.element, element) << to_string(kind);
+    EXPECT_EQ(tensor.shape[0], rows) << to_string(kind);
+    EXPECT_EQ(tensor.shape[1], columns) << to_string(kind);
+  };
+  expect_tensor(TokenFormatKind::kFP8, ScaleTensorElement::kFloat, 9, 12);
+  expect_tensor(TokenFormatKind::kFP8UE8M0, ScaleTensorElement::kWord, 3, 12);
+  expect_tensor(TokenFormatKind::kMXFP8, ScaleTensorElement::kE8M0, 10, 36);
+  const ScaleTensor tiles = tensor_of(TokenFormatKind::kNVFP4);
+  EXPECT_EQ(tiles.num_dimensions, 1);
+  EXPECT_EQ(tiles.element, ScaleTensorElement::kTileByte);
+  EXPECT_EQ(tiles.shape[0], 18u * 512);
+  EXPECT_EQ(tensor_of(TokenFormatKind::kBF16).num_dimensions, 0);
+  EXPECT_EQ(tensor_of(TokenFormatKind::kBF16).bytes().value(), 0u);
+
+  EXPECT_EQ(info_of(TokenFormatKind::kFP8).scale_tensor_bytes(10, 1152).value(), 9u * 12 * 4);
+  EXPECT_EQ(info_of(TokenFormatKind::kFP8UE8M0).scale_tensor_bytes(10, 1152).value(), 3u * 12 * 4);
+  EXPECT_EQ(info_of(TokenFormatKind::kMXFP8).scale_tensor_bytes(10, 1152).value(), 10u * 36);
+  EXPECT_EQ(info_of(TokenFormatKind::kNVFP4).scale_tensor_bytes(10, 1152).value(), 18u * 512);
+}
+
 TEST(Registry, AHiddenSizeThatAFormatCannotCutIsRefusedAndTheMultipleNamed) {
   EXPECT_TRUE(check_hidden(TokenFormatKind::kFP8, 7168).ok());
   EXPECT_TRUE(check_hidden(TokenFormatKind::kMXFP6, 2880).ok());

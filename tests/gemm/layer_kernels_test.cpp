@@ -172,7 +172,7 @@ TEST_P(GroupedMatmul, AnyInnerSizeAndAnyMultipleOfEightColumns) {
       if (!HasFatalFailure()) check(ragged({3, 0, 6}, {0, 1, 2}), 3, inner, columns);
 }
 
-TEST_P(GroupedMatmul, AGroupUsesTheWeightsOfItsExpertWhateverItsPlace) {
+TEST_P(GroupedMatmul, AGroupUsesTheWeightsOfItsExpertWhateverItsIndex) {
   check(ragged({2, 5, 3, 1}, {3, 0, 3, 1}), 4, 16, 16);
 }
 

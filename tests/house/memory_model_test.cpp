@@ -1,6 +1,6 @@
 // docs/memory-model.md and the code, held together: every pair of a release and an acquire has a tag, a row
-// in the document and its two sides in the code, every row that crosses blocks is weakened by a mutant, and
-// no release of a kernel's room stands without a tag.
+// in the document and its two sides in the code, every row that crosses blocks is weakened by a mutant, no
+// release of a kernel's room stands without a tag, and no proxy fence without a mutant.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -168,10 +168,58 @@ std::vector<std::string> untagged_arrivals_of(const std::string& file, const std
   return faults;
 }
 
+// The function of each proxy fence of a file, as a class and a name: "RowSum<>::run_whole(".
+std::vector<std::string> fenced_functions_of(const std::string& text) {
+  static const std::regex kClass(R"(^(?:struct|class) (\w+).*[^;]$)");
+  static const std::regex kFunction(R"(^ +SWITCHYARD_DEVICE [^=;]*?(\w+)\()");
+  static const std::regex kFence(R"(\bfence_proxy_async(?:_shared)?\()");
+  std::vector<std::string> functions;
+  std::string class_name, function;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (std::regex_search(line, match, kClass)) class_name = match[1].str();
+    if (std::regex_search(line, match, kFunction)) function = match[1].str();
+    if (std::regex_search(line.substr(0, line.find("//")), kFence))
+      functions.push_back(class_name + "<>::" + function + "(");
+  }
+  return functions;
+}
+
+// Fences that no mutant takes away, or only together with another one of their function.
+std::vector<std::string> unmutated_fences_of(const std::string& file, const std::string& text,
+                                             const std::string& mutants) {
+  static const std::regex kMutant(R"re("(\w+)\*(::\w+\()",\s+WordKind::kProxyFence)re");
+  const auto is_taken_away = [&](const std::string& function) {
+    for (auto mutant = std::sregex_iterator(mutants.begin(), mutants.end(), kMutant);
+         mutant != std::sregex_iterator(); ++mutant) {
+      const size_t at = function.find((*mutant)[1].str());  // as an OrderMutant finds its functions
+      if (at != std::string::npos && function.find((*mutant)[2].str(), at) != std::string::npos) return true;
+    }
+    return false;
+  };
+  std::vector<std::string> faults;
+  std::set<std::string> seen;
+  for (const std::string& function : fenced_functions_of(text)) {
+    if (!seen.insert(function).second) faults.push_back(file + ": " + function + "..) has two proxy fences");
+    if (!is_taken_away(function))
+      faults.push_back(file + ": no mutant is without the proxy fence of " + function + "..)");
+  }
+  return faults;
+}
+
 std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
   return text.str();
+}
+
+// Of all tests that have order mutants.
+std::string mutants_of(const std::filesystem::path& root) {
+  return text_of(root / "tests/emulator/weak_protocol_test.cpp") +
+         text_of(root / "tests/emulator/weak_matmul_test.cpp") +
+         text_of(root / "tests/ep/wire_mutant_test.cpp") +
+         text_of(root / "tests/runtime/early_gate_up_test.cpp");
 }
 
 TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
@@ -184,10 +232,41 @@ TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
   const std::string document = text_of(root / "docs/memory-model.md");
   EXPECT_GE(tables_of(document).tags.size(), 25u);
   EXPECT_GE(tables_of(document).between_blocks.size(), 15u);
-  for (const std::string& fault : faults_of(document, code,
-                                            text_of(root / "tests/emulator/weak_protocol_test.cpp") +
-                                                text_of(root / "tests/ep/wire_mutant_test.cpp")))
-    ADD_FAILURE() << fault;
+  for (const std::string& fault : faults_of(document, code, mutants_of(root))) ADD_FAILURE() << fault;
+}
+
+TEST(MemoryModel, NoProxyFenceIsWithoutAMutant) {
+  const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
+  const std::string mutants = mutants_of(root);
+  size_t num_fences = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "include")) {
+    const std::string file = entry.path().lexically_relative(root).string();
+    if (!entry.is_regular_file() || file.starts_with("include/switchyard/detail/target/")) continue;
+    const std::string text = text_of(entry.path());
+    num_fences += fenced_functions_of(text).size();
+    for (const std::string& fault : unmutated_fences_of(file, text, mutants)) ADD_FAILURE() << fault;
+  }
+  EXPECT_GE(num_fences, 14u);
+}
+
+TEST(MemoryModel, TheCheckFindsAFenceWithoutAMutant) {
+  const std::string code =
+      "struct Other;\n"
+      "struct FarRows {\n"
+      "  SWITCHYARD_DEVICE void put(int row,\n"
+      "                             int k) const {\n"
+      "    target::fence_proxy_async_shared();  // not fence_proxy_async()\n";
+  const std::string mutant = "{\"A\", {\"Rows*::put(\",\n  WordKind::kProxyFence}}";
+  using Faults = std::vector<std::string>;
+  EXPECT_EQ(unmutated_fences_of("a.hpp", code, mutant), Faults());
+  EXPECT_EQ(unmutated_fences_of("a.hpp", code, "{\"B\", {\"Rows*::put(\", WordKind::kBulkWait}}"),
+            Faults{"a.hpp: no mutant is without the proxy fence of FarRows<>::put(..)"});
+  EXPECT_EQ(unmutated_fences_of("a.hpp", code + "target::fence_proxy_async();\n", mutant),
+            Faults{"a.hpp: FarRows<>::put(..) has two proxy fences"});
+  EXPECT_EQ(
+      unmutated_fences_of(
+          "a.hpp", code + "  SWITCHYARD_DEVICE void get() {\n    target::fence_proxy_async();\n", mutant),
+      Faults{"a.hpp: no mutant is without the proxy fence of FarRows<>::get(..)"});
 }
 
 TEST(MemoryModel, NoReleaseIsWithoutATag) {

@@ -1,9 +1,15 @@
 // ExpertParallel and Attention on the streams of the same ranks, in every order an engine may enqueue them:
-// what one of them holds of the device is never what a peer of the other needs to go on.
+// what one of them holds of the device is never what a peer of the other needs to go on. So do experts that
+// start early. Compiled for the host and, through cuda_tests.cu, for CUDA.
+#include "ep/early_experts.hpp"
 #include "ep/step_runner.hpp"
 #include "sweep.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/world.hpp"
+#include "target/target_fixture.hpp"
+
+#define Interleaved SWITCHYARD_SUITE(Interleaved)
+#define EarlyInterleaved SWITCHYARD_SUITE(EarlyInterleaved)
 
 namespace switchyard {
 namespace {
@@ -81,16 +87,36 @@ class Interleaved : public testing::TestWithParam<Variant> {
 
   int num_repeats() const { return is_host_ ? 2 : 200; }
 
-  enum class Call { kDispatch, kCombine, kAttend };
-  static constexpr Call kDispatch = Call::kDispatch, kCombine = Call::kCombine, kAttend = Call::kAttend;
+  enum class Call { kDispatch, kDispatchAsync, kEarlyExperts, kDispatchWait, kCombine, kAttend };
+  using enum Call;
 
+  Status enqueue(Call call, int rank) {
+    switch (call) {
+      case kDispatch:
+        return runner_->enqueue_dispatch(rank, mode_);
+      case kDispatchAsync:
+        return runner_->enqueue_dispatch_async(rank);
+      case kEarlyExperts:  // fewer blocks than experts, so that a block waits for several, one by one
+        return launch_early_experts(*runner_->world, *runner_->ep, rank,
+                                    {.num_blocks = 1, .num_threads = is_host_ ? 64u : 256u});
+      case kDispatchWait:
+        return runner_->enqueue_dispatch_wait(rank);
+      case kCombine:
+        return runner_->enqueue_combine(rank, mode_);
+      case kAttend:
+        return attentions_[static_cast<size_t>(rank)].enqueue();
+    }
+    return Status();
+  }
   // All calls of a rank, then those of the next.
   Status on_every_rank(std::initializer_list<Call> calls) {
     for (int rank = 0; rank < shape_.n_ranks; ++rank)
-      for (const Call call : calls)
-        SWITCHYARD_RETURN_IF_ERROR(call == kDispatch  ? runner_->enqueue_dispatch(rank, mode_)
-                                   : call == kCombine ? runner_->enqueue_combine(rank, mode_)
-                                                      : attentions_[static_cast<size_t>(rank)].enqueue());
+      for (const Call call : calls) SWITCHYARD_RETURN_IF_ERROR(enqueue(call, rank));
+    return Status();
+  }
+  // Each call of all ranks, then the next.
+  Status phase_by_phase(std::initializer_list<Call> calls) {
+    for (const Call call : calls) SWITCHYARD_RETURN_IF_ERROR(on_every_rank({call}));
     return Status();
   }
 
@@ -102,19 +128,17 @@ class Interleaved : public testing::TestWithParam<Variant> {
     for (const RankAttention& attention : attentions_) ASSERT_EQ(attention.output(), attention_alone_);
   }
   // Twenty in flight at once.
-  void repeat(const std::function<Status()>& enqueue) {
-    Status status;
-    for (int i = 0; i < num_repeats() && status.ok(); ++i) {
-      status = enqueue();
-      if (i % 20 != 19) continue;
-      check(status);
+  void repeat(const std::function<Status()>& enqueue_all) {
+    for (int i = 1; i <= num_repeats(); ++i) {
+      const Status enqueued = enqueue_all();
+      if (enqueued.ok() && i % 20 != 0 && i != num_repeats()) continue;
+      check(enqueued);
       if (HasFatalFailure()) return;
       runner_->upload(step_);  // poisons what the next ones must write
     }
-    if (!status.ok() || num_repeats() % 20 != 0) check(status);
   }
-  void replay(const std::function<Status()>& enqueue) {
-    const std::unique_ptr<Graph> graph = must(runner_->world->capture(enqueue));
+  void replay(const std::function<Status()>& enqueue_all) {
+    const std::unique_ptr<Graph> graph = must(runner_->world->capture(enqueue_all));
     repeat([&] { return graph->launch(); });
   }
 
@@ -128,10 +152,9 @@ class Interleaved : public testing::TestWithParam<Variant> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Targets, Interleaved,
-                         testing::Combine(testing_support::all_targets(), testing_support::both_protocols(),
+                         testing::Combine(testing::Values(kTargetUnderTest), both_protocols(),
                                           testing::Values(StepMode::kFused, StepMode::kSplit),
-                                          testing::ValuesIn(testing_support::sweep({2, 8, 4})),
-                                          testing::Bool()),
+                                          testing::ValuesIn(sweep({2, 8, 4})), testing::Bool()),
                          variant_name);
 
 TEST_P(Interleaved, AttentionBehindEachRanksStep) {
@@ -148,15 +171,45 @@ TEST_P(Interleaved, AttentionBehindEachHalfOfAStep) {
 }
 
 TEST_P(Interleaved, AGraphPhaseByPhase) {
-  replay([&] {
-    for (const Call call : {kDispatch, kAttend, kCombine, kAttend})
-      SWITCHYARD_RETURN_IF_ERROR(on_every_rank({call}));
-    return Status();
-  });
+  replay([&] { return phase_by_phase({kDispatch, kAttend, kCombine, kAttend}); });
 }
 
 TEST_P(Interleaved, AGraphRankByRank) {
   replay([&] { return on_every_rank({kDispatch, kAttend, kCombine, kAttend}); });
+}
+
+// Only the direct protocol has rows before dispatch_wait, and only split kernels have something in between.
+class EarlyInterleaved : public Interleaved {
+ protected:
+  void SetUp() override {
+    Interleaved::SetUp();
+    if (runner_ != nullptr) runner_->has_expert_outputs = true;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, EarlyInterleaved,
+                         testing::Combine(testing::Values(kTargetUnderTest),
+                                          testing::Values(Protocol::kDirect),
+                                          testing::Values(StepMode::kSplit),
+                                          testing::ValuesIn(sweep({1, 2, 8, 4})), testing::Bool()),
+                         variant_name);
+
+TEST_P(EarlyInterleaved, AttentionAroundEarlyExperts) {
+  repeat([&] {
+    return phase_by_phase({kAttend, kDispatchAsync, kEarlyExperts, kDispatchWait, kAttend, kCombine});
+  });
+}
+
+TEST_P(EarlyInterleaved, AGraphPhaseByPhase) {
+  replay([&] {
+    return phase_by_phase({kDispatchAsync, kEarlyExperts, kDispatchWait, kAttend, kCombine, kAttend});
+  });
+}
+
+TEST_P(EarlyInterleaved, AGraphRankByRank) {
+  replay([&] {
+    return on_every_rank({kDispatchAsync, kEarlyExperts, kDispatchWait, kAttend, kCombine, kAttend});
+  });
 }
 
 }  // namespace

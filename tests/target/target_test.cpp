@@ -35,7 +35,7 @@ SWITCHYARD_KERNEL void count_runs(CountRunsParams params) {
       (target::warp_idx() * kWarpSize + target::lane_idx() - target::thread_idx()) * 1000000;
 }
 
-TEST_P(Vocabulary, EveryThreadOfEveryBlockRunsOnceAndKnowsItsPlace) {
+TEST_P(Vocabulary, EveryThreadOfEveryBlockRunsOnceAndKnowsItsIndex) {
   const auto runs = zeros<int>(6 * 96), geometry = zeros<int>(6 * 96);
   run(count_runs, {.num_blocks = 6, .num_threads = 96}, CountRunsParams{runs.data(), geometry.data()});
   EXPECT_EQ(download(runs), std::vector<int>(6 * 96, 1));

@@ -79,7 +79,7 @@ TEST_F(CliAttention, BenchTimesEveryShapeAndVerifies) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(testing_support::read_file(inputs_path).substr(0, 6), "\x93NUMPY");
   const json report = read_json(outcome.out);
-  ASSERT_EQ(report.at("results").size(), 22u);  // full, causal, two ragged, ten decoding, eight of MLA
+  ASSERT_EQ(report.at("results").size(), 28u);  // full, causal, two ragged, 16 decoding, eight of MLA
   EXPECT_EQ(report.at("input_shifts").size(), 3u);
   for (const json& result : report.at("results")) {
     EXPECT_TRUE(result.at("verified").get<bool>());

@@ -90,6 +90,17 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
   }
 }
 
+TEST_F(CliMatmul, ALayerMayStartWithTheRows) {
+  const Outcome outcome = run(
+      "bench layer --target host --ranks 2 --hidden 128 --experts 4 --expert-width 64 --top-k 2 --tokens 9 "
+      "--matmul-blocks 2 --gate-up-start with-rows --json -");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json report = read_json(outcome.out);
+  EXPECT_TRUE(report.at("verified").get<bool>());
+  EXPECT_EQ(report.at("gate_up_start"), "with-rows");
+  EXPECT_EQ(report.at("results").at(0).at("protocol"), "direct");
+}
+
 TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench matmul --target host --hidden 12", {"--hidden", "multiple of 8"});
   expect_refused("bench matmul --target host --expert-width 20", {"--expert-width", "multiple of 8"});
@@ -100,6 +111,10 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16, fp8 or fp8-ue8m0"});
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});
+  expect_refused("bench layer --target host --format fp8 --gate-up-start with-rows",
+                 {"--gate-up-start", "--format bf16, not fp8"});
+  expect_refused("bench layer --target host --protocol slotted --gate-up-start with-rows",
+                 {"--gate-up-start", "--protocol direct"});
   expect_refused("bench layer --target host --ranks 3 --experts 8", {"--experts", "--ranks"});
   expect_refused("bench layer --target host --ranks 65", {"--ranks", "65", "1", "64"});
   expect_refused("bench layer --target host --hidden 16392", {"--hidden", "16392", "16384"});

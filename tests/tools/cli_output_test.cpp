@@ -84,6 +84,17 @@ TEST_F(CliOutput, AFileThatIsNamedTwiceIsRefused) {
   EXPECT_EQ(run(kSmall + "--json /dev/null --trace /dev/null").exit_code, 0);
 }
 
+TEST_F(CliOutput, AFileWithoutANameIsRefused) {
+  for (const std::string flag : {"--json", "--trace", "--dump", "--placement", "--routing"})
+    expect_refused(kSmall + flag + " ''", {flag, "must not be empty"});
+  for (const std::string flag : {"--json", "--svg"})
+    expect_refused(kSmallBench + flag + " ''", {flag, "must not be empty"});
+  expect_refused("bench attention --target host --inputs ''", {"--inputs", "must not be empty"});
+  expect_refused("schedule --svg ''", {"--svg", "must not be empty"});
+  for (const std::string flag : {"--counts", "--placement", "--write-placement", "--svg"})
+    expect_refused("plan " + flag + " ''", {flag, "must not be empty"});
+}
+
 TEST_F(CliOutput, WhatGoesToStdoutIsAloneThere) {
   EXPECT_EQ(run(kSmall + "--trace -").out.rfind("{\"displayTimeUnit\"", 0), 0u);
   EXPECT_EQ(run(kSmallBench + "--svg -").out.rfind("<svg", 0), 0u);

@@ -1,4 +1,5 @@
 // The command with a process for every rank.
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -54,8 +55,21 @@ TEST_F(CliProcess, ABenchmarkHasBothTransportsSideBySide) {
   expect_refused(bench + "--rank 2 --rendezvous unix:@x", {"--rank", "--ranks (2)"});
 }
 
+// What processes of SHMEM have measured is checked by oshrun_test.sh.
+TEST_F(CliProcess, ReportsOfRanksThatAreNoneAreRefused) {
+  const std::string bench =
+      "bench ep --target host --ranks 2 --experts 4 --top-k 2 --hidden 128 --tokens 1 --replays 2 --mode "
+      "fused ";
+  const std::string path = folder / "reports";
+  expect_refused(bench + "--rank-reports " + path, {"--rank-reports", path});
+  for (const char* text : {"", "[]\n", "{\"join_ms\": 1, \"sizes\": []}\n", "x\n"}) {
+    std::ofstream(path) << text;
+    expect_refused(bench + "--rank-reports " + path, {"--rank-reports", path, "rank"});
+  }
+}
+
 TEST_F(CliProcess, ARankThatDiesIsNamedByTheOthers) {
-  const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_wait");
+  const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_async");
   EXPECT_EQ(outcome.exit_code, 3);
   for (const char* text : {"rank 0: switchyard run: rank 1 has ended", "rank 1: ended by signal 9",
                            "rank 2: switchyard run: rank 1 has ended"})
@@ -96,7 +110,7 @@ TEST_F(CliProcess, ATraceAndADumpHoldAllRanks) {
 
 TEST_F(CliProcess, ARunThatFailsIsTracedToo) {
   const std::string trace_path = folder / "trace.json";
-  const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_wait --trace " + trace_path);
+  const Outcome outcome = run(shape_ + "--transport process --kill 1@combine_async --trace " + trace_path);
   EXPECT_EQ(outcome.exit_code, 3);
   const std::string trace = testing_support::read_file(trace_path);
   EXPECT_EQ(read_json(trace).at("otherData").at("target"), "host");

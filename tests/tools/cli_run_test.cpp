@@ -118,5 +118,21 @@ TEST_F(CliRun, BenchPredictsRowsPerRank) {
   EXPECT_LT(predicted_us("per-rank"), predicted_us("ragged"));
 }
 
+// Masked rows of many tokens fit into memory if experts have room for as many as come.
+TEST_F(CliRun, BenchTimesMaskedRowsWithLessMemory) {
+  const std::string masked =
+      "bench ep --target host --replays 2 --n-sms 2 --protocol direct --mode fused --ranks 2 --experts 4 "
+      "--top-k 2 --hidden 64 --tokens 16 --layout masked --count-experts --json - ";
+  const auto memory_with = [&](const std::string& options) {
+    const json report = read_json(run(masked + options).out);
+    EXPECT_EQ(report.at("verified"), true) << options;
+    return report.at("sizes").at(0).at("traffic").at(0).at("memory_per_rank").get<double>();
+  };
+  EXPECT_LT(memory_with("--max-rows-per-expert 24"), memory_with(""));
+  EXPECT_NE(run(masked + "--max-rows-per-expert 2").out.find("has room for"), std::string::npos);
+  expect_refused("bench ep --target host --max-rows-per-expert 4 --tokens 1",
+                 {"max_rows_per_expert is 4", "--layout is ragged"});
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -1,9 +1,6 @@
-// The `switchyard` command as a user meets it: exit codes, the line that names the flag, JSON, dumps.
+// The `switchyard` command as a user meets it: exit codes, the line that names the flag, JSON.
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -132,74 +129,6 @@ TEST_F(Cli, JsonAloneOnStdout) {
   EXPECT_EQ(report.at("shape").at("hidden"), 32);
   EXPECT_EQ(run(kSmall + "--json " + (folder / "report.json").string()).exit_code, 0);
   EXPECT_EQ(read_file(folder / "report.json").front(), '{');
-}
-
-TEST_F(Cli, TheSameSeedGivesTheSameDump) {
-  for (const char* name : {"a", "b"})
-    ASSERT_EQ(run(kSmall + "--seed 9 --dump " + (folder / name).string()).exit_code, 0);
-  for (const char* file : {"tokens.npy", "topk_ids.npy", "topk_weights.npy", "gate_up_weights.npy",
-                           "down_weights.npy", "row_offsets.npy", "expert_ids.npy", "output.npy"}) {
-    const std::string a = read_file(folder / "a" / "rank_1" / file);
-    EXPECT_EQ(a.substr(0, 6), "\x93NUMPY") << file;
-    EXPECT_EQ(a, read_file(folder / "b" / "rank_1" / file)) << file;
-  }
-  const std::string src_info = read_file(folder / "a" / "rank_0" / "src_info.npy");
-  EXPECT_NE(src_info.find("'descr': '<i4'"), std::string::npos);
-  EXPECT_EQ(src_info.find('\n') % 64, 63u) << "the header ends on a multiple of 64 bytes";
-}
-
-// The elements of an array that --dump wrote.
-template <typename T>
-std::vector<T> read_npy(const std::filesystem::path& path) {
-  const std::string bytes = read_file(path);
-  const size_t begin = bytes.find('\n') + 1;
-  std::vector<T> values((bytes.size() - begin) / sizeof(T));
-  std::memcpy(values.data(), bytes.data() + begin, values.size() * sizeof(T));
-  return values;
-}
-
-// e4m3, by its definition.
-float from_e4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return (code & 0x80) != 0 ? -magnitude : magnitude;
-}
-
-TEST_F(Cli, ADumpHoldsCodesScalesAndSourceRanksAsTheDeviceWroteThem) {
-  for (const std::string protocol : {"slotted", "direct"}) {
-    const std::filesystem::path dump = folder / protocol;
-    // Every token of rank 0 and 2 goes to expert 3 and to one more.
-    const std::string routing = folder / "routing.csv";
-    std::ofstream(routing) << "0,3,0\n0,3,1\n2,3,3\n2,-1,3\n0,5,3\n";
-    ASSERT_EQ(
-        run("run --target host --ranks 3 --experts 6 --hidden 64 --expert-width 8 --steps 1 --format mxfp8 "
-            "--shared-expert --protocol " +
-            protocol + " --routing " + routing + " --dump " + dump.string())
-            .exit_code,
-        0);
-    // Groups of rank 1: its shared expert, which has no tokens, expert 2, which nobody wants, and expert 3.
-    EXPECT_EQ(read_npy<int32_t>(dump / "rank_1" / "src_rank.npy"), (std::vector<int32_t>{0, 0, 0, 2, 2, 2}));
-    EXPECT_EQ(read_npy<int32_t>(dump / "rank_0" / "src_rank.npy"), (std::vector<int32_t>{0, 0, 0, 0, 0}));
-    EXPECT_EQ(read_npy<int32_t>(dump / "rank_2" / "src_rank.npy"), (std::vector<int32_t>{2, 2, 0}));
-    const auto codes = read_npy<uint8_t>(dump / "rank_1" / "codes.npy"),
-               scales = read_npy<uint8_t>(dump / "rank_1" / "scales.npy");
-    const auto rows = read_npy<uint16_t>(dump / "rank_1" / "expert_rows.npy");
-    ASSERT_EQ(codes.size(), 6u * 64);
-    ASSERT_EQ(rows.size(), codes.size());
-    ASSERT_GE(scales.size(), 6u * 2);
-    for (size_t i = 0; i < codes.size(); ++i) {
-      const float value = std::ldexp(from_e4m3(codes[i]), scales[i / 32] - 127);
-      EXPECT_EQ(std::bit_cast<uint32_t>(value), static_cast<uint32_t>(rows[i]) << 16) << i;
-    }
-  }
-  // Where experts hand their rows over encoded, those are dumped too.
-  const std::filesystem::path dump = folder / "encoded";
-  ASSERT_EQ(run(kQuantised + "--protocol direct --combine-format fp8 --format fp8 --dump " + dump.string())
-                .exit_code,
-            0);
-  EXPECT_NE(read_file(dump / "rank_0" / "scales.npy").find("'descr': '<f4'"), std::string::npos);
-  EXPECT_GT(read_npy<uint8_t>(dump / "rank_0" / "encoded_outputs.npy").size(), 0u);
 }
 
 TEST_F(Cli, ARoutingFileSaysWhereTokensGo) {
@@ -383,7 +312,8 @@ TEST_F(Cli, BenchSkipsWhatDoesNotFit) {
 TEST_F(Cli, BenchFormatsShowsWhatEachFormatLoses) {
   const Outcome outcome = run("bench formats --values 131072 --json -");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(run("bench formats --values 131072 --json -").out, outcome.out) << "the same seed gives the same numbers";
+  EXPECT_EQ(run("bench formats --values 131072 --json -").out, outcome.out)
+      << "the same seed gives the same numbers";
   EXPECT_NE(run("bench formats --values 131072 --seed 2 --json -").out, outcome.out);
   const json report = read_json(outcome.out);
   std::map<std::string, const json*> normal;
@@ -494,8 +424,8 @@ TEST_F(Cli, JsonGoesToAFileOrAloneToStdoutWithEveryCommand) {
   const std::string path = folder / "report.json";
   for (const std::string& command :
        {kSmall, kSmallBench, std::string("simulate --seeds 2 "), std::string("simulate --replay 3 "),
-        std::string("schedule --ctas 4 "), std::string("schedule --compare "), std::string("bench formats --values 1024 "),
-        std::string("doctor ")}) {
+        std::string("schedule --ctas 4 "), std::string("schedule --compare "),
+        std::string("bench formats --values 1024 "), std::string("doctor ")}) {
     for (const char* to_stdout : {"--json -", "--json"}) {
       const Outcome alone = run(command + to_stdout);
       EXPECT_EQ(alone.exit_code, 0) << command << alone.err;

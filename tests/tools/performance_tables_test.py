@@ -119,14 +119,17 @@ class TablesOfStoredRuns(unittest.TestCase):
 | d64 full | 0.000264 | 0.00156 |
 | d64 causal | 0.000295 | 0.00172 |""")
 
-    def test_attention_stands_beside_cudnn_where_it_was_timed(self):
+    def test_attention_stands_beside_the_peers_that_were_timed(self):
         report = stored("attention")
         for case in report["results"]:
             case["tflops"] = 500.0
             case["peers"] = {"cudnn": 400.0, "flash": 300.0}
         report["results"][0]["peers"] = {}
+        report["results"][3]["peers"]["fa3"] = 625.0
+        report["results"][4]["peers"] = {"fa3": 1000.0}
         self.assertEqual([row[1:] for row in rows_of(tables.attention_table([report]))],
-                         [["500", "500 / 400 (1.25)"], ["500 / 400 (1.25)", "500 / 400 (1.25)"]])
+                         [["500", "500 / 400 (1.25)"], ["500 / 400 (1.25)", "500 / 400 / 625 (0.80)"]])
+        self.assertEqual(rows_of(tables.ragged_table([report]))[0], ["lpt queue", "500 / 1000 (0.50)", "1.00"])
 
     def test_ragged_schedules_are_compared_with_the_last(self):
         self.assertEqual(rows_of(tables.ragged_table([stored("attention")])),
@@ -140,6 +143,18 @@ class TablesOfStoredRuns(unittest.TestCase):
 | | 20 | 3182 | 0.000206 | 1.67e-05 |
 | down, K 32, N 64 | 8 | 4642 | 2.82e-05 | 4.85e-06 |
 | | 20 | 4346 | 7.54e-05 | 7.3e-06 |""")
+
+    def test_matmul_has_a_column_for_each_peer_that_any_case_has(self):
+        report = stored("matmul")
+        report["results"] = report["results"][:2]
+        first, second = report["results"]
+        first |= {"limit_us": 7000.0, "peers": {"torch": {"us": 7000.0}, "DeepGEMM masked": {"us": 8000.0}}}
+        second |= {"limit_us": 50.0, "peers": {"torch": {"us": 3500.0}}}
+        self.assertEqual(tables.TABLES["matmul"]([report]), """\
+| shape | rows of each expert | us | TFLOP/s | TB/s | limit, us | DeepGEMM masked, us | torch, us | the best of these over ours |
+|---|---|---|---|---|---|---|---|---|
+| gate_up, K 64, N 64 | 8 | 7609 | 3.45e-05 | 5.38e-06 | 7000 | 8000 | 7000 | 0.92 |
+| | 20 | 3182 | 0.000206 | 1.67e-05 | 50.0 | - | 3500 | 1.10 |""")
 
     def test_a_layer_has_what_it_takes_beyond_its_matmuls_as_a_part_of_dispatch_and_combine(self):
         case = {"tokens": 16, "median_us": 130.0, "matmul_us": 100.0, "tflops": 5.0, "weight_terabytes_per_second": 4.0,
@@ -285,7 +300,7 @@ class Command(unittest.TestCase):
         with open(ep, encoding="utf-8") as file:
             unchecked.write_text(json.dumps(with_changes(json.load(file), checked=False)))
         sources = {"ep": ep, "shapes": ep, "many-ranks": ep, "token-formats": ep, "combine-formats": ep,
-                   "process": process, "shmem": str(shmem), "checks": f"{ep},{unchecked}",
+                   "process": process, "shmem": str(shmem), "shmem-groups": str(shmem), "checks": f"{ep},{unchecked}",
                    "attention": attention, "ragged": attention, "decode": attention,
                    "matmul": matmul, "matmul-fp8": matmul_fp8, "layer": layer, "accuracy": accuracy,
                    "published": str(published)}

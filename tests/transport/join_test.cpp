@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -24,6 +23,7 @@ using testing_support::num_open_files;
 using testing_support::Processes;
 using testing_support::unique_address;
 using testing_support::unique_name;
+using testing_support::what_is_left;
 
 constexpr char kToken[] = "00112233445566778899aabbccddeeff";
 
@@ -122,11 +122,7 @@ TEST_P(Join, RanksWriteEachOthersMemoryAndLeaveNothingBehind) {
           return "the world is not as it was joined";
         if (const std::string fault = write_to_all(*world.value()); !fault.empty()) return fault;
       }
-      if (num_open_files() != files_before) return "files are left open";
-      std::ifstream maps("/proc/self/maps");
-      for (std::string line; std::getline(maps, line);)
-        if (line.find("memfd:switchyard") != std::string::npos) return "memory is left mapped";
-      return "";
+      return what_is_left(files_before);
     });
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
   EXPECT_FALSE(address_.starts_with("unix:/") && std::filesystem::exists(address_.substr(5)));

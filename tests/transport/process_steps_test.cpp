@@ -25,11 +25,13 @@ using testing_support::as_run;
 using testing_support::EpHarness;
 using testing_support::make_step;
 using testing_support::must;
+using testing_support::num_open_files;
 using testing_support::Processes;
 using testing_support::RunOptions;
 using testing_support::Shape;
 using testing_support::StepMode;
 using testing_support::unique_address;
+using testing_support::what_is_left;
 
 // On a GPU: SWITCHYARD_PROCESS_TARGET=cuda, in a run of these tests alone, since processes are forks of this
 // one, which must not have used the GPU. Under MPS a rank that is killed takes the others' contexts along.
@@ -49,12 +51,17 @@ std::unique_ptr<World> join(int rank, int n_ranks, const std::string& address) {
   return testing_support::join(options);
 }
 
-// Starts a process for each rank of a new world; what `run_rank` returns is its report.
+// Starts a process for each rank of a new world; what `run_rank` returns is its report. It must leave nothing
+// of the world behind, whatever has become of the others. (The driver of a GPU keeps files open.)
 void start_ranks(Processes& processes, int n_ranks,
                  const std::function<std::string(int rank, std::unique_ptr<World> world)>& run_rank) {
   const std::string address = unique_address();
   for (int rank = 0; rank < n_ranks; ++rank)
-    processes.start([&] { return run_rank(rank, join(rank, n_ranks, address)); });
+    processes.start([&] {
+      const size_t files_before = num_open_files();
+      const std::string report = run_rank(rank, join(rank, n_ranks, address));
+      return report + (is_on_gpu() ? "" : what_is_left(files_before));
+    });
 }
 // The same, with an exchange of this shape.
 void start_ranks(Processes& processes, const Shape& shape, const RunOptions& run,
@@ -218,11 +225,13 @@ Status run_empty_step(EpHarness& harness, int rank, int my_rank) {
   return harness.ep().synchronize(my_rank);
 }
 
-// A rank is killed at a random moment of a random run: every survivor names it at once, and all survivors go
-// on together. SWITCHYARD_KILLS in the environment is the number of runs.
+// A rank is killed at a random moment of a random run: every survivor names it within a second, and all
+// survivors go on together. SWITCHYARD_KILLS in the environment is the number of runs. On a machine that has
+// more to do, one run in twenty may take longer.
 TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
   const char* num_kills = std::getenv("SWITCHYARD_KILLS");
   const int num_runs = num_kills != nullptr ? std::atoi(num_kills) : 40;
+  int num_slow = 0;
   for (int run_idx = 0; run_idx < num_runs && !testing::Test::HasFailure(); ++run_idx) {
     std::mt19937 random(static_cast<unsigned>(run_idx));
     // Three ranks have 13 experts as unevenly as four; for 16 they need more seats than there is memory for.
@@ -266,11 +275,13 @@ TEST(ProcessWorlds, ARankThatIsKilledIsNamedAndTheOthersGoOn) {
     for (const int rank : survivors) ASSERT_TRUE(processes.wait_for(knows[rank], 1)) << "run " << run_idx;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - killed).count();
     if (seconds > 1) std::printf("run %d: survivors knew after %.2f s\n", run_idx, seconds);
+    num_slow += seconds > 1 ? 1 : 0;
     for (int rank = 0; rank < shape.n_ranks; ++rank)
       EXPECT_EQ(processes.report_of(static_cast<size_t>(rank)),
                 rank == victim ? "signal 9" : "went on as one of 3")
           << "run " << run_idx << ", rank " << rank << ", victim " << victim;
   }
+  EXPECT_LE(num_slow, 1 + num_runs / 20);
 }
 
 // A step of a rank that is alone, with experts that return what they get; what is wrong, or nothing.

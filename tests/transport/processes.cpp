@@ -170,6 +170,14 @@ size_t num_open_files() {
   return count;
 }
 
+std::string what_is_left(size_t files_before) {
+  if (num_open_files() != files_before) return "files are left open";
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("memfd:switchyard") != std::string::npos) return "memory is left mapped";
+  return "";
+}
+
 void allow_more_files(size_t count) {
   rlimit limit{};
   (void)getrlimit(RLIMIT_NOFILE, &limit);

@@ -78,6 +78,9 @@ std::unique_ptr<World> join(int rank, int n_ranks, const std::string& rendezvous
 
 // How many file descriptors this process has open.
 size_t num_open_files();
+// What this process has kept of the worlds that it was in, when `files_before` were open before it joined
+// them; empty if nothing.
+std::string what_is_left(size_t files_before);
 // From now on this process may open `count` more files, or as many as before.
 void allow_more_files(size_t count);
 void allow_all_files();

@@ -35,6 +35,9 @@ Work print(const std::string& text) {
   };
 }
 
+// An empty text would mean what no option at all means, and a file without a name would be lost.
+std::string refuse_empty(const std::string& text) { return text.empty() ? "'' must not be empty" : ""; }
+
 }  // namespace
 
 Option& Option::excludes(const Option& other) {
@@ -109,12 +112,19 @@ Option Command::add_name(const std::string& name, std::string& value, const std:
 }
 
 Option Command::add_text(const std::string& name, std::string& value, const std::string& description) {
-  return Option(app_->add_option(name, value, description)->capture_default_str());
+  return Option(app_->add_option(name, value, description)->check(&refuse_empty)->capture_default_str());
 }
 
 Option Command::add_output(const std::string& name, std::string& path, const std::string& description) {
-  return Option(
-      app_->add_option(name, path, description)->expected(0, 1)->default_str("-")->type_name("FILE"));
+  // Where no value need follow, check() would let an empty one pass.
+  const auto parse = [=, &path](const std::string& text) {
+    if (text.empty()) throw CLI::ValidationError(name, refuse_empty(text));
+    path = text;
+  };
+  return Option(app_->add_option_function<std::string>(name, parse, description)
+                    ->expected(0, 1)
+                    ->default_str("-")
+                    ->type_name("FILE"));
 }
 
 Option Command::add_flag(const std::string& name, bool& value, const std::string& description) {

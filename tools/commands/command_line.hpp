@@ -111,7 +111,7 @@ class Command {
   // One of some names, which the help lists.
   Option add_name(const std::string& name, std::string& value, const std::vector<std::string>& names,
                   const std::string& description);
-  // Any text.
+  // Any text that is not empty: an empty value says that the option was not given.
   Option add_text(const std::string& name, std::string& value, const std::string& description);
   // The name of a file, or - for stdout, which is also meant where no name follows.
   Option add_output(const std::string& name, std::string& path, const std::string& description);

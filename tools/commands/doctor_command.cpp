@@ -134,6 +134,7 @@ std::vector<JsonObject> ep_tunings_json() {
                                     .add("target", to_string(target))
                                     .add("threads", tuning.num_threads)
                                     .add("fewer_threads", tuning.num_fewer_threads)
+                                    .add("few_tokens", tuning.few_tokens)
                                     .add("blocks", tuning.num_blocks)));
   return tunings;
 }
@@ -180,7 +181,7 @@ std::vector<JsonObject> attention_tunings_json() {
                                     .add("turns", to_string(tuning.turns))
                                     .add("stages_output", tuning.stages_output)
                                     .add("value_dim", tuning.value_dim)
-                                    .add("code_stages", tuning.num_code_stages)));
+                                    .add("kv_format", to_string(tuning.kv_format))));
   return tunings;
 }
 

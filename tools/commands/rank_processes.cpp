@@ -81,16 +81,14 @@ Status start(const std::vector<std::string>& arguments, RankProcess& process) {
   std::array<FileDescriptor, kNumPipes> ends;
   for (size_t i = 0; i < kNumPipes; ++i) {
     int pipe[2] = {-1, -1};
-    if (pipe2(pipe, O_CLOEXEC) != 0)
-      return no_file_descriptor("--transport process: cannot make a pipe", errno);
+    if (pipe2(pipe, O_CLOEXEC) != 0) return no_file_descriptor("--transport: cannot make a pipe", errno);
     process.pipes[i] = FileDescriptor(pipe[0]);
     ends[i] = FileDescriptor(pipe[1]);
   }
   const pid_t parent = getpid();
   process.pid = fork();
   if (process.pid == 0) become(arguments, parent, ends);
-  if (process.pid < 0)
-    return unavailable("--transport process: cannot start a process: %s", std::strerror(errno));
+  if (process.pid < 0) return unavailable("--transport: cannot start a process: %s", std::strerror(errno));
   return Status();
 }
 
@@ -144,16 +142,10 @@ void collect_output(std::vector<RankProcess>& processes) {
 
 }  // namespace
 
-Result<std::vector<RankOutcome>> run_rank_processes(int n_ranks, const std::vector<std::string>& arguments) {
-  const Result<std::string> address = random_address();
-  if (!address.ok()) return address.status();
-  std::vector<RankProcess> processes(static_cast<size_t>(n_ranks));
+Result<std::vector<RankOutcome>> run_processes(const std::vector<std::vector<std::string>>& arguments) {
+  std::vector<RankProcess> processes(arguments.size());
   Status status;
-  for (int rank = 0; rank < n_ranks && status.ok(); ++rank) {
-    std::vector<std::string> own = arguments;
-    own.insert(own.end(), {"--rendezvous", address.value(), "--rank", std::to_string(rank)});
-    status = start(own, processes[static_cast<size_t>(rank)]);
-  }
+  for (size_t i = 0; i < processes.size() && status.ok(); ++i) status = start(arguments[i], processes[i]);
   if (!status.ok())
     for (const RankProcess& process : processes)
       if (process.pid > 0) kill(process.pid, SIGKILL);
@@ -165,6 +157,17 @@ Result<std::vector<RankOutcome>> run_rank_processes(int n_ranks, const std::vect
   }
   if (!status.ok()) return status;
   return outcomes;
+}
+
+Result<std::vector<RankOutcome>> run_rank_processes(int n_ranks, const std::vector<std::string>& arguments) {
+  const Result<std::string> address = random_address();
+  if (!address.ok()) return address.status();
+  std::vector<std::vector<std::string>> of_rank;
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    std::vector<std::string>& own = of_rank.emplace_back(arguments);
+    own.insert(own.end(), {"--rendezvous", address.value(), "--rank", std::to_string(rank)});
+  }
+  return run_processes(of_rank);
 }
 
 std::vector<std::string> own_arguments_without(const std::vector<std::string>& options) {

@@ -20,8 +20,11 @@ struct RankOutcome {
   int signal = 0;      // that ended it; 0: none
 };
 
-// Runs this program `n_ranks` times at once, with `arguments` and `--rendezvous ADDRESS --rank R`. Returns
-// when all have ended; they end with this process, however it ends.
+// Runs this program once with each list of arguments, all at once. Returns when all have ended; they end with
+// this process, however it ends.
+Result<std::vector<RankOutcome>> run_processes(const std::vector<std::vector<std::string>>& arguments);
+
+// The same `n_ranks` times, with `arguments` and `--rendezvous ADDRESS --rank R`.
 Result<std::vector<RankOutcome>> run_rank_processes(int n_ranks, const std::vector<std::string>& arguments);
 
 // The arguments that this process was started with, without those named (and the value behind each).

@@ -150,7 +150,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   return status.ok() ? traced : status;
 }
 
-Result<ExitCode> show(const RunOptions& options, const RunReport& report) {
+Result<ExitCode> print_report(const RunOptions& options, const RunReport& report) {
   if (options.prints_text()) print_table(options, report);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(options, report)));
   return report.verified ? kVerified : kNotVerified;
@@ -187,7 +187,7 @@ Result<ExitCode> run_by_shmem(RunOptions& options) {
   RunReport own, report;
   SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, world, own)));
   SWITCHYARD_RETURN_IF_ERROR(gather_reports(world, to_json(options, own), report));
-  if (is_first) return show(options, report);
+  if (is_first) return print_report(options, report);
   return report.verified ? kVerified : kNotVerified;
 }
 
@@ -203,7 +203,7 @@ Result<ExitCode> run_and_report(RunOptions& options) {
     if (!world.ok()) return with_flags(world.status());
     SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, *world.value(), report)));
   }
-  return show(options, report);
+  return print_report(options, report);
 }
 
 }  // namespace

@@ -227,6 +227,8 @@ void print_table(const BenchReport& report) {
   std::printf("  formats   %s there, %s back\n", to_string(report.format), to_string(report.combine_format));
   if (report.row_layout != RowLayout::kRagged || report.row_alignment != 1)
     std::printf("  rows      %s, aligned to %d\n", to_string(report.row_layout), report.row_alignment);
+  if (report.max_rows_per_expert != 0)
+    std::printf("  memory    for %d rows of each expert\n", report.max_rows_per_expert);
   if (report.row_delivery != RowDelivery::kAutomatic)
     std::printf("  delivery  by the %s\n", to_string(report.row_delivery));
   if (report.p2p_world_size != 0)
@@ -285,6 +287,7 @@ std::string to_json(const BenchReport& report) {
       .add("layout", to_string(report.row_layout))
       .add("delivery", to_string(report.row_delivery))
       .add("alignment", report.row_alignment)
+      .add("max_rows_per_expert", report.max_rows_per_expert)
       .add("hidden", workload.hidden)
       .add("top_k", workload.top_k)
       .add("experts", workload.n_experts)

@@ -57,6 +57,7 @@ struct BenchReport {
   RowLayout row_layout = RowLayout::kRagged;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
   int row_alignment = 1;
+  int max_rows_per_expert = 0;  // masked; 0: all that can come
   int num_replays = 0;
   uint64_t lead_us = 0;
   CopyBandwidth copy{};

@@ -230,10 +230,12 @@ Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(in
   if (faults_.kill.phase == phase) killed_ = true;
   phases_.push_back({phase, {}});
   for (const int r : world_.local_ranks()) {
-    if (!is_alive(r) && static_cast<int>(world_.local_ranks().size()) < world_.n_ranks())
-      std::raise(SIGKILL);  // the rank's own process
-    if (!is_alive(r)) continue;
     Rank& rank = world_.rank(r);
+    if (!is_alive(r) && static_cast<int>(world_.local_ranks().size()) < world_.n_ranks()) {
+      (void)rank.synchronize();  // as where ranks share a process, it does what comes before
+      std::raise(SIGKILL);       // the rank's own process
+    }
+    if (!is_alive(r)) continue;
     const DeviceScope active = rank.device().activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (faults_.stall.rank == r && faults_.stall.phase == phase)

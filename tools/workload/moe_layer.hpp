@@ -62,6 +62,10 @@ class MoeLayer {
     std::vector<bf16> output;              // [tokens][hidden]
   };
   Result<Results> download(int rank) const;
+  // How many rows the rank's tensors hold.
+  uint32_t max_rows(int rank) const {
+    return static_cast<uint32_t>(ranks_[static_cast<size_t>(rank)].src_info.size() / 2);
+  }
 
   // False for the rank that FaultPlan::kill has killed: it has no results.
   bool is_alive(int rank) const { return !killed_ || rank != faults_.kill.rank; }

@@ -93,12 +93,24 @@ std::string compare_sources(const reference::Step& step, int rank, const std::ve
   return "";
 }
 
+const char* dtype_of(ScaleTensorElement element) {
+  switch (element) {
+    case ScaleTensorElement::kFloat:
+      return npy_dtype(float{});
+    case ScaleTensorElement::kWord:
+      return npy_dtype(uint32_t{});
+    case ScaleTensorElement::kE8M0:  // NumPy has none
+    case ScaleTensorElement::kTileByte:
+      return npy_dtype(uint8_t{});
+  }
+  return npy_dtype(uint8_t{});
+}
+
 // Codes and scales as the device wrote them (docs/formats.md has the layouts), and their tensor scales.
-Status dump_encoded(const std::string& folder, const reference::Step& step, int rank,
+Status dump_encoded(const std::string& folder, const reference::Step& step, int rank, uint32_t max_rows,
                     const reference::DispatchResult& dispatch) {
   const TokenFormatInfo format = info_of(step.format);
   const auto file = [&](const char* name) { return OutputName{"--dump", folder + name}; };
-  const uint64_t num_scales = static_cast<uint64_t>(format.num_scales(step.hidden));
   SWITCHYARD_RETURN_IF_ERROR(write_npy(file("codes.npy"),
                                        {dispatch.row_offsets.back(), format.row_bytes(step.hidden)},
                                        dispatch.encoded_rows));
@@ -108,14 +120,10 @@ Status dump_encoded(const std::string& folder, const reference::Step& step, int 
   if (!dispatch.scale_row_offsets.empty())
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("scale_row_offsets.npy"), {dispatch.scale_row_offsets.size()},
                                          dispatch.scale_row_offsets));
-  // Scale tiles have an order of their own; the other tensors have rows and columns.
-  if (format.placement == ScalePlacement::kTransposed)
-    return write_npy_bytes(file("scales.npy"), npy_dtype(float{}),
-                           {num_scales, dispatch.scales.size() / sizeof(float) / num_scales},
-                           dispatch.scales.data(), dispatch.scales.size());
-  if (format.placement == ScalePlacement::kByRow)
-    return write_npy(file("scales.npy"), {dispatch.scales.size() / num_scales, num_scales}, dispatch.scales);
-  return write_npy(file("scales.npy"), {dispatch.scales.size()}, dispatch.scales);
+  const ScaleTensor scales = format.scale_tensor(max_rows, step.hidden);
+  return write_npy_bytes(file("scales.npy"), dtype_of(scales.element),
+                         {scales.shape, scales.shape + scales.num_dimensions}, dispatch.scales.data(),
+                         dispatch.scales.size());
 }
 
 uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
@@ -221,7 +229,7 @@ Status dump_step(const std::string& directory, const MoeLayer& layer, const refe
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("src_rank.npy"), {rows}, src_rank));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_rows.npy"), {rows, hidden}, dispatch.rows));
     if (step.format != TokenFormatKind::kBF16)
-      SWITCHYARD_RETURN_IF_ERROR(dump_encoded(folder, step, rank, dispatch));
+      SWITCHYARD_RETURN_IF_ERROR(dump_encoded(folder, step, rank, layer.max_rows(rank), dispatch));
     if (!encoded_outputs.empty())
       SWITCHYARD_RETURN_IF_ERROR(
           write_npy(file("encoded_outputs.npy"), {rows, encoded_outputs.size() / rows}, encoded_outputs));

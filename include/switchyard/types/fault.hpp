@@ -19,7 +19,7 @@ enum class FaultKind : uint32_t {
   kBadExpertId,  // topk_ids holds `seen`; valid are -1 and [0, expected)
   kTooManyRows,  // the step has `seen` rows for this rank, whose output holds `expected`
   // The step has `seen` rows for `late_rank`, whose memory holds `expected`. All ranks skip the step; none is
-  // poisoned, and the next step may follow.
+  // poisoned, and the next step may follow. `seen` of 0: reopen_step has opened a step that was skipped.
   kOverCapacity,
   // `late_rank` has `seen` tokens, this one `expected`; all must have the same.
   kTokenCountMismatch,

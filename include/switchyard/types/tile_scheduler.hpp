@@ -61,9 +61,9 @@ concept MHATileScheduler = std::is_trivially_copyable_v<Scheduler> &&
   requires std::same_as<decltype(Scheduler::mha_schedule), const MHASchedule>;
   // The tile the block stands on; not valid past the end of its sequence or of the order.
   { scheduler.get_current_work_info(summary, state) } -> std::same_as<WorkInfo>;
-  // Goes on to the block's next tile that is there, and returns its sequence; nothing if there is none, from
-  // then on always. `pipeline_idx` is the mailbox through which the producer passes the tile on: not the one
-  // of the call before.
+  // Advances to the block's next tile that exists, and returns its sequence; behind the last one it returns
+  // nothing, however often it is called. `pipeline_idx` is the mailbox through which the producer passes the
+  // tile on: not the one of the call before.
   {
     scheduler.template advance<true, MHASchedulerSynchronization::NONE>(summary, state, number)
     } -> std::same_as<OptionalReg<SeqInfo>>;

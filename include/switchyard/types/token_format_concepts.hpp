@@ -67,7 +67,7 @@ concept ExpertTokenFormat = requires(const Format format, const typename Format:
   // expert_idx: of the model, or kSharedExpert.
   {format.encode(token, message, expert_idx, worker_idx, num_workers)};
   {format.decode(received, expert_row, worker_idx, num_workers)};
-  // Tells the caller where the output of a group begins. By one thread, once for each group and step.
+  // Tells the caller where the output of a group begins. Called by one thread, once for each group and step.
   {format.publish_expert(expert_row.group_idx, expert_row.expert_begin)};
 };
 
@@ -90,15 +90,15 @@ concept EncodedRowFormat = DispatchFormat<Format> && requires(const Format forma
   // Bytes of a row's scales.
   { format.scales_bytes() } -> std::convertible_to<uint32_t>;
 };
-// A token becomes its codes where it lies in shared memory, for all of its experts at once. By one warp, once
-// for each token: no lane may write where another has yet to read.
+// A token becomes its codes where it lies in shared memory, for all of its experts at once. encode_in_place()
+// is called by one warp, once for each token: no lane may write where another has yet to read.
 template <typename Format>
 concept InPlaceTokenFormat = EncodedRowFormat<Format> && TokenFormat<Format> &&
     requires(const Format format, std::byte* token, std::byte* scales) {
   {format.encode_in_place(token, scales)};
 };
-// A token becomes its codes beside it in shared memory, for one expert after the other. By one warp, once for
-// each token and expert. Such a format interleaves rows.
+// A token becomes its codes beside it in shared memory, for one expert after the other. encode_beside() is
+// called by one warp, once for each token and expert. Such a format interleaves rows.
 template <typename Format>
 concept BesideTokenFormat = EncodedRowFormat<Format> && EncodesByExpert<Format> &&
     requires(const Format format, const std::byte* token, std::byte* codes, std::byte* scales,

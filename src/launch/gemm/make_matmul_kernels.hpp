@@ -10,8 +10,7 @@
 namespace switchyard {
 
 template <typename Config>
-Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                     const MatmulSettings& settings) {
+Result<MatmulParams> matmul_params(const MatmulTensorShapes& tensors, const MatmulSettings& settings) {
   MatmulTensorShapes boxed = tensors;
   boxed.rows.box_heads = Config::kBoxRows;
   boxed.weights.box_heads = Config::kWeightBoxRows;
@@ -19,19 +18,29 @@ Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTenso
                                   weights = target::make_tensor_map(boxed.weights);
   if (!rows.ok()) return rows.status();
   if (!weights.ok()) return weights.status();
-  const LaunchShape shape{.num_blocks = num_blocks,
-                          .num_threads = Config::kNumThreads,
-                          .shared_bytes = sizeof(MatmulShared<Config>),
-                          .programmatic_dependent = true,
-                          .cluster_blocks = Config::kClusterBlocks};
-  return target::launch("tiled_matmul", tiled_matmul_kernel<Config>, shape, stream,
-                        MatmulParams{rows.value(), weights.value(), settings});
+  return MatmulParams{rows.value(), weights.value(), settings};
+}
+template <typename Config>
+LaunchShape matmul_launch(uint32_t num_blocks) {
+  return {.num_blocks = num_blocks,
+          .num_threads = Config::kNumThreads,
+          .shared_bytes = sizeof(MatmulShared<Config>),
+          .programmatic_dependent = true,
+          .cluster_blocks = Config::kClusterBlocks};
+}
+template <typename Config>
+Status launch_matmul(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
+                     const MatmulSettings& settings) {
+  const Result<MatmulParams> params = matmul_params<Config>(tensors, settings);
+  if (!params.ok()) return params.status();
+  return target::launch("tiled_matmul", tiled_matmul_kernel<Config>, matmul_launch<Config>(num_blocks),
+                        stream, params.value());
 }
 
-template <typename Config>
+template <typename Config, auto kKernel>
 Status load_matmul() {
 #if defined(__CUDACC__)
-  const target::ResidentKernel kernels[] = {{&tiled_matmul_kernel<Config>, sizeof(MatmulShared<Config>)}};
+  const target::ResidentKernel kernels[] = {{kKernel, sizeof(MatmulShared<Config>)}};
   return target::max_resident_blocks(kernels, Config::kNumThreads).status();
 #else
   return Status();
@@ -43,7 +52,8 @@ constexpr MatmulKernel make_matmul_kernel() {
   if constexpr (has_matmul_kernel(kEpilogue, kTuning)) {
     using Config = MatmulConfig<kTuning, kEpilogue>;
     static_assert(sizeof(MatmulShared<Config>) <= kMaxSharedBytes);
-    return {kTuning, &launch_matmul<Config>, &load_matmul<Config>, Config::kClusterBlocks};
+    return {kTuning, &launch_matmul<Config>, &load_matmul<Config, &tiled_matmul_kernel<Config>>,
+            Config::kClusterBlocks};
   } else {
     return {kTuning, nullptr, nullptr, 1};
   }

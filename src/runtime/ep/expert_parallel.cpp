@@ -8,7 +8,6 @@
 #include "expert_parallel_impl.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/tuning.hpp"
-#include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
 
@@ -200,6 +199,9 @@ Status ExpertParallel::Impl::choose_launch() {
       config.n_sms = tuning.num_blocks > 0
                          ? tuning.num_blocks
                          : std::max(1, device.num_multiprocessors() / num_sharing / config.steps_in_flight);
+    // Slotted: at its owner a row has a warp of its own, so that few tokens are work for all threads.
+    if (chooses_threads && is_direct() && config.max_tokens_per_rank <= tuning.few_tokens * config.n_sms)
+      config.num_threads = tuning.num_fewer_threads;
     const int num_blocks = config.n_sms * num_sharing * num_launches;
     Result<int> resident = max_resident_blocks();
     if (resident.ok() && num_blocks > resident.value() && chooses_threads) {
@@ -257,12 +259,14 @@ Status ExpertParallel::Impl::allocate() {
 
 Status ExpertParallel::Impl::allocate_arenas() {
   arenas.reset();
+  for (const auto& own : ranks)
+    if (own != nullptr) own->lender.reset();
   for (const auto& flight : later_flights) flight->impl_->arenas.reset();
   if (!arena_bytes().ok())
     return invalid_argument("the exchange buffers of %d steps_in_flight exceed 64 bits",
                             config.steps_in_flight);
   Result<std::unique_ptr<SymmetricMemory>> allocated =
-      world.impl().transport().allocate(members, arena_bytes().value(), 2 * sizeof(FaultRecord));
+      world.impl().transport().allocate(members, arena_bytes().value(), kHostVisibleBytes);
   if (!allocated.ok()) {
     char text[128];
     std::snprintf(text, sizeof(text),
@@ -287,6 +291,7 @@ void ExpertParallel::Impl::use_arena(int rank) {
                         .faults = reinterpret_cast<FaultRecord*>(arenas->host_visible_of_rank(world_rank)),
                         .row_memory = {},
                         .src_info = {}};
+  if (first == nullptr && state(rank).lender == nullptr) state(rank).lender = make_lender(rank);
 }
 
 void ExpertParallel::Impl::make_flights() {
@@ -358,28 +363,38 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
   const DirectCounters counters{memory.ep_counters(impl_->shape_of_rank(rank))};
   WaitContext wait_context = impl_->state(rank).dispatch_call.step.wait_context;
   wait_context.first_expert = rank * impl_->n_local_experts();  // which the host turns into an expert
-  return RowReadiness{memory.at<uint64_t>(impl_->layout.dispatch_counts), counters.num_steps(),
+  return RowReadiness{memory.at<uint64_t>(impl_->layout.dispatch_counts),
+                      counters.num_steps(),
                       counters.row_offset(impl_->num_groups() - impl_->n_local_experts()),
-                      num_exchanging_ranks(impl_->config, impl_->n_ranks()), wait_context};
+                      num_exchanging_ranks(impl_->config, impl_->n_ranks()),
+                      impl_->n_local_experts(),
+                      wait_context};
 }
 
 // A kernel that starts early holds its multiprocessors while it waits for the dispatch of ranks that may not
 // have begun. With one multiprocessor for each block that can be resident at once, those ranks' blocks can
 // always become resident, whatever else each kernel needs.
+int ExpertParallel::Impl::max_early_blocks(int rank) const {
+  if (world.target() == Target::kHost) return INT_MAX;
+  const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
+  // Beside it are the launch in front of it, and those of other flights.
+  const int num_beside = (config.dependent_launch ? 1 : 0) + config.steps_in_flight - 1;
+  const int limit = member(rank).device().num_multiprocessors() / num_sharing - config.n_sms * num_beside;
+  return config.n_sms <= limit ? limit : 0;
+}
+
+int ExpertParallel::max_early_blocks(int rank) const { return impl_->max_early_blocks(rank); }
+
 Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const {
   const Device& device = member(rank).device();
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
-  // Of the launch in front of it, and of other flights.
-  const int num_before =
-      config.n_sms * (config.dependent_launch ? 1 : 0) + config.n_sms * (config.steps_in_flight - 1);
-  const int limit =
-      world.target() == Target::kHost ? INT_MAX : device.num_multiprocessors() / num_sharing - num_before;
-  if (num_blocks >= 1 && num_blocks <= limit && config.n_sms <= limit) return Status();
+  const int limit = max_early_blocks(rank);
+  if (num_blocks >= 1 && num_blocks <= limit) return Status();
   return invalid_argument(
-      "row_readiness: num_blocks is %d and n_sms %d; they must be 1..%d where %d rank(s) share the %d "
-      "multiprocessors of %s: a kernel that waits for peers must leave them room",
-      num_blocks, config.n_sms, std::max(limit, 0), num_sharing, device.num_multiprocessors(),
-      device.name().c_str());
+      "row_readiness: num_blocks is %d; with n_sms %d it must be %s%d where %d rank(s) share the %d "
+      "multiprocessors of %s: a kernel that waits for peers must leave them room%s",
+      num_blocks, config.n_sms, limit > 0 ? "1.." : "", limit, num_sharing, device.num_multiprocessors(),
+      device.name().c_str(), limit > 0 ? "" : ". A smaller n_sms leaves some");
 }
 
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between, and what a
@@ -429,21 +444,6 @@ void ExpertParallel::Impl::watch_peers() {
                        state(rank).memory.at<uint64_t>(layout.poison)});
   deaths.reset();  // no longer with the numbers of before
   deaths = std::make_unique<PeerDeaths>(world.impl().transport(), members, std::move(watched));
-}
-
-Status ExpertParallelTestAccess::poison_receive_buffers(ExpertParallel& ep, uint8_t value) {
-  ExpertParallel::Impl& impl = *ep.impl_;
-  for (const int rank : impl.local_ranks())
-    SWITCHYARD_RETURN_IF_ERROR(impl.state(rank).memory.overwrite(impl.member(rank), value));
-  for (const auto& flight : impl.later_flights)
-    SWITCHYARD_RETURN_IF_ERROR(poison_receive_buffers(*flight, value));
-  return Status();
-}
-
-void ExpertParallelTestAccess::use_receive_buffers_of(ExpertParallel& flight, const ExpertParallel& other) {
-  for (const int rank : flight.impl_->local_ranks())
-    flight.impl_->state(rank).dispatch_call.step.recv_bufs =
-        other.impl_->state(rank).dispatch_call.step.recv_bufs;
 }
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {

@@ -116,7 +116,6 @@ Status ExpertParallel::Impl::end_skipped_step(int rank) {
   const DirectCounters counters{state.memory.ep_counters(exchange_shape_of(rank))};
   SWITCHYARD_RETURN_IF_ERROR(
       owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
-  state.was_skipped = last_is_skipped != 0;
   if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
     state.step = Step::kIdle;
   return Status();

@@ -8,6 +8,7 @@
 
 #include "ep_config.hpp"
 #include "exchange_memory.hpp"
+#include "lent_rows.hpp"
 #include "local_wire.hpp"
 #include "peer_deaths.hpp"
 #include "peer_tables.hpp"
@@ -37,6 +38,8 @@ struct ExpertParallel::Impl {
     int num_tokens = 0;                 // of the step under way
     bool has_narrowed_ids = false;      // its ids came in 64 bits
     const void* expert_rows = nullptr;  // of its combine_async
+    const void* lent_rows = nullptr;    // what offer_expert_rows() has accepted for its combine
+    LentRows::Addresses lent_rows_of;   // by rank: where it finds them; empty: they lie in the row buffers
     bool has_dispatched = false;        // a step, since the buffers were cleared
     int kept_copy = 0;                  // per rank: which copy of KeptChoices the step has
     int row_set = 0;                    // of the step under way, or the last one
@@ -44,7 +47,7 @@ struct ExpertParallel::Impl {
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
     bool has_reported_skip = false;     // of the first flight: a step that was skipped may not be ended yet
-    bool was_skipped = false;           // the last step, as far as the host knows
+    std::unique_ptr<LentRows> lender;   // of the first flight; null: nobody else can read the caller's memory
     Status failure;
   };
 
@@ -90,6 +93,8 @@ struct ExpertParallel::Impl {
   Status allocate();
   Status allocate_arenas();
   void use_arena(int rank);
+  std::unique_ptr<LentRows> make_lender(int rank) const;
+  LentMemory* lent_memory_of(int world_rank) const;
   void make_flights();
   // Tells the later flights what has changed; those are without steps then.
   void update_flights();
@@ -162,6 +167,7 @@ struct ExpertParallel::Impl {
   Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
   Status check_epilogue(const char* call, const CombineDestination& destination) const;
   Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
+  int max_early_blocks(int rank) const;
   Status check_early_blocks(int rank, int num_blocks) const;
   // .. filled in ..
   DispatchCall make_dispatch_call(int rank, int num_tokens) const;
@@ -183,10 +189,13 @@ struct ExpertParallel::Impl {
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
     own.num_tokens = call.step.num_tokens;
     own.step = next;
+    own.lent_rows = nullptr;
     own.has_dispatched = true;
-    own.was_skipped = false;
     return Status();
   }
+  // The same for dispatch, or without an output for dispatch_async, behind what its ids need.
+  Status enqueue_dispatch(int rank, LaunchFunction<DispatchCall> launch, const DispatchInput& input,
+                          const DispatchOutput* output, Step next, Stream stream) const;
   // The same for combine or combine_async, behind what sums rows up.
   Status enqueue_combine(int rank, LaunchFunction<CombineCall> launch, CombineCall& call, Step next,
                          Stream stream) const;
@@ -215,6 +224,13 @@ struct ExpertParallel::Impl {
   Status count_sources(int rank, const DispatchOutput& output, Stream stream) const;
   // Steps without a combine, and combines without a dispatch (reopened_steps.cpp).
   Status check_reopening(const char* call) const;
+  // Expert rows in the caller's memory (caller_rows.cpp).
+  Status check_lending(const char* call) const;
+  bool is_lent(int rank, const void* expert_rows) const {
+    return expert_rows != nullptr && expert_rows == state(rank).lent_rows;
+  }
+  bool has_in_arena(int rank, const void* rows) const;
+  void open_lent_memory(int rank) const;
   // Waits for what calls of this rank have enqueued, on whatever streams.
   Status wait_for_calls(int rank) const;
   Status wait_for_all_calls() const;

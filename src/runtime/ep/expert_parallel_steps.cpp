@@ -1,6 +1,7 @@
 // The calls of a step. Each is checked, filled in and enqueued.
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "call_checks.hpp"
 #include "expert_parallel_impl.hpp"
@@ -110,7 +111,7 @@ Status ExpertParallel::Impl::check_rows(int rank, const char* call, const Dispat
 }
 Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const void* expert_rows) const {
   const RowBuffers own = state(rank).memory.row_buffers();
-  if (expert_rows == nullptr) return Status();
+  if (expert_rows == nullptr || is_lent(rank, expert_rows)) return Status();
   if (layout.has_encoded_outputs) {
     if (expert_rows == own.encoded_outputs) return Status();
     return invalid_argument(
@@ -120,8 +121,8 @@ Status ExpertParallel::Impl::check_expert_rows(int rank, const char* call, const
   }
   if (expert_rows != own.expert_outputs && expert_rows != own.rows)
     return invalid_argument(
-        "%s: expert_rows must be the expert_outputs or the rows of row_buffers(%d): the direct protocol's "
-        "peers read there",
+        "%s: expert_rows must be the expert_outputs or the rows of row_buffers(%d), or have been offered: "
+        "the direct protocol's peers read there",
         call, rank);
   return Status();
 }
@@ -255,7 +256,8 @@ AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const Dispatc
                             .scales = static_cast<std::byte*>(output.scales),
                             .scale_placement = format.placement,
                             .num_scales = format.num_scales(config.hidden),
-                            .max_rows = is_direct() ? step.max_rows : output.max_rows};
+                            .max_rows = is_direct() ? step.max_rows : output.max_rows,
+                            .wait_context = step.wait_context};
   if (!is_direct()) return params;
   const RowBuffers own = state(rank).memory.row_buffers();
   params.src_info = own.src_info;
@@ -287,6 +289,14 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
   call.step.expert_rows = input.expert_rows;
   call.step.src_info = input.src_info;
   if (!is_direct()) return;
+  open_lent_memory(rank);
+  if (is_lent(rank, input.expert_rows)) {
+    const LentRows::Addresses& rows_of = state(rank).lent_rows_of;
+    for (size_t peer = 0; peer < rows_of.size(); ++peer)
+      std::get<DirectCombinePart>(call.parts).lent_rows[peer] = rows_of[peer] - bytes_in_front(rank);
+    call.step.expert_rows = static_cast<const std::byte*>(input.expert_rows) - bytes_in_front(rank);
+    return;
+  }
   const RowBuffers own = state(rank).memory.row_buffers();
   const void* outputs =
       layout.has_encoded_outputs ? static_cast<const void*>(own.encoded_outputs) : own.expert_outputs;
@@ -327,14 +337,26 @@ Status ExpertParallel::Impl::wait_for_calls(int rank) const {
   return whole().state(rank).uses_callers_streams ? here.device().synchronize_all() : here.synchronize();
 }
 
+// What could not be enqueued leaves the set of the last step's rows as it was: a combine may follow that
+// reads them (reopen_step).
+Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchCall> launch,
+                                              const DispatchInput& input, const DispatchOutput* output,
+                                              Step next, Stream stream) const {
+  const int last_set = std::exchange(state(rank).row_set, input.row_set);
+  DispatchCall call = make_dispatch_call(rank, input.num_tokens);
+  fill_in(rank, input, call);
+  if (output != nullptr) fill_in(*output, call);
+  Status enqueued = prepare_ids(rank, input, stream);
+  if (enqueued.ok()) enqueued = enqueue(rank, launch, call, next, stream);
+  if (!enqueued.ok()) state(rank).row_set = last_set;
+  return enqueued;
+}
+
 Status ExpertParallel::dispatch_async(int rank, const DispatchInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch_async", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch_async", input));
-  impl_->state(rank).row_set = input.row_set;
-  DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
-  impl_->fill_in(rank, input, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
-  return impl_->enqueue(rank, impl_->kernels.dispatch->async, call, Impl::Step::kDispatchSent, stream);
+  return impl_->enqueue_dispatch(rank, impl_->kernels.dispatch->async, input, nullptr,
+                                 Impl::Step::kDispatchSent, stream);
 }
 
 Status ExpertParallel::dispatch_wait(int rank, const DispatchOutput& output, Stream stream) {
@@ -355,13 +377,8 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
-  impl_->state(rank).row_set = input.row_set;
-  DispatchCall call = impl_->make_dispatch_call(rank, input.num_tokens);
-  impl_->fill_in(rank, input, call);
-  impl_->fill_in(output, call);
-  SWITCHYARD_RETURN_IF_ERROR(impl_->prepare_ids(rank, input, stream));
-  SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->enqueue_dispatch(rank, impl_->kernels.dispatch->fused, input, &output,
+                                                     Impl::Step::kDispatched, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fill_siblings(rank, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->fetch_choices(rank, output, stream));
   SWITCHYARD_RETURN_IF_ERROR(impl_->count_sources(rank, output, stream));

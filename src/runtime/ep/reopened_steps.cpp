@@ -7,8 +7,9 @@
 //
 // A combine needs a step of its own, since its signals carry the number of the step, and since a rank may
 // write new expert rows only when its peers have read the old ones. A dispatch without tokens is such a step:
-// it leaves the tables of the last one as they are. If the last one was skipped, and the host does not know
-// it yet, this one is, too.
+// it leaves the tables of the last one as they are. If the last one was skipped, this one is, too. The
+// kernels decide that by what the last one has left on the device: whether a host knows it depends on who has
+// synchronized, and a rank whose call is refused would leave the others waiting.
 #include "call_checks.hpp"
 #include "expert_parallel_impl.hpp"
 
@@ -44,9 +45,6 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
   if (!own.has_dispatched)
     return failed_precondition(
         "reopen_step: rank %d has dispatched nothing since create(), reset() or set_placement()", rank);
-  if (own.was_skipped)
-    return failed_precondition("reopen_step: the last step of rank %d was skipped; it has nothing to combine",
-                               rank);
   DispatchCall call = impl_->make_dispatch_call(rank, 0);
   std::get<DirectDispatchPart>(call.parts).reopens_step = true;
   if (!impl_->is_per_rank()) call.step.topk_ids = nullptr;
@@ -73,36 +71,8 @@ Status ExpertParallel::Impl::count_sources(int rank, const DispatchOutput& outpu
                                            .step_cells = step.recv_counts.mine,
                                            .ep_counters = step.ep_counters,
                                            .source_ranges = output.source_ranges,
-                                           .row_totals = output.row_totals});
-}
-
-Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Stream stream) {
-  constexpr char kCall[] = "store_expert_rows";
-  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, kCall, Impl::Step::kDispatched));
-  if (!impl_->is_direct() || impl_->layout.has_encoded_outputs)
-    return failed_precondition("%s: protocol is %s and combine_format %s; they must be direct and bf16",
-                               kCall, to_string(config().protocol), to_string(config().combine_format));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "rows", rows.rows));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "row_offsets", rows.row_offsets));
-  SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "row_counts", rows.row_counts));
-  const Rank& here = impl_->member(rank);
-  LaunchShape shape = impl_->launch_shape();
-  shape.programmatic_dependent = false;
-  (void)impl_->begin_call(rank, stream);  // it waits for nobody
-  // With several sets, the caller has the rows of one.
-  const int num_in_front = config().row_sets > 1 ? 1 : 0;
-  const uint32_t rows_per_group = num_in_front > 0 ? 1 : rows.rows_per_group;
-  return here.launch_on(stream, here.kernels().store_rows, shape,
-                        StoreRowsParams{.num_groups = num_groups() - num_in_front,
-                                        .row_bytes = token_bytes(config()),
-                                        .from_rows_per_group = rows_per_group,
-                                        .num_from_rows = rows.num_rows,
-                                        .row_offsets = rows.row_offsets + num_in_front,
-                                        .row_counts = rows.row_counts + num_in_front,
-                                        .from = static_cast<const std::byte*>(rows.rows),
-                                        .to = reinterpret_cast<std::byte*>(
-                                                  impl_->state(rank).memory.row_buffers().expert_outputs) -
-                                              impl_->bytes_in_front(rank)});
+                                           .row_totals = output.row_totals,
+                                           .wait_context = step.wait_context});
 }
 
 }  // namespace switchyard

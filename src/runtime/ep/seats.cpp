@@ -4,7 +4,6 @@
 
 #include "agreement.hpp"
 #include "expert_parallel_impl.hpp"
-#include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
 
@@ -154,14 +153,6 @@ Status ExpertParallel::Impl::clear_expert_counts(int rank) const {
   SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   return member(rank).device().fill(state(rank).memory.at<void>(layout.expert_counts), 0,
                                     layout.expert_counts.bytes, member(rank).stream());
-}
-
-Status ExpertParallelTestAccess::overwrite_seat_table(ExpertParallel& ep, int rank,
-                                                      const std::vector<int32_t>& seats) {
-  const ExpertParallel::Impl& impl = *ep.impl_;
-  return impl.member(rank).device().copy(impl.state(rank).memory.at<void>(impl.layout.seat_table),
-                                         seats.data(), impl.layout.seat_table.bytes,
-                                         impl.member(rank).stream());
 }
 
 Status ExpertParallel::set_placement(const ExpertPlacement& placement) {

@@ -29,27 +29,27 @@ class ShmemWire final : public emulator::WireEngine {
 
 class ShmemMemory final : public SymmetricMemory {
  public:
-  struct Places {
+  struct Addresses {
     std::vector<std::byte*> of_pe;               // null: not reached by loads and stores
     std::vector<std::byte*> host_visible_of_pe;  // the same for the host
     DeviceMemory host_visible;                   // CUDA: this PE's, which no other one sees
   };
 
   // `release` is called when the object goes: SHMEM frees memory at all PEs together, so that comes later.
-  ShmemMemory(Places places, emulator::WireEngine* wire, std::function<void()> release)
-      : places_(std::move(places)), wire_(wire), release_(std::move(release)) {}
+  ShmemMemory(Addresses addresses, emulator::WireEngine* wire, std::function<void()> release)
+      : addresses_(std::move(addresses)), wire_(wire), release_(std::move(release)) {}
   ~ShmemMemory() override { release_(); }
   ShmemMemory(const ShmemMemory&) = delete;
   ShmemMemory& operator=(const ShmemMemory&) = delete;
 
-  std::byte* of_rank(int rank) const override { return places_.of_pe[static_cast<size_t>(rank)]; }
+  std::byte* of_rank(int rank) const override { return addresses_.of_pe[static_cast<size_t>(rank)]; }
   std::byte* host_visible_of_rank(int rank) const override {
-    return places_.host_visible_of_pe[static_cast<size_t>(rank)];
+    return addresses_.host_visible_of_pe[static_cast<size_t>(rank)];
   }
   emulator::WireEngine* wire_engine() const override { return wire_; }
 
  private:
-  const Places places_;
+  const Addresses addresses_;
   emulator::WireEngine* const wire_;  // host; null on CUDA, where kernels have the words of the wire
   const std::function<void()> release_;
 };

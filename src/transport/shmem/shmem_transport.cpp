@@ -71,7 +71,7 @@ class ShmemTransport final : public Transport {
   Status check_members_are_all(std::span<const int> members) const;
   // Compares sizes, and finds the allocations that all PEs have released.
   Result<std::vector<std::byte*>> plan_allocation(uint64_t bytes, uint64_t host_visible_bytes);
-  Result<ShmemMemory::Places> places_of(std::byte* memory, uint64_t bytes, uint64_t host_visible_bytes);
+  Result<ShmemMemory::Addresses> addresses_of(std::byte* memory, uint64_t bytes, uint64_t host_visible_bytes);
   Status clear(std::byte* memory, uint64_t bytes);
   Status compare_processes();
 
@@ -232,27 +232,28 @@ Result<std::vector<std::byte*>> ShmemTransport::plan_allocation(uint64_t bytes, 
   return released;
 }
 
-Result<ShmemMemory::Places> ShmemTransport::places_of(std::byte* memory, uint64_t bytes,
-                                                      uint64_t host_visible_bytes) {
-  ShmemMemory::Places places;
+Result<ShmemMemory::Addresses> ShmemTransport::addresses_of(std::byte* memory, uint64_t bytes,
+                                                            uint64_t host_visible_bytes) {
+  ShmemMemory::Addresses addresses;
   auto found = std::make_shared<std::vector<std::byte*>>();
   SWITCHYARD_RETURN_IF_ERROR(call_together("pointer_at", [api = &api(), memory, found, n = n_ranks()] {
     for (int pe = 0; pe < n; ++pe) found->push_back(static_cast<std::byte*>(api->pointer_at(memory, pe)));
   }));
-  places.of_pe = *found;
-  places.of_pe[static_cast<size_t>(process_.pe)] = memory;
-  places.host_visible_of_pe.resize(places.of_pe.size());
+  addresses.of_pe = *found;
+  addresses.of_pe[static_cast<size_t>(process_.pe)] = memory;
+  addresses.host_visible_of_pe.resize(addresses.of_pe.size());
   if (is_on_host()) {
-    for (size_t pe = 0; pe < places.of_pe.size(); ++pe)
-      if (places.of_pe[pe] != nullptr) places.host_visible_of_pe[pe] = places.of_pe[pe] + align_up(bytes);
-    return places;
+    for (size_t pe = 0; pe < addresses.of_pe.size(); ++pe)
+      if (addresses.of_pe[pe] != nullptr)
+        addresses.host_visible_of_pe[pe] = addresses.of_pe[pe] + align_up(bytes);
+    return addresses;
   }
   Result<DeviceMemory> visible =
       DeviceMemory::allocate_host_visible(device_, std::max<uint64_t>(host_visible_bytes, 1));
   if (!visible.ok()) return visible.status();
-  places.host_visible = std::move(visible).value();
-  places.host_visible_of_pe[static_cast<size_t>(process_.pe)] = places.host_visible.as<std::byte>();
-  return places;
+  addresses.host_visible = std::move(visible).value();
+  addresses.host_visible_of_pe[static_cast<size_t>(process_.pe)] = addresses.host_visible.as<std::byte>();
+  return addresses;
 }
 
 Status ShmemTransport::clear(std::byte* memory, uint64_t bytes) {
@@ -278,8 +279,8 @@ Result<std::unique_ptr<SymmetricMemory>> ShmemTransport::allocate(std::span<cons
   const Result<std::byte*> memory = allocate_symmetric(released.value(), std::max(all_bytes, kAlignment));
   // SHMEM has said the same to all PEs, or else all learn of it here.
   SWITCHYARD_RETURN_IF_ERROR(agree(memory.status()));
-  Result<ShmemMemory::Places> places = places_of(memory.value(), bytes, host_visible_bytes);
-  Status status = places.status();
+  Result<ShmemMemory::Addresses> addresses = addresses_of(memory.value(), bytes, host_visible_bytes);
+  Status status = addresses.status();
   if (status.ok()) status = clear(memory.value(), std::max(all_bytes, kAlignment));
   uint64_t number = 0;
   {
@@ -291,7 +292,7 @@ Result<std::unique_ptr<SymmetricMemory>> ShmemTransport::allocate(std::span<cons
   // Nobody puts anything before all have cleared theirs.
   SWITCHYARD_RETURN_IF_ERROR(agree(status));
   return std::unique_ptr<SymmetricMemory>(std::make_unique<ShmemMemory>(
-      std::move(places).value(), is_on_host() ? &engine_ : nullptr, [this, number] {
+      std::move(addresses).value(), is_on_host() ? &engine_ : nullptr, [this, number] {
         std::lock_guard lock(mutex_);
         allocations_[number].is_released = true;
       }));
@@ -307,10 +308,10 @@ Status ShmemTransport::meet() {
     mailbox_.emplace(wire_, memory.value(), process_.pe, n_ranks());
   }
   SWITCHYARD_RETURN_IF_ERROR(compare_processes());
-  const Result<ShmemMemory::Places> places = places_of(memory.value(), bytes, 0);
-  SWITCHYARD_RETURN_IF_ERROR(agree(places.status()));
+  const Result<ShmemMemory::Addresses> addresses = addresses_of(memory.value(), bytes, 0);
+  SWITCHYARD_RETURN_IF_ERROR(agree(addresses.status()));
   Bytes reached;
-  for (std::byte* place : places.value().of_pe) reached.push_back(std::byte{place != nullptr});
+  for (std::byte* address : addresses.value().of_pe) reached.push_back(std::byte{address != nullptr});
   Result<std::vector<Bytes>> all = gather(reached);
   if (!all.ok()) return all.status();
   reached_ = std::move(all).value();

@@ -9,6 +9,7 @@
 #include "commands/merged_report.hpp"
 #include "commands/options.hpp"
 #include "files/output.hpp"
+#include "files/text_file.hpp"
 #include "report/bench_report.hpp"
 #include "report/progress.hpp"
 
@@ -35,6 +36,7 @@ struct BenchOptions {
   int rank = -1;           // of this process; -1: it has all of them
   bool is_joined = false;  // this process is one of several that the ranks are in
   bool ranks_given = false;
+  std::string rank_reports;  // a file of what the processes of SHMEM have measured
   std::string json;
   std::string svg;
 
@@ -228,6 +230,7 @@ Status measure(const BenchOptions& options, World& world, BenchReport& report) {
   report.p2p_world_size = options.launch.p2p_world_size;
   report.row_layout = options.launch.row_layout;
   report.row_alignment = options.launch.row_alignment;
+  report.max_rows_per_expert = options.launch.max_rows_per_expert;
   report.row_delivery = options.launch.row_delivery;
   report.format = options.launch.format;
   report.combine_format = options.launch.combine_format;
@@ -267,7 +270,7 @@ Result<ExitCode> measure_in_processes(const BenchOptions& options, BenchReport& 
   return merge_bench_outcomes(outcomes.value(), report);
 }
 
-Result<ExitCode> show(const BenchOptions& options, const BenchReport& report) {
+Result<ExitCode> print_report(const BenchOptions& options, const BenchReport& report) {
   if (options.json != "-" && options.svg != "-") print_table(report);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
   if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
@@ -298,27 +301,43 @@ Result<ExitCode> measure_by_shmem(BenchOptions& options, BenchReport& own,
   return own.verified() ? kVerified : kNotVerified;
 }
 
-// The process of rank 0 speaks for all. When the others have ended it has the machine for itself, and
-// measures the local transport.
+// The process of rank 0 speaks for all. If they were on one machine, it leaves that to a process that has all
+// ranks, and thus measures the local transport: this one has set CUDA up for one rank, with too few queues.
 Result<ExitCode> bench_by_shmem(BenchOptions& options) {
-  BenchReport own, report;
+  BenchReport own;
   std::vector<std::string> rank_jsons;
   bool is_first = false;
   const Result<ExitCode> code = measure_by_shmem(options, own, rank_jsons, is_first);
   if (!code.ok() || code.value() > kNotVerified || !is_first) return code;
-  options.is_joined = false;
-  options.launch.p2p_world_size = own.p2p_world_size;
-  if (own.num_machines == 1)
-    SWITCHYARD_RETURN_IF_ERROR(with_flags(measure_here(options, report)));
-  else
-    report = own;
+  if (own.num_machines == 1) {
+    std::vector<std::string> arguments =
+        own_arguments_without({"--transport", "--ranks", "--p2p-world-size"});
+    arguments.insert(arguments.end(), {"--ranks", std::to_string(options.n_ranks), "--p2p-world-size",
+                                       std::to_string(own.p2p_world_size)});
+    return run_beside(std::move(arguments), rank_jsons);
+  }
+  own.transport = options.transport;
+  SWITCHYARD_RETURN_IF_ERROR(merge_bench_reports(rank_jsons, own));
+  return print_report(options, own);
+}
+
+// What such a process does: the local transport, beside the reports of the processes that have ended.
+Result<ExitCode> bench_beside_shmem(BenchOptions& options) {
+  const Result<std::vector<std::string>> rank_jsons = read_lines({"--rank-reports", options.rank_reports});
+  if (!rank_jsons.ok()) return rank_jsons.status();
+  options.transport = "shmem";
+  SWITCHYARD_RETURN_IF_ERROR(finish_options(options));
+  BenchReport report;
+  SWITCHYARD_RETURN_IF_ERROR(with_flags(measure_here(options, report)));
   report.transport = options.transport;
-  report.num_machines = own.num_machines;
-  SWITCHYARD_RETURN_IF_ERROR(merge_bench_reports(rank_jsons, report));
-  return show(options, report);
+  report.num_machines = 1;
+  if (const Status merged = merge_bench_reports(rank_jsons.value(), report); !merged.ok())
+    return invalid_argument("--rank-reports: %s: %s", options.rank_reports.c_str(), merged.message().c_str());
+  return print_report(options, report);
 }
 
 Result<ExitCode> bench_and_report(BenchOptions& options) {
+  if (!options.rank_reports.empty()) return bench_beside_shmem(options);
   if (options.is_by_shmem()) return bench_by_shmem(options);
   BenchReport report;
   options.is_joined = options.rank >= 0;
@@ -332,7 +351,7 @@ Result<ExitCode> bench_and_report(BenchOptions& options) {
     const Result<ExitCode> code = measure_in_processes(options, report);
     if (!code.ok() || code.value() > kNotVerified) return code;
   }
-  return show(options, report);
+  return print_report(options, report);
 }
 
 void add_ep(Command& bench) {
@@ -350,6 +369,10 @@ void add_ep(Command& bench) {
                 "Where the processes meet that --transport process starts")
       .show_type("ADDRESS");
   command.add_number("--rank", options->rank, 0, kMaxRanks - 1, "The rank of such a process").hide_default();
+  command
+      .add_text("--rank-reports", options->rank_reports,
+                "What processes of --transport shmem have measured, which starts this command with it")
+      .show_type("FILE");
   command
       .add_number("--n-sms", options->launch.n_sms, 1, 65535, "Blocks of each launch, per rank [16; host 4]")
       .hide_default();
@@ -374,8 +397,13 @@ void add_ep(Command& bench) {
                   "Experts, a multiple of --ranks [256; host 32]")
       .hide_default();
   add_layout_options(command, options->launch.row_layout, options->launch.row_alignment);
+  command.add_number("--max-rows-per-expert", options->launch.max_rows_per_expert, 0, kMaxRowsPerExpert,
+                     "With --layout masked: the rows of each expert that there is memory for; a step with\n"
+                     "more is skipped, and fails. 0: all that can come");
   add_delivery_option(command, options->launch.row_delivery);
   add_reduction_option(command, options->launch.reduce_at_owner);
+  command.add_flag("--count-experts", options->launch.counts_experts,
+                   "Count the rows of each expert on the device (counts_experts)");
   add_groups_option(command, options->launch.p2p_world_size);
   add_format_option(command, options->launch.format);
   add_combine_format_option(command, options->launch.combine_format);

@@ -16,6 +16,7 @@ struct BenchOptions : ReplayOptions {
   Protocol protocol = Protocol::kAutomatic;
   int n_sms = 0;
   int num_matmul_blocks = 0;
+  GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
 };
 
 using BenchReport = ReplayReport<LayerBenchResult>;
@@ -35,6 +36,11 @@ Status finish_options(BenchOptions& options) {
   if (!rows)
     return invalid_argument("--format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
                             to_string(options.format));
+  if (options.gate_up_start == GateUpStart::kWithRows && options.format != TokenFormatKind::kBF16)
+    return invalid_argument("--gate-up-start: with-rows needs --format bf16, not %s",
+                            to_string(options.format));
+  if (options.gate_up_start == GateUpStart::kWithRows && options.protocol == Protocol::kSlotted)
+    return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   const int multiple = rows->element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
@@ -55,7 +61,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   if (!world.ok()) return world.status();
   begin_report(*world.value(), options, report);
   MoeLayerConfig config{.expert_width = options.workload.expert_width,
-                        .num_matmul_blocks = options.num_matmul_blocks};
+                        .num_matmul_blocks = options.num_matmul_blocks,
+                        .gate_up_start = options.gate_up_start};
   config.ep.n_experts = options.workload.n_experts;
   config.ep.top_k = options.workload.top_k;
   config.ep.hidden = options.workload.hidden;
@@ -116,6 +123,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
       .add("experts", workload.n_experts)
       .add("expert_width", workload.expert_width)
       .add("top_k", workload.top_k)
+      .add("gate_up_start", options.gate_up_start == GateUpStart::kWithRows ? "with-rows" : "behind-dispatch")
       .add("results", std::move(results));
   return json.to_text();
 }
@@ -152,6 +160,10 @@ void add_bench_layer_command(Command& bench) {
       .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
                   "Blocks of a matmul per rank [one per multiprocessor]")
       .hide_default();
+  command.add_choice(
+      "--gate-up-start", options->gate_up_start,
+      {{"behind-dispatch", GateUpStart::kBehindDispatch}, {"with-rows", GateUpStart::kWithRows}},
+      "When all rows are there; or with an expert when its rows are: behind-dispatch, with-rows");
   finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 

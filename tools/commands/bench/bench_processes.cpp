@@ -1,13 +1,18 @@
 #include "bench_processes.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "commands/merged_report.hpp"
 #include "files/json_object.hpp"
+#include "switchyard/detail/device/file_descriptor.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -129,6 +134,7 @@ Status merge_bench_reports(const std::vector<std::string>& rank_jsons, BenchRepo
   try {
     std::vector<Json> reports;
     for (const std::string& text : rank_jsons) reports.push_back(Json::parse(text));
+    if (reports.empty()) return internal_error("there is no report of a rank");
     merge(reports, report);
   } catch (const std::exception& error) {
     return internal_error("the report of a rank cannot be read: %s", error.what());
@@ -143,6 +149,26 @@ Result<ExitCode> merge_bench_outcomes(const std::vector<RankOutcome>& outcomes, 
   for (const RankOutcome& outcome : outcomes) rank_jsons.push_back(outcome.output);
   SWITCHYARD_RETURN_IF_ERROR(merge_bench_reports(rank_jsons, report));
   return code;
+}
+
+Result<ExitCode> run_beside(std::vector<std::string> arguments, const std::vector<std::string>& rank_jsons) {
+  const FileDescriptor file(memfd_create("switchyard-rank-reports", MFD_CLOEXEC));
+  if (!file.is_open()) return no_file_descriptor("--transport shmem: memfd_create", errno);
+  std::string lines;
+  for (const std::string& json : rank_jsons) lines += json + "\n";
+  for (size_t done = 0; done < lines.size();) {
+    const ssize_t count = write(file.number(), lines.data() + done, lines.size() - done);
+    if (count < 0 && errno != EINTR)
+      return unavailable("--transport shmem: the reports of the ranks cannot be kept: %s",
+                         std::strerror(errno));
+    done += static_cast<size_t>(std::max<ssize_t>(count, 0));
+  }
+  arguments.insert(arguments.end(), {"--rank-reports", "/proc/" + std::to_string(getpid()) + "/fd/" +
+                                                           std::to_string(file.number())});
+  const Result<std::vector<RankOutcome>> outcomes = run_processes({arguments});
+  if (!outcomes.ok()) return outcomes.status();
+  std::fputs(outcomes.value().front().output.c_str(), stdout);
+  return print_errors(outcomes.value());
 }
 
 }  // namespace switchyard::tools

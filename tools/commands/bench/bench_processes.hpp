@@ -23,4 +23,8 @@ Status merge_bench_reports(const std::vector<std::string>& rank_jsons, BenchRepo
 // The same of processes that this one has started.
 Result<ExitCode> merge_bench_outcomes(const std::vector<RankOutcome>& outcomes, BenchReport& report);
 
+// Runs this program with `arguments` and `--rank-reports FILE`, a file with a line for each rank. What it
+// prints is what this process prints, and its exit code that of the command.
+Result<ExitCode> run_beside(std::vector<std::string> arguments, const std::vector<std::string>& rank_jsons);
+
 }  // namespace switchyard::tools

@@ -1,5 +1,5 @@
-// Where a rank's memory and streams live: the emulator, or one GPU. Every device of a world can store to the
-// memory of every other.
+// Where a rank's memory and streams live: the emulator, or one GPU. The devices of a process can store to
+// each other's memory; Transport says which memory of other processes they reach.
 #pragma once
 
 #include <memory>
@@ -51,8 +51,8 @@ class Device {
   virtual Result<void*> allocate_host_visible(uint64_t bytes) = 0;
   virtual void deallocate_host_visible(void* memory) = 0;
 
-  // The same for memory that other processes can map: zeroed, aligned
-  // to 256 bytes. map_shared() maps what another process has allocated with as many bytes.
+  // The same for memory that other processes can map: zeroed, aligned to 256 bytes. map_shared() maps what
+  // another process has allocated with as many bytes.
   virtual Result<SharedMemory> allocate_shared(uint64_t bytes) = 0;
   virtual Result<std::unique_ptr<SharedMapping>> map_shared(const FileDescriptor& file, uint64_t bytes) = 0;
   virtual Result<SharedMemory> allocate_shared_host_visible(uint64_t bytes) = 0;
@@ -69,7 +69,7 @@ class Device {
   // Returns when everything enqueued on the stream has ended. This is an error on a stream that is being
   // recorded, as are copy and fill: a recording holds launches only.
   virtual Status synchronize(StreamHandle stream) = 0;
-  // An error unless launches of this device may go to the stream of a caller.
+  // Returns an error unless launches of this device may go to the stream of a caller.
   virtual Status check_stream(StreamHandle stream) const = 0;
   // Whether launches on the stream are recorded, by begin_recording() or by the caller's own capture.
   virtual bool is_recording(StreamHandle stream) const = 0;
@@ -86,7 +86,7 @@ class Device {
   virtual Status copy(void* dst, const void* src, uint64_t bytes, StreamHandle stream) = 0;
   virtual Status fill(void* dst, uint8_t value, uint64_t bytes, StreamHandle stream) = 0;
 
-  // Access memory that kernels which are running use, too.
+  // Both access memory that running kernels use, too.
   virtual Status store_while_running(uint64_t* memory, uint64_t value) = 0;
   virtual Result<uint64_t> load_while_running(const uint64_t* memory) = 0;
 

@@ -5,6 +5,7 @@
 #include "switchyard/detail/ep/annotate_rows_params.hpp"
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -13,6 +14,8 @@ struct AnnotateRows {
   const AnnotateRowsParams& params;
 
   SWITCHYARD_DEVICE void run() const {
+    // A step that broke has left any offsets and counts, and its rows may still be in flight.
+    if (!sync_block_all(is_unpoisoned(params.wait_context))) return;
     // A step that does not fit on some rank moved no row.
     if (target::ld(params.row_offsets + params.num_groups) == 0) return;
     for (int group_idx = params.first_group + target::block_idx(); group_idx < params.num_groups;

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "switchyard/detail/sync/counters.hpp"
+#include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/token_format.hpp"
 #include "switchyard/types/expert_parallel.hpp"
 
@@ -31,6 +32,7 @@ struct AnnotateRowsParams {
   ScalePlacement scale_placement;
   int32_t num_scales;  // of a row
   uint32_t max_rows;
+  WaitContext wait_context;
 };
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 
 #include "switchyard/detail/ep/direct/layout.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -13,6 +14,7 @@ struct CountSources {
   const CountSourcesParams& params;
 
   SWITCHYARD_DEVICE void run() const {
+    if (is_poisoned(params.wait_context)) return;  // a step that broke has left any counts
     // A step that does not fit on some rank moved no row.
     const bool is_skipped = target::ld(DirectCounters{params.ep_counters}.is_skipped()) != 0;
     for (int group_idx = target::block_idx() * target::num_threads() + target::thread_idx();

@@ -1,7 +1,7 @@
-// Rows per rank (RowLayout::kPerRank) on their way to the experts and back, for who has no kernels of his own
-// for that: place_choices finds where the rows of each local expert lie, expand_rows copies each row to its
-// experts, and sum_choices adds up what they made of it, weighted, in fp32, in the order of the choices, and
-// rounds once.
+// Rows per rank (RowLayout::kPerRank) on their way to the experts and back, for callers without kernels of
+// their own for that: place_choices finds where the rows of each local expert lie, expand_rows copies each
+// row to its experts, and sum_choices adds up what they made of it, weighted, in fp32, in the order of the
+// choices, and rounds once.
 #pragma once
 
 #include "switchyard/detail/ep/expand_rows_params.hpp"

@@ -7,7 +7,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Copies them, in units that the caller's stride leaves aligned.
+// Copies these scales, in units that the caller's stride leaves aligned.
 template <FixedShape Fixed>
 SWITCHYARD_DEVICE void take_input_scales(const DispatchStep& step, int token_idx, uint32_t num_bytes,
                                          std::byte* scales, int worker_idx, int num_workers) {

@@ -53,6 +53,7 @@ SWITCHYARD_KERNEL void dispatch_async_kernel(DispatchParams<typename P::Dispatch
   typename P::template DispatchAsync<Fixed, Format>(params).run();
 }
 
+// The kernel of dispatch_wait.
 template <EpProtocol P, FixedShape Fixed, TakenBy<P> Format>
 SWITCHYARD_KERNEL void receive_rows_kernel(DispatchParams<typename P::DispatchPart, Format> params) {
   begin_kernel<Fixed>();
@@ -67,6 +68,7 @@ SWITCHYARD_KERNEL void dispatch_kernel(DispatchParams<typename P::DispatchPart, 
   typename P::template DispatchWait<Fixed, Format>(params).run();
 }
 
+// The kernel of combine_async.
 template <EpProtocol P, FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void return_rows_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
   begin_kernel<Fixed>();

@@ -37,7 +37,7 @@ struct DispatchSendLayout {
   CheckedSize bytes() const {
     return CheckedSize(max_tokens_per_rank) * CheckedSize(messages_per_token) * CheckedSize(msg_bytes);
   }
-  // Of all messages of a token only one is kept, or each is.
+  // Either one of a token's messages is kept, or all of them are.
   SWITCHYARD_HD std::byte* message(std::byte* base, int token_idx, int message_idx) const {
     const int kept_idx = messages_per_token == 1 ? 0 : message_idx;
     return base + (static_cast<uint64_t>(token_idx) * messages_per_token + kept_idx) * msg_bytes;

@@ -70,20 +70,27 @@ struct PairTable {
   }
 };
 
+// Neighbouring numbers are of warps in different blocks, so that few rows spread over all multiprocessors.
+SWITCHYARD_DEVICE uint32_t warp_of_launch() {
+  return static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
+}
+
+// The first of the rows that for_each_row() deals to this warp. If the warp gets none, it is any other.
+SWITCHYARD_DEVICE int first_row_of_warp(uint32_t num_items) {
+  return num_items == 0 ? 0 : static_cast<int>(warp_of_launch() % num_items);
+}
+
 // Deals `num_items` rows to all warps of the launch; with few rows several warps share one. Calls
 // work(item_idx, worker_idx, num_workers), where worker_idx numbers the threads that share the row.
 template <typename Work>
 SWITCHYARD_DEVICE void for_each_row(uint32_t num_items, Work work) {
   constexpr uint32_t kMaxWarpsPerRow = kEpKernelSizes.max_warps_per_row;
   const uint32_t num_warps = static_cast<uint32_t>(target::num_warps() * target::num_blocks());
-  // Neighbouring warp numbers lie in different blocks, so that few rows spread over all multiprocessors.
-  const uint32_t warp =
-      static_cast<uint32_t>(target::warp_idx() * target::num_blocks() + target::block_idx());
   uint32_t warps_per_row = num_items == 0 ? 1 : num_warps / num_items;
   if (warps_per_row < 1) warps_per_row = 1;
   if (warps_per_row > kMaxWarpsPerRow) warps_per_row = kMaxWarpsPerRow;
   const uint32_t num_units = num_items * warps_per_row;  // at most num_items or num_warps, whichever is more
-  for (uint32_t unit = warp; unit < num_units; unit += num_warps) {
+  for (uint32_t unit = warp_of_launch(); unit < num_units; unit += num_warps) {
     work(unit % num_items, static_cast<int>(unit / num_items) * kWarpSize + target::lane_idx(),
          static_cast<int>(warps_per_row) * kWarpSize);
     if (num_units - unit <= num_warps) break;  // the next unit may exceed 32 bits

@@ -145,6 +145,8 @@ struct SlottedCombinePart {
 };
 struct DirectCombinePart {
   const uint32_t* row_of;  // as dispatch left it
+  // Where each rank, without a wire, finds expert_rows that do not lie in recv_bufs; null: they do.
+  const std::byte* lent_rows[kMaxDirectRanks];
   FarCombinePart wire;
 };
 
@@ -169,6 +171,7 @@ struct CountSourcesParams {
   EPLocalSyncCounters<> ep_counters;
   uint64_t* source_ranges;  // [num_groups][n_ranks]; null: not wanted
   int32_t* row_totals;      // [num_groups]; null: not wanted
+  WaitContext wait_context;
 };
 
 // The parameters of store_rows.

@@ -68,7 +68,7 @@ struct FetchChoices {
   const FetchChoicesParams& params;
 
   SWITCHYARD_DEVICE void run() const {
-    if (is_poisoned(params.wait_context)) return;  // a step that broke has left anything
+    if (is_poisoned(params.wait_context)) return;  // a step that broke may have left anything
     uint32_t row = target::ld(params.first_row);
     for (int src_rank = 0; src_rank < params.n_ranks; ++src_rank) {
       const uint32_t num_rows = StepCell::unpack(target::ld(params.step_cells + src_rank)).value;

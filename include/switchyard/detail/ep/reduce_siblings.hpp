@@ -1,6 +1,6 @@
 // The kernel in front of a combine that is reduced at the owner (reduce_at_owner): it sums up what the
 // experts of this rank have made of a token of another rank, weighted, in fp32, in the order of k, and rounds
-// once. The sum takes the place of the first of these rows, which the token's rank pulls. A row without
+// once. The sum overwrites the first of these rows, which the token's rank pulls. A row without
 // siblings stays as it is, and so do those of the rank's own tokens, which nobody pulls from afar.
 #pragma once
 

@@ -136,7 +136,7 @@ class RowSum<FP8CombineRows> {
   }
 
   // Calls finish(column, sums) for sixteen columns of each lane, by whole warps: `column` may be beyond the
-  // last, and the sums are any then.
+  // last, and the sums mean nothing then.
   template <typename Finish>
   SWITCHYARD_DEVICE void run_whole(const TokenRows& rows, int worker_idx, int num_workers, Finish finish) {
     const int stride = num_workers * Rows::kColumns;

@@ -10,7 +10,7 @@
 namespace switchyard {
 
 inline constexpr int kMaxRanks = 512;
-// Whose kernels have the addresses of all ranks among their parameters.
+// The most ranks whose addresses fit into a kernel's parameters; larger worlds use the kernels with a wire.
 inline constexpr int kMaxDirectRanks = MAX_GPUS_PER_NODE;
 inline constexpr int kMaxExperts = 1024;
 inline constexpr int kMaxTopK = 32;

@@ -13,7 +13,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// The siblings behind a token's first row on this rank: lane i has the row of the i-th. Made by a whole warp.
+// The siblings behind a token's first row on this rank: lane i has the row of the i-th. A whole warp makes
+// the object.
 struct SiblingRows {
   uint32_t row_of_lane = 0;
   int count = 0;
@@ -29,8 +30,9 @@ struct SiblingRows {
   SWITCHYARD_DEVICE uint32_t row(int i) const { return target::shuffle(row_of_lane, i); }
 };
 
-// Finds the rows that have come from the ranks that are wanted. Returns false if there are none to be worked
-// on: a step that broke has left anything, and one that does not fit has moved no row. By all threads.
+// Finds the rows that have come from the ranks that are wanted. Returns false if there is nothing to work on:
+// a step that broke may have left anything, and one that does not fit has moved no row. Called by all threads
+// of the block.
 template <FixedShape Fixed, typename IsWanted>
 SWITCHYARD_DEVICE bool find_linked_rows(const ShapeOf<Fixed>& shape, const LinkedRows& linked,
                                         ArrivedRows& arrived, IsWanted is_wanted) {

@@ -26,7 +26,7 @@ struct FillSiblingsParams {
 
 struct ReduceSiblingsParams {
   LinkedRows linked;
-  void* expert_rows;         // [max_rows]: a sum takes the place of the first of its rows
+  void* expert_rows;         // [max_rows]: a sum overwrites the first of its rows
   const float* row_weights;  // [max_rows]
 };
 

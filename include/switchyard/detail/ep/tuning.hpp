@@ -10,20 +10,25 @@ namespace switchyard {
 
 struct EpTuning {
   int num_threads;        // of a block
-  int num_fewer_threads;  // of a block, if blocks of num_threads do not all fit at once
-  int num_blocks;         // of each rank; 0: the multiprocessors of its device, shared by the ranks on it
+  int num_fewer_threads;  // of a block, if it has few tokens, or if blocks of num_threads do not all fit at
+                          // once
+  int few_tokens;  // of a block: with at most so many, barriers of fewer threads gain more than warps do
+  int num_blocks;  // of each rank; 0: the multiprocessors of its device, shared by the ranks on it
 
   friend constexpr bool operator==(const EpTuning&, const EpTuning&) = default;
 };
 
 // The emulator has no multiprocessors, and each of its threads is a fiber.
-inline constexpr EpTuning kHostEpTuning = {.num_threads = 64, .num_fewer_threads = 64, .num_blocks = 4};
-inline constexpr EpTuning kCudaEpTuning = {.num_threads = 1024, .num_fewer_threads = 512, .num_blocks = 0};
+inline constexpr EpTuning kHostEpTuning = {
+    .num_threads = 64, .num_fewer_threads = 64, .few_tokens = 0, .num_blocks = 4};
+inline constexpr EpTuning kCudaEpTuning = {
+    .num_threads = 1024, .num_fewer_threads = 512, .few_tokens = 2, .num_blocks = 0};
 
 inline std::string to_string(const EpTuning& tuning) {
   return std::to_string(tuning.num_threads) + " threads" +
          (tuning.num_fewer_threads < tuning.num_threads
-              ? ", or " + std::to_string(tuning.num_fewer_threads) + " if those do not fit"
+              ? ", or " + std::to_string(tuning.num_fewer_threads) + " if those do not fit or have at most " +
+                    std::to_string(tuning.few_tokens) + " tokens"
               : "") +
          (tuning.num_blocks > 0 ? ", " + std::to_string(tuning.num_blocks) + " blocks of each rank"
                                 : ", a block per multiprocessor, shared by the ranks on it");
@@ -52,7 +57,7 @@ struct EpKernelSizes {
   int first_rows_in_flight = 8;  // combine, bf16: the first batch is larger because the accumulators are
   int next_rows_in_flight = 4;   // not live yet
   int fp8_rows_in_flight = 8;    // combine, fp8: rows of a warp's stage
-  int max_warps_per_row = 8;     // warps that share a row if there are few rows
+  int max_warps_per_row = 32;    // warps that share a row if there are few rows
 
   friend constexpr bool operator==(const EpKernelSizes&, const EpKernelSizes&) = default;
 };

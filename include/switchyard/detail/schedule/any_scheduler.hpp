@@ -36,7 +36,7 @@ struct AnyScheduler {
   }
 };
 
-// Has one type of scheduler, whatever the parameters name.
+// Takes one type of scheduler, whatever the parameters name.
 template <typename Scheduler, TileEnvironment Environment>
 struct OnlyScheduler {
   SWITCHYARD_NO_EXEC_CHECK

@@ -9,11 +9,11 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 // A cell in a peer's memory.
 struct PeerSignal {
-  Scope scope;  // as wide as the ranks are apart
+  Scope scope;  // wide enough to reach the peer
   uint64_t* cell;
 
-  // Returns at once. The peer that sees the value also sees everything that came before in this thread, and
-  // everything that this thread had acquired, by barriers of its block, too: all of that is complete to it.
+  // Returns at once. A peer that sees the value also sees everything that came before in this thread, and
+  // everything that this thread had acquired, also through barriers of its block.
   SWITCHYARD_DEVICE void publish(uint64_t value SWITCHYARD_WHERE) const {
     target::st_release(scope, cell, value SWITCHYARD_PASS_WHERE);
   }
@@ -24,8 +24,8 @@ struct AwaitedSignal {
   const WaitContext& context;
   const uint64_t* cell;
 
-  // Waits until `done(value)`. True: what the peer did before it published `value` is complete to this
-  // thread. False: as wait_for().
+  // Waits until `done(value)`. Returns true if what the peer did before it published `value` is visible to
+  // this thread, and false where wait_for() does.
   template <typename Done>
   SWITCHYARD_DEVICE bool wait_until(const WaitSite& site, uint64_t& value, Done done SWITCHYARD_WHERE) const {
     return wait_for(
@@ -43,8 +43,8 @@ struct DeviceSignal {
     target::atomic_add_release_device(counter, value SWITCHYARD_PASS_WHERE);
   }
 
-  // Waits until `done(sum)`. True: what was published with each part of the sum is complete to this thread.
-  // False: as wait_for().
+  // Waits until `done(sum)`. Returns true if what was published with each part of the sum is visible to this
+  // thread, and false where wait_for() does.
   template <typename Done>
   SWITCHYARD_DEVICE bool wait_until(const WaitContext& context, const WaitSite& site, int32_t& sum,
                                     Done done SWITCHYARD_WHERE) const {

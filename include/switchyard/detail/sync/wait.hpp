@@ -10,7 +10,7 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// Who waits where for what: everything in a fault record except what was seen.
+// Says who waits where for what: everything in a fault record except what was seen.
 struct WaitSite {
   Phase phase;
   int late_rank;
@@ -45,7 +45,7 @@ SWITCHYARD_DEVICE void record_fault(FaultRecord& record, int my_rank, FaultKind 
   }
 }
 
-// The first to poison a rank is kept, unless the rank is reached over the wire: then it is the last.
+// Poisons a rank. The rank keeps the first that poisoned it, or, if it is reached over the wire, the last.
 SWITCHYARD_DEVICE void poison(const WaitContext& context, int rank) {
   const uint64_t poisoner = 1 + static_cast<uint64_t>(context.my_rank);
   uint64_t* cell = target::ld(context.poison_of_rank + rank);
@@ -69,18 +69,19 @@ SWITCHYARD_DEVICE bool is_poisoned(const WaitContext& context) {
   return kChecked && target::ld_relaxed_system(context.my_poison) != 0;
 }
 
-// The same, polled once per block by its last thread, which has the least to do. For sync_block_all().
+// Returns what a thread passes to sync_block_all(): the block's last thread, which has the least to do, polls
+// for poison; all others say true.
 SWITCHYARD_DEVICE bool is_unpoisoned(const WaitContext& context) {
   return target::thread_idx() != target::num_threads() - 1 || !is_poisoned(context);
 }
 
-// The same in a kernel that has a mutant which does not ask.
+// The same for a kernel with a logic mutant that does not poll.
 template <typename Fixed, LogicMutant kDoesNotAsk>
 SWITCHYARD_DEVICE bool is_unpoisoned(const WaitContext& context) {
   return is_unpoisoned(context) || is_mutant<Fixed>(kDoesNotAsk);
 }
 
-// A barrier of the block; true if no thread has found anything wrong.
+// A barrier of the block, which returns whether every thread has passed true.
 SWITCHYARD_DEVICE bool sync_block_all(bool is_healthy) {
   if constexpr (kChecked) return !target::sync_block_any(!is_healthy);
   target::sync_block();

@@ -5,9 +5,12 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <climits>
 #include <cuda/atomic>
 #include <cuda/ptx>
+#include <utility>
+#include <vector>
 
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/cuda_error.hpp"
@@ -219,8 +222,14 @@ inline cudaError_t current_device_attribute(cudaDeviceAttr attribute, int& value
 }
 
 // Sets the attributes of a kernel before it is launched. They do not depend on the launch, so threads that
-// launch the kernel with different sizes do not overwrite each other's attributes.
+// launch the kernel with different sizes do not overwrite each other's attributes. A thread does it once for
+// each device: the calls take microseconds.
 inline cudaError_t prepare_kernel(const void* kernel) {
+  thread_local std::vector<std::pair<const void*, int>> prepared;
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  const std::pair<const void*, int> key(kernel, device);
+  if (std::find(prepared.begin(), prepared.end(), key) != prepared.end()) return cudaSuccess;
   cudaFuncAttributes attributes{};
   cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   int max_shared_bytes = 0;
@@ -234,6 +243,7 @@ inline cudaError_t prepare_kernel(const void* kernel) {
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
+  if (error == cudaSuccess) prepared.push_back(key);
   return error;
 }
 

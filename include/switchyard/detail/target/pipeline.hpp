@@ -27,7 +27,8 @@ class StageCursor {
   uint32_t parity_ = 0;
 };
 
-// The wait has no deadline: only the block's own roles and loads complete the phase.
+// The wait has no deadline: only loads and the roles of the block complete the phase, or, in a cluster, those
+// of the other block, which is resident as well.
 SWITCHYARD_DEVICE void wait_for_phase(target::TransferBarrier& barrier, uint32_t parity) {
   target::wait_until([&] { return barrier.done(parity); }, kNoDeadline);
 }

@@ -1,5 +1,4 @@
-// Which rows have come to a rank from which: a table in shared memory, by which all warps of a launch share
-// the rows.
+// A table in shared memory of the rows that arrived from each source rank; warps share rows by it.
 #pragma once
 
 #include "switchyard/detail/ep/pair_table.hpp"
@@ -24,8 +23,8 @@ struct ArrivedRows {
   uint32_t first_row[kMaxExperts];  // [pair]
 
   // An expert's rows lie in the order of their source ranks. row_offsets has the first row of each local
-  // expert, and count_of(local expert, source rank) says how many have come. Called by all threads of a
-  // block; ends with a barrier.
+  // expert, and count_of(local expert, source rank) says how many have come. All threads of a block
+  // call this together; it ends with a barrier.
   template <typename Shape, typename CountOf>
   SWITCHYARD_DEVICE void find(const Shape& shape, const int32_t* row_offsets, CountOf count_of) {
     for (int local = target::thread_idx(); local < shape.n_local_experts(); local += target::num_threads()) {
@@ -47,7 +46,7 @@ struct ArrivedRows {
   SWITCHYARD_DEVICE uint32_t total(const Shape& shape) const {
     return rows.total(shape.n_experts());
   }
-  // Row `item_idx` of those that are wanted.
+  // Returns row `item_idx` of those that are wanted.
   template <typename Shape>
   SWITCHYARD_DEVICE ArrivedRow row(const Shape& shape, uint32_t item_idx) const {
     const int pair_idx = rows.find(item_idx, shape.n_experts());

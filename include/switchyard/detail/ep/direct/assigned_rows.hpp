@@ -51,7 +51,7 @@ struct AssignedRows {
   }
 
  private:
-  // Whether carriers can do without assign(), which the other warps run meanwhile.
+  // Returns whether carriers find their rows without assign(), which the other warps run meanwhile.
   SWITCHYARD_DEVICE bool carriers_find_rows() const {
     return numbers.has_numbers_here() && staged.carriers.num_carriers < target::num_warps();
   }

@@ -2,6 +2,8 @@
 // each token's rows from their owners and sums them up in one pass.
 #pragma once
 
+#include <type_traits>
+
 #include "switchyard/detail/ep/begin_kernel.hpp"
 #include "switchyard/detail/ep/direct/pushed_rows.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
@@ -48,12 +50,27 @@ struct DirectCombineAsync {
     const uint64_t offset =
         static_cast<uint64_t>(static_cast<const std::byte*>(params.expert_rows) - params.recv_bufs.mine);
     const uint32_t location = static_cast<uint32_t>(offset / OutputCellLayout::kUnit);
-    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
+    for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
+      const bool is_lent = lend(rank);
       // release MM-11: lets the rank read this rank's expert output; pairs with the acquire in its
       // combine_wait
       publish<Fixed>(
           params, params.recv_counts, rank, [&](uint64_t* cells) { return cells + params.my_rank; },
-          StepCell{step, location}.pack());
+          StepCell{step, is_lent ? OutputCellLayout::kElsewhere : location}.pack());
+    }
+  }
+
+  // Tells the rank where it finds rows of the caller's memory, if they are to be read there.
+  SWITCHYARD_DEVICE bool lend(int rank) const {
+    if constexpr (kHasWire<Fixed>) {
+      return false;
+    } else {
+      const std::byte* rows = params.lent_rows[rank];
+      if (rows == nullptr) return false;
+      target::st(OutputCellLayout{shape.n_ranks()}.address(params.recv_counts.of_rank[rank], params.my_rank),
+                 static_cast<uint64_t>(reinterpret_cast<uintptr_t>(rows)));
+      return true;
+    }
   }
 
   // Poison may come at any time. All threads of a block put rows, or none does; without a wire each thread
@@ -93,10 +110,21 @@ struct DirectCombineWait {
 
   SWITCHYARD_DEVICE explicit DirectCombineWait(const Params& params_in) : params(params_in) {}
 
+  // What this rank has kept of a choice of one of its tokens: no peer has to come for it.
+  struct Choice {
+    int expert_idx;    // -1: none
+    uint32_t row_idx;  // on the expert's owner
+    float weight;
+  };
+  const int first_token = first_row_of_warp(static_cast<uint32_t>(params.num_tokens));
+  Choice first_choice;  // of this lane, of the warp's first token
+
   SWITCHYARD_DEVICE void run() {
     const bool is_skipped = was_skipped<Fixed>(counters);
     const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
     const bool is_healthy = is_unpoisoned<Fixed, LogicMutant::kCombineWaitIgnoresPoison>(params.wait_context);
+    if constexpr (!std::is_same_v<Epilogue, StoreUnreduced>)
+      first_choice = choice_of_lane(first_token);  // in flight while the experts' signals come
     if (is_skipped) return;
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
     admit_successor();
@@ -119,26 +147,35 @@ struct DirectCombineWait {
             signal.take(location);
             return true;
           });
-      std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, rank);
-      shared.output_of_rank[rank] = kHasWire<Fixed> && memory == nullptr
-                                        ? nullptr
-                                        : memory + uint64_t{location.value} * OutputCellLayout::kUnit;
+      shared.output_of_rank[rank] = arrived ? output_at(rank, location.value) : nullptr;
     }
     return sync_block_all(arrived);
+  }
+
+  SWITCHYARD_DEVICE const std::byte* output_at(int rank, uint32_t location) const {
+    const std::byte* memory = peer_pointer<Fixed>(params, params.recv_bufs, rank);
+    if constexpr (kHasWire<Fixed>) {
+      if (memory == nullptr) return nullptr;
+    } else if (location == OutputCellLayout::kElsewhere) {
+      const OutputCellLayout cells{shape.n_ranks()};
+      return reinterpret_cast<const std::byte*>(
+          static_cast<uintptr_t>(target::ld(cells.address(params.recv_counts.mine, rank))));
+    }
+    return memory + uint64_t{location} * OutputCellLayout::kUnit;
   }
 
   SWITCHYARD_DEVICE int expert_of(int64_t id_idx) const {
     const int expert_idx = shape.expert_of_id(params.topk_ids[id_idx]);
     return mutate<Fixed, LogicMutant::kPaddingPulled>(expert_idx, expert_idx < 0 ? 0 : expert_idx);
   }
-  SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx) const {
+  SWITCHYARD_DEVICE const std::byte* row_of(int64_t id_idx, int expert_idx, uint32_t row_idx) const {
     const int owner = mutate<Fixed, LogicMutant::kCombineIgnoresSeats>(shape.owner_rank(expert_idx), [&] {
       return shape.owner_rank(params.topk_ids[id_idx] % shape.n_experts());
     });
     const std::byte* output = shared.output_of_rank[owner];
     if (kHasWire<Fixed> && output == nullptr)  // the owner has put the row here
       return params.wire.recv_buf + static_cast<uint64_t>(id_idx) * row_bytes;
-    return output + static_cast<uint64_t>(target::ld(&params.row_of[id_idx])) * row_bytes;
+    return output + static_cast<uint64_t>(row_idx) * row_bytes;
   }
 
   SWITCHYARD_DEVICE void store_unreduced(int token_idx, int worker_idx, int num_workers) {
@@ -146,7 +183,8 @@ struct DirectCombineWait {
       const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + k;
       const int expert_idx = expert_of(id_idx);
       bf16* output = params.epilogue.output + id_idx * params.epilogue.stride;
-      const std::byte* row = expert_idx >= 0 ? row_of(id_idx, expert_idx) : nullptr;
+      const std::byte* row =
+          expert_idx >= 0 ? row_of(id_idx, expert_idx, target::ld(&params.row_of[id_idx])) : nullptr;
       for (int column = worker_idx * Rows::kColumns; column < shape.hidden();
            column += num_workers * Rows::kColumns)
         Rows::store(row, shape.hidden(), column, output);
@@ -160,17 +198,28 @@ struct DirectCombineWait {
         [&](int column, const float(&sums)[kColumnsPerThread]) { params.epilogue(token_idx, column, sums); });
   }
 
+  // Choice `lane_idx` of the token; all loads are in flight at once.
+  SWITCHYARD_DEVICE Choice choice_of_lane(int token_idx) const {
+    if (token_idx >= params.num_tokens || target::lane_idx() >= shape.top_k()) return {-1, 0, 0.0f};
+    const int64_t id_idx = id_of_lane(token_idx);
+    const uint32_t row_idx = target::ld(&params.row_of[id_idx]);
+    const float weight = params.topk_weights[id_idx];
+    return {expert_of(id_idx), row_idx, weight};
+  }
+  SWITCHYARD_DEVICE int64_t id_of_lane(int token_idx) const {
+    return static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
+  }
+
   SWITCHYARD_DEVICE TokenSource source_of_lane(int token_idx) const {
-    const int64_t id_idx = static_cast<int64_t>(token_idx) * shape.top_k() + target::lane_idx();
-    const int expert_idx = target::lane_idx() < shape.top_k() ? expert_of(id_idx) : -1;
-    if constexpr (kLinksRows<Fixed>) return reduced_source(id_idx, expert_idx);
-    if (expert_idx < 0) return {};
-    return {row_of(id_idx, expert_idx), params.topk_weights[id_idx]};
+    const Choice choice = token_idx == first_token ? first_choice : choice_of_lane(token_idx);
+    if constexpr (kLinksRows<Fixed>) return reduced_source(id_of_lane(token_idx), choice);
+    if (choice.expert_idx < 0) return {};
+    return {row_of(id_of_lane(token_idx), choice.expert_idx, choice.row_idx), choice.weight};
   }
   // Siblings on another rank have been summed up, weighted, in the first of them. Others are as they were:
   // rows without siblings, and those on this rank.
-  SWITCHYARD_DEVICE TokenSource reduced_source(int64_t id_idx, int expert_idx) const {
-    const int owner = expert_idx >= 0 ? shape.owner_rank(expert_idx) : -1;
+  SWITCHYARD_DEVICE TokenSource reduced_source(int64_t id_idx, const Choice& choice) const {
+    const int owner = choice.expert_idx >= 0 ? shape.owner_rank(choice.expert_idx) : -1;
     const uint32_t siblings = target::match_any(static_cast<uint32_t>(owner));
     const bool is_first = mutate<Fixed, LogicMutant::kSiblingsAddedAgain>(
         (siblings & ((1u << target::lane_idx()) - 1)) == 0, true);
@@ -178,7 +227,7 @@ struct DirectCombineWait {
     if (owner < 0 || !(is_first || is_own)) return {};
     const bool is_sum =
         mutate<Fixed, LogicMutant::kSumWeightedAgain>(!is_own && target::popcount(siblings) > 1, false);
-    return {row_of(id_idx, expert_idx), is_sum ? 1.0f : params.topk_weights[id_idx]};
+    return {row_of(id_idx, choice.expert_idx, choice.row_idx), is_sum ? 1.0f : choice.weight};
   }
   SWITCHYARD_DEVICE TokenSource shared_expert_of(int token_idx) const {
     const int row = params.shared_expert.row_of(token_idx);

@@ -23,7 +23,7 @@ struct DestinationRows {
       return token_bytes;
   }
 
-  // Null: the owner is far, and FarRows puts the row.
+  // Returns null if the owner is far: FarRows puts the row then.
   SWITCHYARD_DEVICE std::byte* row(int owner, uint32_t row_idx) const {
     std::byte* rows = peer_pointer<Fixed>(params, params.recv_bufs, owner);
     if (kHasWire<Fixed> && rows == nullptr) return nullptr;

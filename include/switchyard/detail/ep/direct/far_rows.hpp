@@ -68,7 +68,7 @@ struct FarRows {
                    ScaleSource{static_cast<uint32_t>(params.my_rank), ScaleSource::kArrived}.pack());
   }
 
-  // The same of a row's link.
+  // Collects a row's link, and its weight if owners ask for weights.
   SWITCHYARD_DEVICE void collect_link(const DirectDispatchShared& shared, int expert_idx, uint32_t row_idx,
                                       const RowLink& link, float weight,
                                       [[maybe_unused]] SiblingScales scales) const {
@@ -139,7 +139,8 @@ struct FarRows {
   SWITCHYARD_DEVICE uint32_t kept_scales_stride() const {
     return align_up(scale_row_bytes(params.format), 16u);
   }
-  // Beside the row, or, if the tensor interleaves rows, where the owner's dispatch_wait fetches them.
+  // Returns where the scales of a row are put: beside the row, or, if the tensor interleaves rows, where the
+  // owner's dispatch_wait fetches them.
   SWITCHYARD_DEVICE std::byte* scales_of_row(uint32_t row_idx) const {
     const uint64_t offset = uint64_t{row_idx} * scale_row_bytes(params.format);
     if constexpr (kLinksRows<Fixed> && Format::kInterleavesRows)

@@ -58,12 +58,15 @@ struct CountTableLayout {
   }
 };
 
-// uint64 [n_ranks]: where in its memory each rank's expert output lies, in units of 16 bytes.
+// uint64 [n_ranks]: where in its memory each rank's expert output lies, in units of 16 bytes. Behind them,
+// uint64 [n_ranks]: the address by which the reader finds an output that lies elsewhere.
 struct OutputCellLayout {
   int n_ranks;
   static constexpr uint32_t kUnit = 16;
+  static constexpr uint32_t kElsewhere = UINT32_MAX;
 
-  CheckedSize bytes() const { return CheckedSize(n_ranks) * CheckedSize(sizeof(uint64_t)); }
+  CheckedSize bytes() const { return CheckedSize(2 * n_ranks) * CheckedSize(sizeof(uint64_t)); }
+  SWITCHYARD_HD uint64_t* address(uint64_t* cells, int rank) const { return cells + n_ranks + rank; }
 };
 
 // The counters of the direct protocol by name, in dispatch_async's region of EPLocalSyncCounters. All but the

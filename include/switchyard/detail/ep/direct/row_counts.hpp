@@ -151,21 +151,24 @@ struct RowCounts {
   // ranks see the same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
-    bool is_too_much = is_skipped_again();
+    const bool was_skipped = is_skipped_again();
+    bool is_too_much = false;
     for (int owner = target::warp_idx(); owner < shape.n_ranks(); owner += target::num_warps())
-      is_too_much |= !fits(owner, assign_experts_of(owner));
+      is_too_much |= !fits(owner, assign_experts_of(owner), was_skipped);
     const bool is_skipped = target::sync_block_any(is_too_much);
     if (target::block_idx() == 0) publish_offsets(is_skipped);
     return !is_skipped;
   }
-  // A step that is opened again has no rows, and remains skipped if it was.
+  // A step that is opened again has no rows, and remains skipped if it was: every rank has kept that,
+  // whatever its host knows.
   SWITCHYARD_DEVICE bool is_skipped_again() const {
     if (!params.reopens_step) return false;
     return mutate<Fixed, LogicMutant::kSkipForgotten>(
         [&] { return target::ld(DirectCounters{params.ep_counters}.is_skipped()) != 0; },
         [] { return false; });
   }
-  // Lays an owner's experts end to end behind its shared expert. By a warp; returns the owner's rows.
+  // Lays an owner's experts end to end behind its shared expert, and returns how many rows
+  // the owner has. Called by a warp.
   SWITCHYARD_DEVICE uint32_t assign_experts_of(int owner) const {
     const int first_expert = owner * shape.n_local_experts();
     const ScanRun run(shape.n_local_experts(), target::lane_idx(), kWarpSize);
@@ -188,17 +191,18 @@ struct RowCounts {
     }
     return target::shuffle(row_end, kWarpSize - 1);
   }
-  // Returns whether the rows fit on the owner. Called by a warp.
-  SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows) const {
+  // Returns whether the rows fit on the owner; none do in a step that was skipped, which is told again, with
+  // no rows. Called by a warp.
+  SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows, bool was_skipped) const {
     if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
     const uint32_t capacity =
         mutate<Fixed, LogicMutant::kCapacityOffByOne>(params.max_rows, params.max_rows + 1);
-    if (mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(num_rows <= capacity,
-                                                           num_rows <= capacity || owner != params.my_rank))
+    if (!was_skipped && mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(
+                            num_rows <= capacity, num_rows <= capacity || owner != params.my_rank))
       return true;
     if (target::block_idx() == 0 && target::lane_idx() == 0)
       record_fault(*params.wait_context.skipped, params.my_rank, FaultKind::kOverCapacity,
-                   {Phase::kDispatchAsync, owner, -1, params.max_rows}, num_rows, 0);
+                   {Phase::kDispatchAsync, owner, -1, params.max_rows}, was_skipped ? 0 : num_rows, 0);
     return false;
   }
 

@@ -23,7 +23,7 @@ SWITCHYARD_DEVICE std::byte* arrived_scales(const DirectDispatchPart& part, std:
   return recv_buf + part.arrived_scales_offset + uint64_t{row_idx} * part.arrived_scales_stride;
 }
 
-// Which rows of masked groups have come: of most groups few have.
+// Says which rows of masked groups have arrived, since most groups have few.
 struct MaskedRows {
   uint32_t capacity;  // of a group; 0: they are not masked
   SharedExpertTokens shared_expert;
@@ -54,8 +54,9 @@ struct StagedScales {
   uint32_t num_rows;
   MaskedRows masked;
 
-  // Returns null beyond the rows, and for one that only fills up a masked group. One that aligns its expert's
-  // group has no source, or that of an earlier step: its scales mean nothing.
+  // Returns the address of a row's scales; null beyond the rows, and for a row that only fills up a masked
+  // group. A row that aligns its expert's group has no source, or that of an earlier step, so its scales mean
+  // nothing.
   SWITCHYARD_DEVICE const std::byte* row(int64_t row_idx) const {
     if (row_idx >= num_rows || !masked.has(row_idx)) return nullptr;
     const auto* sources = reinterpret_cast<const uint32_t*>(step.recv_bufs.mine + part.scale_sources_offset);
@@ -188,7 +189,7 @@ struct StoreScales {
         static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
         first_vector * static_cast<uint32_t>(sizeof(Vec16))};
   }
-  // A band that lies in one masked group, behind its rows, has none.
+  // Returns false if the band lies in one masked group and behind that group's rows.
   SWITCHYARD_DEVICE bool has_rows(const ScaleBand& band) const {
     return staged.masked.capacity % ScaleBand::kRows != 0 || staged.masked.has(band.first_row);
   }

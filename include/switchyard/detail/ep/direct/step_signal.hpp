@@ -12,8 +12,8 @@ struct AwaitedStep {
   const WaitContext& context;
   const uint64_t* address;
 
-  // Waits until the cell carries `step`, and takes what is beside it. True: what the peer did before it
-  // published the cell is visible to this thread. False: as in wait_for().
+  // Waits until the cell carries `step`, and takes what is beside it. Returns true if what the peer did
+  // before it published the cell is visible to this thread, and false where wait_for() does.
   SWITCHYARD_DEVICE bool wait_until(uint32_t step, Phase phase, int late_rank, int expert_idx,
                                     Cell& cell SWITCHYARD_WHERE) const {
     const uint32_t expected = Cell::step_bits(step);

@@ -107,7 +107,8 @@ struct SlottedDispatchWait {
     target::sync_block();
   }
 
-  // Turns each expert's number of rows into its first row, behind those of the shared expert. By one warp.
+  // Turns each expert's number of rows into its first row, behind those of the shared expert.
+  // Called by one warp.
   SWITCHYARD_DEVICE void assign_experts() {
     const int n_local_experts = shape.n_local_experts();
     warp_exclusive_scan(shared.expert_begin, n_local_experts);

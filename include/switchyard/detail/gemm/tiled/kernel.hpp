@@ -4,14 +4,15 @@
 // the same bits from run to run and for any number of blocks.
 #pragma once
 
+#include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/consumer.hpp"
 #include "switchyard/detail/gemm/tiled/planner.hpp"
 #include "switchyard/detail/gemm/tiled/producer.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
-SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params) {
+template <typename Config, MatmulArrivals Arrivals>
+SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals& arrivals) {
   constexpr int kProducerWarp = 0, kPlannerWarp = 1;  // of the first warpgroup; the others consume
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
@@ -25,10 +26,13 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params) {
   if (warpgroup == 0) {
     if constexpr (Config::kMovesRegisters) target::give_registers<Config::kProducerRegisters>();
     target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
-    target::grid_dependency_launch();
+    // Where rows are awaited the next launch becomes resident when the blocks end: a peer's kernel, for which
+    // this one waits, may need the room.
+    if constexpr (!Arrivals::kAwaits) target::grid_dependency_launch();
     if (target::warp_idx() == kProducerWarp && target::lane_idx() == 0)
-      MatmulProducer<Config>(params, shared).run();
-    if (target::warp_idx() == kPlannerWarp) MatmulPlanner<Config>(params.settings, shared).run();
+      MatmulProducer<Config, Arrivals>(params, shared).run();
+    if (target::warp_idx() == kPlannerWarp)
+      MatmulPlanner<Config, Arrivals>(params.settings, arrivals, shared).run();
   } else {
     if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
     MatmulConsumer<Config>(params.settings, shared, warpgroup - 1).run();
@@ -40,7 +44,14 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params) {
 template <typename Config>
 SWITCHYARD_KERNEL_OF(Config::kNumThreads)
 void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
-  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params);
+  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params, CompleteRows{});
+}
+
+// The same, launched before all rows are there. A tile is begun when the rows of its group have arrived.
+template <typename Config, MatmulArrivals Arrivals>
+SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+void early_matmul_kernel(SWITCHYARD_GRID_CONSTANT const EarlyMatmulParams<Arrivals> params) {
+  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params.matmul, params.arrivals);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -3,17 +3,20 @@
 // them.
 #pragma once
 
+#include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 #include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+template <typename Config, MatmulArrivals Arrivals>
 class MatmulPlanner {
  public:
-  SWITCHYARD_DEVICE MatmulPlanner(const MatmulSettings& settings, MatmulShared<Config>& shared)
+  SWITCHYARD_DEVICE MatmulPlanner(const MatmulSettings& settings, const Arrivals& arrivals,
+                                  MatmulShared<Config>& shared)
       : settings_(settings),
+        arrivals_(arrivals),
         shared_(shared),
         num_column_units_(ceil_div(settings.columns, uint32_t{kUnitColumns})) {}
 
@@ -28,6 +31,10 @@ class MatmulPlanner {
       is_first_ = false;
       asked_.advance();
       tile = find(idx);
+      if constexpr (Arrivals::kAwaits) {
+        // The tiles of rows that will not come are taken all the same: the queue must be 0 in the end.
+        while (tile.is_tile && !rows_have_arrived()) tile = find(idx = next_after(idx));
+      }
       if (target::lane_idx() == 0) {
         target::st(&shared_.tile, tile);
         // release MM-22: publishes the tile; pairs with the waits for tile_full of producer and consumers
@@ -62,6 +69,16 @@ class MatmulPlanner {
   }
   SWITCHYARD_DEVICE uint32_t num_units(const Rows& rows) const {
     return ceil_div(rows.count, kUnitRows) * num_column_units_;
+  }
+
+  // Of the group of the last tile that was found. A block comes to a group once, so it waits for it once.
+  SWITCHYARD_DEVICE bool rows_have_arrived() {
+    if (group_of_tile_ != arrived_group_ && !is_broken_) {
+      is_broken_ = !arrivals_.wait(group_of_tile_);
+      arrived_group_ = group_of_tile_;
+      target::sync_warp();  // each lane has acquired a part; one of them passes the tile on
+    }
+    return !is_broken_;
   }
 
   SWITCHYARD_DEVICE uint32_t next_after(uint32_t idx) {
@@ -102,7 +119,8 @@ class MatmulPlanner {
         const int lane = target::lowest_set_bit(holders);
         const Rows rows_of_tile{target::shuffle(rows.first, lane), target::shuffle(rows.count, lane)};
         const uint32_t in_group = in_groups - target::shuffle(end - count, lane);
-        return describe(first_group_ + static_cast<uint32_t>(lane), rows_of_tile, in_group);
+        group_of_tile_ = first_group_ + static_cast<uint32_t>(lane);
+        return describe(group_of_tile_, rows_of_tile, in_group);
       }
       num_units_before_ += target::shuffle(end, kWarpSize - 1);
     }
@@ -126,7 +144,10 @@ class MatmulPlanner {
     return tile;
   }
 
+  static constexpr uint32_t kNoGroup = UINT32_MAX;
+
   const MatmulSettings& settings_;
+  const Arrivals& arrivals_;
   MatmulShared<Config>& shared_;
   const uint32_t num_column_units_;
   StageCursor<1> asked_;
@@ -134,7 +155,10 @@ class MatmulPlanner {
       0;  // the first that may hold the next place; the places before it are counted below
   uint32_t num_units_before_ = 0;
   uint32_t num_units_in_all_ = 0;
+  uint32_t group_of_tile_ = 0;         // of the last one that was found
+  uint32_t arrived_group_ = kNoGroup;  // whose rows were last waited for
   bool is_first_ = true;
+  bool is_broken_ = false;  // rows will not come
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

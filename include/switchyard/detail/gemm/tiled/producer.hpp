@@ -3,12 +3,13 @@
 #pragma once
 
 #include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+template <typename Config, MatmulArrivals Arrivals>
 class MatmulProducer {
  public:
   SWITCHYARD_DEVICE MatmulProducer(const MatmulParams& params, MatmulShared<Config>& shared)
@@ -23,6 +24,8 @@ class MatmulProducer {
       tiles_.advance();
       const MatmulTile tile = target::ld(&shared_.tile);
       if (!tile.is_tile) return;
+      // The planner has seen by ordinary loads that the rows are there; the copy engine reads them.
+      if constexpr (Arrivals::kAwaits) target::fence_proxy_async();
       const uint32_t ask_step = num_steps_ > kStepsAhead ? num_steps_ - kStepsAhead : 0;
       for (uint32_t step = 0; step < num_steps_; ++step) {
         // release MM-23: the tile was read; pairs with the planner's wait before it takes the next one

@@ -1,7 +1,9 @@
-// Experts that start early: a kernel in front of dispatch_wait works on each expert as soon as its rows are
-// there.
-#include "ep_harness.hpp"
+// Experts that start early, in a weak memory, and where they cannot. tests/runtime/interleaved_test.cpp has
+// them on every target.
 #include "switchyard/row_readiness.hpp"
+
+#include "early_experts.hpp"
+#include "ep_harness.hpp"
 
 namespace switchyard {
 namespace {
@@ -12,28 +14,6 @@ using testing_support::make_step;
 using testing_support::must;
 using testing_support::Shape;
 
-struct EarlyExperts {
-  RowReadiness readiness;
-  const bf16* rows;
-  bf16* expert_outputs;
-  int32_t n_local_experts;
-  int32_t hidden;
-};
-
-// Every block has experts of its own; rows become their outputs.
-void early_experts_kernel(EarlyExperts experts) {
-  for (int expert_idx = target::block_idx(); expert_idx < experts.n_local_experts;
-       expert_idx += target::num_blocks()) {
-    const bool arrived = target::thread_idx() != 0 || wait_for_expert_rows(experts.readiness, expert_idx);
-    if (target::sync_block_any(!arrived)) return;
-    const int64_t first = target::ld(&experts.readiness.row_offsets[expert_idx]);
-    const int64_t num_rows = target::ld(&experts.readiness.row_offsets[expert_idx + 1]) - first;
-    target::copy_row(experts.expert_outputs + first * experts.hidden, experts.rows + first * experts.hidden,
-                     static_cast<uint64_t>(num_rows * experts.hidden) * sizeof(bf16), target::thread_idx(),
-                     target::num_threads());
-  }
-}
-
 TEST(RowReadiness, AnExpertMayStartWhenItsRowsAreThere) {
   const Shape shape{.n_ranks = 3, .n_experts = 6, .top_k = 3, .hidden = 32, .tokens_per_rank = {5, 0, 7}};
   for (uint64_t seed = 0; seed < (kFewCases ? 2 : testing_support::seeds(60)); ++seed) {
@@ -43,11 +23,7 @@ TEST(RowReadiness, AnExpertMayStartWhenItsRowsAreThere) {
                               // ThreadSanitizer does not see a weak memory.
                               .host = kFewCases ? HostDeviceOptions{} : testing_support::weak_memory(seed)});
     const auto launch_experts = [&](int rank) {
-      const RowBuffers rows = must(harness.ep().row_buffers(rank));
-      return target::launch("early_experts", early_experts_kernel, {.num_blocks = 2},
-                            harness.world().rank(rank).stream(),
-                            EarlyExperts{must(harness.ep().row_readiness(rank, 2)), rows.rows,
-                                         rows.expert_outputs, harness.ep().n_local_experts(), shape.hidden});
+      return testing_support::launch_early_experts(harness.world(), harness.ep(), rank, {.num_blocks = 2});
     };
     ASSERT_EQ(harness.run_with_early_experts(make_step(shape, seed), launch_experts), "") << "seed " << seed;
   }
@@ -71,7 +47,7 @@ TEST(RowReadiness, BlocksThatLeaveThePeersNoRoomAreRefused) {
   }
 }
 
-TEST(RowReadiness, IsNotOfScalesThatDispatchWaitPlaces) {
+TEST(RowReadiness, IsNotOfScalesThatDispatchWaitStores) {
   const auto readiness_of = [](TokenFormatKind format) {
     EpHarness harness({.hidden = 128}, {.protocol = Protocol::kDirect, .format = format});
     return harness.ep().row_readiness(0, 1).status();

@@ -1,0 +1,94 @@
+// Tickets of the CUDA driver (CUDA IPC) for memory of the caller's. The driver's calls leave no error behind
+// that the caller's next call of the CUDA runtime would find.
+#include <bit>
+
+#include "cuda_driver.hpp"
+#include "outside_of_recordings.hpp"
+#include "switchyard/detail/device/memory_opener.hpp"
+
+namespace switchyard {
+namespace {
+
+// The functions that are used here, of the driver that is there.
+struct TicketDriver {
+  decltype(&cuPointerGetAttribute) pointer_attribute;
+  decltype(&cuMemGetAddressRange) address_range;
+  decltype(&cuIpcGetMemHandle) get_ticket;
+  decltype(&cuIpcOpenMemHandle) open_ticket;
+  decltype(&cuIpcCloseMemHandle) close_ticket;
+};
+
+Result<TicketDriver> load_ticket_driver() {
+  TicketDriver driver{};
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuPointerGetAttribute", driver.pointer_attribute));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuMemGetAddressRange", driver.address_range));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuIpcGetMemHandle", driver.get_ticket));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuIpcOpenMemHandle", driver.open_ticket));
+  SWITCHYARD_RETURN_IF_ERROR(look_up_in_driver("cuIpcCloseMemHandle", driver.close_ticket));
+  return driver;
+}
+
+class OpenedAllocation : public SharedMapping {
+ public:
+  OpenedAllocation(const TicketDriver& calls, CUdeviceptr address) : driver_(calls), address_(address) {}
+  ~OpenedAllocation() override { (void)driver_.close_ticket(address_); }
+  OpenedAllocation(const OpenedAllocation&) = delete;
+  OpenedAllocation& operator=(const OpenedAllocation&) = delete;
+
+  void* data() const override { return reinterpret_cast<void*>(address_); }
+
+ private:
+  const TicketDriver& driver_;
+  const CUdeviceptr address_;
+};
+
+class CudaMemoryOpener : public MemoryOpener {
+ public:
+  CudaMemoryOpener(Device& device, const TicketDriver& calls) : device_(device), driver_(calls) {}
+
+  Result<Allocation> allocation_of(const void* memory) const override {
+    const auto address = reinterpret_cast<CUdeviceptr>(memory);
+    Allocation found;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_driver(driver_.pointer_attribute(&found.id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address),
+                     "cuPointerGetAttribute"));
+    CUdeviceptr begin = 0;
+    size_t bytes = 0;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_driver(driver_.address_range(&begin, &bytes, address), "cuMemGetAddressRange"));
+    found.begin = reinterpret_cast<const std::byte*>(begin);
+    return found;
+  }
+  Result<MemoryTicket> export_allocation(const Allocation& allocation) const override {
+    const OutsideOfRecordings outside;
+    CUipcMemHandle handle{};
+    SWITCHYARD_RETURN_IF_ERROR(check_driver(
+        driver_.get_ticket(&handle, reinterpret_cast<CUdeviceptr>(allocation.begin)), "cuIpcGetMemHandle"));
+    return std::bit_cast<MemoryTicket>(handle);
+  }
+  Result<std::unique_ptr<SharedMapping>> open_allocation(const MemoryTicket& ticket) override {
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const OutsideOfRecordings outside;
+    CUdeviceptr address = 0;
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_driver(driver_.open_ticket(&address, std::bit_cast<CUipcMemHandle>(ticket),
+                                         CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+                     "cuIpcOpenMemHandle"));
+    return std::unique_ptr<SharedMapping>(std::make_unique<OpenedAllocation>(driver_, address));
+  }
+
+ private:
+  Device& device_;
+  const TicketDriver& driver_;
+};
+
+}  // namespace
+
+std::unique_ptr<MemoryOpener> create_memory_opener(Device& device) {
+  static const Result<TicketDriver> driver = load_ticket_driver();
+  if (device.target() != Target::kCuda || !driver.ok()) return std::make_unique<MemoryOpener>();
+  return std::make_unique<CudaMemoryOpener>(device, driver.value());
+}
+
+}  // namespace switchyard

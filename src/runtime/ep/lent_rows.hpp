@@ -1,0 +1,88 @@
+// Expert rows in the caller's memory, which ranks of other processes read where they are. CUDA lets a process
+// open memory that another has allocated, by a ticket of 64 bytes. A rank offers the allocation that its rows
+// lie in, in memory that the hosts of all ranks share; each of the others opens it in its next call, and
+// answers with the address by which it finds it. Nobody waits for an answer: until all have come, rows are
+// copied.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "switchyard/detail/device/memory_opener.hpp"
+#include "switchyard/detail/ep/shape.hpp"
+#include "switchyard/types/fault.hpp"
+
+namespace switchyard {
+
+// What a rank offers, and what the others have answered; zeroed at first.
+struct LentMemory {
+  // Allocations that may be open at a time: what others have open is not freed, even if its owner frees it.
+  static constexpr int kSlots = 8;
+
+  struct Offer {
+    std::atomic<uint64_t> number;  // no two offers of a rank have the same; 0: none
+    std::atomic<uint64_t> ticket[std::tuple_size_v<MemoryTicket>];
+  };
+  struct Answer {
+    std::atomic<uint64_t> number;   // of the offer
+    std::atomic<uint64_t> address;  // 0: it could not be opened
+  };
+
+  Offer offers[kSlots];
+  Answer answers[kSlots][kMaxDirectRanks];  // by the world's rank
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "the memory is shared between processes");
+
+// In the memory of a rank that all hosts see: two fault records, then this.
+inline constexpr uint64_t kLentMemoryOffset = (2 * sizeof(FaultRecord) + 63) / 64 * 64;
+inline constexpr uint64_t kHostVisibleBytes = kLentMemoryOffset + sizeof(LentMemory);
+
+class LentRows {
+ public:
+  // The addresses of some rows by the rank that reads them.
+  using Addresses = std::vector<const std::byte*>;
+  // A slot is offered anew once so many calls have not used it.
+  static constexpr uint64_t kIdleCalls = 64;
+
+  // memory_of_rank: by the world's rank; null: the rank is one of this process.
+  LentRows(std::unique_ptr<MemoryOpener> opener, int my_rank, std::vector<LentMemory*> memory_of_rank);
+
+  // Where each of `readers` finds `rows`; nothing: some do not, or not yet. `wait` returns when no kernel of
+  // an earlier call of this rank runs any more, and so none that reads its rows, or an error. A slot whose
+  // addresses a graph holds is kept.
+  std::optional<Addresses> find(const void* rows, std::span<const int> readers, bool is_recorded,
+                                const std::function<Status()>& wait);
+  // Opens what others offer, and closes what they offer no longer.
+  void answer();
+
+ private:
+  struct Slot {
+    uint64_t number = 0;
+    Allocation allocation;
+    uint64_t last_call = 0;
+    bool is_kept = false;
+  };
+  struct Opened {
+    uint64_t number = 0;
+    std::unique_ptr<SharedMapping> mapping;
+  };
+  Slot* slot_of(const Allocation& allocation, const std::function<Status()>& wait);
+  Slot* free_slot(const std::function<Status()>& wait);
+  void open(const LentMemory::Offer& offer, Opened& opened, LentMemory::Answer& answer);
+
+  const std::unique_ptr<MemoryOpener> opener_;
+  const int my_rank_;
+  const std::vector<LentMemory*> memory_of_rank_;
+  uint64_t num_calls_ = 0, num_offers_ = 0, num_refused_ = 0;
+  std::array<uint64_t, 64> refused_ids_{};  // the last ones that have no ticket
+  std::array<Slot, LentMemory::kSlots> slots_;
+  std::vector<std::array<Opened, LentMemory::kSlots>> opened_;  // by the world's rank
+};
+
+}  // namespace switchyard

@@ -1,0 +1,11 @@
+// How many hardware queues CUDA is asked for when the tests start.
+#include <cstdlib>
+
+namespace {
+
+// Tests that give each rank a thread and a stream need a queue for every stream (docs/architecture.md,
+// "Residency and queues"). Of CUDA's 8, two streams may share one, depending on how many streams the tests
+// before have made.
+[[maybe_unused]] const int kIsSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+
+}  // namespace
