@@ -35,6 +35,10 @@ Status first_error_of(const World& world, const Status& mine);
 Status finish_launched_options(const World& world, bool ranks_given, int& n_ranks,
                                const std::function<Status()>& finish);
 
+// The exit code of a process for which that of rank 0 speaks, whatever it has to say. A launcher ends all
+// processes as soon as one fails: rank 0 might not have spoken yet.
+constexpr ExitCode kSaidByRank0 = kVerified;
+
 // The text of every rank's process. Collective.
 Result<std::vector<std::string>> gather_texts(const World& world, const std::string& mine);
 

@@ -182,13 +182,12 @@ Result<ExitCode> run_by_shmem(RunOptions& options) {
   const bool is_first = world.is_local(0);
   const Status refusal = finish_launched_options(world, options.ranks_given, options.workload.n_ranks,
                                                  [&] { return finish_options(options); });
-  if (!refusal.ok() && !is_first) return kBadArgument;  // it is said once
+  if (!refusal.ok() && !is_first) return kSaidByRank0;
   SWITCHYARD_RETURN_IF_ERROR(refusal);
   RunReport own, report;
   SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, world, own)));
   SWITCHYARD_RETURN_IF_ERROR(gather_reports(world, to_json(options, own), report));
-  if (is_first) return print_report(options, report);
-  return report.verified ? kVerified : kNotVerified;
+  return is_first ? print_report(options, report) : kSaidByRank0;
 }
 
 Result<ExitCode> run_and_report(RunOptions& options) {

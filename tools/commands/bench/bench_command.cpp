@@ -289,7 +289,7 @@ Result<ExitCode> measure_by_shmem(BenchOptions& options, BenchReport& own,
   is_first = world.is_local(0);
   const Status refusal = finish_launched_options(world, options.ranks_given, options.n_ranks,
                                                  [&] { return finish_options(options); });
-  if (!refusal.ok() && !is_first) return kBadArgument;  // it is said once
+  if (!refusal.ok() && !is_first) return kSaidByRank0;
   SWITCHYARD_RETURN_IF_ERROR(refusal);
   SWITCHYARD_RETURN_IF_ERROR(with_flags(measure(options, world, own)));
   const Result<int> num_machines = num_machines_of(world);
@@ -308,7 +308,8 @@ Result<ExitCode> bench_by_shmem(BenchOptions& options) {
   std::vector<std::string> rank_jsons;
   bool is_first = false;
   const Result<ExitCode> code = measure_by_shmem(options, own, rank_jsons, is_first);
-  if (!code.ok() || code.value() > kNotVerified || !is_first) return code;
+  if (!code.ok()) return code;
+  if (!is_first) return kSaidByRank0;
   if (own.num_machines == 1) {
     std::vector<std::string> arguments =
         own_arguments_without({"--transport", "--ranks", "--p2p-world-size"});
