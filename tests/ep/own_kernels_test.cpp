@@ -13,6 +13,7 @@
 
 #define OwnKernels SWITCHYARD_SUITE(OwnKernels)
 #define OwnKernelsMisuse SWITCHYARD_SUITE(OwnKernelsMisuse)
+#define OwnKernelsOfProcesses SWITCHYARD_SUITE(OwnKernelsOfProcesses)
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
@@ -41,13 +42,13 @@ class OwnKernelsMisuse : public ::testing::Test {
   ExpertParallelConfig config_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Steps, OwnKernels,
-                         ::testing::Combine(testing_support::both_protocols(),
-                                            ::testing::Values(StepMode::kSplit, StepMode::kFused)),
-                         [](const auto& info) {
-                           return testing_support::protocol_name(std::get<0>(info.param)) +
-                                  (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
-                         });
+const auto kSteps = ::testing::Combine(testing_support::both_protocols(),
+                                       ::testing::Values(StepMode::kSplit, StepMode::kFused));
+std::string name_of_step(const ::testing::TestParamInfo<std::tuple<Protocol, StepMode>>& info) {
+  return testing_support::protocol_name(std::get<0>(info.param)) +
+         (std::get<1>(info.param) == StepMode::kSplit ? "Split" : "Fused");
+}
+INSTANTIATE_TEST_SUITE_P(Steps, OwnKernels, kSteps, name_of_step);
 
 TEST_P(OwnKernels, AFormatAndAnEpilogueOfOnesOwnMakeAStep) {
   ExpertParallelConfig config = OwnStep::config(protocol());
@@ -125,11 +126,20 @@ TEST_P(OwnKernels, AnEpilogueTakesSumsThatOwnersHaveMade) {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-// Every rank is a process. On a GPU as the tests of process_steps_test.cpp.
-TEST_P(OwnKernels, RanksMayBeProcesses) {
-  const char* process_target = std::getenv("SWITCHYARD_PROCESS_TARGET");
-  if (kThisTarget == Target::kCuda && (process_target == nullptr || std::string(process_target) != "cuda"))
-    GTEST_SKIP() << "SWITCHYARD_PROCESS_TARGET is not cuda";
+// Every rank is a process. On a GPU as the tests of process_steps_test.cpp: this process, which forks, must
+// not even ask for one.
+class OwnKernelsOfProcesses : public OwnKernels {
+ protected:
+  void SetUp() override {
+    const char* process_target = std::getenv("SWITCHYARD_PROCESS_TARGET");
+    if (kThisTarget == Target::kCuda && (process_target == nullptr || std::string(process_target) != "cuda"))
+      GTEST_SKIP() << "SWITCHYARD_PROCESS_TARGET is not cuda";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Steps, OwnKernelsOfProcesses, kSteps, name_of_step);
+
+TEST_P(OwnKernelsOfProcesses, VerifyInGroupsOfAnySize) {
   for (const int group : {0, 1, 2}) {
     const std::string address = testing_support::unique_address();
     testing_support::Processes processes;
@@ -268,3 +278,4 @@ TEST_F(OwnKernelsMisuse, OfEpiloguesIsNamed) {
 
 #undef OwnKernels
 #undef OwnKernelsMisuse
+#undef OwnKernelsOfProcesses
