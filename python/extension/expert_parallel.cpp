@@ -250,7 +250,7 @@ void EpHandle::dispatch_async(int rank, const GivenTokens& given, nb::handle str
   const DispatchInput input = input_of(arguments, given);
   const auto call = core_->gate.enter("dispatch_async", rank);
   need(use("dispatch_async").dispatch_async(rank, input, arguments.stream()));
-  memory_of("dispatch_async", rank).num_tokens = input.num_tokens;
+  memory_of("dispatch_async", rank).begin_step(input.num_tokens);
   enqueued(arguments);
 }
 
@@ -272,7 +272,7 @@ nb::object EpHandle::dispatch(int rank, const GivenTokens& given, const WantedOu
   nb::object rows = rows_of("dispatch", rank, wanted.src_ranks);
   const DispatchOutput output = output_of(arguments, rank, nb::cast<DispatchedRows&>(rows), wanted);
   need(use("dispatch").dispatch(rank, input, output, arguments.stream()));
-  memory_of("dispatch", rank).num_tokens = input.num_tokens;
+  memory_of("dispatch", rank).begin_step(input.num_tokens);
   enqueued(arguments);
   return rows;
 }
@@ -421,6 +421,7 @@ void EpHandle::reopen_step(int rank, nb::handle stream) {
   Arguments arguments("reopen_step", *session_, world_rank("reopen_step", rank), stream);
   const auto call = core_->gate.enter("reopen_step", rank);
   need(use("reopen_step").reopen_step(rank, arguments.stream()));
+  memory_of("reopen_step", rank).offered = nullptr;
   enqueued(arguments);
 }
 

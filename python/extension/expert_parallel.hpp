@@ -85,6 +85,11 @@ class EpHandle {
     int num_tokens = 0;                // of the step under way
     const void* offered = nullptr;     // expert rows that its combine may be given; there are enough of them
     nb::object rows, rows_with_ranks;  // DispatchedRows
+
+    void begin_step(int num_tokens_in) {
+      num_tokens = num_tokens_in;
+      offered = nullptr;
+    }
   };
   RankMemory& memory_of(const char* call, int rank);
   DispatchInput input_of(Arguments& arguments, const GivenTokens& given) const;

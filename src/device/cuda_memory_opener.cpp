@@ -30,14 +30,20 @@ Result<TicketDriver> load_ticket_driver() {
 
 class OpenedAllocation : public SharedMapping {
  public:
-  OpenedAllocation(const TicketDriver& calls, CUdeviceptr address) : driver_(calls), address_(address) {}
-  ~OpenedAllocation() override { (void)driver_.close_ticket(address_); }
+  OpenedAllocation(Device& device, const TicketDriver& calls, CUdeviceptr address)
+      : device_(device), driver_(calls), address_(address) {}
+  ~OpenedAllocation() override {
+    const DeviceScope active = device_.activate();
+    const OutsideOfRecordings outside;
+    (void)driver_.close_ticket(address_);
+  }
   OpenedAllocation(const OpenedAllocation&) = delete;
   OpenedAllocation& operator=(const OpenedAllocation&) = delete;
 
   void* data() const override { return reinterpret_cast<void*>(address_); }
 
  private:
+  Device& device_;
   const TicketDriver& driver_;
   const CUdeviceptr address_;
 };
@@ -46,6 +52,15 @@ class CudaMemoryOpener : public MemoryOpener {
  public:
   CudaMemoryOpener(Device& device, const TicketDriver& calls) : device_(device), driver_(calls) {}
 
+  // Access between devices is of cudaMalloc's memory; a pool, and memory that was mapped by hand, has its
+  // own.
+  bool is_open_to_other_devices(const void* memory) const override {
+    int is_of_malloc = 0;
+    const CUresult asked =
+        driver_.pointer_attribute(&is_of_malloc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                  reinterpret_cast<CUdeviceptr>(memory));
+    return asked == CUDA_SUCCESS && is_of_malloc != 0;
+  }
   Result<Allocation> allocation_of(const void* memory) const override {
     const auto address = reinterpret_cast<CUdeviceptr>(memory);
     Allocation found;
@@ -75,7 +90,7 @@ class CudaMemoryOpener : public MemoryOpener {
         check_driver(driver_.open_ticket(&address, std::bit_cast<CUipcMemHandle>(ticket),
                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
                      "cuIpcOpenMemHandle"));
-    return std::unique_ptr<SharedMapping>(std::make_unique<OpenedAllocation>(driver_, address));
+    return std::unique_ptr<SharedMapping>(std::make_unique<OpenedAllocation>(device_, driver_, address));
   }
 
  private:

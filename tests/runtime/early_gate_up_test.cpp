@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "layer_harness.hpp"
+#include "runtime/ep/ep_config.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/row_readiness.hpp"
@@ -139,6 +140,21 @@ TEST_P(EarlyGateUp, BlocksThatLeaveDispatchNoRoomAreRefused) {
   EXPECT_LE(most, world->rank(0).device().num_multiprocessors() / 2);
   EXPECT_TRUE(harness.layer().ep().row_readiness(0, most).ok());
   EXPECT_FALSE(harness.layer().ep().row_readiness(0, most + 1).ok());
+}
+
+TEST(EarlyBlocks, LeaveRoomForEveryDispatchThatMayBeBesideThem) {
+  ExpertParallelConfig config{.n_sms = 4, .steps_in_flight = 1};
+  EXPECT_EQ(early_block_limit(config, 16), 16);
+  EXPECT_EQ(early_block_limit(config, 4), 4);
+  EXPECT_EQ(early_block_limit(config, 3), 0);
+  config.dependent_launch = true;
+  EXPECT_EQ(early_block_limit(config, 16), 12);
+  EXPECT_EQ(early_block_limit(config, 7), 0);
+  // Two flights have such a kernel each.
+  config.steps_in_flight = 2;
+  EXPECT_EQ(early_block_limit(config, 16), 4);
+  config.dependent_launch = false;
+  EXPECT_EQ(early_block_limit(config, 16), 8);
 }
 
 std::string run_weak(uint64_t seed, const std::optional<OrderMutant>& mutant) {

@@ -8,7 +8,7 @@ namespace {
 
 struct Process {
   uint64_t generation = 1;
-  bool cannot_export = false, cannot_open = false;
+  bool cannot_export = false, cannot_open = false, is_of_a_pool = false;
   int num_open = 0, num_exports = 0;
 };
 
@@ -17,6 +17,7 @@ class FakeOpener : public MemoryOpener {
  public:
   explicit FakeOpener(Process& process) : process_(process) {}
 
+  bool is_open_to_other_devices(const void*) const override { return !process_.is_of_a_pool; }
   Result<Allocation> allocation_of(const void* memory) const override {
     const auto at = reinterpret_cast<uintptr_t>(memory);
     return Allocation{process_.generation * 1'000 + at / 1'000,
@@ -46,21 +47,36 @@ class FakeOpener : public MemoryOpener {
 
 class LentRowsTest : public ::testing::Test {
  protected:
-  std::optional<LentRows::Addresses> find(uintptr_t rows, bool is_recorded = false) {
-    return lenders[0]->find(reinterpret_cast<const void*>(rows), ranks, is_recorded, [&] {
+  using Addresses = std::vector<const std::byte*>;
+
+  // In a step of its own, unless others of the flight are to be under way.
+  std::optional<LentRows::Found> lend(uintptr_t rows, int flight_idx = 0) {
+    return lenders[0]->find(reinterpret_cast<const void*>(rows), ranks, flight_idx, [&] {
       ++num_waits;
       return Status();
     });
   }
+  std::optional<Addresses> find(uintptr_t rows) {
+    lenders[0]->begin_step(0);
+    const std::optional<LentRows::Found> found = lend(rows);
+    return found ? std::optional(found->address_of_reader) : std::nullopt;
+  }
   void answer() {
     for (const auto& lender : lenders) lender->answer();
   }
-  std::optional<LentRows::Addresses> find_answered(uintptr_t rows, bool is_recorded = false) {
+  std::optional<Addresses> find_answered(uintptr_t rows) {
     (void)find(rows);
     answer();
-    return find(rows, is_recorded);
+    return find(rows);
   }
-  static LentRows::Addresses at(uintptr_t here, uintptr_t there) {
+  // All slots have been lent once, and none for a while.
+  void lend_all_slots() {
+    for (uintptr_t i = 1; i <= LentMemory::kSlots; ++i) ASSERT_TRUE(find_answered(i * 1'000));
+  }
+  void let_others_be_idle(uintptr_t used) {
+    for (uint64_t i = 0; i <= LentRows::kIdleCalls; ++i) ASSERT_TRUE(find(used));
+  }
+  static Addresses at(uintptr_t here, uintptr_t there) {
     const auto pointer = [](uintptr_t address) { return reinterpret_cast<const std::byte*>(address); };
     return {pointer(here), pointer(there), pointer(there)};
   }
@@ -72,7 +88,7 @@ class LentRowsTest : public ::testing::Test {
     std::vector<std::unique_ptr<LentRows>> made;
     for (int rank = 0; rank < 3; ++rank)
       made.push_back(
-          std::make_unique<LentRows>(std::make_unique<FakeOpener>(processes[rank]), rank,
+          std::make_unique<LentRows>(std::make_unique<FakeOpener>(processes[rank]), Lender{rank, 2, false},
                                      std::vector<LentMemory*>{&memory[0], &memory[1], &memory[2]}));
     return made;
   }();
@@ -99,9 +115,23 @@ TEST_F(LentRowsTest, MemoryAtTheSamePlaceIsAnotherAllocation) {
 }
 
 TEST_F(LentRowsTest, RanksThatAreHereNeedNotAnswer) {
-  LentRows local(std::make_unique<FakeOpener>(processes[0]), 0, {&memory[0], nullptr, nullptr});
-  const auto found = local.find(reinterpret_cast<const void*>(1'000), ranks, false, [] { return Status(); });
-  EXPECT_EQ(found, at(1'000, 1'000));
+  LentRows local(std::make_unique<FakeOpener>(processes[0]), Lender{0, 1, false},
+                 {&memory[0], nullptr, nullptr});
+  const auto found = local.find(reinterpret_cast<const void*>(1'000), ranks, 0, [] { return Status(); });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->address_of_reader, at(1'000, 1'000));
+  EXPECT_EQ(found->slot, LentRows::kNoSlot);
+}
+
+TEST_F(LentRowsTest, RanksOnOtherDevicesOfTheProcessReadWhatIsOpenToThem) {
+  LentRows local(std::make_unique<FakeOpener>(processes[0]), Lender{0, 1, true},
+                 {&memory[0], nullptr, nullptr});
+  const auto find_here = [&] {
+    return local.find(reinterpret_cast<const void*>(1'000), ranks, 0, [] { return Status(); });
+  };
+  EXPECT_TRUE(find_here());
+  processes[0].is_of_a_pool = true;
+  EXPECT_FALSE(find_here());
 }
 
 TEST_F(LentRowsTest, WhatCannotBeExportedOrOpenedIsCopied) {
@@ -115,9 +145,9 @@ TEST_F(LentRowsTest, WhatCannotBeExportedOrOpenedIsCopied) {
 }
 
 TEST_F(LentRowsTest, ASlotIsOfferedAnewWhenItHasBeenIdle) {
-  for (uintptr_t i = 1; i <= LentMemory::kSlots; ++i) ASSERT_TRUE(find_answered(i * 1'000));
+  lend_all_slots();
   EXPECT_EQ(find_answered(9'000), std::nullopt);  // all are in use
-  for (uint64_t i = 0; i < LentRows::kIdleCalls; ++i) ASSERT_TRUE(find(2'000));
+  let_others_be_idle(2'000);
   EXPECT_EQ(num_waits, 0);
   EXPECT_EQ(find_answered(9'000), at(9'000, 19'000));
   EXPECT_EQ(num_waits, 1);  // nobody reads what is closed
@@ -127,9 +157,35 @@ TEST_F(LentRowsTest, ASlotIsOfferedAnewWhenItHasBeenIdle) {
 }
 
 TEST_F(LentRowsTest, WhatAGraphReadsIsKept) {
-  for (uintptr_t i = 1; i <= LentMemory::kSlots; ++i) ASSERT_TRUE(find_answered(i * 1'000, true));
+  lend_all_slots();
+  for (int slot = 0; slot < LentMemory::kSlots; ++slot) lenders[0]->keep(slot);
   for (uint64_t i = 0; i < 2 * LentRows::kIdleCalls; ++i) EXPECT_EQ(find(9'000), std::nullopt);
   for (uintptr_t i = 1; i <= LentMemory::kSlots; ++i) EXPECT_TRUE(find(i * 1'000));
+}
+
+// The rank's own combine ends before those of its peers.
+TEST_F(LentRowsTest, WhatAFlightHasLentIsReadUntilItsNextDispatch) {
+  lend_all_slots();
+  lenders[0]->begin_step(1);
+  ASSERT_TRUE(lend(1'000, /*flight_idx=*/1));
+  for (uintptr_t i = 3; i <= LentMemory::kSlots; ++i) lenders[0]->keep(static_cast<int>(i) - 1);
+  let_others_be_idle(2'000);
+  EXPECT_EQ(find_answered(9'000), std::nullopt);
+  lenders[0]->begin_step(1);
+  EXPECT_EQ(find_answered(9'000), at(9'000, 19'000));
+}
+
+TEST_F(LentRowsTest, BehindARestartNobodyReadsAndTheDeadLendNothing) {
+  lend_all_slots();
+  lenders[0]->begin_step(1);
+  ASSERT_TRUE(lend(1'000, /*flight_idx=*/1));
+  let_others_be_idle(2'000);
+  const std::vector<int> survivors{0, 1};
+  for (const auto& lender : lenders) lender->restart(survivors);
+  EXPECT_EQ(find_answered(9'000), at(9'000, 19'000));
+  EXPECT_EQ(processes[1].num_open, LentMemory::kSlots);
+  lenders[1]->restart(std::vector<int>{1, 2});
+  EXPECT_EQ(processes[1].num_open, 0);
 }
 
 }  // namespace

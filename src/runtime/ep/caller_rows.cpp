@@ -25,12 +25,13 @@ std::unique_ptr<LentRows> ExpertParallel::Impl::make_lender(int rank) const {
     memory_of_rank.push_back(is_here || !is_member ? nullptr : lent_memory_of(world_rank));
     if (!is_here && is_member && memory_of_rank.back() == nullptr) return nullptr;
   }
-  return std::make_unique<LentRows>(create_memory_opener(member(rank).device()), own_rank,
-                                    std::move(memory_of_rank));
-}
-
-void ExpertParallel::Impl::open_lent_memory(int rank) const {
-  if (whole().state(rank).lender != nullptr) whole().state(rank).lender->answer();
+  bool shares_process_with_other_devices = false;
+  for (const int local_rank : world.local_ranks())
+    shares_process_with_other_devices |=
+        world.rank(local_rank).device().uuid() != member(rank).device().uuid();
+  return std::make_unique<LentRows>(
+      create_memory_opener(member(rank).device()),
+      Lender{own_rank, config.steps_in_flight, shares_process_with_other_devices}, std::move(memory_of_rank));
 }
 
 // Peers find rows from the first set on, and add an offset that is not negative.
@@ -54,7 +55,7 @@ Result<bool> ExpertParallel::offer_expert_rows(int rank, const void* rows, Strea
   SWITCHYARD_RETURN_IF_ERROR(check_pointer(kCall, "rows", rows));
   Impl::RankState& own = impl_->state(rank);
   own.lent_rows = nullptr;
-  own.lent_rows_of.clear();
+  own.found_rows = {};
   // Sums of siblings are written to where rows were, which are the caller's.
   if (config().reduce_at_owner || impl_->has_wire) return false;
   if (impl_->has_in_arena(rank, rows)) {
@@ -63,18 +64,40 @@ Result<bool> ExpertParallel::offer_expert_rows(int rank, const void* rows, Strea
   }
   const std::unique_ptr<LentRows>& lender = impl_->whole().state(rank).lender;
   if (lender == nullptr) return false;
-  const Result<StreamHandle> handle = impl_->member(rank).handle_of(stream);
-  if (!handle.ok()) return handle.status();
-  const bool is_recorded = impl_->member(rank).device().is_recording(handle.value());
-  std::optional<LentRows::Addresses> found = lender->find(rows, impl_->members, is_recorded, [&] {
-    // Nothing may be waited for in a recording.
-    return is_recorded ? failed_precondition("%s: the stream is being recorded", kCall)
-                       : impl_->wait_for_calls(rank);
-  });
+  const Result<bool> is_recorded = impl_->is_recorded(rank, stream);
+  if (!is_recorded.ok()) return is_recorded.status();
+  std::optional<LentRows::Found> found =
+      lender->find(rows, impl_->members, impl_->flight_idx, [&]() -> Status {
+        // Nothing may be waited for in a recording, nor for a rank whose calls this thread may have yet to
+        // make.
+        if (is_recorded.value() || impl_->world.local_ranks().size() > 1)
+          return failed_precondition("%s: it may not wait here", kCall);
+        return impl_->wait_for_calls(rank);
+      });
   if (!found) return false;
   own.lent_rows = rows;
-  own.lent_rows_of = std::move(*found);
+  own.found_rows = std::move(*found);
   return true;
+}
+
+// One that is recorded runs when nobody knows.
+void ExpertParallel::Impl::note_dispatch(int rank, Stream stream) const {
+  LentRows* lender = whole().state(rank).lender.get();
+  if (lender == nullptr || !lender->has_offered()) return;
+  const Result<bool> recorded = is_recorded(rank, stream);
+  if (recorded.ok() && !recorded.value()) lender->begin_step(flight_idx);
+}
+
+// What others offer is opened, and a graph that is recorded now keeps what it will read of this rank's.
+Status ExpertParallel::Impl::exchange_offers(int rank, const CombineInput& input, Stream stream) const {
+  LentRows* lender = whole().state(rank).lender.get();
+  if (lender == nullptr) return Status();
+  lender->answer();
+  const int slot = state(rank).found_rows.slot;
+  if (!is_lent(rank, input.expert_rows) || slot == LentRows::kNoSlot) return Status();
+  const Result<bool> recorded = is_recorded(rank, stream);
+  if (recorded.ok() && recorded.value()) lender->keep(slot);
+  return recorded.status();
 }
 
 Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Stream stream) {

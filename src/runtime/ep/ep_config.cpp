@@ -427,6 +427,16 @@ GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks) {
   return {.alignment = alignment, .capacity = align_up(static_cast<uint32_t>(capacity), alignment)};
 }
 
+// Such a kernel holds its multiprocessors while it waits for the dispatch of ranks that may not have begun.
+// With one multiprocessor for each block that can be resident at once, those ranks' blocks can always become
+// resident, whatever else each kernel needs. Every flight may have such a kernel in the place of a dispatch,
+// and the launch in front of it if launches are dependent.
+int early_block_limit(const ExpertParallelConfig& config, int multiprocessors_per_rank) {
+  const int limit =
+      multiprocessors_per_rank / config.steps_in_flight - (config.dependent_launch ? config.n_sms : 0);
+  return config.n_sms <= limit ? limit : 0;
+}
+
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
   if (config.row_layout == RowLayout::kMasked)
     return num_groups(config, n_ranks) * group_layout(config, n_ranks).capacity;

@@ -50,6 +50,10 @@ int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks whose partial outputs are added up, if the all-to-all is skipped.
 int num_reducing_ranks(const ExpertParallelConfig& config, int n_ranks);
 
+// The most blocks that a kernel which starts before dispatch_wait may have, where each rank has so many
+// multiprocessors for itself; 0: none.
+int early_block_limit(const ExpertParallelConfig& config, int multiprocessors_per_rank);
+
 // The most rows a rank can receive: every token of every rank, top_k times (per rank, once), and the padding
 // of their groups.
 uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks);

@@ -182,6 +182,8 @@ Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
   SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, wait_for_all_calls()));
   // What a broken step has put arrives before that.
   if (has_wire) SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
+  for (const int rank : local_ranks())
+    if (state(rank).lender != nullptr) state(rank).lender->restart(members);
   return clear_buffers();
 }
 

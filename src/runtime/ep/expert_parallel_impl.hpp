@@ -39,7 +39,7 @@ struct ExpertParallel::Impl {
     bool has_narrowed_ids = false;      // its ids came in 64 bits
     const void* expert_rows = nullptr;  // of its combine_async
     const void* lent_rows = nullptr;    // what offer_expert_rows() has accepted for its combine
-    LentRows::Addresses lent_rows_of;   // by rank: where it finds them; empty: they lie in the row buffers
+    LentRows::Found found_rows;         // where ranks find them; no addresses: they lie in the row buffers
     bool has_dispatched = false;        // a step, since the buffers were cleared
     int kept_copy = 0;                  // per rank: which copy of KeptChoices the step has
     int row_set = 0;                    // of the step under way, or the last one
@@ -185,12 +185,18 @@ struct ExpertParallel::Impl {
     RankState& own = state(rank);
     if (own.step == Step::kIdle) own.is_first_step = !own.has_begun;
     call.step.wait_context.timeout_ns = begin_call(rank, stream);
-    SWITCHYARD_RETURN_IF_ERROR(member(rank).launch_on(stream, launch, launch_shape(), call));
+    const Rank& here = member(rank);
+    const Result<StreamHandle> handle = here.handle_of(stream);
+    if (!handle.ok()) return handle.status();
+    const DeviceScope active = here.device().activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
+    SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), handle.value(), call));
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
     own.num_tokens = call.step.num_tokens;
     own.step = next;
     own.lent_rows = nullptr;
     own.has_dispatched = true;
+    if (next == Step::kDispatched) note_dispatch(rank, stream);
     return Status();
   }
   // The same for dispatch, or without an output for dispatch_async, behind what its ids need.
@@ -205,6 +211,7 @@ struct ExpertParallel::Impl {
   Status prepare_ids(int rank, const DispatchInput& input, Stream stream) const;
   Status narrow_ids(int rank, const DispatchInput& input, Stream stream) const;
   const int32_t* ids_of(int rank, const DispatchInput& input) const;  // in 32 bits
+  Result<bool> is_recorded(int rank, Stream stream) const;
   // Notes a call of a step, and returns its deadline.
   uint64_t begin_call(int rank, Stream stream) const;
   // Rows per rank: what comes before and behind a dispatch (rank_choices.cpp).
@@ -230,7 +237,8 @@ struct ExpertParallel::Impl {
     return expert_rows != nullptr && expert_rows == state(rank).lent_rows;
   }
   bool has_in_arena(int rank, const void* rows) const;
-  void open_lent_memory(int rank) const;
+  void note_dispatch(int rank, Stream stream) const;
+  Status exchange_offers(int rank, const CombineInput& input, Stream stream) const;
   // Waits for what calls of this rank have enqueued, on whatever streams.
   Status wait_for_calls(int rank) const;
   Status wait_for_all_calls() const;

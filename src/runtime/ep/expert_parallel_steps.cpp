@@ -289,9 +289,8 @@ void ExpertParallel::Impl::fill_in(int rank, const CombineInput& input, CombineC
   call.step.expert_rows = input.expert_rows;
   call.step.src_info = input.src_info;
   if (!is_direct()) return;
-  open_lent_memory(rank);
   if (is_lent(rank, input.expert_rows)) {
-    const LentRows::Addresses& rows_of = state(rank).lent_rows_of;
+    const std::vector<const std::byte*>& rows_of = state(rank).found_rows.address_of_reader;
     for (size_t peer = 0; peer < rows_of.size(); ++peer)
       std::get<DirectCombinePart>(call.parts).lent_rows[peer] = rows_of[peer] - bytes_in_front(rank);
     call.step.expert_rows = static_cast<const std::byte*>(input.expert_rows) - bytes_in_front(rank);
@@ -327,9 +326,14 @@ uint64_t ExpertParallel::Impl::begin_call(int rank, Stream stream) const {
   whole().state(rank).uses_callers_streams |= stream.is_callers();
   if (!state(rank).is_first_step) return config.timeout_ns;
   // A graph would keep the deadline of a first step for ever.
+  const Result<bool> recorded = is_recorded(rank, stream);
+  return !recorded.ok() || recorded.value() ? config.timeout_ns : first_timeout_ns(config);
+}
+
+Result<bool> ExpertParallel::Impl::is_recorded(int rank, Stream stream) const {
   const Result<StreamHandle> handle = member(rank).handle_of(stream);
-  const bool is_recorded = !handle.ok() || member(rank).device().is_recording(handle.value());
-  return is_recorded ? config.timeout_ns : first_timeout_ns(config);
+  if (!handle.ok()) return handle.status();
+  return member(rank).device().is_recording(handle.value());
 }
 
 Status ExpertParallel::Impl::wait_for_calls(int rank) const {
@@ -397,6 +401,7 @@ Status ExpertParallel::Impl::enqueue_combine(int rank, LaunchFunction<CombineCal
 Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->exchange_offers(rank, input, stream));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   SWITCHYARD_RETURN_IF_ERROR(
@@ -418,6 +423,7 @@ Status ExpertParallel::combine(int rank, const CombineInput& input, const Combin
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->exchange_offers(rank, input, stream));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);

@@ -4,42 +4,41 @@
 
 namespace switchyard {
 
-LentRows::LentRows(std::unique_ptr<MemoryOpener> opener, int my_rank, std::vector<LentMemory*> memory_of_rank)
+LentRows::LentRows(std::unique_ptr<MemoryOpener> opener, const Lender& lender,
+                   std::vector<LentMemory*> memory_of_rank)
     : opener_(std::move(opener)),
-      my_rank_(my_rank),
+      lender_(lender),
       memory_of_rank_(std::move(memory_of_rank)),
+      num_steps_(static_cast<size_t>(lender.num_flights), 1),
       opened_(memory_of_rank_.size()) {}
 
-std::optional<LentRows::Addresses> LentRows::find(const void* rows, std::span<const int> readers,
-                                                  bool is_recorded, const std::function<Status()>& wait) {
+std::optional<LentRows::Found> LentRows::find(const void* rows, std::span<const int> readers, int flight_idx,
+                                              const std::function<Status()>& wait) {
   ++num_calls_;
-  const auto is_here = [&](int rank) {
-    return rank == my_rank_ || memory_of_rank_[static_cast<size_t>(rank)] == nullptr;
-  };
+  if (lender_.shares_process_with_other_devices && !opener_->is_open_to_other_devices(rows)) return {};
   const auto* here = static_cast<const std::byte*>(rows);
-  if (std::all_of(readers.begin(), readers.end(), is_here)) return Addresses(readers.size(), here);
+  Found found{.address_of_reader = std::vector<const std::byte*>(readers.size(), here)};
+  if (std::all_of(readers.begin(), readers.end(), [&](int rank) { return is_here(rank); })) return found;
   const Result<Allocation> allocation = opener_->allocation_of(rows);
   if (!allocation.ok()) return {};
   Slot* slot = slot_of(allocation.value(), wait);
   if (slot == nullptr) return {};
   slot->last_call = num_calls_;
-  const auto number = static_cast<size_t>(slot - slots_.data());
-  Addresses addresses;
-  for (const int rank : readers) {
-    if (is_here(rank)) {
-      addresses.push_back(here);
-      continue;
-    }
-    const LentMemory::Answer& answer = memory_of_rank_[static_cast<size_t>(my_rank_)]->answers[number][rank];
+  found.slot = static_cast<int>(slot - slots_.data());
+  const auto& answer_of_rank = memory_of_rank_[static_cast<size_t>(lender_.world_rank)]->answers[found.slot];
+  for (size_t i = 0; i < readers.size(); ++i) {
+    if (is_here(readers[i])) continue;
+    const LentMemory::Answer& answer = answer_of_rank[readers[i]];
     // Pairs with the release in open(), of the reader's process.
     const bool has_come = answer.number.load(std::memory_order_acquire) == slot->number;
     const uint64_t begin = has_come ? answer.address.load(std::memory_order_relaxed) : 0;
     if (begin == 0) return {};
-    addresses.push_back(reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(begin)) +
-                        (here - slot->allocation.begin));
+    found.address_of_reader[i] =
+        reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(begin)) + (here - slot->allocation.begin);
   }
-  slot->is_kept |= is_recorded;
-  return addresses;
+  const auto flight = static_cast<size_t>(flight_idx);
+  slot->last_step_of_flight[flight] = num_steps_[flight];
+  return found;
 }
 
 LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::function<Status()>& wait) {
@@ -55,8 +54,11 @@ LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::funct
     refused_ids_[num_refused_++ % refused_ids_.size()] = allocation.id;
     return nullptr;
   }
-  *slot = {.number = ++num_offers_, .allocation = allocation};
-  LentMemory::Offer& offer = memory_of_rank_[static_cast<size_t>(my_rank_)]->offers[slot - slots_.data()];
+  *slot = {.number = ++num_offers_,
+           .allocation = allocation,
+           .last_step_of_flight = std::vector<uint64_t>(num_steps_.size())};
+  LentMemory::Offer& offer =
+      memory_of_rank_[static_cast<size_t>(lender_.world_rank)]->offers[slot - slots_.data()];
   // Who reads the ticket between these two finds another number behind it.
   offer.number.store(0, std::memory_order_seq_cst);
   for (size_t i = 0; i < ticket.value().size(); ++i)
@@ -71,20 +73,36 @@ LentRows::Slot* LentRows::free_slot(const std::function<Status()>& wait) {
   Slot* oldest = nullptr;
   for (Slot& slot : slots_) {
     if (slot.number == 0) return &slot;
-    if (!slot.is_kept && (oldest == nullptr || slot.last_call < oldest->last_call)) oldest = &slot;
+    if (slot.is_kept || may_be_read(slot)) continue;
+    if (oldest == nullptr || slot.last_call < oldest->last_call) oldest = &slot;
   }
   if (oldest == nullptr || num_calls_ - oldest->last_call <= kIdleCalls) return nullptr;
   // The others close the old one when they find the new one.
   return wait().ok() ? oldest : nullptr;
 }
 
+// Also when all calls of this rank have ended: its combine ends with its own sums, not with those of others.
+bool LentRows::may_be_read(const Slot& slot) const {
+  for (size_t flight = 0; flight < num_steps_.size(); ++flight)
+    if (slot.last_step_of_flight[flight] != 0 && slot.last_step_of_flight[flight] == num_steps_[flight])
+      return true;
+  return false;
+}
+
 void LentRows::answer() {
   for (size_t rank = 0; rank < memory_of_rank_.size(); ++rank) {
-    LentMemory* memory = memory_of_rank_[rank];
-    if (memory == nullptr || static_cast<int>(rank) == my_rank_) continue;
+    if (is_here(static_cast<int>(rank))) continue;
+    LentMemory& memory = *memory_of_rank_[rank];
     for (size_t slot = 0; slot < LentMemory::kSlots; ++slot)
-      open(memory->offers[slot], opened_[rank][slot], memory->answers[slot][my_rank_]);
+      open(memory.offers[slot], opened_[rank][slot], memory.answers[slot][lender_.world_rank]);
   }
+}
+
+void LentRows::restart(std::span<const int> members) {
+  for (size_t rank = 0; rank < opened_.size(); ++rank)
+    if (std::find(members.begin(), members.end(), static_cast<int>(rank)) == members.end())
+      opened_[rank] = {};
+  for (Slot& slot : slots_) std::fill(slot.last_step_of_flight.begin(), slot.last_step_of_flight.end(), 0);
 }
 
 void LentRows::open(const LentMemory::Offer& offer, Opened& opened, LentMemory::Answer& answer) {

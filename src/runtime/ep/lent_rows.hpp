@@ -43,42 +43,66 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "the memory is shared 
 inline constexpr uint64_t kLentMemoryOffset = (2 * sizeof(FaultRecord) + 63) / 64 * 64;
 inline constexpr uint64_t kHostVisibleBytes = kLentMemoryOffset + sizeof(LentMemory);
 
+// Whose rows those are.
+struct Lender {
+  int world_rank = 0;
+  int num_flights = 1;
+  bool shares_process_with_other_devices = false;
+};
+
 class LentRows {
  public:
-  // The addresses of some rows by the rank that reads them.
-  using Addresses = std::vector<const std::byte*>;
+  static constexpr int kNoSlot = -1;  // all readers are of this process
+  // Where ranks find some rows.
+  struct Found {
+    std::vector<const std::byte*> address_of_reader;
+    int slot = kNoSlot;  // of the allocation that they lie in
+  };
   // A slot is offered anew once so many calls have not used it.
   static constexpr uint64_t kIdleCalls = 64;
 
   // memory_of_rank: by the world's rank; null: the rank is one of this process.
-  LentRows(std::unique_ptr<MemoryOpener> opener, int my_rank, std::vector<LentMemory*> memory_of_rank);
+  LentRows(std::unique_ptr<MemoryOpener> opener, const Lender& lender,
+           std::vector<LentMemory*> memory_of_rank);
 
-  // Where each of `readers` finds `rows`; nothing: some do not, or not yet. `wait` returns when no kernel of
-  // an earlier call of this rank runs any more, and so none that reads its rows, or an error. A slot whose
-  // addresses a graph holds is kept.
-  std::optional<Addresses> find(const void* rows, std::span<const int> readers, bool is_recorded,
-                                const std::function<Status()>& wait);
+  bool has_offered() const { return num_offers_ > 0; }
+  // A flight has enqueued a dispatch: when that has ended, no peer reads what the flight has lent before.
+  void begin_step(int flight_idx) { ++num_steps_[static_cast<size_t>(flight_idx)]; }
+  // Where each of `readers` finds `rows`, of a step of the flight; nothing: some do not, or not yet. `wait`
+  // returns when no kernel of an earlier call of this rank runs any more, or an error.
+  std::optional<Found> find(const void* rows, std::span<const int> readers, int flight_idx,
+                            const std::function<Status()>& wait);
+  // A graph has what find() has returned with this slot, which is never offered anew.
+  void keep(int slot) { slots_[static_cast<size_t>(slot)].is_kept = true; }
   // Opens what others offer, and closes what they offer no longer.
   void answer();
+  // No kernel of any rank runs any more, and only `members` go on: closes what was of others.
+  void restart(std::span<const int> members);
 
  private:
   struct Slot {
     uint64_t number = 0;
     Allocation allocation;
     uint64_t last_call = 0;
+    std::vector<uint64_t> last_step_of_flight;  // that read it; 0: none
     bool is_kept = false;
   };
   struct Opened {
     uint64_t number = 0;
     std::unique_ptr<SharedMapping> mapping;
   };
+  bool is_here(int rank) const {
+    return rank == lender_.world_rank || memory_of_rank_[static_cast<size_t>(rank)] == nullptr;
+  }
   Slot* slot_of(const Allocation& allocation, const std::function<Status()>& wait);
   Slot* free_slot(const std::function<Status()>& wait);
+  bool may_be_read(const Slot& slot) const;
   void open(const LentMemory::Offer& offer, Opened& opened, LentMemory::Answer& answer);
 
   const std::unique_ptr<MemoryOpener> opener_;
-  const int my_rank_;
+  const Lender lender_;
   const std::vector<LentMemory*> memory_of_rank_;
+  std::vector<uint64_t> num_steps_;  // of each flight, from 1 on
   uint64_t num_calls_ = 0, num_offers_ = 0, num_refused_ = 0;
   std::array<uint64_t, 64> refused_ids_{};  // the last ones that have no ticket
   std::array<Slot, LentMemory::kSlots> slots_;

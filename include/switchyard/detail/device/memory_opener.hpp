@@ -23,6 +23,8 @@ struct Allocation {
 class MemoryOpener {
  public:
   virtual ~MemoryOpener() = default;
+  // Whether kernels of the process's other devices, which have access to each other's memory, can read it.
+  virtual bool is_open_to_other_devices(const void*) const { return true; }
   virtual Result<Allocation> allocation_of(const void*) const { return not_here(); }
   virtual Result<MemoryTicket> export_allocation(const Allocation&) const { return not_here(); }
   virtual Result<std::unique_ptr<SharedMapping>> open_allocation(const MemoryTicket&) { return not_here(); }
