@@ -7,6 +7,7 @@
 
 #include "limits.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -159,7 +160,7 @@ Result<Timing> AttentionBench::time_launches(const std::function<Status()>& enqu
 }
 
 Status AttentionBench::enqueue_read(uint64_t kv_bytes) {
-  const uint32_t num_blocks = static_cast<uint32_t>(rank_.device().num_multiprocessors());
+  const uint32_t num_blocks = static_cast<uint32_t>(device_of(rank_).num_multiprocessors());
   return rank_.launch(benchmarks::limit_kernels(world_.target()).read,
                       {.num_blocks = num_blocks, .num_threads = kWarpSize, .programmatic_dependent = true},
                       {{keys_.data(), values_.data()}, kv_bytes / 2});

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ep_bench.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 
@@ -28,12 +29,12 @@ Result<CopyBandwidth> measure_copy(const World& world) {
     for (int i = 0; i < 6; ++i) {
       const auto start = std::chrono::steady_clock::now();
       SWITCHYARD_RETURN_IF_ERROR(
-          rank.device().copy(copy.value().data(), source.value().data(), bytes, rank.stream()));
+          device_of(rank).copy(copy.value().data(), source.value().data(), bytes, rank.stream()));
       best_seconds = std::min(
           best_seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     std::set<const Device*> devices;
-    for (int r = 0; r < world.n_ranks(); ++r) devices.insert(&world.rank(r).device());
+    for (int r = 0; r < world.n_ranks(); ++r) devices.insert(&device_of(world.rank(r)));
     return CopyBandwidth{
         2.0 * static_cast<double>(bytes) * static_cast<double>(devices.size()) / best_seconds, bytes};
   }

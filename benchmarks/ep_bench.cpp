@@ -10,6 +10,7 @@
 #include "reference/all_cores.hpp"
 #include "reference/per_rank.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "workload/buffers.hpp"
 #include "workload/host_memory.hpp"
 
@@ -300,7 +301,8 @@ Status EpBench::enqueue_stamp(const BufferSet& set, size_t which) {
   const int first_rank = world_.local_ranks().front();
   for (size_t i = 0; i < set.size(); ++i) {
     const Rank& rank = world_.rank(first_rank + static_cast<int>(i));
-    SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.kernels().time_stamp, {}, {set[i].stamps.data() + which}));
+    SWITCHYARD_RETURN_IF_ERROR(
+        rank.launch(kernel_table(rank).time_stamp, {}, {set[i].stamps.data() + which}));
   }
   return Status();
 }
@@ -414,7 +416,7 @@ Result<std::string> EpBench::check(const BufferSet& set, int set_idx) const {
 
 Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
-  return owner.launch(owner.kernels().recode_rows,
+  return owner.launch(kernel_table(owner).recode_rows,
                       {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
                        .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
                       {.format = ep_->config().dispatch_format,
@@ -435,7 +437,7 @@ Status EpBench::enqueue_experts(int rank, const RankBuffers& buffers) {
 Status EpBench::enqueue_check(int rank, const RankBuffers& buffers) {
   const Rank& owner = world_.rank(rank);
   return owner.launch(
-      owner.kernels().check_output,
+      kernel_table(owner).check_output,
       {.num_blocks = static_cast<uint32_t>(ep_->config().n_sms),
        .num_threads = static_cast<uint32_t>(ep_->config().num_threads)},
       {buffers.check.data(), reinterpret_cast<std::byte*>(buffers.output.data()),

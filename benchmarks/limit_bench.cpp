@@ -5,6 +5,7 @@
 #include <random>
 
 #include "limits.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "workload/host_memory.hpp"
 
 namespace switchyard::tools {
@@ -45,7 +46,7 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
   for (int r = 0; r < world.n_ranks(); ++r) {
     const Rank& rank = world.rank(r);
     const bool is_first = std::none_of(set.begin(), set.end(), [&](const DeviceBuffers& buffers) {
-      return &buffers.rank->device() == &rank.device();
+      return &device_of(*buffers.rank) == &device_of(rank);
     });
     if (!is_first) continue;
     const bool is_host = world.target() == Target::kHost;
@@ -55,7 +56,7 @@ Result<BufferSet> make_set(World& world, const Workload& workload, int n_sms, st
     buffers.rank = &rank;
     buffers.scatter_shape = {.num_blocks = num_blocks,
                              .num_threads = is_host ? 64u : 256u,
-                             .max_shared_bytes = rank.device().max_shared_bytes()};
+                             .max_shared_bytes = device_of(rank).max_shared_bytes()};
     buffers.gather_shape = {.num_blocks = num_blocks, .num_threads = is_host ? 64u : 1024u};
     buffers.num_tokens = static_cast<uint32_t>(num_sharing * workload.tokens_per_rank.front());
     const size_t num_values = size_t{buffers.num_tokens} * static_cast<size_t>(workload.hidden);

@@ -5,6 +5,7 @@
 
 #include "limits.hpp"
 #include "switchyard/detail/base/minifloat.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "workload/buffers.hpp"
 
 namespace switchyard::tools {
@@ -79,7 +80,7 @@ Status MatmulBench::prepare(MatmulElement element, const std::vector<MatmulBench
 }
 
 Status MatmulBench::sweep() {
-  const uint32_t num_blocks = static_cast<uint32_t>(rank_.device().num_multiprocessors());
+  const uint32_t num_blocks = static_cast<uint32_t>(device_of(rank_).num_multiprocessors());
   return rank_.launch(benchmarks::limit_kernels(world_.target()).sweep,
                       {.num_blocks = num_blocks, .num_threads = 1024},
                       {swept_.data(), swept_.size() * sizeof(uint32_t)});

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -43,8 +44,8 @@ Status PeriodicNumbers::fill(const Buffer<bf16>& tensor, int shift) const {
   for (size_t done = 0; done < tensor.size();) {
     const size_t position = (done + static_cast<size_t>(shift)) % kPeriod;
     const size_t count = std::min(kPeriod - position, tensor.size() - done);
-    SWITCHYARD_RETURN_IF_ERROR(rank_->device().copy(tensor.data() + done, on_device_.data() + position,
-                                                    count * sizeof(bf16), rank_->stream()));
+    SWITCHYARD_RETURN_IF_ERROR(device_of(*rank_).copy(tensor.data() + done, on_device_.data() + position,
+                                                      count * sizeof(bf16), rank_->stream()));
     done += count;
   }
   return Status();

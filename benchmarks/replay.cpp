@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -30,7 +31,7 @@ Status enqueue_lead(World& world, uint64_t microseconds) {
   for (const int r : world.local_ranks()) {
     if (microseconds == 0) break;
     const Rank& rank = world.rank(r);
-    SWITCHYARD_RETURN_IF_ERROR(rank.launch(rank.kernels().stall, {}, {microseconds * 1000}));
+    SWITCHYARD_RETURN_IF_ERROR(rank.launch(kernel_table(rank).stall, {}, {microseconds * 1000}));
   }
   return Status();
 }

@@ -342,10 +342,10 @@ class ExpertParallel {
   // this call asks them for, and which they do in their next combine: until then the answer is false, and the
   // rows have to be copied. Eight allocations of a rank are open at a time, and are not given back to the GPU
   // while they are; a graph that was captured keeps those that it reads for as long as this object lives. To
-  // open a ninth the call waits for the rank's stream and closes one that has not been used for long, unless
-  // it is recorded or other ranks of this process may have calls to make: then the answer remains false. If
-  // ranks of this process are on several GPUs, the memory must be cudaMalloc's, too. Ranks may differ in what
-  // they do.
+  // open a ninth the call waits for the rank's stream and closes one that has not been used for long; in a
+  // recording the answer remains false. A process with several of the ranks opens nothing of other processes,
+  // nor they of it. If ranks of one process are on several GPUs, the memory must be cudaMalloc's, too. Ranks
+  // may differ in what they do.
   Result<bool> offer_expert_rows(int rank, const void* rows, Stream stream = {});
 
   // Completes a step that skipped the all-to-all: [num_tokens][hidden] becomes the sum over the ranks of its
@@ -412,9 +412,9 @@ class ExpertParallel {
 
   // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
   // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
-  // multiprocessor each, and in every flight as many. Such a kernel must not admit a dependent launch before its last wait. Formats whose
-  // scale tensor interleaves rows are refused, since dispatch_wait stores their scales, and so are rows that
-  // the receiver lays out: they are complete behind dispatch_wait.
+  // multiprocessor each, and in every flight as many. Such a kernel must not admit a dependent launch before
+  // its last wait. Formats whose scale tensor interleaves rows are refused, since dispatch_wait stores their
+  // scales, and so are rows that the receiver lays out: they are complete behind dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
   // The most blocks that row_readiness() takes; 0: none, since dispatch itself has all room (n_sms).
   int max_early_blocks(int rank) const;

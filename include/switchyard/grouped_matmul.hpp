@@ -86,8 +86,8 @@ struct GroupedMatmulTensors {
   float* output_scales = nullptr;
   // Rows that may still be on their way: the launch stands between dispatch_async and dispatch_wait, and a
   // tile is begun when the rows of its group have arrived (row_readiness.hpp). Its last groups are the rank's
-  // experts; the groups before them need no wait. Only in bf16 with an activation. Null: all rows are there.
-  // It is read before run() returns.
+  // experts; the groups before them need no wait. Only in bf16 with an activation, and without row_counts,
+  // which dispatch_wait writes. Null: all rows are there. It is read before run() returns.
   const RowReadiness* readiness = nullptr;
 };
 

@@ -105,6 +105,7 @@ class MoeLayer {
   const MoeLayerConfig& config() const;
   // For synchronize(), reset(), traces and everything that dispatch has written.
   ExpertParallel& ep();
+  // Of a rank of this process; others are std::out_of_range.
   const GroupedMatmul& gate_up(int rank) const;
   const GroupedMatmul& down(int rank) const;
 

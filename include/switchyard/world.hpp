@@ -181,12 +181,8 @@ class Rank {
   int index() const { return index_; }
   // The emulator or the GPU that the rank lives on, by name; several ranks may share it.
   std::string device_name() const;
-  // The same for the library's own use (detail/device/device.hpp).
-  Device& device() const { return device_; }
   // A cudaStream_t on CUDA, for kernels and libraries of your own.
   StreamHandle stream() const { return stream_; }
-  // The library's kernels for launch() (detail/launch/kernel_table.hpp).
-  const KernelTable& kernels() const { return kernels_; }
   // Makes another stream on the rank's device, which lives as long as the rank.
   Result<Stream> create_stream() const;
   // What a call enqueues on if it is given this stream; an error if the rank's launches cannot go there.
@@ -235,6 +231,7 @@ class Rank {
   }
 
  private:
+  friend struct Internals;
   // Calls `function(call)` while the rank's device is current.
   Status with_device(Status (*function)(const void* call), const void* call) const;
   Result<UntypedBuffer> allocate_elements(size_t size, size_t element_bytes) const;
@@ -254,7 +251,8 @@ class Graph;
 //
 // Ownership: a World owns the devices, ranks and streams of this process. It must outlive every Buffer,
 // Graph, ExpertParallel, MoeLayer, Attention and GroupedMatmul that was made from it. It may be destroyed
-// while kernels run; whether those complete is unspecified. A process that destroys its World, or ends,
+// while kernels run; whether those complete is unspecified. cudaDeviceReset() ends what the library has on
+// the device, also for worlds that are made later. A process that destroys its World, or ends,
 // leaves the others; they hear of it, and whatever waits for a rank of that process fails with kUnavailable
 // and names the rank.
 // Stream: each rank has a stream of its own. Nothing runs on it but what calls on the rank, on an object made
@@ -307,11 +305,9 @@ class World {
   // called inside capture() only; Graph::elapsed() returns the times.
   Status mark(const std::string& span);
 
-  // For the library's own use (src/runtime/world_impl.hpp).
-  struct Impl;
-  Impl& impl() const { return *impl_; }
-
  private:
+  friend struct Internals;
+  struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

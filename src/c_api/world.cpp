@@ -1,5 +1,6 @@
 #include "handles.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/version.hpp"
 
 namespace switchyard::c_api {
@@ -202,6 +203,6 @@ switchyard_status switchyard_copy(const switchyard_world* world, int32_t rank, v
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("destination", destination));
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("source", source));
     const Rank& here = world->world->rank(rank);
-    return here.device().copy(destination, source, bytes, here.stream());
+    return device_of(here).copy(destination, source, bytes, here.stream());
   });
 }

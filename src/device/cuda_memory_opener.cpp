@@ -62,6 +62,8 @@ class CudaMemoryOpener : public MemoryOpener {
     return asked == CUDA_SUCCESS && is_of_malloc != 0;
   }
   Result<Allocation> allocation_of(const void* memory) const override {
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     const auto address = reinterpret_cast<CUdeviceptr>(memory);
     Allocation found;
     SWITCHYARD_RETURN_IF_ERROR(
@@ -75,6 +77,8 @@ class CudaMemoryOpener : public MemoryOpener {
     return found;
   }
   Result<MemoryTicket> export_allocation(const Allocation& allocation) const override {
+    const DeviceScope active = device_.activate();
+    SWITCHYARD_RETURN_IF_ERROR(active.status());
     const OutsideOfRecordings outside;
     CUipcMemHandle handle{};
     SWITCHYARD_RETURN_IF_ERROR(check_driver(
@@ -100,9 +104,11 @@ class CudaMemoryOpener : public MemoryOpener {
 
 }  // namespace
 
+// A process that only uses the host does not ask for CUDA's driver: it may fork processes that use it.
 std::unique_ptr<MemoryOpener> create_memory_opener(Device& device) {
+  if (device.target() != Target::kCuda) return std::make_unique<MemoryOpener>();
   static const Result<TicketDriver> driver = load_ticket_driver();
-  if (device.target() != Target::kCuda || !driver.ok()) return std::make_unique<MemoryOpener>();
+  if (!driver.ok()) return std::make_unique<MemoryOpener>();
   return std::make_unique<CudaMemoryOpener>(device, driver.value());
 }
 

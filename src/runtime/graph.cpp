@@ -1,4 +1,5 @@
 #include "runtime/world_impl.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -6,8 +7,8 @@ namespace switchyard {
 Result<std::unique_ptr<Graph>> World::capture(const std::function<Status()>& enqueue) {
   if (impl_->capture != nullptr) return failed_precondition("capture inside a capture");
   std::vector<DeviceStream> streams;
-  for (const auto& rank : impl_->ranks) streams.push_back({&rank->device(), rank->stream()});
-  Result<std::unique_ptr<Recording>> recording = impl_->ranks.front()->device().begin_recording(streams);
+  for (const auto& rank : impl_->ranks) streams.push_back({&device_of(*rank), rank->stream()});
+  Result<std::unique_ptr<Recording>> recording = device_of(*impl_->ranks.front()).begin_recording(streams);
   if (!recording.ok()) return recording.status();
 
   Impl::Capture capture{recording.value().get(), {}};

@@ -6,6 +6,7 @@
 #include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/launch/early_matmul_kernels.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
@@ -97,14 +98,14 @@ struct GroupedMatmul::Impl {
 
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
   Status check_epilogue(const GroupedMatmulTensors& tensors) const;
-  Status check_readiness(const RowReadiness& readiness) const;
+  Status check_readiness(const GroupedMatmulTensors& tensors) const;
   MatmulSettings settings_of(const GroupedMatmulTensors& tensors) const;
 };
 
 GroupedMatmul::GroupedMatmul(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GroupedMatmul::~GroupedMatmul() {
   // What is freed now may be in use on streams that the rank does not know.
-  if (impl_->uses_callers_streams) impl_->rank.device().drain_all();
+  if (impl_->uses_callers_streams) device_of(impl_->rank).drain_all();
 }
 
 const GroupedMatmulShape& GroupedMatmul::shape() const { return impl_->shape; }
@@ -113,13 +114,13 @@ uint32_t GroupedMatmul::num_blocks() const { return impl_->num_blocks; }
 
 Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
   SWITCHYARD_RETURN_IF_ERROR(check_shape(given));
-  SWITCHYARD_RETURN_IF_ERROR(rank.device().check_matrix_unit());
+  SWITCHYARD_RETURN_IF_ERROR(device_of(rank).check_matrix_unit());
   GroupedMatmulShape shape = given;
   if (shape.num_experts == 0) shape.num_experts = shape.num_groups;
   if (shape.expected_rows_per_group == 0)
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
   const uint32_t budget =
-      static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : rank.device().num_multiprocessors());
+      static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : device_of(rank).num_multiprocessors());
   MatmulTuning chosen = choose_matmul_tuning(epilogue_of(shape), shape.element, shape.expected_rows_per_group,
                                              shape.columns, shape.inner);
   if (budget == 1) chosen.sharing = MatmulSharing::kNone;
@@ -127,7 +128,7 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   if (tuning.element != shape.element)
     return invalid_argument("tuning: %s is not one of element %s", to_string(tuning).c_str(),
                             to_string(shape.element));
-  const Target target = rank.device().target();
+  const Target target = device_of(rank).target();
   const MatmulKernel* kernel = matmul_kernels(target, epilogue_of(shape)).find(tuning);
   if (kernel == nullptr)
     return invalid_argument("tuning: there is no matmul kernel %s%s", to_string(tuning).c_str(),
@@ -140,7 +141,7 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   if (budget < kernel->cluster_blocks)
     return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
                             kernel->cluster_blocks, to_string(tuning).c_str());
-  const DeviceScope active = rank.device().activate();
+  const DeviceScope active = device_of(rank).activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
   if (!queue.ok()) return queue.status();
@@ -168,19 +169,22 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
     return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
-  if (tensors.readiness != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_readiness(*tensors.readiness));
+  if (tensors.readiness != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_readiness(tensors));
   return check_epilogue(tensors);
 }
 
-Status GroupedMatmul::Impl::check_readiness(const RowReadiness& readiness) const {
+Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors) const {
   if (early_kernel == nullptr)
     return invalid_argument(
         "readiness: must be null with element %s and activation %s; matmuls with an activation in bf16 start "
         "before all rows are there",
         to_string(shape.element), to_string(shape.activation));
-  if (readiness.n_local_experts > shape.num_groups)
-    return invalid_argument("readiness: is of %d experts, and num_groups is %d", readiness.n_local_experts,
-                            shape.num_groups);
+  if (tensors.readiness->n_local_experts > shape.num_groups)
+    return invalid_argument("readiness: is of %d experts, and num_groups is %d",
+                            tensors.readiness->n_local_experts, shape.num_groups);
+  if (tensors.row_counts != nullptr)
+    return invalid_argument(
+        "readiness: must be null with row_counts, and so with group_capacity: dispatch_wait writes them");
   return Status();
 }
 
@@ -227,7 +231,7 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
   const Result<StreamHandle> handle = impl_->rank.handle_of(stream);
   if (!handle.ok()) return handle.status();
   impl_->uses_callers_streams |= stream.is_callers();
-  const DeviceScope active = impl_->rank.device().activate();
+  const DeviceScope active = device_of(impl_->rank).activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   const bool is_affine = tensors.bias != nullptr || tensors.row_weights != nullptr;
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);

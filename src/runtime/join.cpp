@@ -45,8 +45,10 @@ Result<std::unique_ptr<Device>> make_device(const JoinOptions& options) {
   return create_cuda_device(options.gpu >= 0 ? options.gpu : options.rank % std::max(num_gpus, 1));
 }
 
+}  // namespace
+
 // SHMEM comes before the device: on CUDA it chooses the GPU.
-Status join_by_shmem(const JoinOptions& options, World::Impl& impl) {
+Status World::Impl::join_by_shmem(const JoinOptions& options) {
   const bool is_on_host = options.target == TargetChoice::kHost ||
                           (options.target == TargetChoice::kAuto && num_cuda_devices() == 0);
   const Target target = is_on_host ? Target::kHost : Target::kCuda;
@@ -73,17 +75,15 @@ Status join_by_shmem(const JoinOptions& options, World::Impl& impl) {
     api.value()->abandon();
     return device.status();
   }
-  impl.devices.push_back(std::move(device).value());
+  devices.push_back(std::move(device).value());
   Result<std::unique_ptr<Transport>> transport =
-      join_shmem(std::move(process).value(), *impl.devices.front(), options.timeout_ns);
+      join_shmem(std::move(process).value(), *devices.front(), options.timeout_ns);
   if (!transport.ok()) return transport.status();
-  impl.set_carrier(std::move(transport).value());
-  if (impl.carrier->n_ranks() > kMaxWorldRanks)
-    return invalid_argument("SHMEM has %d PEs; at most %d", impl.carrier->n_ranks(), kMaxWorldRanks);
+  set_carrier(std::move(transport).value());
+  if (carrier->n_ranks() > kMaxWorldRanks)
+    return invalid_argument("SHMEM has %d PEs; at most %d", carrier->n_ranks(), kMaxWorldRanks);
   return Status();
 }
-
-}  // namespace
 
 void World::Impl::set_carrier(std::unique_ptr<Transport> joined) {
   carrier = std::move(joined);
@@ -97,7 +97,7 @@ Result<std::unique_ptr<World>> World::join(const JoinOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(validate(options));
   if (options.transport == TransportChoice::kShmem) {
     auto of_shmem = std::make_unique<Impl>();
-    SWITCHYARD_RETURN_IF_ERROR(join_by_shmem(options, *of_shmem));
+    SWITCHYARD_RETURN_IF_ERROR(of_shmem->join_by_shmem(options));
     SWITCHYARD_RETURN_IF_ERROR(of_shmem->use(options.memory));
     SWITCHYARD_RETURN_IF_ERROR(of_shmem->make_ranks(options.host, {of_shmem->devices.front().get()}));
     return std::unique_ptr<World>(new World(std::move(of_shmem)));

@@ -1,8 +1,11 @@
 #include "switchyard/moe_layer.hpp"
 
 #include <algorithm>
+#include <numeric>
 
+#include "runtime/ep/agreement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
@@ -91,6 +94,7 @@ struct MoeLayer::Impl {
   std::vector<RankState> ranks;
   bool uses_callers_streams = false;
 
+  Status prepare(const std::vector<ExpertWeights>& weights);
   Status prepare(int rank, const ExpertWeights& weights);
   Status make_matmuls(int rank);
   Status check_step(int rank, const MoeLayerStep& step) const;
@@ -121,20 +125,29 @@ MoeLayer::MoeLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MoeLayer::~MoeLayer() {
   // What is freed now may be in use on streams that the ranks do not know.
   if (impl_->uses_callers_streams)
-    for (const int rank : impl_->world.local_ranks()) impl_->world.rank(rank).device().drain_all();
+    for (const int rank : impl_->world.local_ranks()) device_of(impl_->world.rank(rank)).drain_all();
 }
 
 const MoeLayerConfig& MoeLayer::config() const { return impl_->config; }
 ExpertParallel& MoeLayer::ep() { return *impl_->ep; }
-const GroupedMatmul& MoeLayer::gate_up(int rank) const { return *impl_->of(rank).gate_up; }
-const GroupedMatmul& MoeLayer::down(int rank) const { return *impl_->of(rank).down; }
+const GroupedMatmul& MoeLayer::gate_up(int rank) const {
+  return *impl_->of(impl_->world.rank(rank).index()).gate_up;
+}
+const GroupedMatmul& MoeLayer::down(int rank) const {
+  return *impl_->of(impl_->world.rank(rank).index()).down;
+}
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerConfig& config,
                                                    const std::vector<ExpertWeights>& weights) {
-  SWITCHYARD_RETURN_IF_ERROR(check_config(config));
-  SWITCHYARD_RETURN_IF_ERROR(check_weights(config, weights, world));
+  // The other processes would wait for one that has found an error in vain.
+  std::vector<int> all_ranks(static_cast<size_t>(world.n_ranks()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  Status checked = check_config(config);
+  if (checked.ok()) checked = check_weights(config, weights, world);
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), all_ranks, checked));
   ExpertParallelConfig ep_config = config.ep;
-  if (config.gate_up_start == GateUpStart::kWithRows) {  // for these alone a kernel can wait for an expert's rows
+  if (config.gate_up_start ==
+      GateUpStart::kWithRows) {  // for these alone a kernel can wait for an expert's rows
     if (ep_config.protocol == Protocol::kAutomatic) ep_config.protocol = Protocol::kDirect;
     if (ep_config.row_delivery == RowDelivery::kAutomatic) ep_config.row_delivery = RowDelivery::kSender;
   }
@@ -142,16 +155,21 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
   if (!ep.ok()) return ep.status();
   auto impl = std::unique_ptr<Impl>(new Impl{world, config, std::move(ep).value(), {}});
   impl->config.ep = impl->ep->config();
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), all_ranks, impl->prepare(weights)));
+  return std::unique_ptr<MoeLayer>(new MoeLayer(std::move(impl)));
+}
+
+Status MoeLayer::Impl::prepare(const std::vector<ExpertWeights>& weights) {
   if (config.ep.row_layout == RowLayout::kPerRank)
     return invalid_argument(
         "row_layout: per-rank; a layer's matmuls take the rows of one expert after the other");
-  if (impl->config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
+  if (config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
     return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
                             to_string(config.ep.combine_format));
-  impl->ranks.resize(weights.size());
+  ranks.resize(weights.size());
   for (const int rank : world.local_ranks())
-    SWITCHYARD_RETURN_IF_ERROR(impl->prepare(rank, weights[static_cast<size_t>(rank)]));
-  return std::unique_ptr<MoeLayer>(new MoeLayer(std::move(impl)));
+    SWITCHYARD_RETURN_IF_ERROR(prepare(rank, weights[static_cast<size_t>(rank)]));
+  return Status();
 }
 
 Status MoeLayer::Impl::prepare(int r, const ExpertWeights& weights) {
@@ -207,7 +225,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
   // gate_up waits for rows.
   shape.num_blocks = config.num_matmul_blocks;
   if (starts_with_rows() && shape.num_blocks == 0)
-    shape.num_blocks = std::min(world.rank(r).device().num_multiprocessors(), ep->max_early_blocks(r));
+    shape.num_blocks = std::min(device_of(world.rank(r)).num_multiprocessors(), ep->max_early_blocks(r));
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);
   if (!gate_up.ok()) return gate_up.status();
   if (starts_with_rows())
@@ -250,8 +268,8 @@ Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
   const Rank& rank = world.rank(r);
   const uint32_t num_blocks =
       std::min(ceil_div(static_cast<uint32_t>(step.num_tokens), kWarps),
-               static_cast<uint32_t>(std::max(1, rank.device().num_multiprocessors())));
-  return rank.launch_on(stream, rank.kernels().topk_softmax,
+               static_cast<uint32_t>(std::max(1, device_of(rank).num_multiprocessors())));
+  return rank.launch_on(stream, kernel_table(rank).topk_softmax,
                         {.num_blocks = num_blocks, .num_threads = kNumThreads},
                         {step.num_tokens, config.ep.n_experts, config.ep.top_k, step.logits,
                          of(r).routed_ids.data(), of(r).routed_weights.data()});

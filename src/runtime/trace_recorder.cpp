@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard {
 namespace {
@@ -55,7 +56,7 @@ Result<RankTrace> TraceRecorder::take() {
     const uint64_t num_kept = std::min<uint64_t>(count, events_per_block_);
     std::vector<TraceEvent> recorded(num_kept);
     SWITCHYARD_RETURN_IF_ERROR(
-        rank_->device().copy(recorded.data(), first, num_kept * sizeof(TraceEvent), rank_->stream()));
+        device_of(*rank_).copy(recorded.data(), first, num_kept * sizeof(TraceEvent), rank_->stream()));
     trace.blocks.push_back({join_roles(recorded), count - num_kept});
     first += events_per_block_;
   }

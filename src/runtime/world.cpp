@@ -6,6 +6,7 @@
 
 #include "runtime/world_impl.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "transport/local_transport.hpp"
 
@@ -90,6 +91,8 @@ Rank& World::rank(int index) const {
                             std::to_string(first + impl_->transport().num_local_ranks() - 1));
   return *impl_->ranks[static_cast<size_t>(index - first)];
 }
+
+Transport& Internals::transport(const World& world) { return world.impl_->transport(); }
 
 int World::num_ranks_on_device_of(int index) const {
   return impl_->transport().num_ranks_on_device_of(rank(index).index());

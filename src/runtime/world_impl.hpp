@@ -27,6 +27,8 @@ struct World::Impl {
   Transport& transport() const { return *carrier; }
   // From now on the devices take their memory from the caller.
   Status use(const MemoryFunctions& memory) const;
+  // Makes the device and the carrier.
+  Status join_by_shmem(const JoinOptions& options);
   // Makes use of a carrier to other processes.
   void set_carrier(std::unique_ptr<Transport> joined);
   // Loads the kernels and makes the local ranks, the i-th on device_of(i).

@@ -4,6 +4,7 @@
 
 #include "ep/step_runner.hpp"
 #include "switchyard/attention.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -20,7 +21,9 @@ INSTANTIATE_TEST_SUITE_P(Targets, Lifetime, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
 // Long enough that what is dropped behind it is dropped while it waits to run.
-Status enqueue_stall(Rank& rank) { return rank.launch(rank.kernels().stall, {}, StallParams{30'000'000}); }
+Status enqueue_stall(Rank& rank) {
+  return rank.launch(kernel_table(rank).stall, {}, StallParams{30'000'000});
+}
 
 AttentionShape small_attention() {
   return {.head_dim = 64,

@@ -3,6 +3,7 @@
 #include "ep/ep_harness.hpp"
 #include "reference/attention_case.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/sync/wait.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
@@ -273,7 +274,7 @@ std::string run_check_output(uint64_t seed, const std::optional<OrderMutant>& mu
   auto check = must(rank.upload(
       std::vector<OutputTally>{{.expected = output_hash(output.data(), 512 * sizeof(uint64_t))}}));
   for (int i = 0; i < 3; ++i) {
-    const Status status = rank.kernels().check_output(
+    const Status status = kernel_table(rank).check_output(
         {.num_blocks = 3, .num_threads = 64}, rank.stream(),
         {check.data(), reinterpret_cast<std::byte*>(memory.data()), 512 * sizeof(uint64_t), nullptr, 0});
     if (!status.ok()) return status.to_string();
@@ -395,10 +396,7 @@ const NamedMutant kMutants[] = {
     {"ZeroedLatentsAreNotFenced",
      {"MlaConsumer*::zero_masked_values(", WordKind::kProxyFence},
      run_latents_beside_nans},
-    {"LoadedCodesAreNotFenced",
-     {"CodeConsumer*::give_back(", WordKind::kProxyFence},
-     run_fp8_decoding,
-     true},
+    {"LoadedCodesAreNotFenced", {"CodeConsumer*::give_back(", WordKind::kProxyFence}, run_fp8_decoding, true},
     {"MM12ElectionIsRelaxed", {"CheckOutput::is_last_block(", WordKind::kAdd, kRelaxed}, run_check_output},
     {"MM12ElectionDoesNotAcquire",
      {"CheckOutput::is_last_block(", WordKind::kAdd, Order::kRelease},

@@ -5,6 +5,7 @@
 #include "reference/identity_experts.hpp"
 #include "reference/placement.hpp"
 #include "reference/token_format.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::testing_support {
 
@@ -220,7 +221,7 @@ Status EpHarness::launch_experts(int rank) {
     return reference::launch_identity_experts(
         owner.stream(), {buffers.rows.data(), buffers.expert_rows.data(),
                          buffers.row_offsets.data() + ep_->num_groups(), max_rows, shape_.hidden});
-  return owner.kernels().recode_rows(
+  return kernel_table(owner).recode_rows(
       {.num_threads = 64}, owner.stream(),
       {.format = options_.format,
        .hidden = shape_.hidden,

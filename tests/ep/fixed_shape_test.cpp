@@ -10,6 +10,7 @@
 #include "ep_harness.hpp"
 #include "switchyard/detail/ep/kernels.hpp"
 #include "switchyard/detail/format/bf16.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "target/target_fixture.hpp"
 
 #define FixedShapeKernels SWITCHYARD_SUITE(FixedShapeKernels)
@@ -267,7 +268,7 @@ class OneRankStep {
   Buffer<int32_t> counters_ = zeros<int32_t>(Counters::total_size());
   Buffer<uint64_t> poison_ = zeros<uint64_t>(1);
   Buffer<uint64_t*> poison_table_ = must(rank_.upload(std::vector<uint64_t*>{poison_.data()}));
-  DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(rank_.device(), 2 * sizeof(FaultRecord)));
+  DeviceMemory fault_ = must(DeviceMemory::allocate_host_visible(device_of(rank_), 2 * sizeof(FaultRecord)));
   Buffer<uint32_t> row_offsets_ = zeros<uint32_t>(kS.n_experts + 1);
   Buffer<int32_t> expert_ids_ = zeros<int32_t>(kS.n_experts), src_info_ = zeros<int32_t>(2 * kMaxRows);
   Buffer<bf16> rows_ = zeros<bf16>(kMaxRows * kS.hidden);

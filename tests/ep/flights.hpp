@@ -4,6 +4,7 @@
 #include "ep_harness.hpp"
 #include "reference/per_rank.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::testing_support {
 
@@ -52,7 +53,7 @@ class Flights {
   void stall(int rank) {
     const Rank& stalled = world_->rank(rank);
     EXPECT_TRUE(
-        stalled.launch(stalled.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {50'000'000}).ok());
+        stalled.launch(kernel_table(stalled).stall, {.num_blocks = 1, .num_threads = 32}, {50'000'000}).ok());
   }
 
   // Draws a step for each flight.

@@ -7,6 +7,7 @@
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
 #include "switchyard/detail/format/all_formats.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 
@@ -423,13 +424,12 @@ concept SaysMutant = requires {
 static_assert(!SaysMutant<RunTimeShape> && SaysMutant<MutantShape<LogicMutant::kSlotOffByOne>>);
 
 TEST(LogicMutantChecks, RunMutantsOnlyInWorldsThatAreGivenThem) {
-  EXPECT_EQ(&must(World::create({.target = TargetChoice::kHost}))->rank(0).kernels(),
+  EXPECT_EQ(&kernel_table(must(World::create({.target = TargetChoice::kHost}))->rank(0)),
             &kernel_table(Target::kHost));
-  EXPECT_EQ(
-      &must(World::create({.target = TargetChoice::kHost, .host = {.hooks = hooks_of(kNoMutantKernels)}}))
-           ->rank(0)
-           .kernels(),
-      &kNoMutantKernels);
+  EXPECT_EQ(&kernel_table(must(World::create({.target = TargetChoice::kHost,
+                                              .host = {.hooks = hooks_of(kNoMutantKernels)}}))
+                              ->rank(0)),
+            &kNoMutantKernels);
 }
 
 }  // namespace

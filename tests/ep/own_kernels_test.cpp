@@ -248,7 +248,6 @@ TEST_F(OwnKernelsMisuse, OfEpiloguesIsNamed) {
   elsewhere.target = kOtherTarget;
   config_.own_epilogue = &elsewhere;
   EXPECT_EQ(message_of_create(), "own_epilogue is compiled for " + kTargets);
-  const OtherEpilogue other;
   const AddResidual epilogue{};
   const auto message_of_combine = [&](const CombineDestination& destination) {
     const auto ep = must(ExpertParallel::create(*world_, config_));
@@ -266,7 +265,9 @@ TEST_F(OwnKernelsMisuse, OfEpiloguesIsNamed) {
   EXPECT_EQ(message_of_combine(own_destination(epilogue)),
             "combine: the destination has an epilogue, but the configuration has no own_epilogue");
   config_.own_epilogue = own_epilogue<AddResidual>();
-  EXPECT_EQ(message_of_combine(own_destination(other)),
+  CombineDestination of_another_type = own_destination(epilogue);
+  of_another_type.epilogue_kernels = &elsewhere;
+  EXPECT_EQ(message_of_combine(of_another_type),
             "combine: the epilogue is of another type than the own_epilogue of the configuration");
   CombineDestination null_epilogue = own_destination(epilogue);
   null_epilogue.epilogue = nullptr;

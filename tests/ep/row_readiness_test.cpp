@@ -4,6 +4,7 @@
 
 #include "early_experts.hpp"
 #include "ep_harness.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard {
 namespace {
@@ -38,7 +39,7 @@ TEST(RowReadiness, IsOfTheDirectProtocol) {
 TEST(RowReadiness, BlocksThatLeaveThePeersNoRoomAreRefused) {
   SWITCHYARD_SKIP_IF_ABSENT(TargetChoice::kCuda);
   EpHarness harness({.n_ranks = 2}, {.target = TargetChoice::kCuda, .protocol = Protocol::kDirect});
-  const int most = harness.world().rank(0).device().num_multiprocessors() / 2;
+  const int most = device_of(harness.world().rank(0)).num_multiprocessors() / 2;
   EXPECT_TRUE(harness.ep().row_readiness(0, most).ok());
   for (const int num_blocks : {0, most + 1}) {
     const Status status = harness.ep().row_readiness(0, num_blocks).status();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ep/ep_harness.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::testing_support {
 
@@ -25,7 +26,7 @@ class LayerTest : public ::testing::TestWithParam<TargetChoice> {
   }
 
   const Rank& rank() const { return world_->rank(0); }
-  const KernelTable& kernels() const { return rank().kernels(); }
+  const KernelTable& kernels() const { return kernel_table(rank()); }
   template <typename T>
   Buffer<T> upload(const std::vector<T>& values) const {
     return must(rank().upload(values));

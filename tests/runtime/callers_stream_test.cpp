@@ -5,6 +5,7 @@
 #include "ep/step_runner.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/grouped_matmul.hpp"
 #include "switchyard/world.hpp"
 
@@ -43,7 +44,7 @@ TEST_P(CallersStream, StepsRunOnItAndTheRanksOwnStreamIsLeftAlone) {
     const Rank& stalled = runner.world->rank(1);
     const auto begin = std::chrono::steady_clock::now();
     ASSERT_TRUE(
-        stalled.launch(stalled.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {kStallNs}).ok());
+        stalled.launch(kernel_table(stalled).stall, {.num_blocks = 1, .num_threads = 32}, {kStallNs}).ok());
     ASSERT_TRUE(runner.enqueue_step(mode).ok());
     for (int rank = 0; rank < kShape.n_ranks; ++rank)
       ASSERT_TRUE(runner.world->rank(rank).synchronize(runner.streams[static_cast<size_t>(rank)]).ok());
@@ -66,7 +67,7 @@ TEST_P(CallersStream, WhatWaitsForARankWaitsForItsCalls) {
   int64_t num_rows = 0;
   for (int rank = 0; rank < kShape.n_ranks; ++rank) {
     const Rank& here = runner.world->rank(rank);
-    ASSERT_TRUE(here.launch_on(runner.stream_of(rank), here.kernels().stall,
+    ASSERT_TRUE(here.launch_on(runner.stream_of(rank), kernel_table(here).stall,
                                {.num_blocks = 1, .num_threads = 32}, {20'000'000})
                     .ok());
   }
@@ -153,9 +154,9 @@ TEST_P(KernelOnCallersStream, TheKernelsAroundADispatchPerRankRunThere) {
     runner.upload(make_step(kShape, seed));
     for (size_t i = 0; i < stalled.size(); ++i) {
       const Rank& here = runner.world->rank(static_cast<int>(i));
-      EXPECT_TRUE(
-          here.launch_on(stalled[i], here.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {50'000'000})
-              .ok());
+      EXPECT_TRUE(here.launch_on(stalled[i], kernel_table(here).stall, {.num_blocks = 1, .num_threads = 32},
+                                 {50'000'000})
+                      .ok());
     }
     EXPECT_TRUE(runner.enqueue_step(mode).ok());
     EXPECT_TRUE(runner.ep->synchronize().ok());

@@ -5,6 +5,7 @@
 #include "layer_harness.hpp"
 #include "runtime/ep/ep_config.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/row_readiness.hpp"
 
@@ -137,9 +138,32 @@ TEST_P(EarlyGateUp, BlocksThatLeaveDispatchNoRoomAreRefused) {
   LayerHarness harness(*world, kEarly);
   const int most = harness.layer().ep().max_early_blocks(0);
   EXPECT_GE(most, 1);
-  EXPECT_LE(most, world->rank(0).device().num_multiprocessors() / 2);
+  EXPECT_LE(most, device_of(world->rank(0)).num_multiprocessors() / 2);
   EXPECT_TRUE(harness.layer().ep().row_readiness(0, most).ok());
   EXPECT_FALSE(harness.layer().ep().row_readiness(0, most + 1).ok());
+}
+
+// dispatch_wait writes them, behind the matmul.
+TEST_P(EarlyGateUp, CountsThatAreNotThereYetAreRefused) {
+  const auto world = make_world(1);
+  LayerCase layer_case = kEarly;
+  layer_case.n_ranks = 1;
+  LayerHarness harness(*world, layer_case);
+  const RowReadiness readiness = must(harness.layer().ep().row_readiness(0, 1));
+  const auto memory = must(world->rank(0).allocate<uint32_t>(1024));
+  auto matmul = must(GroupedMatmul::create(world->rank(0), {.num_groups = readiness.n_local_experts,
+                                                            .inner = 64,
+                                                            .columns = 128,
+                                                            .activation = Activation::kSiLU,
+                                                            .max_rows = 64}));
+  const Status status = matmul->run({.rows = memory.data(),
+                                     .weights = memory.data(),
+                                     .output = memory.data(),
+                                     .row_offsets = memory.data(),
+                                     .row_counts = memory.data(),
+                                     .readiness = &readiness});
+  EXPECT_NE(status.message().find("readiness: must be null with row_counts"), std::string::npos)
+      << status.message();
 }
 
 TEST(EarlyBlocks, LeaveRoomForEveryDispatchThatMayBeBesideThem) {

@@ -81,7 +81,7 @@ class LentRowsTest : public ::testing::Test {
     return {pointer(here), pointer(there), pointer(there)};
   }
 
-  const std::vector<int> ranks{0, 1, 2};
+  std::vector<int> ranks{0, 1, 2};
   std::vector<LentMemory> memory{3};
   Process processes[3];
   std::vector<std::unique_ptr<LentRows>> lenders = [&] {
@@ -149,6 +149,10 @@ TEST_F(LentRowsTest, ASlotIsOfferedAnewWhenItHasBeenIdle) {
   EXPECT_EQ(find_answered(9'000), std::nullopt);  // all are in use
   let_others_be_idle(2'000);
   EXPECT_EQ(num_waits, 0);
+  processes[0].cannot_export = true;
+  EXPECT_EQ(find_answered(20'000), std::nullopt);
+  processes[0].cannot_export = false;
+  EXPECT_EQ(num_waits, 0);  // what cannot be lent costs no wait
   EXPECT_EQ(find_answered(9'000), at(9'000, 19'000));
   EXPECT_EQ(num_waits, 1);  // nobody reads what is closed
   EXPECT_EQ(processes[1].num_open, LentMemory::kSlots);
@@ -180,11 +184,15 @@ TEST_F(LentRowsTest, BehindARestartNobodyReadsAndTheDeadLendNothing) {
   lenders[0]->begin_step(1);
   ASSERT_TRUE(lend(1'000, /*flight_idx=*/1));
   let_others_be_idle(2'000);
-  const std::vector<int> survivors{0, 1};
-  for (const auto& lender : lenders) lender->restart(survivors);
-  EXPECT_EQ(find_answered(9'000), at(9'000, 19'000));
+  ranks = {0, 1};
+  for (const auto& lender : lenders) lender->restart(ranks);
+  const std::optional<Addresses> found = find_answered(9'000);
+  ASSERT_TRUE(found);
+  EXPECT_EQ((*found)[1], at(9'000, 19'000)[1]);
   EXPECT_EQ(processes[1].num_open, LentMemory::kSlots);
-  lenders[1]->restart(std::vector<int>{1, 2});
+  lenders[1]->restart(std::vector<int>{1});
+  EXPECT_EQ(processes[1].num_open, 0);
+  lenders[1]->answer();
   EXPECT_EQ(processes[1].num_open, 0);
 }
 

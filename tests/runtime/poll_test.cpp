@@ -8,6 +8,7 @@
 
 #include "ep/step_runner.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -252,7 +253,7 @@ TEST(CallersMemory, AWorldThatGoesWhileKernelsRunGivesItBack) {
     const Rank& rank = world->rank(0);
     const auto buffer = must(rank.allocate<int>(10));
     ASSERT_TRUE(
-        rank.launch(rank.kernels().stall, {.num_blocks = 1, .num_threads = 32}, {60'000'000'000}).ok());
+        rank.launch(kernel_table(rank).stall, {.num_blocks = 1, .num_threads = 32}, {60'000'000'000}).ok());
   }
   EXPECT_TRUE(allocator.live.empty());
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ep/ep_harness.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -27,7 +28,7 @@ class CheckOutputTest : public testing::TestWithParam<TargetChoice> {
   Rank& rank() { return world->rank(0); }
   Status enqueue() {
     return rank().launch(
-        rank().kernels().check_output, {.num_blocks = 3, .num_threads = 64},
+        kernel_table(rank()).check_output, {.num_blocks = 3, .num_threads = 64},
         {check.data(), reinterpret_cast<std::byte*>(output.data()), kNumValues * sizeof(bf16),
          reinterpret_cast<std::byte*>(scratch.data()), 64 * sizeof(bf16)});
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ep/ep_harness.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/target/target.hpp"
 #include "switchyard/world.hpp"
 
@@ -51,7 +52,7 @@ class OneRankTest : public ::testing::TestWithParam<EmulatorMode> {
   }
 
   Rank& rank() { return world_->rank(0); }
-  Device& device() { return rank().device(); }
+  Device& device() { return device_of(rank()); }
 
   template <typename T>
   Buffer<T> zeros(size_t size) {

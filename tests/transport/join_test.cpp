@@ -11,6 +11,7 @@
 
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "transport/process/address.hpp"
 #include "transport/process/rendezvous.hpp"
 #include "transport/process/resolve.hpp"
@@ -48,7 +49,7 @@ std::vector<int> all_ranks(const World& world) {
 
 // Every rank writes its number into the memory of all.
 std::string write_to_all(World& world) {
-  Transport& transport = world.impl().transport();
+  Transport& transport = transport_of(world);
   const std::vector<int> all = all_ranks(world);
   auto allocated = transport.allocate(all, 100'000, 512);
   if (!allocated.ok()) return allocated.status().to_string();

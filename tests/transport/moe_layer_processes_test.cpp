@@ -34,5 +34,43 @@ TEST(MoeLayerInProcesses, EveryRankMayBeAProcess) {
     }
 }
 
+// The others do not wait for its part of the layer.
+TEST(MoeLayerInProcesses, AProcessThatHasNoWeightsIsNamedByAll) {
+  testing_support::Processes processes;
+  const std::string rendezvous = testing_support::unique_address();
+  for (int rank = 0; rank < 2; ++rank)
+    processes.start([=]() -> std::string {
+      const auto world = testing_support::join(rank, 2, rendezvous);
+      const auto memory = testing_support::must(world->rank(rank).allocate<bf16>(8192));
+      std::vector<ExpertWeights> weights(2);
+      weights[static_cast<size_t>(rank)] = {.gate_up = memory.data(), .down = memory.data()};
+      if (rank == 1) weights[1].down = nullptr;
+      const MoeLayerConfig config{.ep = {.n_experts = 2, .top_k = 1, .hidden = 64, .max_tokens_per_rank = 4},
+                                  .expert_width = 64};
+      return MoeLayer::create(*world, config, weights).status().message();
+    });
+  for (const std::string& report : processes.reports())
+    EXPECT_NE(report.find("down"), std::string::npos) << report;
+}
+
+TEST(MoeLayerInProcesses, MatmulsAreThoseOfThisProcess) {
+  testing_support::Processes processes;
+  const std::string rendezvous = testing_support::unique_address();
+  const LayerCase layer_case{.n_ranks = 2};
+  for (int rank = 0; rank < 2; ++rank)
+    processes.start([=]() -> std::string {
+      const auto world = testing_support::join(rank, 2, rendezvous);
+      LayerHarness harness(*world, layer_case);
+      if (harness.layer().gate_up(rank).num_blocks() == 0) return "no blocks";
+      try {
+        (void)harness.layer().down(1 - rank);
+      } catch (const std::out_of_range&) {
+        return "";
+      }
+      return "the matmul of another process is there";
+    });
+  EXPECT_EQ(processes.reports(), std::vector<std::string>(2));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -17,6 +17,7 @@
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard {
 namespace {
@@ -363,7 +364,7 @@ TEST(ProcessWorlds, AResetWaitsUntilNothingIsLeftOfTheProcess) {
       has_ended = 1;
       raise(SIGKILL);
     }
-    while (harness.world().impl().transport().dead_ranks().empty()) std::this_thread::yield();
+    while (transport_of(harness.world()).dead_ranks().empty()) std::this_thread::yield();
     has_seen_it[rank] = 1;
     if (const Status status = harness.ep().reset({0, 1}); !status.ok()) return status.to_string();
     return has_ended == 1 ? "" : "the process had not ended";
@@ -418,6 +419,37 @@ TEST(ProcessWorlds, ARankThatStopsIsNamedAtTheDeadline) {
   for (const size_t rank : {size_t{0}, size_t{2}})
     EXPECT_PRED_FORMAT2(testing::IsSubstring, "for rank 1", processes.report_of(rank));
   processes.send_signal(1, SIGKILL);
+}
+
+// Each rank is a world of its own to its kernels, so it reads its rows in its own memory.
+TEST(ProcessWorlds, ARankThatSkipsTheAllToAllLendsRowsToItself) {
+  if (is_on_gpu()) GTEST_SKIP() << "as on the host";
+  Processes processes;
+  start_ranks(processes, 2, [](int rank, std::unique_ptr<World> world) -> std::string {
+    const Rank& here = world->rank(rank);
+    const auto ep = must(ExpertParallel::create(*world, {.n_experts = 2,
+                                                         .top_k = 1,
+                                                         .hidden = 64,
+                                                         .max_tokens_per_rank = 1,
+                                                         .protocol = Protocol::kDirect,
+                                                         .routing = Routing::kSkipAllToAll}));
+    const auto tokens = must(here.allocate<bf16>(64)), output = must(here.allocate<bf16>(64));
+    const auto rows = must(here.upload(std::vector<bf16>(64, to_bf16(2.0f + static_cast<float>(rank)))));
+    const auto ids = must(here.upload(std::vector<int32_t>{rank}));  // the rank's own expert
+    const auto weights = must(here.upload(std::vector<float>{1}));
+    const auto offsets = must(here.allocate<uint32_t>(2));
+    const auto expert_ids = must(here.allocate<int32_t>(1));
+    const Status dispatched = ep->dispatch(rank, {tokens.data(), ids.data(), 1},
+                                           {.row_offsets = offsets.data(), .expert_ids = expert_ids.data()});
+    if (!dispatched.ok()) return dispatched.to_string();
+    if (!must(ep->offer_expert_rows(rank, rows.data()))) return "the rows have to be copied";
+    const Status combined = ep->combine(rank, {.expert_rows = rows.data()},
+                                        {ids.data(), weights.data(), 1, {.output = output.data()}});
+    if (!combined.ok()) return combined.to_string();
+    if (const Status ended = ep->synchronize(); !ended.ok()) return ended.to_string();
+    return to_float(must(output.download())[63]) == 2.0f + static_cast<float>(rank) ? "" : "other rows";
+  });
+  EXPECT_EQ(processes.reports(), std::vector<std::string>(2));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "processes.hpp"
 #include "runtime/world_impl.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "transport/process/channel.hpp"
 
 namespace switchyard {
@@ -46,7 +47,7 @@ TEST(ProcessTransport, GathersAmongAnyMembersInTheirOrder) {
   for (const int rank : {0, 1, 2, 3})
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 4, address);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       const auto said = [](int value) { return Bytes(static_cast<size_t>(10'000 * value), std::byte{1}); };
       for (int i = 0; i < 50; ++i) {
         const std::vector<int> members = i % 2 == 0 ? std::vector<int>{3, 0, 2} : std::vector<int>{1, 3, 0};
@@ -74,8 +75,8 @@ TEST(ProcessTransport, SizesThatDifferAreRefusedOnAllSides) {
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 2, address);
       const Status status =
-          world->impl().transport().allocate(ranks_below(2), rank == 0 ? 4096 : 8192, 16).status();
-      const Status again = world->impl().transport().allocate(ranks_below(2), 4096, 16).status();
+          transport_of(*world).allocate(ranks_below(2), rank == 0 ? 4096 : 8192, 16).status();
+      const Status again = transport_of(*world).allocate(ranks_below(2), 4096, 16).status();
       return again.ok() ? status.message() : again.to_string();
     });
   EXPECT_EQ(processes.report_of(0),
@@ -96,7 +97,7 @@ TEST(ProcessTransport, AShortageOfFilesIsNamedOnAllSidesAndLeavesTheWorldWhole) 
     for (const int rank : {0, 1, 2})
       processes.start([&, rank]() -> std::string {
         const auto world = join(rank, 3, address);
-        Transport& transport = world->impl().transport();
+        Transport& transport = transport_of(*world);
         if (rank == 1) testing_support::allow_more_files(num_files);
         const Status status = transport.allocate(ranks_below(3), 4096, 16).status();
         testing_support::allow_all_files();
@@ -144,11 +145,11 @@ TEST(ProcessTransport, MemoryOutlivesTheProcessThatMadeIt) {
   for (const int rank : {0, 1})
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 2, address);
-      const auto memory = world->impl().transport().allocate(ranks_below(2), 4096, 0).value();
+      const auto memory = transport_of(*world).allocate(ranks_below(2), 4096, 0).value();
       memory->of_rank(rank)[17] = std::byte{42};
-      if (!world->impl().transport().barrier(ranks_below(2)).ok()) return "no barrier";
+      if (!transport_of(*world).barrier(ranks_below(2)).ok()) return "no barrier";
       if (rank == 1) raise(SIGKILL);
-      while (world->impl().transport().dead_ranks().empty()) std::this_thread::yield();
+      while (transport_of(*world).dead_ranks().empty()) std::this_thread::yield();
       return memory->of_rank(1)[17] == std::byte{42} ? "" : "the memory is gone";
     });
   EXPECT_EQ(processes.report_of(0), "");
@@ -163,7 +164,7 @@ TEST_P(Death, ASurvivorNamesTheRankAtOnceAndGoesOnWithoutIt) {
   for (const int rank : {0, 1, 2, 3})
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 4, address);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       std::atomic<int> num_told = 0;
       const auto watch = transport.watch([&](int dead) { num_told += dead == 2 ? 1 : 100; });
       if (!make_call(GetParam(), transport, ranks_below(4)).ok()) return "the first call failed";
@@ -210,7 +211,7 @@ TEST_P(Death, AtARandomMomentIsNamedToo) {
         const auto world = join(rank, 3, address);
         processes.shared().stage[0].fetch_add(1);
         while (true) {
-          const Status status = make_call(GetParam(), world->impl().transport(), ranks_below(3));
+          const Status status = make_call(GetParam(), transport_of(*world), ranks_below(3));
           if (!status.ok()) return status.to_string();
         }
       });
@@ -234,7 +235,7 @@ TEST_P(Death, AStoppedRankIsNamedAtTheDeadline) {
       JoinOptions options = testing_support::join_options(rank, 3, address);
       options.timeout_ns = 1'500'000'000;
       const auto world = join(options);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       processes.shared().stage[0].fetch_add(1);
       if (rank == 1) {
         raise(SIGSTOP);
@@ -267,7 +268,7 @@ TEST(ProcessTransport, ARankThatLeavesIsNotDead) {
   for (const int rank : {0, 1, 2})
     processes.start([&, rank]() -> std::string {
       auto world = join(rank, 3, address);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       std::atomic<int> num_told = 0;
       const auto watch = transport.watch([&](int) { ++num_told; });
       if (!transport.barrier(ranks_below(3)).ok()) return "no barrier";
@@ -295,7 +296,7 @@ TEST(ProcessTransport, ADeathShowsBehindAForkedChild) {
   for (const int rank : {0, 1})
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 2, address);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       if (rank == 0) return transport.barrier(ranks_below(2)).to_string();
       const pid_t child = fork();
       if (child == 0) {
@@ -315,7 +316,7 @@ TEST(ProcessTransport, ADroppedWatchIsToldNothing) {
   for (const int rank : {0, 1})
     processes.start([&, rank]() -> std::string {
       const auto world = join(rank, 2, address);
-      Transport& transport = world->impl().transport();
+      Transport& transport = transport_of(*world);
       std::atomic<int> num_told = 0, num_self_dropped = 0;
       auto dropped = transport.watch([&](int) { ++num_told; });
       std::shared_ptr<void> self_dropping;

@@ -8,6 +8,7 @@
 #include "reference/per_rank.hpp"
 #include "reference/placement.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -165,7 +166,7 @@ Status MoeLayer::reserve_rows(int r, uint64_t num_rows, uint64_t num_expert_rows
 
 LaunchShape MoeLayer::layer_launch(int rank) const {
   const bool is_host = world_.target() == Target::kHost;
-  const int num_blocks = is_host ? ep_->n_sms() : 4 * world_.rank(rank).device().num_multiprocessors();
+  const int num_blocks = is_host ? ep_->n_sms() : 4 * device_of(world_.rank(rank)).num_multiprocessors();
   return {.num_blocks = static_cast<uint32_t>(num_blocks), .num_threads = is_host ? kHostThreads : 256u};
 }
 
@@ -219,7 +220,7 @@ Status MoeLayer::prepare(int step_idx, reference::Step& step) {
 // Enqueues the rank's next time stamp: the time at which its stream reaches it.
 Status MoeLayer::stamp(int r) {
   const Rank& rank = world_.rank(r);
-  return rank.launch(rank.kernels().time_stamp, {},
+  return rank.launch(kernel_table(rank).time_stamp, {},
                      {ranks_[static_cast<size_t>(r)].stamps.data() + phases_.size()});
 }
 
@@ -236,11 +237,11 @@ Status MoeLayer::enqueue(const std::string& phase, const std::function<Status(in
       std::raise(SIGKILL);       // the rank's own process
     }
     if (!is_alive(r)) continue;
-    const DeviceScope active = rank.device().activate();
+    const DeviceScope active = device_of(rank).activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     if (faults_.stall.rank == r && faults_.stall.phase == phase)
       SWITCHYARD_RETURN_IF_ERROR(
-          rank.kernels().stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
+          kernel_table(rank).stall({}, rank.stream(), {faults_.stall.milliseconds * 1'000'000}));
     SWITCHYARD_RETURN_IF_ERROR(launch(r));
   }
   // Stamps come behind the launches of all ranks: a stamp waits for its rank's launch, and ranks may share a
@@ -270,7 +271,8 @@ Status MoeLayer::enqueue_router(const reference::Step& step) {
     const TopkSoftmaxParams params{step.num_tokens(rank),     workload_.n_experts,
                                    workload_.top_k,           buffers.logits.data(),
                                    buffers.routed_ids.data(), buffers.topk_weights.data()};
-    return world_.rank(rank).kernels().topk_softmax(layer_launch(rank), world_.rank(rank).stream(), params);
+    return kernel_table(world_.rank(rank))
+        .topk_softmax(layer_launch(rank), world_.rank(rank).stream(), params);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "buffers.hpp"
 #include "moe_layer.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 
 namespace switchyard::tools {
 
@@ -14,19 +15,20 @@ const bf16* MoeLayer::received_rows(int rank) const {
 Status MoeLayer::decode_rows() {
   return enqueue("decode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return world_.rank(rank).kernels().recode_rows(
-        layer_launch(rank), world_.rank(rank).stream(),
-        {.format = ep_->config().dispatch_format,
-         .hidden = workload_.hidden,
-         .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
-                   .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
-                   .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
-                   .tensor_scale = style_.has_device_scale ? kInputScale : ep_->config().input_scale},
-         .num_groups = ep_->num_groups(),
-         .row_offsets = buffers.row_offsets.data(),
-         .group_tensor_scales = buffers.group_input_scales.data(),
-         .output_format = CombineFormat::kBF16,
-         .output = buffers.decoded.data()});
+    return kernel_table(world_.rank(rank))
+        .recode_rows(
+            layer_launch(rank), world_.rank(rank).stream(),
+            {.format = ep_->config().dispatch_format,
+             .hidden = workload_.hidden,
+             .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                       .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                       .max_rows = static_cast<uint32_t>(buffers.src_info.size() / 2),
+                       .tensor_scale = style_.has_device_scale ? kInputScale : ep_->config().input_scale},
+             .num_groups = ep_->num_groups(),
+             .row_offsets = buffers.row_offsets.data(),
+             .group_tensor_scales = buffers.group_input_scales.data(),
+             .output_format = CombineFormat::kBF16,
+             .output = buffers.decoded.data()});
   });
 }
 
@@ -70,8 +72,9 @@ Status MoeLayer::expand_rows() {
     const Rank& here = world_.rank(rank);
     LaunchShape one_block = layer_launch(rank);
     one_block.num_blocks = 1;
-    SWITCHYARD_RETURN_IF_ERROR(here.kernels().place_choices(one_block, here.stream(), expanded_rows(rank)));
-    return here.kernels().expand_rows(
+    SWITCHYARD_RETURN_IF_ERROR(
+        kernel_table(here).place_choices(one_block, here.stream(), expanded_rows(rank)));
+    return kernel_table(here).expand_rows(
         layer_launch(rank), here.stream(),
         {expanded_rows(rank), received_rows(rank), ranks_[static_cast<size_t>(rank)].expert_rows.data()});
   });
@@ -80,8 +83,8 @@ Status MoeLayer::expand_rows() {
 Status MoeLayer::sum_choices() {
   return enqueue("sum", [&](int rank) {
     const Rank& here = world_.rank(rank);
-    return here.kernels().sum_choices(layer_launch(rank), here.stream(),
-                                      {expanded_rows(rank), expert_output(rank), returned_rows(rank)});
+    return kernel_table(here).sum_choices(layer_launch(rank), here.stream(),
+                                          {expanded_rows(rank), expert_output(rank), returned_rows(rank)});
   });
 }
 
@@ -89,15 +92,15 @@ Status MoeLayer::sum_choices() {
 Status MoeLayer::encode_outputs() {
   return enqueue("encode", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
-    return world_.rank(rank).kernels().recode_rows(
-        layer_launch(rank), world_.rank(rank).stream(),
-        {.format = TokenFormatKind::kBF16,
-         .hidden = workload_.hidden,
-         .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
-         .num_groups = ep_->num_groups(),
-         .row_offsets = buffers.row_offsets.data(),
-         .output_format = ep_->config().combine_format,
-         .output = buffers.expert_outputs.data()});
+    return kernel_table(world_.rank(rank))
+        .recode_rows(layer_launch(rank), world_.rank(rank).stream(),
+                     {.format = TokenFormatKind::kBF16,
+                      .hidden = workload_.hidden,
+                      .input = {.rows = reinterpret_cast<std::byte*>(buffers.down.data())},
+                      .num_groups = ep_->num_groups(),
+                      .row_offsets = buffers.row_offsets.data(),
+                      .output_format = ep_->config().combine_format,
+                      .output = buffers.expert_outputs.data()});
   });
 }
 
@@ -117,7 +120,8 @@ Status MoeLayer::enqueue_plain_experts() {
     const GroupedMatmulParams params{
         num_groups,        inner, columns, rows, weights, groups.row_offsets, groups.row_counts,
         groups.expert_ids, output};
-    return world_.rank(rank).kernels().grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
+    return kernel_table(world_.rank(rank))
+        .grouped_matmul(layer_launch(rank), world_.rank(rank).stream(), params);
   };
   SWITCHYARD_RETURN_IF_ERROR(enqueue("gate_up", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];
@@ -128,8 +132,8 @@ Status MoeLayer::enqueue_plain_experts() {
     RankBuffers& buffers = ranks_[rank];
     const SiluMulInput input{num_groups, workload_.expert_width, buffers.gate_up.data(),
                              expert_groups(rank).row_offsets};
-    return world_.rank(rank).kernels().silu_mul(layer_launch(rank), world_.rank(rank).stream(), input,
-                                                {.rows = buffers.activated.data()});
+    return kernel_table(world_.rank(rank))
+        .silu_mul(layer_launch(rank), world_.rank(rank).stream(), input, {.rows = buffers.activated.data()});
   }));
   return enqueue("down", [&](int rank) {
     RankBuffers& buffers = ranks_[rank];

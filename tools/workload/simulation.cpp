@@ -10,6 +10,7 @@
 #include "reference/placement.hpp"
 #include "reference/token_tensors.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard::tools {
@@ -28,7 +29,7 @@ class SimulatedWorld {
   std::string run_step(int step_idx);
   // The same of steps in flight at once, without a fault.
   std::string run_steps_at_once(int first_step, int num_steps);
-  uint64_t trace_hash() const { return world_->rank(0).device().trace_hash(); }
+  uint64_t trace_hash() const { return device_of(world_->rank(0)).trace_hash(); }
   std::vector<std::string> events() const;
 
  private:
@@ -226,19 +227,19 @@ Status SimulatedWorld::launch_experts(int flight, int rank) {
         stream,
         {reinterpret_cast<bf16*>(buffers.rows.data()), reinterpret_cast<bf16*>(buffers.expert_outputs.data()),
          buffers.row_offsets.data() + ep_->num_groups(), buffers.max_rows(), scenario_.hidden});
-  return member(rank).kernels().recode_rows(
-      {}, stream,
-      {.format = scenario_.format,
-       .hidden = scenario_.hidden,
-       .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
-                 .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
-                 .max_rows = buffers.max_rows(),
-                 .tensor_scale = kInputScale},
-       .num_groups = ep_->num_groups(),
-       .row_offsets = buffers.row_offsets.data(),
-       .group_tensor_scales = buffers.group_input_scales.data(),
-       .output_format = encodes_outputs() ? scenario_.combine_format : CombineFormat::kBF16,
-       .output = buffers.expert_outputs.data()});
+  return kernel_table(member(rank))
+      .recode_rows({}, stream,
+                   {.format = scenario_.format,
+                    .hidden = scenario_.hidden,
+                    .input = {.rows = reinterpret_cast<std::byte*>(buffers.rows.data()),
+                              .scales = reinterpret_cast<std::byte*>(buffers.scales.data()),
+                              .max_rows = buffers.max_rows(),
+                              .tensor_scale = kInputScale},
+                    .num_groups = ep_->num_groups(),
+                    .row_offsets = buffers.row_offsets.data(),
+                    .group_tensor_scales = buffers.group_input_scales.data(),
+                    .output_format = encodes_outputs() ? scenario_.combine_format : CombineFormat::kBF16,
+                    .output = buffers.expert_outputs.data()});
 }
 
 Status SimulatedWorld::launch(int flight, const reference::Step& step, int phase_idx, int rank) {
@@ -286,7 +287,7 @@ Status SimulatedWorld::launch_all(const reference::Step& step, int step_idx) {
         const uint64_t stall_ns =
             scenario_.fault == SimulatedFault::kShortStall ? kDeadlineNs / 2 : kDeadlineNs * 2;
         SWITCHYARD_RETURN_IF_ERROR(
-            member(rank).kernels().stall({}, member(rank).stream(), StallParams{stall_ns}));
+            kernel_table(member(rank)).stall({}, member(rank).stream(), StallParams{stall_ns}));
       }
       SWITCHYARD_RETURN_IF_ERROR(launch(/*flight=*/0, step, phase_idx, rank));
     }
@@ -436,7 +437,7 @@ std::string SimulatedWorld::run_steps_at_once(int first_step, int num_steps) {
 std::vector<std::string> SimulatedWorld::events() const {
   std::vector<std::string> events;
   for (int rank = 0; rank < world_->n_ranks(); ++rank)
-    events.push_back(world_->rank(rank).device().recent_events(world_->rank(rank).stream()));
+    events.push_back(device_of(world_->rank(rank)).recent_events(world_->rank(rank).stream()));
   return events;
 }
 

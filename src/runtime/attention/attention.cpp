@@ -10,6 +10,7 @@
 #include "switchyard/detail/attention/tuning.hpp"
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/launch/attention_kernels.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/schedule/check.hpp"
 
 namespace switchyard {
@@ -83,23 +84,23 @@ struct Attention::Impl {
 Attention::Impl::Impl(Rank& on_rank, const AttentionShape& of_shape)
     : rank(on_rank),
       shape(of_shape),
-      kernels(attention_kernels(rank.device().target())),
-      device{static_cast<uint32_t>(rank.device().num_multiprocessors()), kernels.l2_bytes()},
+      kernels(attention_kernels(device_of(rank).target())),
+      device{static_cast<uint32_t>(device_of(rank).num_multiprocessors()), kernels.l2_bytes()},
       choices{choose_attention(shape, false, device), choose_attention(shape, true, device)} {}
 
 Attention::Attention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Attention::~Attention() {
   // What is freed now may be in use on streams that the rank does not know.
-  if (impl_->uses_callers_streams) impl_->rank.device().drain_all();
+  if (impl_->uses_callers_streams) device_of(impl_->rank).drain_all();
 }
 
 Result<std::unique_ptr<Attention>> Attention::create(Rank& rank, const AttentionShape& shape) {
   SWITCHYARD_RETURN_IF_ERROR(check_attention_shape(shape));
-  if (shape.own_kernels != nullptr && shape.own_kernels->target != rank.device().target())
+  if (shape.own_kernels != nullptr && shape.own_kernels->target != device_of(rank).target())
     return invalid_argument("own_kernels are compiled for %s; the rank's target is %s",
-                            to_string(shape.own_kernels->target), to_string(rank.device().target()));
-  SWITCHYARD_RETURN_IF_ERROR(rank.device().check_matrix_unit());
-  const DeviceScope active = rank.device().activate();
+                            to_string(shape.own_kernels->target), to_string(device_of(rank).target()));
+  SWITCHYARD_RETURN_IF_ERROR(device_of(rank).check_matrix_unit());
+  const DeviceScope active = device_of(rank).activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   auto impl = std::make_unique<Impl>(rank, shape);
   SWITCHYARD_RETURN_IF_ERROR(check_tile_counts(
@@ -124,7 +125,7 @@ Status Attention::run(const AttentionTensors& tensors, Stream stream) {
   const Result<StreamHandle> handle = impl_->rank.handle_of(stream);
   if (!handle.ok()) return handle.status();
   impl_->uses_callers_streams |= stream.is_callers();
-  const DeviceScope active = impl_->rank.device().activate();
+  const DeviceScope active = device_of(impl_->rank).activate();
   SWITCHYARD_RETURN_IF_ERROR(active.status());
   if (tensors.query_offsets != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(impl_->launch_plan(tensors, handle.value()));

@@ -13,9 +13,12 @@ LentMemory* ExpertParallel::Impl::lent_memory_of(int world_rank) const {
   return memory == nullptr ? nullptr : reinterpret_cast<LentMemory*>(memory + kLentMemoryOffset);
 }
 
-// Kernels with a wire have no way to such rows, and processes may not see each other's host memory.
+// Kernels with a wire have no way to such rows, and processes may not see each other's host memory. The
+// driver may wait for the GPU where memory is exported, opened or closed: a process with several of the ranks
+// does none of it, since what runs there may wait for a rank whose calls the same thread has yet to make.
 std::unique_ptr<LentRows> ExpertParallel::Impl::make_lender(int rank) const {
   if (!is_direct() || has_wire || world.n_ranks() > kMaxDirectRanks) return nullptr;
+  if (is_one_of_many() && world.local_ranks().size() > 1) return nullptr;
   const int own_rank = members[static_cast<size_t>(rank)];
   std::vector<LentMemory*> memory_of_rank;
   for (int world_rank = 0; world_rank < world.n_ranks(); ++world_rank) {
@@ -28,9 +31,9 @@ std::unique_ptr<LentRows> ExpertParallel::Impl::make_lender(int rank) const {
   bool shares_process_with_other_devices = false;
   for (const int local_rank : world.local_ranks())
     shares_process_with_other_devices |=
-        world.rank(local_rank).device().uuid() != member(rank).device().uuid();
+        device_of(world.rank(local_rank)).uuid() != device_of(member(rank)).uuid();
   return std::make_unique<LentRows>(
-      create_memory_opener(member(rank).device()),
+      create_memory_opener(device_of(member(rank))),
       Lender{own_rank, config.steps_in_flight, shares_process_with_other_devices}, std::move(memory_of_rank));
 }
 
@@ -66,14 +69,13 @@ Result<bool> ExpertParallel::offer_expert_rows(int rank, const void* rows, Strea
   if (lender == nullptr) return false;
   const Result<bool> is_recorded = impl_->is_recorded(rank, stream);
   if (!is_recorded.ok()) return is_recorded.status();
-  std::optional<LentRows::Found> found =
-      lender->find(rows, impl_->members, impl_->flight_idx, [&]() -> Status {
-        // Nothing may be waited for in a recording, nor for a rank whose calls this thread may have yet to
-        // make.
-        if (is_recorded.value() || impl_->world.local_ranks().size() > 1)
-          return failed_precondition("%s: it may not wait here", kCall);
-        return impl_->wait_for_calls(rank);
-      });
+  std::vector<int> readers;
+  for (const int peer : impl_->peers_of(rank)) readers.push_back(impl_->members[static_cast<size_t>(peer)]);
+  std::optional<LentRows::Found> found = lender->find(rows, readers, impl_->flight_idx, [&] {
+    // Nothing may be waited for in a recording.
+    return is_recorded.value() ? failed_precondition("%s: the stream is being recorded", kCall)
+                               : impl_->wait_for_calls(rank);
+  });
   if (!found) return false;
   own.lent_rows = rows;
   own.found_rows = std::move(*found);
@@ -114,7 +116,7 @@ Status ExpertParallel::store_expert_rows(int rank, const ExpertRows& rows, Strea
   // With several sets, the caller has the rows of one.
   const int num_in_front = config().row_sets > 1 ? 1 : 0;
   const uint32_t rows_per_group = num_in_front > 0 ? 1 : rows.rows_per_group;
-  return here.launch_on(stream, here.kernels().store_rows, shape,
+  return here.launch_on(stream, kernel_table(here).store_rows, shape,
                         StoreRowsParams{.num_groups = num_groups() - num_in_front,
                                         .row_bytes = token_bytes(config()),
                                         .from_rows_per_group = rows_per_group,

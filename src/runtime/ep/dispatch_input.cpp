@@ -99,7 +99,7 @@ Status ExpertParallel::Impl::narrow_ids(int rank, const DispatchInput& input, St
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().narrow_ids, shape,
+  return here.launch_on(stream, kernel_table(here).narrow_ids, shape,
                         NarrowIdsParams{.num_ids = input.num_tokens * config.top_k,
                                         .ids = input.topk_ids_64,
                                         .narrowed = state(rank).memory.at<int32_t>(layout.narrowed_ids)});

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "switchyard/detail/runtime/internals.hpp"
+
 namespace switchyard {
 
 Status ExchangeMemory::allocate_rows(Device& device) {
@@ -32,7 +34,7 @@ RowBuffers ExchangeMemory::row_buffers() const {
 Status ExchangeMemory::clear(const Rank& owner) {
   const auto fill = [&](const ArenaPart& part, uint8_t value) {
     return part.bytes == 0 ? Status()
-                           : owner.device().fill(arena + part.offset, value, part.bytes, owner.stream());
+                           : device_of(owner).fill(arena + part.offset, value, part.bytes, owner.stream());
   };
   const uint8_t nothing_arrived = protocol == Protocol::kSlotted ? 0xff : 0;
   SWITCHYARD_RETURN_IF_ERROR(fill(layout->dispatch_counts, nothing_arrived));
@@ -46,7 +48,7 @@ Status ExchangeMemory::clear(const Rank& owner) {
 
 Status ExchangeMemory::overwrite(const Rank& owner, uint8_t value) const {
   const auto fill = [&](void* memory, uint64_t bytes) {
-    return bytes == 0 ? Status() : owner.device().fill(memory, value, bytes, owner.stream());
+    return bytes == 0 ? Status() : device_of(owner).fill(memory, value, bytes, owner.stream());
   };
   for (const ArenaPart* part : {&layout->dispatch_recv,      &layout->combine_recv, &layout->row_memory,
                                 &layout->src_info,           &layout->row_of,       &layout->send,

@@ -17,17 +17,17 @@ ExpertParallel::ExpertParallel(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 ExpertParallel::~ExpertParallel() {
   // Kernels of any rank may still use the buffers.
   const World& world = impl_->world;
-  for (const int rank : world.local_ranks()) world.rank(rank).device().drain(world.rank(rank).stream());
+  for (const int rank : world.local_ranks()) device_of(world.rank(rank)).drain(world.rank(rank).stream());
   for (const auto& state : impl_->ranks)
     if (state != nullptr && state->uses_callers_streams)
-      for (const int rank : world.local_ranks()) world.rank(rank).device().drain_all();
+      for (const int rank : world.local_ranks()) device_of(world.rank(rank)).drain_all();
 }
 
 Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(World& world,
                                                                const ExpertParallelConfig& config) {
   auto ep = std::unique_ptr<ExpertParallel>(new ExpertParallel(std::make_unique<Impl>(world, config)));
   Impl& impl = *ep->impl_;
-  Transport& transport = world.impl().transport();
+  Transport& transport = transport_of(world);
   // All sides learn what differs before any of them finds it wrong.
   SWITCHYARD_RETURN_IF_ERROR(agree_on(transport, impl.members, config));
   SWITCHYARD_RETURN_IF_ERROR(agree_that(transport, impl.members, impl.choose()));
@@ -48,7 +48,7 @@ Result<std::unique_ptr<ExpertParallel>> ExpertParallel::create(
   // The other processes would wait for this one in vain.
   std::vector<int> members(static_cast<size_t>(world.n_ranks()));
   std::iota(members.begin(), members.end(), 0);
-  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), members, status));
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), members, status));
   return create(world, config_of_rank.front());
 }
 
@@ -74,7 +74,7 @@ Status ExpertParallel::Impl::allocate_arenas() {
     return invalid_argument("the exchange buffers of %d steps_in_flight exceed 64 bits",
                             config.steps_in_flight);
   Result<std::unique_ptr<SymmetricMemory>> allocated =
-      world.impl().transport().allocate(members, arena_bytes().value(), kHostVisibleBytes);
+      transport_of(world).allocate(members, arena_bytes().value(), kHostVisibleBytes);
   if (!allocated.ok()) {
     char text[128];
     std::snprintf(text, sizeof(text),
@@ -149,7 +149,7 @@ Result<ExpertParallel*> ExpertParallel::flight(int flight_idx) {
 Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("row_buffers", rank));
   ExchangeMemory& memory = impl_->state(rank).memory;
-  SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(impl_->member(rank).device()));
+  SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(device_of(impl_->member(rank))));
   return memory.row_buffers();
 }
 
@@ -183,9 +183,9 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
 // broken step has left in flight arrives first.
 Status ExpertParallel::Impl::clear_buffers() {
   if (has_wire)
-    for (const int rank : local_ranks()) member(rank).device().complete_wire();
+    for (const int rank : local_ranks()) device_of(member(rank)).complete_wire();
   make_local_wire();
-  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), members, clear_local_buffers()));
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), members, clear_local_buffers()));
   watch_peers();
   return Status();
 }
@@ -222,10 +222,10 @@ void ExpertParallel::Impl::watch_peers() {
   if (!is_one_of_many()) return;
   std::vector<WatchedRank> watched;
   for (const int rank : local_ranks())
-    watched.push_back({rank, &member(rank).device(), state(rank).memory.faults,
+    watched.push_back({rank, &device_of(member(rank)), state(rank).memory.faults,
                        state(rank).memory.at<uint64_t>(layout.poison)});
   deaths.reset();  // no longer with the numbers of before
-  deaths = std::make_unique<PeerDeaths>(world.impl().transport(), members, std::move(watched));
+  deaths = std::make_unique<PeerDeaths>(transport_of(world), members, std::move(watched));
 }
 
 Status ExpertParallel::enable_trace(uint32_t events_per_block) {

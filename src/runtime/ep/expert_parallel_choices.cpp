@@ -25,7 +25,7 @@ Status ExpertParallel::Impl::choose() {
 // Ranks that loads and stores reach are near, unless the configuration says otherwise. Groups of equal size
 // are noted in the configuration.
 Status ExpertParallel::Impl::choose_groups() {
-  const Transport& transport = world.impl().transport();
+  const Transport& transport = transport_of(world);
   const int n_ranks = world.n_ranks();
   int& group = config.p2p_world_size;
   if (group != 0 && n_ranks % group != 0)
@@ -58,7 +58,7 @@ Status ExpertParallel::Impl::choose_wire() {
         "p2p_world_size is %d; it must be 0 or %d where the all-to-all is skipped: all_reduce() has no wire",
         group, world.n_ranks());
   has_wire = needs_wire(config, world.n_ranks());
-  const Transport& transport = world.impl().transport();
+  const Transport& transport = transport_of(world);
   if (has_wire && transport.wired_kernels() != nullptr &&
       (config.own_format != nullptr || config.own_epilogue != nullptr))
     return invalid_argument(
@@ -88,8 +88,8 @@ bool ExpertParallel::Impl::is_near(int rank, int peer) const {
 }
 
 Status ExpertParallel::Impl::look_up_kernels() {
-  const KernelTable& table = world.rank(world.local_ranks().front()).kernels();
-  const KernelTable* of_wire = world.impl().transport().wired_kernels();
+  const KernelTable& table = kernel_table(world.rank(world.local_ranks().front()));
+  const KernelTable* of_wire = transport_of(world).wired_kernels();
   const ProtocolKernels tables = has_wire    ? (of_wire != nullptr ? *of_wire : table).wired
                                  : is_traced ? table.traced_kernels()
                                              : ProtocolKernels{table.slotted, table.direct};
@@ -143,7 +143,7 @@ Status ExpertParallel::Impl::choose_launch() {
   const bool chooses_threads = config.num_threads == 0;
   if (chooses_threads) config.num_threads = tuning.num_threads;
   for (const int world_rank : world.local_ranks()) {
-    Device& device = world.rank(world_rank).device();
+    Device& device = device_of(world.rank(world_rank));
     const int num_sharing = world.num_ranks_on_device_of(world_rank);
     const DeviceScope active = device.activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
@@ -193,20 +193,20 @@ Result<int> ExpertParallel::Impl::max_resident_blocks() const {
 LaunchShape ExpertParallel::Impl::launch_shape() const {
   return {.num_blocks = static_cast<uint32_t>(config.n_sms),
           .num_threads = static_cast<uint32_t>(config.num_threads),
-          .max_shared_bytes = world.rank(world.local_ranks().front()).device().max_shared_bytes(),
+          .max_shared_bytes = device_of(world.rank(world.local_ranks().front())).max_shared_bytes(),
           .programmatic_dependent = config.dependent_launch};
 }
 
 int ExpertParallel::Impl::max_early_blocks(int rank) const {
   if (world.target() == Target::kHost) return INT_MAX;
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
-  return early_block_limit(config, member(rank).device().num_multiprocessors() / num_sharing);
+  return early_block_limit(config, device_of(member(rank)).num_multiprocessors() / num_sharing);
 }
 
 int ExpertParallel::max_early_blocks(int rank) const { return impl_->max_early_blocks(rank); }
 
 Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const {
-  const Device& device = member(rank).device();
+  const Device& device = device_of(member(rank));
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
   const int limit = max_early_blocks(rank);
   if (num_blocks >= 1 && num_blocks <= limit) return Status();

@@ -38,7 +38,7 @@ std::optional<FaultRecord> ExpertParallel::Impl::fault(int rank) const {
 
 Status ExpertParallel::Impl::check_fault(int rank, bool have_all_ended) {
   const Result<uint64_t> poison =
-      member(rank).device().load_while_running(state(rank).memory.at<uint64_t>(layout.poison));
+      device_of(member(rank)).load_while_running(state(rank).memory.at<uint64_t>(layout.poison));
   if (!poison.ok()) return poison.status();
   if (poison.value() != 0) return fail_poisoned(rank, static_cast<int>(poison.value()) - 1);
   return have_all_ended ? take_skipped_step(rank) : report_skipped_step(rank);
@@ -62,7 +62,7 @@ Status ExpertParallel::Impl::fail(int rank, int reporter, const FaultRecord& rec
   const std::string prefix =
       reporter == rank || is_culprit ? "" : "rank " + std::to_string(rank) + " was stopped: ";
   state(rank).failure = Status(code, prefix + describe(record));
-  world.impl().transport().note_failure(state(rank).failure);
+  transport_of(world).note_failure(state(rank).failure);
   return state(rank).failure;
 }
 
@@ -74,7 +74,7 @@ Status ExpertParallel::Impl::fail_without_record(int rank, int poisoner) {
           ? unavailable("rank %d was stopped by rank %d, whose record of the fault is out of reach here",
                         rank, poisoner)
           : internal_error("rank %d was stopped by rank %d, which left no record", rank, poisoner);
-  world.impl().transport().note_failure(state(rank).failure);
+  transport_of(world).note_failure(state(rank).failure);
   return state(rank).failure;
 }
 
@@ -90,7 +90,7 @@ Status ExpertParallel::Impl::poll(int rank) {
     if (const std::optional<FaultRecord> record = fault(reporter); record)
       return fail(rank, reporter, *record);
   }
-  Device& device = member(rank).device();
+  Device& device = device_of(member(rank));
   const NoPatience at_once;  // who has ended may be known in a later call
   SWITCHYARD_RETURN_IF_ERROR(device.poll());
   if (!sees_all) {
@@ -114,8 +114,8 @@ Status ExpertParallel::Impl::end_skipped_step(int rank) {
   int32_t last_is_skipped = 0;
   const Rank& owner = member(rank);
   const DirectCounters counters{state.memory.ep_counters(exchange_shape_of(rank))};
-  SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(&last_is_skipped, counters.is_skipped(), sizeof(last_is_skipped), owner.stream()));
+  SWITCHYARD_RETURN_IF_ERROR(device_of(owner).copy(&last_is_skipped, counters.is_skipped(),
+                                                   sizeof(last_is_skipped), owner.stream()));
   if (last_is_skipped != 0 && (state.step == Step::kDispatched || state.step == Step::kCombineSent))
     state.step = Step::kIdle;
   return Status();
@@ -179,9 +179,9 @@ Status ExpertParallel::reset() {
 // Nobody clears a buffer while kernels of another rank may still write to it.
 Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
   deaths.reset();  // nobody writes to the records while they are cleared
-  SWITCHYARD_RETURN_IF_ERROR(agree_that(world.impl().transport(), next_members, wait_for_all_calls()));
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), next_members, wait_for_all_calls()));
   // What a broken step has put arrives before that.
-  if (has_wire) SWITCHYARD_RETURN_IF_ERROR(world.impl().transport().barrier(next_members));
+  if (has_wire) SWITCHYARD_RETURN_IF_ERROR(transport_of(world).barrier(next_members));
   for (const int rank : local_ranks())
     if (state(rank).lender != nullptr) state(rank).lender->restart(members);
   return clear_buffers();
@@ -190,7 +190,7 @@ Status ExpertParallel::Impl::restart(const std::vector<int>& next_members) {
 // A rank of another process that is left out must have ended, to the last: its kernels could still write to
 // these buffers while the driver ends them.
 Status ExpertParallel::Impl::check_have_ended(const std::vector<int>& next_members) const {
-  Transport& transport = world.impl().transport();
+  Transport& transport = transport_of(world);
   const auto is_in = [](const std::vector<int>& list, int rank) {
     return std::find(list.begin(), list.end(), rank) != list.end();
   };
@@ -250,7 +250,7 @@ Status ExpertParallel::Impl::reset_to(const std::vector<int>& next_members,
   SWITCHYARD_RETURN_IF_ERROR(check_have_ended(next_members));
   ExpertParallelConfig agreed;
   agreed.placement = next_config.placement;
-  SWITCHYARD_RETURN_IF_ERROR(agree_on(world.impl().transport(), next_members, agreed));
+  SWITCHYARD_RETURN_IF_ERROR(agree_on(transport_of(world), next_members, agreed));
   SWITCHYARD_RETURN_IF_ERROR(wait_for_all_calls());  // before the memory of ranks that leave is freed
   for (const int rank : local_ranks())
     if (arenas != nullptr) SWITCHYARD_RETURN_IF_ERROR(keep_expert_counts(rank));

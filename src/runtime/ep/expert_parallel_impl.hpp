@@ -14,6 +14,7 @@
 #include "peer_tables.hpp"
 #include "runtime/world_impl.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/runtime/trace_recorder.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
@@ -188,7 +189,7 @@ struct ExpertParallel::Impl {
     const Rank& here = member(rank);
     const Result<StreamHandle> handle = here.handle_of(stream);
     if (!handle.ok()) return handle.status();
-    const DeviceScope active = here.device().activate();
+    const DeviceScope active = device_of(here).activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), handle.value(), call));
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);

@@ -271,7 +271,7 @@ Status ExpertParallel::Impl::annotate_rows(int rank, const DispatchOutput& outpu
   LaunchShape shape = launch_shape();
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().annotate_rows, shape, make_annotation(rank, output));
+  return here.launch_on(stream, kernel_table(here).annotate_rows, shape, make_annotation(rank, output));
 }
 
 CombineCall ExpertParallel::Impl::make_combine_call(int rank) const {
@@ -333,26 +333,31 @@ uint64_t ExpertParallel::Impl::begin_call(int rank, Stream stream) const {
 Result<bool> ExpertParallel::Impl::is_recorded(int rank, Stream stream) const {
   const Result<StreamHandle> handle = member(rank).handle_of(stream);
   if (!handle.ok()) return handle.status();
-  return member(rank).device().is_recording(handle.value());
+  return device_of(member(rank)).is_recording(handle.value());
 }
 
 Status ExpertParallel::Impl::wait_for_calls(int rank) const {
   const Rank& here = member(rank);
-  return whole().state(rank).uses_callers_streams ? here.device().synchronize_all() : here.synchronize();
+  return whole().state(rank).uses_callers_streams ? device_of(here).synchronize_all() : here.synchronize();
 }
 
-// What could not be enqueued leaves the set of the last step's rows as it was: a combine may follow that
-// reads them (reopen_step).
+// What could not be enqueued leaves what the last step has as it was: a combine of its rows may follow
+// (reopen_step).
 Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchCall> launch,
                                               const DispatchInput& input, const DispatchOutput* output,
                                               Step next, Stream stream) const {
+  const Result<StreamHandle> handle = member(rank).handle_of(stream);
+  if (!handle.ok()) return handle.status();
+  const bool had_narrowed_ids = state(rank).has_narrowed_ids;
   const int last_set = std::exchange(state(rank).row_set, input.row_set);
   DispatchCall call = make_dispatch_call(rank, input.num_tokens);
   fill_in(rank, input, call);
   if (output != nullptr) fill_in(*output, call);
   Status enqueued = prepare_ids(rank, input, stream);
   if (enqueued.ok()) enqueued = enqueue(rank, launch, call, next, stream);
-  if (!enqueued.ok()) state(rank).row_set = last_set;
+  if (enqueued.ok()) return enqueued;
+  state(rank).row_set = last_set;
+  state(rank).has_narrowed_ids = had_narrowed_ids;
   return enqueued;
 }
 

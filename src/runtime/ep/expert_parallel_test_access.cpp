@@ -39,9 +39,9 @@ void ExpertParallelTestAccess::use_memory_of(ExpertParallel& flight, const Exper
 Status ExpertParallelTestAccess::overwrite_seat_table(ExpertParallel& ep, int rank,
                                                       const std::vector<int32_t>& seats) {
   const ExpertParallel::Impl& impl = *ep.impl_;
-  return impl.member(rank).device().copy(impl.state(rank).memory.at<void>(impl.layout.seat_table),
-                                         seats.data(), impl.layout.seat_table.bytes,
-                                         impl.member(rank).stream());
+  return device_of(impl.member(rank))
+      .copy(impl.state(rank).memory.at<void>(impl.layout.seat_table), seats.data(),
+            impl.layout.seat_table.bytes, impl.member(rank).stream());
 }
 
 }  // namespace switchyard

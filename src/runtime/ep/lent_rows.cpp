@@ -46,7 +46,7 @@ LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::funct
     if (slot.number != 0 && slot.allocation.id == allocation.id) return &slot;
   if (std::find(refused_ids_.begin(), refused_ids_.end(), allocation.id) != refused_ids_.end())
     return nullptr;
-  Slot* slot = free_slot(wait);
+  Slot* slot = free_slot();
   if (slot == nullptr) return nullptr;
   // The driver may wait for the GPU here, so this comes once for each allocation that gets a slot.
   const Result<MemoryTicket> ticket = opener_->export_allocation(allocation);
@@ -54,6 +54,8 @@ LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::funct
     refused_ids_[num_refused_++ % refused_ids_.size()] = allocation.id;
     return nullptr;
   }
+  // The others close what was in the slot when they find the new offer.
+  if (slot->number != 0 && !wait().ok()) return nullptr;
   *slot = {.number = ++num_offers_,
            .allocation = allocation,
            .last_step_of_flight = std::vector<uint64_t>(num_steps_.size())};
@@ -69,16 +71,14 @@ LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::funct
 }
 
 // One that was never used, or else the one that has not been used for longest.
-LentRows::Slot* LentRows::free_slot(const std::function<Status()>& wait) {
+LentRows::Slot* LentRows::free_slot() {
   Slot* oldest = nullptr;
   for (Slot& slot : slots_) {
     if (slot.number == 0) return &slot;
     if (slot.is_kept || may_be_read(slot)) continue;
     if (oldest == nullptr || slot.last_call < oldest->last_call) oldest = &slot;
   }
-  if (oldest == nullptr || num_calls_ - oldest->last_call <= kIdleCalls) return nullptr;
-  // The others close the old one when they find the new one.
-  return wait().ok() ? oldest : nullptr;
+  return oldest == nullptr || num_calls_ - oldest->last_call <= kIdleCalls ? nullptr : oldest;
 }
 
 // Also when all calls of this rank have ended: its combine ends with its own sums, not with those of others.
@@ -99,9 +99,11 @@ void LentRows::answer() {
 }
 
 void LentRows::restart(std::span<const int> members) {
-  for (size_t rank = 0; rank < opened_.size(); ++rank)
-    if (std::find(members.begin(), members.end(), static_cast<int>(rank)) == members.end())
-      opened_[rank] = {};
+  for (size_t rank = 0; rank < opened_.size(); ++rank) {
+    if (std::find(members.begin(), members.end(), static_cast<int>(rank)) != members.end()) continue;
+    opened_[rank] = {};
+    memory_of_rank_[rank] = nullptr;
+  }
   for (Slot& slot : slots_) std::fill(slot.last_step_of_flight.begin(), slot.last_step_of_flight.end(), 0);
 }
 

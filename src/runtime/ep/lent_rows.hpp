@@ -76,7 +76,7 @@ class LentRows {
   void keep(int slot) { slots_[static_cast<size_t>(slot)].is_kept = true; }
   // Opens what others offer, and closes what they offer no longer.
   void answer();
-  // No kernel of any rank runs any more, and only `members` go on: closes what was of others.
+  // No kernel of any rank runs any more, and only `members` go on: closes what was of others, for good.
   void restart(std::span<const int> members);
 
  private:
@@ -95,13 +95,13 @@ class LentRows {
     return rank == lender_.world_rank || memory_of_rank_[static_cast<size_t>(rank)] == nullptr;
   }
   Slot* slot_of(const Allocation& allocation, const std::function<Status()>& wait);
-  Slot* free_slot(const std::function<Status()>& wait);
+  Slot* free_slot();
   bool may_be_read(const Slot& slot) const;
   void open(const LentMemory::Offer& offer, Opened& opened, LentMemory::Answer& answer);
 
   const std::unique_ptr<MemoryOpener> opener_;
   const Lender lender_;
-  const std::vector<LentMemory*> memory_of_rank_;
+  std::vector<LentMemory*> memory_of_rank_;
   std::vector<uint64_t> num_steps_;  // of each flight, from 1 on
   uint64_t num_calls_ = 0, num_offers_ = 0, num_refused_ = 0;
   std::array<uint64_t, 64> refused_ids_{};  // the last ones that have no ticket

@@ -1,5 +1,7 @@
 #include "peer_tables.hpp"
 
+#include "switchyard/detail/runtime/internals.hpp"
+
 namespace switchyard {
 
 Result<PeerTables> PeerTables::upload(const Rank& owner, int rank, const std::vector<std::byte*>& arenas,
@@ -8,7 +10,7 @@ Result<PeerTables> PeerTables::upload(const Rank& owner, int rank, const std::ve
   constexpr size_t kTables = 3;  // near arenas, their poison, all arenas
   if (memory.bytes() == 0) {
     Result<DeviceMemory> allocated =
-        DeviceMemory::allocate(owner.device(), kTables * arenas.size() * sizeof(std::byte*));
+        DeviceMemory::allocate(device_of(owner), kTables * arenas.size() * sizeof(std::byte*));
     if (!allocated.ok()) return allocated.status();
     memory = std::move(allocated).value();
   }
@@ -21,7 +23,7 @@ Result<PeerTables> PeerTables::upload(const Rank& owner, int rank, const std::ve
   }
   std::byte** tables = memory.as<std::byte*>();
   SWITCHYARD_RETURN_IF_ERROR(
-      owner.device().copy(tables, table.data(), table.size() * sizeof(table[0]), owner.stream()));
+      device_of(owner).copy(tables, table.data(), table.size() * sizeof(table[0]), owner.stream()));
   return PeerTables{
       .arena_of_rank = tables,
       .poison_of_rank = reinterpret_cast<uint64_t* const*>(tables + capacity),

@@ -36,7 +36,7 @@ Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input, 
   if (!is_per_rank()) return Status();
   const DispatchStep& step = state(rank).dispatch_call.step;
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().choose_ranks, launch_shape(),
+  return here.launch_on(stream, kernel_table(here).choose_ranks, launch_shape(),
                         ChooseRanksParams{.shape = shape_of_rank(rank),
                                           .my_rank = step.my_rank,
                                           .num_tokens = input.num_tokens,
@@ -74,7 +74,7 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().fetch_choices, launch_shape(), params);
+  return here.launch_on(stream, kernel_table(here).fetch_choices, launch_shape(), params);
 }
 
 }  // namespace switchyard

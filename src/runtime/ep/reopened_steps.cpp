@@ -65,7 +65,7 @@ Status ExpertParallel::Impl::count_sources(int rank, const DispatchOutput& outpu
   shape.num_blocks = 1;
   shape.programmatic_dependent = false;
   const Rank& here = member(rank);
-  return here.launch_on(stream, here.kernels().count_sources, shape,
+  return here.launch_on(stream, kernel_table(here).count_sources, shape,
                         CountSourcesParams{.num_groups = num_expert_groups(),
                                            .n_ranks = step.shape.n_ranks,
                                            .step_cells = step.recv_counts.mine,

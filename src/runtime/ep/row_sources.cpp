@@ -56,8 +56,8 @@ Result<std::vector<uint32_t>> ExpertParallel::source_row_offsets(int rank) const
   SWITCHYARD_RETURN_IF_ERROR(impl_->wait_for_calls(rank));
   const Receiver receiver{rank, n_ranks(), impl_->num_expert_groups(), impl_->exchange_shape_of(rank)};
   const auto download = [&](auto& values, const void* from) {
-    return impl_->member(rank).device().copy(values.data(), from, values.size() * sizeof(values[0]),
-                                             impl_->member(rank).stream());
+    return device_of(impl_->member(rank))
+        .copy(values.data(), from, values.size() * sizeof(values[0]), impl_->member(rank).stream());
   };
   const ExchangeLayout& layout = impl_->layout;
   std::vector<int32_t> counters(layout.counters.bytes / sizeof(int32_t));

@@ -43,9 +43,10 @@ Status ExpertParallel::Impl::upload_seats(int rank) const {
   SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   const ExchangeMemory& memory = state(rank).memory;
   const auto upload = [&](const ArenaPart& part, const auto& values) {
-    return part.bytes == 0 ? Status()
-                           : member(rank).device().copy(memory.at<void>(part), values.data(), part.bytes,
-                                                        member(rank).stream());
+    return part.bytes == 0
+               ? Status()
+               : device_of(member(rank))
+                     .copy(memory.at<void>(part), values.data(), part.bytes, member(rank).stream());
   };
   if (!has_table()) return upload(layout.expert_scales, config.expert_input_scales);
   std::vector<int32_t> seat_of_expert;
@@ -84,7 +85,7 @@ Status ExpertParallel::Impl::check_new_placement(const ExpertPlacement& next) co
 // A table is read by its own rank's kernels only: the order of that rank's stream keeps a step to one
 // placement. Ranks need not wait for each other, only agree.
 Status ExpertParallel::Impl::set_placement(const ExpertPlacement& next) {
-  Transport& transport = world.impl().transport();
+  Transport& transport = transport_of(world);
   SWITCHYARD_RETURN_IF_ERROR(agree_that(transport, members, check_new_placement(next)));
   ExpertParallelConfig next_config = config;
   next_config.placement = next;
@@ -118,9 +119,9 @@ Result<std::vector<int64_t>> ExpertParallel::Impl::expert_counts(int rank) const
     return failed_precondition("expert_counts: counts_experts is false; create() must be told to count");
   SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
   std::vector<int64_t> of_seat(layout.expert_counts.bytes / sizeof(int64_t));
-  SWITCHYARD_RETURN_IF_ERROR(member(rank).device().copy(of_seat.data(),
-                                                        state(rank).memory.at<void>(layout.expert_counts),
-                                                        layout.expert_counts.bytes, member(rank).stream()));
+  SWITCHYARD_RETURN_IF_ERROR(device_of(member(rank))
+                                 .copy(of_seat.data(), state(rank).memory.at<void>(layout.expert_counts),
+                                       layout.expert_counts.bytes, member(rank).stream()));
   std::vector<int64_t> of_expert = state(rank).past_counts;
   of_expert.resize(static_cast<size_t>(config.n_experts));
   for (size_t seat_idx = 0; seat_idx < of_seat.size(); ++seat_idx)
@@ -151,8 +152,9 @@ Status ExpertParallel::Impl::clear_expert_counts(int rank) const {
   for (const auto& flight : later_flights)
     SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_expert_counts(rank));
   SWITCHYARD_RETURN_IF_ERROR(wait_for_calls(rank));
-  return member(rank).device().fill(state(rank).memory.at<void>(layout.expert_counts), 0,
-                                    layout.expert_counts.bytes, member(rank).stream());
+  return device_of(member(rank))
+      .fill(state(rank).memory.at<void>(layout.expert_counts), 0, layout.expert_counts.bytes,
+            member(rank).stream());
 }
 
 Status ExpertParallel::set_placement(const ExpertPlacement& placement) {

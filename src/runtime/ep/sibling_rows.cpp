@@ -21,7 +21,7 @@ Status ExpertParallel::Impl::fill_siblings(int rank, Stream stream) const {
   std::byte* memory = state(rank).dispatch_call.step.recv_bufs.mine;
   const Rank& here = member(rank);
   return here.launch_on(
-      stream, here.kernels().fill_siblings, launch_shape(),
+      stream, kernel_table(here).fill_siblings, launch_shape(),
       FillSiblingsParams{.linked = linked_rows(rank),
                          .rows = memory,
                          .row_bytes = format.row_bytes,
@@ -33,8 +33,8 @@ Status ExpertParallel::Impl::reduce_siblings(int rank, const void* expert_rows, 
   if (!config.reduce_at_owner) return Status();
   const std::byte* memory = state(rank).dispatch_call.step.recv_bufs.mine;
   const Rank& here = member(rank);
-  const auto launch = config.combine_format == CombineFormat::kFP8 ? here.kernels().reduce_fp8_siblings
-                                                                   : here.kernels().reduce_siblings;
+  const auto launch = config.combine_format == CombineFormat::kFP8 ? kernel_table(here).reduce_fp8_siblings
+                                                                   : kernel_table(here).reduce_siblings;
   return here.launch_on(stream, launch, launch_shape(),
                         ReduceSiblingsParams{.linked = linked_rows(rank),
                                              .expert_rows = const_cast<void*>(expert_rows),

@@ -19,9 +19,9 @@ Status ExpertParallel::warm_up() {
   for (const int rank : ranks) {
     SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "warm_up", Impl::Step::kIdle));
     const Rank& here = impl_->member(rank);
-    const DeviceScope active = here.device().activate();
+    const DeviceScope active = device_of(here).activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
-    SWITCHYARD_RETURN_IF_ERROR(here.kernels().load());
+    SWITCHYARD_RETURN_IF_ERROR(kernel_table(here).load());
     SWITCHYARD_RETURN_IF_ERROR(impl_->max_resident_blocks().status());  // which loads those of the protocol
     const size_t num_groups = static_cast<size_t>(this->num_groups());
     Result<Buffer<uint32_t>> row_offsets = here.allocate<uint32_t>(num_groups + 1);

@@ -84,6 +84,13 @@ SWITCHYARD_DEVICE void tensor_load(void* shared_dst, const TensorMap& map, int c
       : "memory");
 }
 
+// The same where only the first `num_heads` heads of the box are used: the copy engine loads all of it.
+SWITCHYARD_DEVICE void tensor_load_first(void* shared_dst, const TensorMap& map, int column, int head,
+                                         int row, uint32_t /*num_heads*/, TransferBarrier& barrier,
+                                         CacheHint keep) {
+  tensor_load(shared_dst, map, column, head, row, barrier, keep);
+}
+
 // Where a 16-byte unit of a row of a box lies in that row: the swizzle permutes them.
 SWITCHYARD_DEVICE int unit_in_row(int row, int unit) { return unit ^ row % 8; }
 // Two e4m3 codes, the lower half of a word, as two fp16, which holds them exactly.

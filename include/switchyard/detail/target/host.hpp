@@ -364,7 +364,8 @@ class TransferBarrier {
 
  private:
   friend void bulk_load(void*, const void*, uint32_t, TransferBarrier&, Where);
-  friend void tensor_load(void*, const TensorMap&, int, int, int, TransferBarrier&, CacheHint, Where);
+  friend void tensor_load_first(void*, const TensorMap&, int, int, int, uint32_t, TransferBarrier&, CacheHint,
+                                Where);
   uint64_t word_;
 };
 

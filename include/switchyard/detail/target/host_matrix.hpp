@@ -18,10 +18,12 @@ struct TensorMap {
 inline Result<TensorMap> make_tensor_map(const TensorShape& shape) { return TensorMap{shape}; }
 inline void prefetch_tensor_map(const TensorMap&) {}
 
-// Loads the box that begins at these coordinates, with zeros past the tensor's end. The load completes on
-// `barrier` with the bytes of a whole box.
-inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
-                        TransferBarrier& barrier, CacheHint, Where where = Where::current()) {
+// As tensor_load, where only the first `num_heads` heads of the box are used. The others may be on their way:
+// they are loaded in weak memory, where that is no error, as on a GPU. Otherwise they are NaNs, by which it
+// shows if something depends on them.
+inline void tensor_load_first(void* shared_dst, const TensorMap& map, int column, int head, int row,
+                              uint32_t num_heads, TransferBarrier& barrier, CacheHint,
+                              Where where = Where::current()) {
   constexpr uint32_t kRowBytes = kBoxColumns * 2;
   const TensorShape& shape = map.shape;
   const uint32_t first_column = static_cast<uint32_t>(column);
@@ -43,11 +45,21 @@ inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int 
           emulator::weak_bulk_load(dst + num_there, nullptr, kRowBytes - num_there, &barrier.word_, where);
         continue;
       }
+      if (h >= num_heads) {
+        std::memset(dst, 0xff, kRowBytes);
+        continue;
+      }
       if (num_there > 0) std::memcpy(dst, src, num_there);
       if (num_there < kRowBytes) std::memset(dst + num_there, 0, kRowBytes - num_there);
     }
   if (!detail::is_weak())
     emulator::transfer_complete(&barrier.word_, shape.box_rows * shape.box_heads * kRowBytes);
+}
+// Loads the box that begins at these coordinates, with zeros past the tensor's end. The load completes on
+// `barrier` with the bytes of a whole box.
+inline void tensor_load(void* shared_dst, const TensorMap& map, int column, int head, int row,
+                        TransferBarrier& barrier, CacheHint keep, Where where = Where::current()) {
+  tensor_load_first(shared_dst, map, column, head, row, map.shape.box_heads, barrier, keep, where);
 }
 
 // Where a 16-byte unit of a row of a box lies in that row.

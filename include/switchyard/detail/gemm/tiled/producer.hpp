@@ -84,8 +84,9 @@ class MatmulProducer {
                                     first_row + box * Config::kBoxRows, 0, full, CacheHint::kKeep);
     } else {
       for (int box = 0; box < num_boxes; ++box)
-        target::tensor_load(panel + box * Config::kBoxBytes, params_.rows, inner,
-                            first_row + box * Config::kBoxRows, 0, full, CacheHint::kKeep);
+        target::tensor_load_first(
+            panel + box * Config::kBoxBytes, params_.rows, inner, first_row + box * Config::kBoxRows, 0,
+            static_cast<uint32_t>(tile.num_rows - box * Config::kBoxRows), full, CacheHint::kKeep);
     }
   }
   SWITCHYARD_DEVICE void load_weights(const MatmulTile& tile, int inner, unsigned char* panel,

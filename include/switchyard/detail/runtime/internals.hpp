@@ -1,0 +1,22 @@
+// What the library's own code, its command, benchmarks and tests know of a World and a Rank beyond the
+// contract.
+#pragma once
+
+#include "switchyard/world.hpp"
+
+namespace switchyard {
+
+class Transport;
+
+struct Internals {
+  static Device& device(const Rank& rank) { return rank.device_; }
+  static const KernelTable& kernels(const Rank& rank) { return rank.kernels_; }
+  static Transport& transport(const World& world);
+};
+
+inline Device& device_of(const Rank& rank) { return Internals::device(rank); }
+// The library's kernels, for Rank::launch().
+inline const KernelTable& kernel_table(const Rank& rank) { return Internals::kernels(rank); }
+inline Transport& transport_of(const World& world) { return Internals::transport(world); }
+
+}  // namespace switchyard
