@@ -20,13 +20,13 @@ compile() {
 compile_for_sm_80() {
   command -v nvcc >/dev/null || { echo "skipped, there is no nvcc" && return; }
   mkdir -p build/sm_80
-  for kind in kBF16 kFP8; do
-    printf '#include "launch/make_format_kernels.hpp"\nnamespace switchyard {\n%s\n}\n' \
-      "template FormatKernels kernels_of_kind<TokenFormatKind::$kind, RunTimeShape>();" >"build/sm_80/$kind.cu"
-  done
-  printf '%s\n' build/sm_80/kBF16.cu build/sm_80/kFP8.cu src/launch/kernel_table.cu |
+  printf '#include "launch/make_format_kernels.hpp"\nnamespace switchyard {\n%s\n%s\n}\n' \
+    'template FormatKernels kernels_of_kind<TokenFormatKind::kBF16, RunTimeShape>();' \
+    'template FormatKernels kernels_of_kind<TokenFormatKind::kFP8, RunTimeShape>();' >build/sm_80/formats.cu
+  # The assembler does not optimise: nothing of it runs.
+  printf '%s\n' build/sm_80/formats.cu src/launch/kernel_table.cu |
     xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" -I{} sh -c 'nvcc -std=c++20 -arch=sm_80 --expt-relaxed-constexpr \
-      -fmad=false -Iinclude -Isrc -I. -c {} -o build/sm_80/$(basename {}).o'
+      -fmad=false -Xptxas -O0 -Iinclude -Isrc -I. -c {} -o build/sm_80/$(basename {}).o'
 }
 
 [ $# -gt 0 ] || set -- g++-11 clang-16 clang-16-libc++ sm_80

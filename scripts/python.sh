@@ -12,11 +12,11 @@ case $1 in
   asan)
     libraries=build/asan venv=build/venv-asan
     options=(--config-settings=build-dir=build/pip/asan --config-settings=cmake.build-type=Debug
-      --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1
+      --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1 --config-settings=cmake.define.CMAKE_CXX_COMPILER=g++-11
       --config-settings=cmake.define.SWITCHYARD_SANITIZER=address,undefined)
     # Python is not built with the sanitizer, which must come first all the same. It frees nothing at its end.
     tests="not import_is_quick and not is_typed"
-    preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
+    preload="$(g++-11 -print-file-name=libasan.so) $(g++-11 -print-file-name=libstdc++.so)"
     export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
     ;;
 esac

@@ -1,6 +1,7 @@
 // The CUDA half of these tests: the same sources, compiled by nvcc, which reads their headers once.
 #include "attention/own_scheduler_test.cpp"
 #include "format/token_format_test.cpp"
+#include "runtime/callers_capture_test.cu"
 #include "runtime/interleaved_test.cpp"
 #include "schedule/schedule_kernel_test.cpp"
 #include "target/target_copy_test.cpp"

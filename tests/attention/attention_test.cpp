@@ -474,7 +474,7 @@ TEST_P(AttentionTest, BadTensorsAreRefusedByName) {
 
 // Many interleavings of producer and consumers, on a memory that keeps what no barrier made it give.
 TEST(AttentionSeeds, ProducerAndConsumersInAnyOrder) {
-  constexpr uint64_t kNumSeeds = kFewCases ? 1 : 3;
+  constexpr uint64_t kNumSeeds = testing_support::kFewRepeats ? 1 : 3;
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed)
     for (const bool weak : {false, true}) {
       const auto world =

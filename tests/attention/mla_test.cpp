@@ -167,7 +167,7 @@ TEST_P(MlaTest, BadShapesAndTensorsAreRefusedByName) {
 
 // Many interleavings of the roles, on a memory that keeps what no barrier made it give.
 TEST(MlaSeeds, RolesInAnyOrder) {
-  for (uint64_t seed = 1; seed <= (kFewCases ? 1u : 3u); ++seed)
+  for (uint64_t seed = 1; seed <= (testing_support::kFewRepeats ? 1u : 3u); ++seed)
     for (const bool weak : {false, true}) {
       const auto world =
           must(World::create({.target = TargetChoice::kHost,

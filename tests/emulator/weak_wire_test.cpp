@@ -37,7 +37,7 @@ std::string run_exchange(uint64_t seed, const std::optional<OrderMutant>& mutant
 }
 
 TEST_F(WeakWire, RowsAreThereWhenTheSignalIs) {
-  for (uint64_t seed = 0; seed < kNumSeeds; ++seed)
+  for (uint64_t seed = 0; seed < testing_support::seeds(kNumSeeds); ++seed)
     ASSERT_EQ(run_exchange(seed, std::nullopt), "") << "seed " << seed;
 }
 

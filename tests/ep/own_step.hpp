@@ -58,9 +58,6 @@ struct AddResidual {
     }
   }
 };
-struct OtherEpilogue {
-  SWITCHYARD_DEVICE void operator()(int, int, const float (&)[kColumnsPerThread]) const {}
-};
 
 // Steps of four ranks with random routing and padding. What an expert makes of a row is a whole number that
 // names the row's source, and weights are powers of two: sums are exact.

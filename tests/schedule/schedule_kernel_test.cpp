@@ -218,7 +218,7 @@ TEST_P(ScheduleKernel, AGraphReplaysTheQueueWithoutAMemset) {
 // Many interleavings, on a memory that keeps what no barrier made it give.
 template <Sync kSync>
 void check_seeds() {
-  constexpr uint64_t kNumSeeds = testing_support::kFewCases ? 1 : 25;
+  constexpr uint64_t kNumSeeds = testing_support::kFewCases ? 1 : testing_support::kFewRepeats ? 5 : 25;
   for (uint64_t seed = 1; seed <= kNumSeeds && !testing::Test::HasFailure(); ++seed)
     for (const bool weak : {false, true}) {
       const auto world =

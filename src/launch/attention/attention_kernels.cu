@@ -1,2 +1,4 @@
-// The CUDA half of attention_kernels.cpp: the same source, compiled by nvcc.
+// The CUDA half of these: the same sources, compiled by nvcc, which reads their headers once.
 #include "attention_kernels.cpp"
+#include "fp8_attention.cpp"
+#include "mla_attention.cpp"

@@ -1,2 +1,0 @@
-// The CUDA half of adjusted_attention_256.cpp: the same source, compiled by nvcc.
-#include "adjusted_attention_256.cpp"
