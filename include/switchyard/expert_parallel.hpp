@@ -411,10 +411,11 @@ class ExpertParallel {
   Result<RowBuffers> row_buffers(int rank);
 
   // Direct protocol: what a kernel of `num_blocks` blocks needs to start with an expert before dispatch_wait
-  // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: one
-  // multiprocessor each, and in every flight as many. Such a kernel must not admit a dependent launch before
-  // its last wait. Formats whose scale tensor interleaves rows are refused, since dispatch_wait stores their
-  // scales, and so are rows that the receiver lays out: they are complete behind dispatch_wait.
+  // (row_readiness.hpp). The blocks are counted, since they wait for peers that share the device: each
+  // block takes a multiprocessor, and every flight may have such a kernel. Such a kernel must not admit a
+  // dependent launch before its last wait. Formats whose scale tensor interleaves rows are refused, since
+  // dispatch_wait stores their scales, and so are rows that the receiver lays out: they are complete behind
+  // dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
   // The most blocks that row_readiness() takes; 0: none, since dispatch itself has all room (n_sms).
   int max_early_blocks(int rank) const;

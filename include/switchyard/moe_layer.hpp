@@ -89,8 +89,8 @@ const char* to_string(MoePart part);
 class MoeLayer {
  public:
   // Allocates memory for the rows of every rank of this process and loads the kernels. `weights`: one for
-  // each rank of the world; those of ranks in other processes are not looked at. If ranks are processes, each
-  // calls it.
+  // each rank of the world; those of ranks in other processes are not looked at. If ranks are processes, the
+  // call is collective: each of them makes it, and what goes wrong in one is an error in all.
   static Result<std::unique_ptr<MoeLayer>> create(World& world, const MoeLayerConfig& config,
                                                   const std::vector<ExpertWeights>& weights);
   ~MoeLayer();
@@ -105,7 +105,7 @@ class MoeLayer {
   const MoeLayerConfig& config() const;
   // For synchronize(), reset(), traces and everything that dispatch has written.
   ExpertParallel& ep();
-  // Of a rank of this process; others are std::out_of_range.
+  // The matmuls of a rank of this process; for any other rank they throw std::out_of_range.
   const GroupedMatmul& gate_up(int rank) const;
   const GroupedMatmul& down(int rank) const;
 

@@ -288,8 +288,8 @@ class World {
   // How ranks reach each other: "local" (all in this process), "process", "shmem".
   const char* transport_name() const;
   // Gives every process what each has given: the bytes of the process of each rank, in the order of ranks.
-  // Collective: all processes of the world call it, and create() and reset() of its ExpertParallels, in the
-  // same order.
+  // Collective: all processes of the world call it, create() of its ExpertParallels and MoeLayers, and
+  // reset(), in the same order.
   Result<std::vector<std::vector<std::byte>>> all_gather(const std::vector<std::byte>& mine) const;
   // Blocks until everything on the streams of all local ranks has ended, and returns the first error.
   Status synchronize() const;

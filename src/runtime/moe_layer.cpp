@@ -146,8 +146,8 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
   if (checked.ok()) checked = check_weights(config, weights, world);
   SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), all_ranks, checked));
   ExpertParallelConfig ep_config = config.ep;
-  if (config.gate_up_start ==
-      GateUpStart::kWithRows) {  // for these alone a kernel can wait for an expert's rows
+  // For these alone a kernel can wait for an expert's rows.
+  if (config.gate_up_start == GateUpStart::kWithRows) {
     if (ep_config.protocol == Protocol::kAutomatic) ep_config.protocol = Protocol::kDirect;
     if (ep_config.row_delivery == RowDelivery::kAutomatic) ep_config.row_delivery = RowDelivery::kSender;
   }

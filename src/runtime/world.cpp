@@ -52,6 +52,7 @@ Status World::Impl::use(const MemoryFunctions& memory) const {
 }
 
 Status World::Impl::make_ranks(const HostDeviceOptions& host, const std::vector<Device*>& device_of_rank) {
+  if (host.hooks != nullptr) make_memory_opener = host.hooks->make_memory_opener;  // they may be gone later
   const bool has_own_kernels = host.hooks != nullptr && host.hooks->kernels != nullptr;
   const KernelTable& kernels =
       has_own_kernels ? *host.hooks->kernels : kernel_table(devices.front()->target());
@@ -93,6 +94,10 @@ Rank& World::rank(int index) const {
 }
 
 Transport& Internals::transport(const World& world) { return world.impl_->transport(); }
+std::unique_ptr<MemoryOpener> Internals::make_memory_opener(const World& world, const Rank& rank) {
+  const auto make = world.impl_->make_memory_opener;
+  return make != nullptr ? make() : create_memory_opener(rank.device_);
+}
 
 int World::num_ranks_on_device_of(int index) const {
   return impl_->transport().num_ranks_on_device_of(rank(index).index());

@@ -7,6 +7,7 @@
 
 #include "runtime/peer_witness.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/detail/device/memory_opener.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/world.hpp"
 
@@ -23,6 +24,8 @@ struct World::Impl {
   std::unique_ptr<DeathWitness> witness;     // of the carrier; null: all ranks are local
   std::vector<std::unique_ptr<Rank>> ranks;  // the local ones; streams go before what they run on
   Capture* capture = nullptr;                // while World::capture() runs
+  // Of the library's own tests; null: the device's.
+  std::unique_ptr<MemoryOpener> (*make_memory_opener)() = nullptr;
 
   Transport& transport() const { return *carrier; }
   // From now on the devices take their memory from the caller.

@@ -33,7 +33,7 @@ std::unique_ptr<LentRows> ExpertParallel::Impl::make_lender(int rank) const {
     shares_process_with_other_devices |=
         device_of(world.rank(local_rank)).uuid() != device_of(member(rank)).uuid();
   return std::make_unique<LentRows>(
-      create_memory_opener(device_of(member(rank))),
+      Internals::make_memory_opener(world, member(rank)),
       Lender{own_rank, config.steps_in_flight, shares_process_with_other_devices}, std::move(memory_of_rank));
 }
 
@@ -71,18 +71,16 @@ Result<bool> ExpertParallel::offer_expert_rows(int rank, const void* rows, Strea
   if (!is_recorded.ok()) return is_recorded.status();
   std::vector<int> readers;
   for (const int peer : impl_->peers_of(rank)) readers.push_back(impl_->members[static_cast<size_t>(peer)]);
-  std::optional<LentRows::Found> found = lender->find(rows, readers, impl_->flight_idx, [&] {
-    // Nothing may be waited for in a recording.
-    return is_recorded.value() ? failed_precondition("%s: the stream is being recorded", kCall)
-                               : impl_->wait_for_calls(rank);
-  });
+  std::function<Status()> wait;  // for nothing in a recording
+  if (!is_recorded.value()) wait = [&] { return impl_->wait_for_calls(rank); };
+  std::optional<LentRows::Found> found = lender->find(rows, readers, impl_->flight_idx, wait);
   if (!found) return false;
   own.lent_rows = rows;
   own.found_rows = std::move(*found);
   return true;
 }
 
-// One that is recorded runs when nobody knows.
+// Counts a dispatch, unless it is recorded: nobody knows when that one runs.
 void ExpertParallel::Impl::note_dispatch(int rank, Stream stream) const {
   LentRows* lender = whole().state(rank).lender.get();
   if (lender == nullptr || !lender->has_offered()) return;

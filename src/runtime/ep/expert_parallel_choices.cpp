@@ -210,11 +210,15 @@ Status ExpertParallel::Impl::check_early_blocks(int rank, int num_blocks) const 
   const int num_sharing = world.num_ranks_on_device_of(members[static_cast<size_t>(rank)]);
   const int limit = max_early_blocks(rank);
   if (num_blocks >= 1 && num_blocks <= limit) return Status();
+  const std::string allowed = limit > 0 ? "it must be 1.." + std::to_string(limit)
+                                        : "there is no room for one, and a smaller n_sms leaves some,";
   return invalid_argument(
-      "row_readiness: num_blocks is %d; with n_sms %d it must be %s%d where %d rank(s) share the %d "
-      "multiprocessors of %s: a kernel that waits for peers must leave them room%s",
-      num_blocks, config.n_sms, limit > 0 ? "1.." : "", limit, num_sharing, device.num_multiprocessors(),
-      device.name().c_str(), limit > 0 ? "" : ". A smaller n_sms leaves some");
+      "row_readiness: num_blocks is %d; with n_sms %d %s where %d rank(s) share the %d multiprocessors of "
+      "%s%s%s: "
+      "a kernel that waits for peers must leave them room",
+      num_blocks, config.n_sms, allowed.c_str(), num_sharing, device.num_multiprocessors(),
+      device.name().c_str(), config.steps_in_flight > 1 ? ", which steps_in_flight divides" : "",
+      config.dependent_launch ? ", and dependent_launch takes n_sms more" : "");
 }
 
 }  // namespace switchyard

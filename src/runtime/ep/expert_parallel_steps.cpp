@@ -342,7 +342,7 @@ Status ExpertParallel::Impl::wait_for_calls(int rank) const {
 }
 
 // What could not be enqueued leaves what the last step has as it was: a combine of its rows may follow
-// (reopen_step).
+// (reopen_step). If ids were made for it, they may have overwritten those of the last step.
 Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchCall> launch,
                                               const DispatchInput& input, const DispatchOutput* output,
                                               Step next, Stream stream) const {
@@ -356,6 +356,8 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
   Status enqueued = prepare_ids(rank, input, stream);
   if (enqueued.ok()) enqueued = enqueue(rank, launch, call, next, stream);
   if (enqueued.ok()) return enqueued;
+  const bool makes_ids = state(rank).has_narrowed_ids || is_per_rank();
+  if (makes_ids && state(rank).has_dispatched) whole().state(rank).failure = enqueued;
   state(rank).row_set = last_set;
   state(rank).has_narrowed_ids = had_narrowed_ids;
   return enqueued;

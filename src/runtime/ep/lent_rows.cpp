@@ -15,7 +15,10 @@ LentRows::LentRows(std::unique_ptr<MemoryOpener> opener, const Lender& lender,
 std::optional<LentRows::Found> LentRows::find(const void* rows, std::span<const int> readers, int flight_idx,
                                               const std::function<Status()>& wait) {
   ++num_calls_;
-  if (lender_.shares_process_with_other_devices && !opener_->is_open_to_other_devices(rows)) return {};
+  const bool is_alone =
+      std::all_of(readers.begin(), readers.end(), [&](int rank) { return rank == lender_.world_rank; });
+  if (lender_.shares_process_with_other_devices && !is_alone && !opener_->is_open_to_other_devices(rows))
+    return {};
   const auto* here = static_cast<const std::byte*>(rows);
   Found found{.address_of_reader = std::vector<const std::byte*>(readers.size(), here)};
   if (std::all_of(readers.begin(), readers.end(), [&](int rank) { return is_here(rank); })) return found;
@@ -47,7 +50,7 @@ LentRows::Slot* LentRows::slot_of(const Allocation& allocation, const std::funct
   if (std::find(refused_ids_.begin(), refused_ids_.end(), allocation.id) != refused_ids_.end())
     return nullptr;
   Slot* slot = free_slot();
-  if (slot == nullptr) return nullptr;
+  if (slot == nullptr || (slot->number != 0 && wait == nullptr)) return nullptr;
   // The driver may wait for the GPU here, so this comes once for each allocation that gets a slot.
   const Result<MemoryTicket> ticket = opener_->export_allocation(allocation);
   if (!ticket.ok()) {

@@ -1,6 +1,6 @@
 // Expert rows in the caller's memory, which ranks of other processes read where they are. CUDA lets a process
 // open memory that another has allocated, by a ticket of 64 bytes. A rank offers the allocation that its rows
-// lie in, in memory that the hosts of all ranks share; each of the others opens it in its next call, and
+// lie in, in memory that the hosts of all ranks share; each of the others opens it in its next combine, and
 // answers with the address by which it finds it. Nobody waits for an answer: until all have come, rows are
 // copied.
 #pragma once
@@ -69,7 +69,8 @@ class LentRows {
   // A flight has enqueued a dispatch: when that has ended, no peer reads what the flight has lent before.
   void begin_step(int flight_idx) { ++num_steps_[static_cast<size_t>(flight_idx)]; }
   // Where each of `readers` finds `rows`, of a step of the flight; nothing: some do not, or not yet. `wait`
-  // returns when no kernel of an earlier call of this rank runs any more, or an error.
+  // returns when no kernel of an earlier call of this rank runs any more, or an error; null: nothing may be
+  // waited for now.
   std::optional<Found> find(const void* rows, std::span<const int> readers, int flight_idx,
                             const std::function<Status()>& wait);
   // A graph has what find() has returned with this slot, which is never offered anew.

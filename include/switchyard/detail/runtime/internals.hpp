@@ -2,16 +2,20 @@
 // contract.
 #pragma once
 
+#include <memory>
+
 #include "switchyard/world.hpp"
 
 namespace switchyard {
 
+class MemoryOpener;
 class Transport;
 
 struct Internals {
   static Device& device(const Rank& rank) { return rank.device_; }
   static const KernelTable& kernels(const Rank& rank) { return rank.kernels_; }
   static Transport& transport(const World& world);
+  static std::unique_ptr<MemoryOpener> make_memory_opener(const World& world, const Rank& rank);
 };
 
 inline Device& device_of(const Rank& rank) { return Internals::device(rank); }
