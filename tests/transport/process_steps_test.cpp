@@ -35,7 +35,7 @@ using testing_support::unique_address;
 using testing_support::what_is_left;
 
 // On a GPU: SWITCHYARD_PROCESS_TARGET=cuda, in a run of these tests alone, since processes are forks of this
-// one, which must not have used the GPU. Under MPS a rank that is killed takes the others' contexts along.
+// one, which must not have used the GPU. Under MPS a rank that is killed may take the others' contexts along.
 bool is_on_gpu() {
   const char* target = std::getenv("SWITCHYARD_PROCESS_TARGET");
   return target != nullptr && std::string(target) == "cuda";
