@@ -126,8 +126,7 @@ struct ExpertParallelConfig {
   // Per rank, 1..8: there is room for the rows of so many steps, one behind the other in row_buffers().
   // DispatchInput::row_set says which of them the rows that come to this rank in a step go to; those in the
   // others stay as they are. With more than one, group 0 of a dispatch is what lies in front of the set's
-  // rows, and group 1 are the rows. There is no shared expert then, dispatch_format is bf16, and
-  // expert_outputs are for one step.
+  // rows, and group 1 are the rows. There is no shared expert then, and expert_outputs are for one step.
   int row_sets = 1;
   RowDelivery row_delivery = RowDelivery::kAutomatic;
   // Whether a rank sums up what its experts made of another rank's token before it goes back: weighted, in
@@ -241,6 +240,9 @@ struct DispatchOutput {
   // that is local. Null: not wanted.
   int32_t* row_experts = nullptr;
   float* row_weights = nullptr;
+  // Per rank: [1 + n_local_experts()]: the rows of the group of tokens, and then how many of them chose each
+  // local expert, are added to what is there. Null: not wanted.
+  int32_t* expert_totals = nullptr;
   // Direct protocol: [n_local_experts()][n_ranks()], per rank [n_ranks()]: where in their group the rows of
   // each source rank begin, in the upper 32 bits, and how many there are. Null: not wanted.
   uint64_t* source_ranges = nullptr;
@@ -296,8 +298,26 @@ struct MemoryNeeded {
   uint64_t total() const { return exchange + row_buffers; }
 };
 
+// Where the tokens of a rank would go, for callers who ask that before any ExpertParallel is made, as
+// DeepEP's interface does; a dispatch needs none of it. Experts lie evenly on the ranks of the world. Ids
+// that are no expert's count nowhere. Pointers are into the rank's memory, those of inputs 16-byte aligned.
+struct RoutingInput {
+  const int64_t* topk_ids = nullptr;  // [num_tokens][top_k]
+  int num_tokens = 0;
+  int top_k = 0;
+  int n_experts = 0;
+};
+struct RoutingCounts {
+  int32_t* tokens_of_rank = nullptr;     // [n_ranks]: tokens with an expert there, added to what is there
+  int32_t* choices_of_expert = nullptr;  // [n_experts]: how often it is chosen, added to what is there
+  uint8_t* is_token_in_rank = nullptr;   // [num_tokens][n_ranks]: 1 if the token has an expert there, else 0
+};
+
 class ExpertParallel {
  public:
+  // Enqueues a kernel that counts where the tokens of a rank would go.
+  static Status count_routing(World& world, int rank, const RoutingInput& input, const RoutingCounts& counts,
+                              Stream stream = {});
   // Returns what create() and row_buffers() would allocate on each rank, to the byte, and allocates nothing.
   static Result<MemoryNeeded> memory_needed(const ExpertParallelConfig& config, int n_ranks);
   // Allocates the exchange buffers of every rank and returns when all of them are ready to receive.
@@ -331,6 +351,12 @@ class ExpertParallel {
   // instead of one. A step that was skipped has nothing to combine: it remains skipped on all ranks, whether
   // or not they know of it, and synchronize() says so, again if it has before.
   Status reopen_step(int rank, Stream stream = {});
+  // The same protocol. Takes part in a step without tokens, instead of a dispatch, and has all ranks skip it:
+  // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank,
+  // so that they need not wait for it until their deadline. synchronize() and poll() of every rank name the
+  // rank, once, as a step that is over capacity is reported. Nothing is poisoned, combine does nothing, and
+  // the next step may follow.
+  Status call_off_step(int rank, Stream stream = {});
   // Direct protocol with a combine_format of bf16: enqueues a copy of the experts' rows, as many as the step
   // has, to RowBuffers::expert_outputs, where combine finds them. Behind dispatch, dispatch_wait or
   // reopen_step.

@@ -55,6 +55,7 @@ static_assert(is_same(SWITCHYARD_FAULT_TOKEN_COUNT_MISMATCH, FaultKind::kTokenCo
 static_assert(is_same(SWITCHYARD_FAULT_BAD_SOURCE_INFO, FaultKind::kBadSourceInfo));
 static_assert(is_same(SWITCHYARD_FAULT_NO_EXPERT_ROWS, FaultKind::kNoExpertRows));
 static_assert(is_same(SWITCHYARD_FAULT_PEER_ENDED, FaultKind::kPeerEnded));
+static_assert(is_same(SWITCHYARD_FAULT_CALLED_OFF, FaultKind::kCalledOff));
 
 static_assert(is_same(SWITCHYARD_PHASE_NONE, Phase::kNone));
 static_assert(is_same(SWITCHYARD_PHASE_DISPATCH_ASYNC, Phase::kDispatchAsync));

@@ -5,6 +5,7 @@
 #include "launch_recode_rows.hpp"
 #include "launch_silu_mul.hpp"
 #include "switchyard/detail/ep/annotate_rows.hpp"
+#include "switchyard/detail/ep/count_routing.hpp"
 #include "switchyard/detail/ep/count_sources.hpp"
 #include "switchyard/detail/ep/expand_rows.hpp"
 #include "switchyard/detail/ep/narrow_ids.hpp"
@@ -23,6 +24,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 inline constexpr char kAnnotateRows[] = "annotate_rows", kNarrowIds[] = "narrow_ids";
 inline constexpr char kCountSources[] = "count_sources", kStoreRows[] = "store_rows";
+inline constexpr char kCountRouting[] = "count_routing";
 inline constexpr char kTopkSoftmax[] = "topk_softmax";
 inline constexpr char kChooseRanks[] = "choose_ranks", kFetchChoices[] = "fetch_choices";
 inline constexpr char kFillSiblings[] = "fill_siblings", kReduceSiblings[] = "reduce_siblings";
@@ -66,6 +68,7 @@ inline Status load_plain_kernels() {
                                             {&place_choices_kernel, sizeof(PlaceChoicesShared)},
                                             {&expand_rows_kernel, 0},
                                             {&sum_choices_kernel, sizeof(TokenSources)},
+                                            {&count_routing_kernel, sizeof(CountRoutingShared)},
                                             {&narrow_ids_kernel, 0},
                                             {&count_sources_kernel, 0},
                                             {&store_rows_kernel, 0},
@@ -99,6 +102,8 @@ constexpr KernelTable make_kernel_table(const EpKernels& slotted, const EpKernel
       .place_choices = &launch_with<kPlaceChoices, PlaceChoicesShared, ExpandedRows, place_choices_kernel>,
       .expand_rows = &launch_plain<kExpandRows, ExpandRowsParams, expand_rows_kernel>,
       .sum_choices = &launch_with<kSumChoices, TokenSources, SumChoicesParams, sum_choices_kernel>,
+      .count_routing =
+          &launch_with<kCountRouting, CountRoutingShared, CountRoutingParams, count_routing_kernel>,
       .narrow_ids = &launch_plain<kNarrowIds, NarrowIdsParams, narrow_ids_kernel>,
       .count_sources = &launch_plain<kCountSources, CountSourcesParams, count_sources_kernel>,
       .store_rows = &launch_plain<kStoreRows, StoreRowsParams, store_rows_kernel>,

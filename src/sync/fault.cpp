@@ -119,6 +119,11 @@ std::string describe(const FaultRecord& record) {
     case FaultKind::kPeerEnded:
       std::snprintf(text, sizeof(text), "rank %d has ended: its process is gone", record.late_rank);
       return text;
+    case FaultKind::kCalledOff:
+      std::snprintf(text, sizeof(text),
+                    "call_off_step: rank %d has called the step off; it was skipped on all ranks",
+                    record.late_rank);
+      return text;
   }
   return "unknown fault";
 }

@@ -12,10 +12,10 @@ namespace switchyard::testing_support {
 // Several steps, each with memory of its own, so that nothing but the kernels keeps one from the next.
 class ManySteps {
  public:
-  static constexpr int kNumTokens = 6, kHidden = 64, kTopK = 3, kNumExperts = 6;
+  static constexpr int kNumTokens = 6, kHidden = 128, kTopK = 3, kNumExperts = 6;
 
   ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
-            int n_ranks = 3, int row_sets = 1)
+            int n_ranks = 3, int row_sets = 1, TokenFormatKind format = TokenFormatKind::kBF16)
       : world(must(World::create({.target = target, .n_ranks = n_ranks, .host = host}))) {
     ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
                                               .top_k = kTopK,
@@ -26,7 +26,8 @@ class ManySteps {
                                               .timeout_ns = 60'000'000'000,
                                               .protocol = Protocol::kDirect,
                                               .row_layout = layout,
-                                              .row_sets = row_sets}));
+                                              .row_sets = row_sets,
+                                              .dispatch_format = format}));
     const Shape shape{.n_ranks = n_ranks,
                       .n_experts = kNumExperts,
                       .top_k = kTopK,
@@ -53,6 +54,7 @@ class ManySteps {
             .expert_ids = own.expert_ids.data(),
             .row_counts = own.counts.data(),
             .row_experts = is_per_rank() ? own.row_experts.data() : nullptr,
+            .expert_totals = is_per_rank() ? own.expert_totals.data() : nullptr,
             .source_ranges = own.ranges.data(),
             .row_totals = own.totals.data()};
   }
@@ -87,7 +89,7 @@ class ManySteps {
 
   struct Memory {
     Buffer<bf16> tokens, output;
-    Buffer<int32_t> ids, expert_ids, row_experts, totals;
+    Buffer<int32_t> ids, expert_ids, row_experts, expert_totals, totals;
     Buffer<float> weights;
     Buffer<uint32_t> offsets, counts;
     Buffer<uint64_t> ranges;
@@ -124,6 +126,8 @@ class ManySteps {
         .ids = must(owner.upload(given.topk_ids[i])),
         .expert_ids = must(owner.allocate<int32_t>(groups)),
         .row_experts = must(owner.allocate<int32_t>(must(ep->row_buffers(rank)).max_rows * size_t{kTopK})),
+        .expert_totals =
+            must(owner.upload(std::vector<int32_t>(1 + static_cast<size_t>(ep->n_local_experts()), 50))),
         .totals = must(owner.upload(std::vector<int32_t>(groups, 1000))),
         .weights = must(owner.upload(given.topk_weights[i])),
         .offsets = must(owner.allocate<uint32_t>(groups + 1)),

@@ -1,5 +1,7 @@
 // Rows per rank: a token comes once to each rank that owns some of its experts. What holds for all ways of
 // sending one row is in one_row_test.cpp.
+#include <random>
+
 #include "step_test.hpp"
 #include "switchyard/row_readiness.hpp"
 
@@ -104,6 +106,96 @@ TEST(PerRank, CallsNameWhatIsMissing) {
       .row_offsets = offsets.data(), .expert_ids = ids.data(), .row_experts = ids.data()};
   EXPECT_EQ(ragged->dispatch(0, {tokens.data(), ids.data(), 8}, output).message(),
             "dispatch: row_experts must be null: row_layout is ragged, and not per-rank");
+}
+
+class CountRoutingTest : public ::testing::TestWithParam<TargetChoice> {
+ protected:
+  struct Counts {
+    std::vector<int32_t> tokens_of_rank, choices_of_expert;
+    std::vector<uint8_t> is_token_in_rank;
+
+    friend bool operator==(const Counts&, const Counts&) = default;
+  };
+  // Totals begin at 10 and at 20.
+  static Counts expected(const std::vector<int64_t>& ids, int top_k, int n_experts, int n_ranks) {
+    const size_t num_tokens = ids.size() / static_cast<size_t>(top_k);
+    Counts counts{std::vector<int32_t>(static_cast<size_t>(n_ranks), 10),
+                  std::vector<int32_t>(static_cast<size_t>(n_experts), 20),
+                  std::vector<uint8_t>(num_tokens * static_cast<size_t>(n_ranks), 0)};
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= n_experts) continue;
+      const auto rank = static_cast<size_t>(ids[i] / (n_experts / n_ranks));
+      ++counts.choices_of_expert[static_cast<size_t>(ids[i])];
+      uint8_t& is_there =
+          counts.is_token_in_rank[i / static_cast<size_t>(top_k) * static_cast<size_t>(n_ranks) + rank];
+      counts.tokens_of_rank[rank] += is_there == 0;
+      is_there = 1;
+    }
+    return counts;
+  }
+  static Counts counted(World& world, const std::vector<int64_t>& ids, int top_k, int n_experts) {
+    const Rank& rank = world.rank(0);
+    const Counts first = expected({}, top_k, n_experts, world.n_ranks());
+    const int num_tokens = static_cast<int>(ids.size()) / top_k;
+    const auto given = must(rank.upload(ids));
+    auto of_rank = must(rank.upload(first.tokens_of_rank));
+    auto of_expert = must(rank.upload(first.choices_of_expert));
+    auto in_rank = must(rank.upload(
+        std::vector<uint8_t>(static_cast<size_t>(num_tokens) * static_cast<size_t>(world.n_ranks()), 0xee)));
+    const Status status =
+        ExpertParallel::count_routing(world, 0, {given.data(), num_tokens, top_k, n_experts},
+                                      {of_rank.data(), of_expert.data(), in_rank.data()});
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return {must(of_rank.download()), must(of_expert.download()), must(in_rank.download())};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, CountRoutingTest, testing_support::all_targets(),
+                         [](const auto& info) { return testing_support::target_name(info.param); });
+
+// Padding, repeats, and ids that are no expert's, of 32 bits or not.
+TEST_P(CountRoutingTest, CountsWhatAPlainLoopCounts) {
+  SWITCHYARD_SKIP_IF_ABSENT(GetParam());
+  std::mt19937_64 random(5);
+  struct Case {
+    int n_ranks, n_experts, top_k, num_tokens;
+  };
+  for (const auto& [n_ranks, n_experts, top_k, num_tokens] :
+       {Case{1, 1, 1, 1}, Case{2, 8, 3, 700}, Case{3, 6, 8, 33}, Case{8, 256, 8, 300}, Case{4, 1024, 32, 40},
+        Case{2, 4, 2, 0}}) {
+    const auto world = must(World::create({.target = GetParam(), .n_ranks = n_ranks}));
+    std::vector<int64_t> ids(static_cast<size_t>(num_tokens * top_k));
+    for (int64_t& id : ids) {
+      const uint64_t drawn = random() % 16;
+      id = drawn == 0   ? -1
+           : drawn == 1 ? n_experts
+           : drawn == 2 ? (int64_t{1} << 32) + 1
+                        : static_cast<int64_t>(random() % static_cast<uint64_t>(n_experts));
+    }
+    EXPECT_EQ(counted(*world, ids, top_k, n_experts), expected(ids, top_k, n_experts, n_ranks))
+        << n_ranks << " ranks, " << n_experts << " experts, top " << top_k << ", " << num_tokens << " tokens";
+  }
+}
+
+TEST(CountRouting, NamesWhatIsWrong) {
+  const auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
+  const auto memory = must(world->rank(0).allocate<int64_t>(16));
+  const auto of_rank = must(world->rank(0).allocate<int32_t>(16));
+  const auto in_rank = must(world->rank(0).allocate<uint8_t>(16));
+  const RoutingCounts counts{of_rank.data(), of_rank.data() + 4, in_rank.data()};
+  const auto error_of = [&](int rank, const RoutingInput& input, const RoutingCounts& out) {
+    return ExpertParallel::count_routing(*world, rank, input, out).message();
+  };
+  EXPECT_EQ(error_of(2, {memory.data(), 1, 1, 4}, counts),
+            "count_routing: rank is 2; it must be a rank of this process");
+  EXPECT_EQ(error_of(0, {memory.data(), -1, 1, 4}, counts),
+            "count_routing: num_tokens is -1; it must be 0..65535");
+  EXPECT_EQ(error_of(0, {memory.data(), 1, 33, 4}, counts), "count_routing: top_k is 33; it must be 1..32");
+  EXPECT_EQ(error_of(0, {memory.data(), 1, 1, 3}, counts),
+            "count_routing: n_experts is 3; it must be 1..1024 and a multiple of the number of ranks (2)");
+  EXPECT_EQ(error_of(0, {nullptr, 1, 1, 4}, counts), "count_routing: topk_ids is null");
+  EXPECT_EQ(error_of(0, {memory.data(), 1, 1, 4}, {of_rank.data(), nullptr, in_rank.data()}),
+            "count_routing: choices_of_expert is null");
 }
 
 // 8 ranks x 1024 tokens x 14336 bytes, twice: rows and expert outputs.

@@ -42,13 +42,24 @@ class CrowdedSteps {
     return ep->dispatch(rank, {own.tokens.data(), ids, 4, own.weights.data()},
                         {.row_offsets = own.offsets.data(), .expert_ids = own.expert_ids.data()});
   }
-  Status combine(int rank, bool is_crowded = true) {
+  Status combine(int rank, bool is_crowded = true, int num_tokens = 4) {
     const Memory& own = memory_[static_cast<size_t>(rank)];
     return ep->combine(rank, {.expert_rows = must(ep->row_buffers(rank)).rows},
                        {(is_crowded ? own.ids : own.own_ids).data(),
                         own.weights.data(),
-                        4,
+                        num_tokens,
                         {CombineReduction::kWeighted, own.output.data()}});
+  }
+  // A step in which each token goes to the expert of its rank.
+  void run_well() {
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(dispatch(rank, /*is_crowded=*/false).ok());
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(combine(rank, /*is_crowded=*/false).ok());
+    EXPECT_TRUE(ep->synchronize().ok());
+    EXPECT_TRUE(outputs_are(1));
+  }
+  void fill_outputs(float value) {
+    for (Memory& of_rank : memory_)
+      ASSERT_TRUE(of_rank.output.upload(std::vector<bf16>(4 * 64, to_bf16(value))).ok());
   }
   // Whether every element of both outputs is `value`.
   bool outputs_are(float value) const {
@@ -96,10 +107,85 @@ void reopen_a_skipped_step(CrowdedSteps& steps, int num_informed) {
     }
     EXPECT_TRUE(steps.outputs_are(7));
   }
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(steps.dispatch(rank, /*is_crowded=*/false).ok());
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(steps.combine(rank, /*is_crowded=*/false).ok());
-  EXPECT_TRUE(ep.synchronize().ok());
-  EXPECT_TRUE(steps.outputs_are(1));
+  steps.run_well();
+}
+
+// Ranks from `first_caller` on call a step off, between two that go well. Whether or not all ranks combine
+// without having synchronized, nothing is written, all are told who it was, and a step that is opened again
+// remains skipped.
+void call_steps_off(CrowdedSteps& steps, int first_caller, bool combines) {
+  ExpertParallel& ep = *steps.ep;
+  steps.run_well();
+  steps.fill_outputs(7);
+  for (int rank = 0; rank < 2; ++rank) {
+    const Status status = rank >= first_caller ? ep.call_off_step(rank) : steps.dispatch(rank, false);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  for (int rank = 0; rank < 2 && combines; ++rank)
+    ASSERT_TRUE(steps.combine(rank, false, rank >= first_caller ? 0 : 4).ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    const Status status = ep.synchronize(rank);
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    if (first_caller == 1) {
+      EXPECT_EQ(status.message(),
+                "call_off_step: rank 1 has called the step off; it was skipped on all ranks");
+    }
+  }
+  EXPECT_TRUE(steps.outputs_are(7));
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ep.reopen_step(rank).ok());
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_TRUE(steps.combine(rank, false, rank >= first_caller ? 0 : 4).ok());
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(ep.synchronize(rank).message(),
+              "reopen_step: the last step was skipped on all ranks; it has nothing to combine");
+  EXPECT_TRUE(steps.outputs_are(7));
+  steps.run_well();
+}
+
+class CalledOffSteps : public ::testing::TestWithParam<std::tuple<TargetChoice, RowLayout>> {};
+
+INSTANTIATE_TEST_SUITE_P(Targets, CalledOffSteps,
+                         ::testing::Combine(all_targets(),
+                                            ::testing::Values(RowLayout::kRagged, RowLayout::kMasked,
+                                                              RowLayout::kPerRank)),
+                         [](const auto& info) {
+                           const RowLayout layout = std::get<1>(info.param);
+                           return target_name(std::get<0>(info.param)) +
+                                  (layout == RowLayout::kRagged   ? "Ragged"
+                                   : layout == RowLayout::kMasked ? "Masked"
+                                                                  : "PerRank");
+                         });
+
+TEST_P(CalledOffSteps, AreSkippedByAllRanks) {
+  const auto [target, layout] = GetParam();
+  SWITCHYARD_SKIP_IF_ABSENT(target);
+  for (const int first_caller : {0, 1})
+    for (const bool combines : {false, true}) {
+      SCOPED_TRACE("from rank " + std::to_string(first_caller) + (combines ? ", combined" : ""));
+      CrowdedSteps steps(target, layout);
+      call_steps_off(steps, first_caller, combines);
+    }
+}
+
+TEST(CalledOffStepsInWeakMemory, AreSkippedByAllRanks) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    CrowdedSteps steps(TargetChoice::kHost, seed % 2 == 0 ? RowLayout::kRagged : RowLayout::kPerRank,
+                       weak_memory(seed));
+    call_steps_off(steps, 1, seed % 3 == 0);
+  }
+}
+
+TEST(CalledOffStepsRefused, WhereRanksDoNotTellTheirCountsFirst) {
+  const auto world = must(World::create({.target = TargetChoice::kHost, .n_ranks = 2}));
+  const auto error_of = [&](ExpertParallelConfig config) {
+    config.n_experts = 4, config.top_k = 2, config.hidden = 64, config.max_tokens_per_rank = 4;
+    return must(ExpertParallel::create(*world, config))->call_off_step(0).message();
+  };
+  EXPECT_EQ(error_of({.protocol = Protocol::kSlotted}),
+            "call_off_step: the protocol is slotted; it must be direct");
+  EXPECT_EQ(error_of({.protocol = Protocol::kDirect, .routing = Routing::kSkipAllToAll}),
+            "call_off_step: ranks that skip the all-to-all do not wait for each other");
 }
 
 // Rows per rank always have room.

@@ -1,7 +1,7 @@
 // What a kernel reports when a wait misses its deadline or its input is invalid. The first thread of a rank
 // that finds a fault writes the rank's FaultRecord, which the host can read, and poisons all ranks: their
-// kernels then return without finishing the step. (A step over capacity poisons no rank, and has a record of
-// its own.)
+// kernels then return without finishing the step. (A step that is skipped poisons no rank, and has a record
+// of its own.)
 //
 // ExpertParallel owns the records; ExpertParallel::fault() returns a copy, and ExpertParallel::synchronize()
 // turns the fault into a Status. ExpertParallel::reset() clears the records.
@@ -28,6 +28,9 @@ enum class FaultKind : uint32_t {
   kBadSourceInfo,
   kNoExpertRows,  // this rank received `seen` rows, but combine got no expert rows to send back
   kPeerEnded,     // the process of `late_rank` has ended
+  // `late_rank` has called the step off (ExpertParallel::call_off_step). All ranks skip it, as one over
+  // capacity.
+  kCalledOff,
 };
 
 // The call whose kernel found the fault, or in which a traced event happened.

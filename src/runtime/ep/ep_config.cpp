@@ -139,9 +139,6 @@ Status check_row_sets(const ExpertParallelConfig& config, int n_ranks) {
     return invalid_argument("row_sets is %d; it must be 1 where a shared expert is fused", config.row_sets);
   if (config.routing == Routing::kSkipAllToAll)
     return invalid_argument("row_sets is %d; it must be 1 where the all-to-all is skipped", config.row_sets);
-  if (config.own_format != nullptr || config.dispatch_format != TokenFormatKind::kBF16)
-    return invalid_argument("row_sets is %d; it must be 1 in format %s, and not bf16", config.row_sets,
-                            format_layout(config).name);
   // Ranks tell each other where their rows begin as they tell counts.
   if (const uint64_t num_rows = row_capacity(config, n_ranks); num_rows > CountCell::kMaxCount)
     return invalid_argument("row_sets is %d, which makes %llu rows per rank; at most %u", config.row_sets,
@@ -445,11 +442,12 @@ uint64_t worst_case_rows(const ExpertParallelConfig& config, int n_ranks) {
 
 uint64_t row_capacity(const ExpertParallelConfig& config, int n_ranks) {
   const uint64_t copies = worst_case_copies(config, n_ranks), others = other_rows(config, n_ranks);
-  // No step is lost unless a factor is asked for. Every set begins where a group may.
+  // No step is lost unless a factor is asked for. Every set begins where a group may, and where a band of
+  // scales does.
   if (config.row_sets > 1) {
-    const uint64_t alignment = group_layout(config, n_ranks).alignment;
-    const uint64_t rows_per_set = (worst_case_rows(config, n_ranks) + alignment - 1) / alignment * alignment;
-    return rows_per_set * static_cast<uint64_t>(config.row_sets);
+    const uint64_t alignment = std::lcm(uint64_t{group_layout(config, n_ranks).alignment},
+                                        format_layout(config).interleaves_rows ? kScaleBandRows : 1u);
+    return align_up(worst_case_rows(config, n_ranks), alignment) * static_cast<uint64_t>(config.row_sets);
   }
   if (config.capacity_factor == 0) return worst_case_rows(config, n_ranks);
   const double even_share = static_cast<double>(config.max_tokens_per_rank) * config.top_k;

@@ -230,8 +230,10 @@ struct ExpertParallel::Impl {
   // Behind a dispatch: what `output` asks for besides the rows.
   Status annotate_rows(int rank, const DispatchOutput& output, Stream stream) const;
   Status count_sources(int rank, const DispatchOutput& output, Stream stream) const;
-  // Steps without a combine, and combines without a dispatch (reopened_steps.cpp).
+  // Steps without a combine or without tokens (reopened_steps.cpp). `mark` says which kind of step it is.
+  Status check_skippable(const char* call) const;
   Status check_reopening(const char* call) const;
+  Status enqueue_empty_dispatch(int rank, void (*mark)(DirectDispatchPart&), Stream stream);
   // Expert rows in the caller's memory (caller_rows.cpp).
   Status check_lending(const char* call) const;
   bool is_lent(int rank, const void* expert_rows) const {

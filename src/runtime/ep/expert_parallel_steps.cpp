@@ -220,6 +220,9 @@ DispatchCall ExpertParallel::Impl::make_dispatch_call(int rank, int num_tokens) 
   DispatchCall call = state(rank).dispatch_call;
   call.step.num_tokens = num_tokens;
   call.step.shared_expert = group_in_front(rank, num_tokens);
+  if (config.row_sets > 1)
+    std::get<DirectDispatchPart>(call.parts).first_scaled_row =
+        static_cast<uint32_t>(call.step.shared_expert.num_tokens);
   return call;
 }
 

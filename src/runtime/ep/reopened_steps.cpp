@@ -1,4 +1,5 @@
-// Steps of the direct protocol that have no combine, or more than one.
+// Steps of the direct protocol that have no combine, or more than one, or no tokens because a rank calls them
+// off.
 //
 // A dispatch needs no combine before it. A rank that begins one has ended its last: every rank's rows for it
 // have come, so every rank has read the counts of that step. What is sent is stored only when all ranks have
@@ -15,17 +16,22 @@
 
 namespace switchyard {
 
-Status ExpertParallel::Impl::check_reopening(const char* call) const {
+// Whether ranks tell each other how many rows come before any row does.
+Status ExpertParallel::Impl::check_skippable(const char* call) const {
   if (!is_direct())
-    return failed_precondition("%s: the protocol is %s; only the direct one has steps without a combine",
-                               call, to_string(config.protocol));
+    return failed_precondition("%s: the protocol is %s; it must be direct", call, to_string(config.protocol));
+  if (config.routing == Routing::kSkipAllToAll)
+    return failed_precondition("%s: ranks that skip the all-to-all do not wait for each other", call);
+  return Status();
+}
+
+Status ExpertParallel::Impl::check_reopening(const char* call) const {
+  SWITCHYARD_RETURN_IF_ERROR(check_skippable(call));
   if (has_wire)
     return failed_precondition("%s: some ranks are reached over a wire; all must reach each other's memory",
                                call);
   if (config.reduce_at_owner)
     return failed_precondition("%s: reduce_at_owner leaves sums in the expert rows; it must be false", call);
-  if (config.routing == Routing::kSkipAllToAll)
-    return failed_precondition("%s: ranks that skip the all-to-all do not wait for each other", call);
   return Status();
 }
 
@@ -45,17 +51,29 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
   if (!own.has_dispatched)
     return failed_precondition(
         "reopen_step: rank %d has dispatched nothing since create(), reset() or set_placement()", rank);
-  DispatchCall call = impl_->make_dispatch_call(rank, 0);
-  std::get<DirectDispatchPart>(call.parts).reopens_step = true;
-  if (!impl_->is_per_rank()) call.step.topk_ids = nullptr;
-  uint32_t* offsets = own.memory.at<uint32_t>(impl_->layout.reopened_offsets);
-  impl_->fill_in(
-      {.row_offsets = offsets, .expert_ids = reinterpret_cast<int32_t*>(offsets + num_groups() + 1)}, call);
   const int num_tokens = own.num_tokens;
-  SWITCHYARD_RETURN_IF_ERROR(
-      impl_->enqueue(rank, impl_->kernels.dispatch->fused, call, Impl::Step::kDispatched, stream));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->enqueue_empty_dispatch(
+      rank, [](DirectDispatchPart& part) { part.reopens_step = true; }, stream));
   own.num_tokens = num_tokens;
   return Status();
+}
+
+Status ExpertParallel::call_off_step(int rank, Stream stream) {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "call_off_step", Impl::Step::kIdle));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_skippable("call_off_step"));
+  return impl_->enqueue_empty_dispatch(
+      rank, [](DirectDispatchPart& part) { part.calls_off = true; }, stream);
+}
+
+Status ExpertParallel::Impl::enqueue_empty_dispatch(int rank, void (*mark)(DirectDispatchPart&),
+                                                    Stream stream) {
+  DispatchCall call = make_dispatch_call(rank, 0);
+  mark(std::get<DirectDispatchPart>(call.parts));
+  if (!is_per_rank()) call.step.topk_ids = nullptr;
+  uint32_t* offsets = state(rank).memory.at<uint32_t>(layout.reopened_offsets);
+  fill_in({.row_offsets = offsets, .expert_ids = reinterpret_cast<int32_t*>(offsets + num_groups() + 1)},
+          call);
+  return enqueue(rank, kernels.dispatch->fused, call, Step::kDispatched, stream);
 }
 
 Status ExpertParallel::Impl::count_sources(int rank, const DispatchOutput& output, Stream stream) const {

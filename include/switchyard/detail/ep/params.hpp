@@ -86,6 +86,9 @@ struct DirectDispatchPart {
   uint64_t scales_offset;
   uint64_t token_scales_offset;
   uint64_t scale_sources_offset;
+  // The rows in front of it are those of other steps (row_sets), whose scales stay; a multiple of
+  // kScaleBandRows.
+  uint32_t first_scaled_row;
   // Kernels that link rows: where in a rank's recv_bufs the links of its rows are, and whether a token is
   // carried only to the first of its siblings; the owner then fills the others.
   uint64_t row_links_offset;
@@ -99,6 +102,7 @@ struct DirectDispatchPart {
   const float* topk_weights;
   uint64_t row_weights_offset;
   bool reopens_step;  // what combine is to know of the last step stays: whether it was skipped
+  bool calls_off;     // all ranks are to skip the step; this one has no tokens
   FarDispatchPart wire;
 };
 
@@ -154,6 +158,15 @@ struct DirectCombinePart {
 template <typename Part, typename Epilogue>
 struct CombineParams : CombineStep, Part {
   Epilogue epilogue;
+};
+
+// The parameters of count_routing.
+struct CountRoutingParams {
+  const int64_t* ids;  // [num_tokens][top_k]
+  int32_t num_tokens, top_k, n_experts, n_ranks;
+  int32_t* tokens_of_rank;     // [n_ranks]: added to
+  int32_t* choices_of_expert;  // [n_experts]: added to
+  uint8_t* is_token_in_rank;   // [num_tokens][n_ranks]
 };
 
 // The parameters of narrow_ids.

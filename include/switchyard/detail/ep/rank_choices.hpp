@@ -69,12 +69,18 @@ struct FetchChoices {
 
   SWITCHYARD_DEVICE void run() const {
     if (is_poisoned(params.wait_context)) return;  // a step that broke may have left anything
-    uint32_t row = target::ld(params.first_row);
+    // A step that all ranks skip moved no row.
+    if (target::ld(DirectCounters{params.ep_counters}.is_skipped()) != 0) return;
+    const uint32_t first_row = target::ld(params.first_row);
+    uint32_t row = first_row;
     for (int src_rank = 0; src_rank < params.n_ranks; ++src_rank) {
       const uint32_t num_rows = StepCell::unpack(target::ld(params.step_cells + src_rank)).value;
       fetch(mutate<Fixed, LogicMutant::kChoicesOfRankZero>(src_rank, 0), row, num_rows);
       row += num_rows;
     }
+    if (params.expert_totals != nullptr && target::block_idx() == 0 && target::thread_idx() == 0)
+      target::st(params.expert_totals,
+                 target::ld(params.expert_totals) + static_cast<int32_t>(row - first_row));
   }
 
  private:
@@ -97,6 +103,8 @@ struct FetchChoices {
       if (params.row_weights != nullptr)
         target::st(params.row_weights + row * top_k + k,
                    is_local ? target::ld(params.weights.of_rank[src_rank] + choice_idx) : 0.0f);
+      if (params.expert_totals != nullptr && is_local)
+        target::atomic_add_relaxed_device(params.expert_totals + 1 + local, 1);
     }
   }
 };

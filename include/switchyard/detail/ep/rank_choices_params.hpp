@@ -34,8 +34,10 @@ struct FetchChoicesParams {
   RankPointers<int32_t> seats;  // KeptChoices of every rank
   RankPointers<float> weights;
 
-  int32_t* row_experts;  // [rows][top_k]; null: not wanted
-  float* row_weights;    // [rows][top_k]; null: not wanted
+  int32_t* row_experts;    // [rows][top_k]; null: not wanted
+  float* row_weights;      // [rows][top_k]; null: not wanted
+  int32_t* expert_totals;  // [1 + n_local_experts]: rows, and choices of each local expert; null: not wanted
+  EPLocalSyncCounters<> ep_counters;
   WaitContext wait_context;
 };
 

@@ -97,6 +97,7 @@ struct KernelTable {
   LaunchFunction<ExpandedRows> place_choices;
   LaunchFunction<ExpandRowsParams> expand_rows;
   LaunchFunction<SumChoicesParams> sum_choices;
+  LaunchFunction<CountRoutingParams> count_routing;
   LaunchFunction<NarrowIdsParams> narrow_ids;
   LaunchFunction<CountSourcesParams> count_sources;
   LaunchFunction<StoreRowsParams> store_rows;

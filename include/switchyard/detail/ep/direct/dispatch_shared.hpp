@@ -10,6 +10,7 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct alignas(128) DirectDispatchShared {
   static constexpr int kMaxNumbers = kEpKernelSizes.max_row_numbers;
+  static constexpr uint32_t kCalledOff = UINT32_MAX;
 
   uint32_t num_before[kMaxExperts + 1];     // rows that blocks before this one send to each expert
   uint32_t num_from_here[kMaxExperts + 1];  // of this block and later ones; then the shared expert's
@@ -17,7 +18,7 @@ struct alignas(128) DirectDispatchShared {
   uint32_t my_first_row[kMaxExperts];       // where this rank's rows of each expert begin on its owner
   uint32_t first_row[kMaxExperts];          // other ranks' rows of each expert, then where it begins there
   uint32_t numbers[kMaxNumbers];            // of the block's first ids: see RowNumbers::number_of()
-  uint32_t shared_rows[kMaxRanks];          // of each rank's shared expert, aligned
+  uint32_t shared_rows[kMaxRanks];          // of each rank's shared expert, aligned; or kCalledOff
   uint32_t num_own_rows;
   target::TransferBarrier loaded[DirectStages::kMaxStages];
   bool is_last_block;

@@ -28,6 +28,8 @@ struct StepCell {
 struct CountCell {
   static constexpr int kExperts = 2;
   static constexpr uint32_t kMaxCount = (1u << 24) - 1;
+  // In the place of the first expert's count: the rank has called the step off.
+  static constexpr uint32_t kCalledOff = kMaxCount;
 
   uint32_t step;
   uint32_t counts[kExperts];
@@ -42,7 +44,10 @@ struct CountCell {
   }
 };
 
-static_assert(uint64_t{kMaxTokensPerRank} * kMaxTopK <= CountCell::kMaxCount);
+static_assert(uint64_t{kMaxTokensPerRank} * kMaxTopK < CountCell::kCalledOff);
+
+// A rank stores the scales of so many neighbouring rows at once, where their tensor interleaves rows.
+inline constexpr uint32_t kScaleBandRows = 128;
 
 // uint64 [n_ranks][cells_per_rank()], a CountCell each, a copy on every rank.
 struct CountTableLayout {
@@ -81,7 +86,7 @@ struct DirectCounters {
   // The number of steps whose dispatch has ended.
   SWITCHYARD_HD int32_t* num_steps() const { return ptr; }
   SWITCHYARD_HD int32_t* blocks_done() const { return ptr + 1; }
-  // 1: the step does not fit on some rank, so no rank moves a row.
+  // 1: the step does not fit on some rank, or a rank has called it off, so no rank moves a row.
   SWITCHYARD_HD int32_t* is_skipped() const { return ptr + 2; }
   // The number of blocks that have finished dispatch_wait.
   SWITCHYARD_HD int32_t* blocks_waited() const { return ptr + 3; }

@@ -36,9 +36,11 @@ struct RowCounts {
     }
     SWITCHYARD_ROLLED
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads())
-      shared.shared_rows[rank] =
-          rank == params.my_rank ? shared_expert_rows(static_cast<uint32_t>(params.shared_expert.num_tokens))
-                                 : shared_expert_rows(0);
+      shared.shared_rows[rank] = rank == params.my_rank ? own_shared_rows() : shared_expert_rows(0);
+  }
+  SWITCHYARD_DEVICE uint32_t own_shared_rows() const {
+    return params.calls_off ? DirectDispatchShared::kCalledOff
+                            : shared_expert_rows(static_cast<uint32_t>(params.shared_expert.num_tokens));
   }
 
   SWITCHYARD_DEVICE uint32_t shared_expert_rows(uint32_t num_tokens) const {
@@ -74,6 +76,7 @@ struct RowCounts {
 
   SWITCHYARD_DEVICE CountCell own_cell(int cell_idx) const {
     const int expert_idx = cell_idx * CountCell::kExperts;
+    if (params.calls_off) return {step, {expert_idx == 0 ? CountCell::kCalledOff : 0, 0}};
     const uint32_t next_count = expert_idx + 1 < num_counts() ? num_rows(expert_idx + 1) : 0;
     return {step, {num_rows(expert_idx), next_count}};
   }
@@ -138,6 +141,10 @@ struct RowCounts {
   }
   SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) const {
     if (count == 0) return;
+    if (expert_idx == 0 && count == CountCell::kCalledOff) {
+      shared.shared_rows[src_rank] = DirectDispatchShared::kCalledOff;
+      return;
+    }
     if (expert_idx == shape.n_experts()) {
       shared.shared_rows[src_rank] = shared_expert_rows(count);
       return;
@@ -147,8 +154,8 @@ struct RowCounts {
       target::atomic_add_relaxed_block(&shared.my_first_row[expert_idx], count);
   }
 
-  // Computes where each expert's rows begin on its owner. Returns false if they do not fit on some rank: all
-  // ranks see the same counts, so all of them skip the step.
+  // Computes where each expert's rows begin on its owner. Returns false if they do not fit on some rank, or a
+  // rank has called the step off: all ranks see the same counts, so all of them skip the step.
   SWITCHYARD_DEVICE bool assign_experts() const {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchAsync, TraceName::kAssignExperts);
     const bool was_skipped = is_skipped_again();
@@ -191,17 +198,20 @@ struct RowCounts {
     }
     return target::shuffle(row_end, kWarpSize - 1);
   }
-  // Returns whether the rows fit on the owner; none do in a step that was skipped, which is told again, with
-  // no rows. Called by a warp.
+  // Returns whether the rows fit on the owner; none do on one that has called the step off, nor in a step
+  // that was skipped, which is told again, with no rows. Called by a warp.
   SWITCHYARD_DEVICE bool fits(int owner, uint32_t num_rows, bool was_skipped) const {
     if (owner == params.my_rank && target::lane_idx() == 0) shared.num_own_rows = num_rows;
+    const bool is_called_off = shared.shared_rows[owner] == DirectDispatchShared::kCalledOff;
     const uint32_t capacity =
         mutate<Fixed, LogicMutant::kCapacityOffByOne>(params.max_rows, params.max_rows + 1);
-    if (!was_skipped && mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(
-                            num_rows <= capacity, num_rows <= capacity || owner != params.my_rank))
+    if (!was_skipped && !is_called_off &&
+        mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(num_rows <= capacity,
+                                                           num_rows <= capacity || owner != params.my_rank))
       return true;
     if (target::block_idx() == 0 && target::lane_idx() == 0)
-      record_fault(*params.wait_context.skipped, params.my_rank, FaultKind::kOverCapacity,
+      record_fault(*params.wait_context.skipped, params.my_rank,
+                   is_called_off ? FaultKind::kCalledOff : FaultKind::kOverCapacity,
                    {Phase::kDispatchAsync, owner, -1, params.max_rows}, was_skipped ? 0 : num_rows, 0);
     return false;
   }

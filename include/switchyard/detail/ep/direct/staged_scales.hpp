@@ -86,7 +86,7 @@ struct StagedScales {
 // are stored column by column, both in whole lines of memory. Rows are an odd number of vectors apart, so
 // that a column's elements lie in different banks.
 struct ScaleBand {
-  static constexpr uint32_t kRows = 128;
+  static constexpr uint32_t kRows = kScaleBandRows;
 
   std::byte* stage_memory;
   uint32_t vectors_across;  // of each row
@@ -157,7 +157,10 @@ struct StoreScales {
   const uint32_t num_vectors = staged.layout.entry_bytes / static_cast<uint32_t>(sizeof(Vec16));
   const uint32_t across = ScaleBands::vectors_across(num_vectors, num_bytes);
   const uint32_t bands_across = ceil_div(num_vectors, across);
-  const uint32_t num_bands = ceil_div(staged.num_rows, ScaleBand::kRows) * bands_across;
+  const uint32_t first_row = staged.part.first_scaled_row;
+  // A step that was skipped has no rows, nor any in front.
+  const uint32_t num_scaled_rows = staged.num_rows > first_row ? staged.num_rows - first_row : 0;
+  const uint32_t num_bands = ceil_div(num_scaled_rows, ScaleBand::kRows) * bands_across;
   const uint32_t num_under_way = ScaleBands::num_bands(across, num_bytes);
   ScaleBands& shared = *reinterpret_cast<ScaleBands*>(stage_memory);
 
@@ -186,7 +189,7 @@ struct StoreScales {
     return {
         stage_memory + sizeof(ScaleBands) + turn % num_under_way * uint64_t{ScaleBands::band_bytes(across)},
         vectors_left < across ? vectors_left : across,
-        static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
+        first_row + static_cast<int64_t>(band_of_turn(turn) / bands_across) * ScaleBand::kRows,
         first_vector * static_cast<uint32_t>(sizeof(Vec16))};
   }
   // Returns false if the band lies in one masked group and behind that group's rows.
