@@ -43,6 +43,8 @@ const char* to_string(FaultKind kind) {
       return "no expert rows";
     case FaultKind::kPeerEnded:
       return "peer ended";
+    case FaultKind::kCalledOff:
+      return "called off";
   }
   return "(no fault kind)";
 }
@@ -56,7 +58,7 @@ void bind_errors(nb::module_& module) {
       .def_prop_ro(
           "kind", [](const FaultRecord& record) { return to_string(record.kind); },
           "'timeout', 'bad expert id', 'too many rows', 'over capacity', 'token count mismatch', "
-          "'bad source info', 'no expert rows' or 'peer ended'.")
+          "'bad source info', 'no expert rows', 'peer ended' or 'called off'.")
       .def_prop_ro(
           "phase", [](const FaultRecord& record) { return switchyard::to_string(record.phase); },
           "The call whose kernel found it, such as 'dispatch_wait'.")

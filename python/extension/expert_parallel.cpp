@@ -240,6 +240,8 @@ DispatchOutput EpHandle::output_of(Arguments& arguments, int rank, const Dispatc
             .array(wanted.source_ranges, "source_ranges",
                    {kInt64, {num_groups, n_ranks}, "(groups, n_ranks)", Access::kWrite, &kUInt64})
             .data);
+  written(output.expert_totals, wanted.expert_totals, "expert_totals", kInt32, {1 + ep.n_local_experts()},
+          "(1 + local experts,)");
   written(output.row_totals, wanted.row_totals, "row_totals", kInt32, {num_groups}, "(groups,)");
   (void)rank;
   return output;
@@ -415,6 +417,14 @@ void EpHandle::abandon_step(int rank) {
   (void)world_rank("abandon_step", rank);
   const auto call = core_->gate.enter("abandon_step", rank);
   need(use("abandon_step").abandon_step(rank));
+}
+
+void EpHandle::call_off_step(int rank, nb::handle stream) {
+  Arguments arguments("call_off_step", *session_, world_rank("call_off_step", rank), stream);
+  const auto call = core_->gate.enter("call_off_step", rank);
+  need(use("call_off_step").call_off_step(rank, arguments.stream()));
+  memory_of("call_off_step", rank).begin_step(0);
+  enqueued(arguments);
 }
 
 void EpHandle::reopen_step(int rank, nb::handle stream) {

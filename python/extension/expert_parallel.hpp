@@ -34,7 +34,7 @@ struct WantedOutputs {
   bool src_ranks = false;
   std::string unwritten = "left";
   nb::object row_experts = nb::none(), row_weights = nb::none();
-  nb::object source_ranges = nb::none(), row_totals = nb::none();
+  nb::object source_ranges = nb::none(), row_totals = nb::none(), expert_totals = nb::none();
 };
 
 // What a dispatch reads.
@@ -67,6 +67,7 @@ class EpHandle {
                   nb::object out, const std::string& reduction, nb::handle stream);
   void all_reduce(int rank, nb::handle values, nb::handle stream);
   void abandon_step(int rank);
+  void call_off_step(int rank, nb::handle stream);
   void reopen_step(int rank, nb::handle stream);
   void store_expert_rows(int rank, nb::handle rows, nb::handle stream);
   bool offer_expert_rows(int rank, nb::handle rows, bool is_whole, nb::handle stream);

@@ -190,25 +190,28 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
            nb::object scales, nb::object input_scale, bool src_ranks, std::string unwritten,
            nb::object row_experts, nb::object row_weights, nb::object source_ranges, nb::object row_totals,
-           int row_set, nb::handle stream) {
-          return handle.dispatch(
-              rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
-              {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges, row_totals}, stream);
+           nb::object expert_totals, int row_set, nb::handle stream) {
+          return handle.dispatch(rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
+                                 {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges,
+                                  row_totals, expert_totals},
+                                 stream);
         },
         nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
         nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
         nb::arg("input_scale") = nb::none(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
         nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
-        nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(), nb::arg("row_set") = 0,
-        nb::arg("stream") = nb::none(),
-        nb::sig("def dispatch(self, rank: int, tokens: object | None, topk_ids: object | None, topk_weights: "
-                "object | "
-                "None = None, *, scales: object | None = None, input_scale: object | None = None, src_ranks: "
-                "bool = "
-                "False, unwritten: str = 'left', row_experts: object | None = None, row_weights: object | "
-                "None = None, "
-                "source_ranges: object | None = None, row_totals: object | None = None, row_set: int = 0, "
-                "stream: object | None = None) -> DispatchedRows"),
+        nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
+        nb::arg("expert_totals") = nb::none(), nb::arg("row_set") = 0, nb::arg("stream") = nb::none(),
+        nb::sig(
+            "def dispatch(self, rank: int, tokens: object | None, topk_ids: object | None, topk_weights: "
+            "object | "
+            "None = None, *, scales: object | None = None, input_scale: object | None = None, src_ranks: "
+            "bool = "
+            "False, unwritten: str = 'left', row_experts: object | None = None, row_weights: object | "
+            "None = None, "
+            "source_ranges: object | None = None, row_totals: object | None = None, expert_totals: object | "
+            "None = None, row_set: int = 0, "
+            "stream: object | None = None) -> DispatchedRows"),
         "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
         "(num_tokens, top_k) of int32 or int64 (-1 is padding), and returns the rows that arrive here. With "
         "scales, "
@@ -220,7 +223,9 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         "'left' as they are, 'marked' (src_info is -1) or 'zeroed'. source_ranges: (groups, n_ranks) of "
         "int64, written "
         "with begin << 32 | count of each rank's rows; row_totals: (groups,) of int32, to which the rows are "
-        "added.")
+        "added; expert_totals, per rank: (1 + local experts,) of int32, to which the rows and those of each "
+        "local "
+        "expert are added.")
       .def(
           "dispatch_async",
           [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
@@ -235,20 +240,24 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
       .def(
           "dispatch_wait",
           [](EpHandle& handle, int rank, bool src_ranks, std::string unwritten, nb::object row_experts,
-             nb::object row_weights, nb::object source_ranges, nb::object row_totals, nb::handle stream) {
-            return handle.dispatch_wait(
-                rank, {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges, row_totals},
-                stream);
+             nb::object row_weights, nb::object source_ranges, nb::object row_totals,
+             nb::object expert_totals, nb::handle stream) {
+            return handle.dispatch_wait(rank,
+                                        {src_ranks, std::move(unwritten), row_experts, row_weights,
+                                         source_ranges, row_totals, expert_totals},
+                                        stream);
           },
           nb::arg("rank"), nb::kw_only(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
           nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
           nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
-          nb::arg("stream") = nb::none(),
+          nb::arg("expert_totals") = nb::none(), nb::arg("stream") = nb::none(),
           nb::sig(
               "def dispatch_wait(self, rank: int, *, src_ranks: bool = False, unwritten: str = 'left', "
               "row_experts: "
               "object | None = None, row_weights: object | None = None, source_ranges: object | None = None, "
-              "row_totals: object | None = None, stream: object | None = None) -> DispatchedRows"),
+              "row_totals: object | None = None, expert_totals: object | None = None, stream: object | None "
+              "= "
+              "None) -> DispatchedRows"),
           "The half of dispatch that receives.");
 }
 
@@ -275,6 +284,13 @@ void bind_steps(nb::class_<EpHandle>& ep) {
       .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(), nb::kw_only(),
            nb::arg("stream") = nb::none(),
            "Completes a step that skipped the all-to-all: values become the sum over the ranks of the group.")
+      .def("call_off_step", &EpHandle::call_off_step, nb::arg("rank"), nb::kw_only(),
+           nb::arg("stream") = nb::none(),
+           "Direct protocol: instead of a dispatch, for a rank that cannot make one. All ranks skip the "
+           "step, and "
+           "their synchronize() and poll() raise ResourceExhausted, which names the rank, once; the next "
+           "step may "
+           "follow.")
       .def("abandon_step", &EpHandle::abandon_step, nb::arg("rank"),
            "Direct protocol: ends a step without its combine. Every rank does the same.")
       .def("reopen_step", &EpHandle::reopen_step, nb::arg("rank"), nb::kw_only(),

@@ -13,6 +13,7 @@
 #include "options.hpp"
 #include "session.hpp"
 #include "switchyard/detail/device/device.hpp"
+#include "switchyard/expert_parallel.hpp"
 #include "tensor.hpp"
 
 namespace switchyard::python {
@@ -192,6 +193,31 @@ std::unique_ptr<GraphHandle> capture(const std::shared_ptr<Session>& session, nb
   return handle;
 }
 
+void count_routing(Session& session, int rank, nb::handle topk_ids, int n_experts, nb::handle tokens_of_rank,
+                   nb::handle choices_of_expert, nb::handle is_token_in_rank, nb::handle stream) {
+  constexpr char kCall[] = "count_routing";
+  (void)session.rank(kCall, rank);
+  World& world = session.use(kCall);
+  Arguments arguments(kCall, session, rank, stream);
+  const Array ids =
+      arguments.array(topk_ids, "topk_ids", {kInt64, {-1, -1}, "(num_tokens, top_k)", Access::kRead});
+  const int64_t n_ranks = world.n_ranks();
+  const RoutingCounts counts{
+      arguments.pointer<int32_t>(tokens_of_rank, "tokens_of_rank",
+                                 {kInt32, {n_ranks}, "(n_ranks,)", Access::kWrite}),
+      arguments.pointer<int32_t>(choices_of_expert, "choices_of_expert",
+                                 {kInt32, {n_experts}, "(n_experts,)", Access::kWrite}),
+      arguments.pointer<uint8_t>(is_token_in_rank, "is_token_in_rank",
+                                 {kUInt8, {ids.shape[0], n_ranks}, "(num_tokens, n_ranks)", Access::kWrite})};
+  if (ids.shape[0] > INT32_MAX || ids.shape[1] > INT32_MAX)
+    raise(invalid_argument("%s: topk_ids has too many elements", kCall));
+  need(ExpertParallel::count_routing(world, rank,
+                                     {static_cast<const int64_t*>(ids.data), static_cast<int>(ids.shape[0]),
+                                      static_cast<int>(ids.shape[1]), n_experts},
+                                     counts, arguments.stream()));
+  arguments.enqueued();
+}
+
 void bind_rank(nb::module_& module) {
   nb::class_<RankHandle>(module, "Rank", "One rank of this process: its stream and its memory.")
       .def_ro("index", &RankHandle::index)
@@ -345,6 +371,14 @@ void bind_world(nb::module_& module) {
           },
           nb::arg("mine"), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
           "Gives every process what each has given, in the order of ranks. All processes call it.")
+      .def("count_routing", &count_routing, nb::arg("rank"), nb::arg("topk_ids"), nb::arg("n_experts"),
+           nb::kw_only(), nb::arg("tokens_of_rank"), nb::arg("choices_of_expert"),
+           nb::arg("is_token_in_rank"), nb::arg("stream") = nb::none(),
+           "Counts where the tokens of a rank would go, by topk_ids, (num_tokens, top_k) of int64, where the "
+           "experts "
+           "lie evenly on the ranks: tokens_of_rank, (n_ranks,) of int32, and choices_of_expert, "
+           "(n_experts,) of "
+           "int32, are added to; is_token_in_rank, (num_tokens, n_ranks) of uint8, is written.")
       .def(
           "synchronize", [](Session& session) { session.synchronize(); },
           "Waits until everything on the streams of all ranks of this process has ended. Ctrl-C interrupts "

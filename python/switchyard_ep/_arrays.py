@@ -72,10 +72,6 @@ class NumpyArrays:
     def permuted(self, array: Any, *axes: int) -> Any:
         return array.transpose(axes)
 
-    def count(self, ids: Any, num: int) -> Any:
-        """How often each of 0..num - 1 occurs; others are left out. int32."""
-        return self._numpy.bincount(ids[ids >= 0], minlength=num).astype(self._numpy.int32)
-
     def tolist(self, array: Any) -> List[Any]:
         return array.tolist()
 
@@ -154,16 +150,6 @@ class TorchArrays:
 
     def permuted(self, array: Any, *axes: int) -> Any:
         return array.permute(axes)
-
-    def count(self, ids: Any, num: int) -> Any:
-        # The last bin is for ids that are no expert's.
-        torch = self.torch
-        if torch.are_deterministic_algorithms_enabled():  # which histc is not for torch, though it counts
-            index = ids.reshape(-1).to(torch.int64).add(1).clamp_(0, num + 1)
-            counts = torch.zeros(num + 2, dtype=torch.int32, device=self.device)
-            return counts.scatter_add_(0, index, torch.ones_like(index, dtype=torch.int32))[1 : num + 1]
-        # Few numbers that occur often: a histogram counts in shared memory, where scatter_add_ has one address for all.
-        return torch.histc(ids.to(torch.float32), bins=num + 1, min=0, max=num + 1)[:num].to(torch.int32)
 
     def tolist(self, array: Any) -> List[Any]:
         """Waits for the current stream."""

@@ -63,9 +63,23 @@ class EventOverlap:
         self.current_stream_wait()
 
 
-class Handle(NamedTuple):
-    """What combine, and a dispatch of the same layout, need. The first fields are DeepEP's, by position."""
+class _LazyTuple(tuple):
+    """A tuple of which one item may be a function: it is called when somebody looks at that item."""
 
+    _lazy_index = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        is_lazy = index in (self._lazy_index, self._lazy_index - len(self))
+        return found() if is_lazy and callable(found) else found
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+
+class _HandleItems(NamedTuple):
     rank_prefix_matrix: Any  # (ranks, ranks) of int32: [i][rank], how many tokens ranks 0..i send here; else 0
     channel_prefix_matrix: Any
     recv_channel_prefix_matrix: Any
@@ -80,14 +94,19 @@ class Handle(NamedTuple):
     made: Dict[str, Any]  # of what is above, when it was first needed
 
 
+class Handle(_LazyTuple, _HandleItems):
+    """What combine, and a dispatch of the same layout, need. The first items are DeepEP's, by position."""
+
+    rank_prefix_matrix = property(lambda self: self[0])
+
 def _field(index: int, doc: str = "") -> Any:
     return property(lambda self: tuple.__getitem__(self, index), doc=doc)
 
 
-class LowLatencyHandle(tuple):
-    """What low_latency_combine needs. The first fields are DeepEP's, by position. The layout range may be a function, which
-    is called when somebody looks at it."""
+class LowLatencyHandle(_LazyTuple):
+    """What low_latency_combine needs. The first items are DeepEP's, by position."""
 
+    _lazy_index = 1  # the layout range
     packed_recv_src_info = _field(0, "(local experts, ranks x max tokens) of int32: the source token of each row")
     num_max_dispatch_tokens_per_rank = _field(2)
     hidden = _field(3)
@@ -104,15 +123,6 @@ class LowLatencyHandle(tuple):
     def shape(self) -> Tuple[int, int, int]:
         """The most tokens of a rank, hidden, and the number of experts."""
         return tuple.__getitem__(self, slice(2, 5))
-
-    def __getitem__(self, index: Any) -> Any:
-        found = tuple.__getitem__(self, index)
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        return found() if index in (1, -7) and callable(found) else found
-
-    def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
 
 
 class Exchange:

@@ -8,6 +8,54 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
 from ._deep_ep_base import BufferBase, Call
+from .errors import ResourceExhausted
+
+
+class Wanted:
+    """What a dispatch writes beside rows."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        routed: Handle,
+        num_ranks: int,
+        has_choices: bool,
+        has_handle: bool,
+        num_worst_tokens: int,
+    ):
+        self._arrays, self._num_ranks = exchange.arrays, num_ranks
+        self.num_rows = routed.num_recv_tokens  # None: the host waits for it
+        if num_worst_tokens:
+            self.num_rows = num_worst_tokens
+            if num_worst_tokens > exchange.rows_per_set:
+                raise ValueError(
+                    f"num_worst_tokens is {num_worst_tokens}; at most {exchange.rows_per_set} tokens can arrive"
+                )
+        elif has_handle and self.num_rows is None:
+            self.num_rows = len(routed.recv_src_idx)
+        self.experts = self.weights = self.totals = self._ranges = None
+        if has_choices:
+            shape = (exchange.rows_per_set, routed.ids.shape[1])
+            self.experts, self.weights = self._arrays.empty(shape, "int32"), self._arrays.empty(shape, "float32")
+            if num_worst_tokens:  # rows that do not come
+                self.experts[:], self.weights[:] = -1, 0
+        if not has_handle:
+            self._ranges = self._arrays.empty((1, num_ranks), "int64")
+        if self.num_rows is None:
+            self.totals = self._arrays.full((1 + routed.num_experts // num_ranks,), 0, "int32")
+
+    def outputs(self) -> Dict[str, Any]:
+        return dict(
+            row_experts=self.experts,
+            row_weights=self.weights,
+            source_ranges=self._ranges,
+            expert_totals=self.totals,
+        )
+
+    def prefix_matrix(self, rank: int) -> Any:
+        matrix = self._arrays.full((self._num_ranks, self._num_ranks), 0, "int32")
+        matrix[:, rank] = (self._ranges[0] & 0xFFFFFFFF).cumsum(0)
+        return matrix
 
 
 class NormalMode(BufferBase):
@@ -18,8 +66,7 @@ class NormalMode(BufferBase):
     lent_dispatches: int = int(os.environ.get("SWITCHYARD_DEEP_EP_LENT_DISPATCHES", "2"))
     # Combine lets other processes open the memory that x lies in, so that they read it there.
     opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
-    # The most tokens of any rank; None: ranks ask each other at every dispatch that has neither a handle nor
-    # num_worst_tokens.
+    # The most tokens of any rank; None: memory grows when a rank comes with more than any did before.
     max_tokens_per_rank: Optional[int] = None
     _capacity = 0  # tokens per rank that there is room for; the same on all ranks
 
@@ -35,34 +82,59 @@ class NormalMode(BufferBase):
         if num_experts < 1 or num_experts % self.group_size:
             raise ValueError(f"num_experts is {num_experts}; it must be a multiple of the {self.group_size} ranks")
         arrays = self._arrays(topk_idx)
-        ids = arrays.take(topk_idx, "topk_idx", "int64")
+        ids = arrays.copy_if_strided(arrays.take(topk_idx, "topk_idx", "int64"))
         if arrays.is_host and len(ids) and (ids.min() < -1 or ids.max() >= num_experts):
             raise ValueError(f"topk_idx holds {ids.min()}..{ids.max()}; it must be -1..{num_experts - 1}")
+        self._check_all_are_members()
+        first_expert = -(-self.group_size // 4) * 4  # what kernels write begins at 16 bytes
         with self._call(arrays, previous_event, async_finish, topk_idx) as call:
-            per_expert = arrays.count(ids, num_experts)
-            # In whole numbers, -1 stays negative.
-            ranks = ids // (num_experts // self.group_size)
-            in_rank = (ranks[:, :, None] == arrays.arange(self.group_size)).any(1)
-            per_rank = arrays.cast(in_rank.sum(0), "int32")
+            totals = arrays.full((first_expert + num_experts,), 0, "int32")
+            per_rank, per_expert = totals[: self.group_size], totals[first_expert:]
+            in_rank = arrays.empty((len(ids), self.group_size), "uint8")
+            self._use().count_routing(
+                self.rank,
+                ids,
+                num_experts,
+                tokens_of_rank=per_rank,
+                choices_of_expert=per_expert,
+                is_token_in_rank=in_rank,
+                stream=call.stream,
+            )
+            if arrays.is_host:
+                self._use().rank(self.rank).synchronize()
+            in_rank = arrays.bits(in_rank, "bool")
         self._hand_over(async_finish, per_rank, per_expert, in_rank)
         return per_rank, None, per_expert, in_rank, call.event
 
     # The library's ExpertParallels.
 
-    def _reserve(self, num_tokens: int, row_bytes: int, num_worst_tokens: int, handle: Optional[Handle]) -> None:
-        """Makes room for the tokens of every rank."""
+    def _check_all_are_members(self) -> None:
         if len(self._members) < self.group_size:
             raise not_here("normal mode where ranks are masked", "use low latency, or make a new Buffer")
-        needed = self.max_tokens_per_rank or -(-num_worst_tokens // self.group_size)
+
+    def _reserve(self, num_tokens: int, row_bytes: int, num_worst_tokens: int, handle: Optional[Handle]) -> bool:
+        """Makes room for the tokens of every rank as far as all ranks know of it. Returns False if this rank has more
+        tokens than there is room for, of which the others do not know."""
+        self._check_all_are_members()
+        known = self.max_tokens_per_rank or -(-num_worst_tokens // self.group_size)
         if handle is not None:
-            needed = max(needed, num_tokens if self._capacity == 0 else 0)
-        elif needed == 0:
-            mine = num_tokens.to_bytes(8, "little") + row_bytes.to_bytes(8, "little")
-            gathered = self._use().all_gather(mine)
-            widths = sorted({int.from_bytes(part[8:], "little") for part in gathered})
-            if len(widths) > 1:
-                raise ValueError(f"ranks differ in the bytes of a token, its scales, ids and weights: {widths}")
-            needed = max(int.from_bytes(part[:8], "little") for part in gathered)
+            known = max(known, num_tokens if self._capacity == 0 else 0)
+        if known:
+            self._make_room(known)
+        elif handle is None and self._capacity == 0:
+            self._agree_on_room(num_tokens, row_bytes)
+        return handle is not None or known > 0 or num_tokens <= self._capacity
+
+    def _agree_on_room(self, num_tokens: int, row_bytes: int) -> None:
+        """Makes room for the tokens of the rank that has most. All ranks call this."""
+        mine = num_tokens.to_bytes(8, "little") + row_bytes.to_bytes(8, "little")
+        gathered = self._use().all_gather(mine)
+        widths = sorted({int.from_bytes(part[8:], "little") for part in gathered})
+        if len(widths) > 1:
+            raise ValueError(f"ranks differ in the bytes of a token, its scales, ids and weights: {widths}")
+        self._make_room(max(int.from_bytes(part[:8], "little") for part in gathered))
+
+    def _make_room(self, needed: int) -> None:
         if needed <= self._capacity:
             return
         for held in (self._exchanges, self._captured):
@@ -93,8 +165,7 @@ class NormalMode(BufferBase):
                 n_sms=n_sms,
             )
 
-        # The scales of fp8 interleave rows, and so have one set.
-        row_sets = 1 if is_fp8 or self.shares_rows else 1 + self.lent_dispatches
+        row_sets = 1 if self.shares_rows else 1 + self.lent_dispatches
         key = ("rows", self._capacity, hidden, is_fp8, num_experts, top_k, n_sms, row_sets)
         return self._exchange(arrays, key, options)
 
@@ -149,27 +220,54 @@ class NormalMode(BufferBase):
                 scales = arrays.take(scales, "the scales", "float32")
             num_experts = 0 if num_tokens_per_expert is None else len(num_tokens_per_expert)
             routed = handle or self._route(arrays, is_token_in_rank, topk_idx, topk_weights, num_experts)
-            row_bytes = tokens.shape[1] * tokens.itemsize + 4 * routed.ids.shape[1]
-            self._reserve(len(tokens), row_bytes, num_worst_tokens, handle)
-            exchange = self._rows_exchange(
-                arrays, tokens.shape[1], scales is not None, routed.num_experts, routed.ids.shape[1], config
-            )
-            choices = None
-            if topk_idx is not None:
-                shape = (exchange.rows_per_set, routed.ids.shape[1])
-                choices = (arrays.full(shape, -1, "int32"), arrays.full(shape, 0, "float32"))
-            ranges = None if handle is not None else arrays.empty((1, self.group_size), "int64")
-            self._send(exchange, call, tokens, scales, routed, choices, ranges, not async_finish)
-            if handle is None:
-                routed = routed._replace(rank_prefix_matrix=self._prefix_matrix(arrays, ranges))
-            received = self._receive(
-                exchange, routed, choices, expert_alignment, num_worst_tokens, not async_finish
-            )
+            received = None
+            while received is None:
+                received = self._try_dispatch(
+                    call, tokens, scales, routed, topk_idx is not None, num_worst_tokens, handle, config, not async_finish
+                )
+            rows, ids, weights, listed, routed = received
             if handle is None and topk_idx is None and not num_worst_tokens:
-                received[3].extend(self._expert_list(arrays, num_tokens_per_expert, expert_alignment))
-        parts = received[0] if isinstance(received[0], tuple) else (received[0],)
-        self._hand_over(async_finish, *parts, *received[1:3])
-        return (*received, call.event)
+                listed = self._expert_list(arrays, num_tokens_per_expert)
+        listed = [-(-num // expert_alignment) * expert_alignment for num in listed]
+        self._hand_over(async_finish, *(rows if isinstance(rows, tuple) else (rows,)), ids, weights)
+        return rows, ids, weights, listed, routed, call.event
+
+    def _try_dispatch(
+        self,
+        call: Call,
+        tokens: Any,
+        scales: Any,
+        routed: Handle,
+        has_choices: bool,
+        num_worst_tokens: int,
+        handle: Optional[Handle],
+        config: Optional[Config],
+        may_lend: bool,
+    ) -> Optional[Tuple[Any, Any, Any, List[int], Handle]]:
+        """Returns None if a rank has called the step off, since there was no room for its tokens; now there is."""
+        arrays, top_k = self._arrays(tokens), routed.ids.shape[1]
+        row_bytes = tokens.shape[1] * tokens.itemsize + 4 * top_k
+        has_room = self._reserve(len(tokens), row_bytes, num_worst_tokens, handle)
+        exchange = self._rows_exchange(arrays, tokens.shape[1], scales is not None, routed.num_experts, top_k, config)
+        wanted = Wanted(exchange, routed, self.group_size, has_choices, handle is not None, num_worst_tokens)
+        try:
+            if has_room:
+                self._send(exchange, call, tokens, scales, routed, wanted.outputs(), may_lend)
+            else:
+                self._call_off(exchange, call)
+            return self._receive(exchange, routed, wanted, may_lend)
+        except ResourceExhausted as error:
+            if "called the step off" not in str(error):
+                raise
+            exchange.ep.synchronize(self.rank)  # the step has ended then
+            exchange.state = "closed"
+            self._agree_on_room(len(tokens), row_bytes)
+            return None
+
+    def _call_off(self, exchange: Exchange, call: Call) -> None:
+        exchange.begin(self._new_layout())
+        exchange.ep.call_off_step(self.rank, stream=call.stream)
+        exchange.ep.synchronize(self.rank)  # raises what the other ranks are told
 
     def _route(self, arrays: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, num_experts: int) -> Handle:
         """Where tokens go. What is kept of ids and weights are copies."""
@@ -191,8 +289,7 @@ class NormalMode(BufferBase):
         tokens: Any,
         scales: Any,
         routed: Handle,
-        choices: Any,
-        ranges: Any,
+        outputs: Dict[str, Any],
         may_lend: bool,
     ) -> None:
         exchange.begin(routed.layout)
@@ -203,62 +300,44 @@ class NormalMode(BufferBase):
             routed.ids,
             routed.weights,
             scales=scales,
-            row_experts=None if choices is None else choices[0],
-            row_weights=None if choices is None else choices[1],
-            source_ranges=ranges,
             row_set=exchange.row_set,
             stream=call.stream,
+            **outputs,
         )
         exchange.state = "open"
         exchange.check()
         self._note_use(exchange)
 
-    def _prefix_matrix(self, arrays: Any, ranges: Any) -> Any:
-        matrix = arrays.full((self.group_size, self.group_size), 0, "int32")
-        matrix[:, self.rank] = (ranges[0] & 0xFFFFFFFF).cumsum(0)
-        return matrix
-
     def _receive(
-        self,
-        exchange: Exchange,
-        routed: Handle,
-        choices: Any,
-        alignment: int,
-        num_worst_tokens: int,
-        may_lend: bool,
+        self, exchange: Exchange, routed: Handle, wanted: "Wanted", may_lend: bool
     ) -> Tuple[Any, Any, Any, List[int], Handle]:
-        arrays = exchange.arrays
-        num_local = routed.num_experts // self.group_size
-        num_rows, listed = routed.num_recv_tokens, []
-        if num_worst_tokens:
-            num_rows = num_worst_tokens
-            if num_rows > exchange.rows_per_set:
-                raise ValueError(f"num_worst_tokens is {num_rows}; at most {exchange.rows_per_set} tokens can arrive")
-        elif num_rows is None and routed.recv_src_idx is not None:
-            num_rows = len(routed.recv_src_idx)
-        elif num_rows is None:
-            counts = exchange.counts[-1:]
-            if choices is not None:
-                counts = _joined(arrays, counts, arrays.count(choices[0], num_local))
-            num_rows, *listed = arrays.tolist(counts)  # waits
+        """Enqueues what it can before the host waits for the number of rows: of as many as could have come."""
+        arrays, first_row, listed = exchange.arrays, exchange.first_row, []
+        num_rows = wanted.num_rows
+        most = exchange.rows_per_set if num_rows is None else num_rows
+        ids = None if wanted.experts is None else arrays.cast(wanted.experts[:most], "int64")
+        sources = routed.recv_src_idx
+        if sources is None:
+            sources = arrays.copy(exchange.src_info[first_row : first_row + most, 0])
+        if num_rows is None:
+            num_rows, *listed = arrays.tolist(wanted.totals)  # waits
+            exchange.ep.poll(self.rank)
             routed = routed._replace(num_recv_tokens=num_rows)
-        first_row = exchange.first_row
+        if routed.recv_src_idx is None:
+            made = lambda: wanted.prefix_matrix(self.rank)  # noqa: E731
+            routed = routed._replace(recv_src_idx=sources[:num_rows])._replace(rank_prefix_matrix=made)
         rows = exchange.lend(num_rows) if may_lend and not self.shares_rows else None
         if rows is None:
             rows = exchange.rows[first_row : first_row + num_rows]
             rows = rows if self.shares_rows else arrays.copy(rows)
-        if routed.recv_src_idx is None:
-            sources = arrays.copy(exchange.src_info[first_row : first_row + num_rows, 0])
-            routed = routed._replace(recv_src_idx=sources)
         if exchange.scales is not None:
             num_scales = exchange.rows.shape[1] // SCALE_GROUP
-            rows = (rows, arrays.copy(exchange.scales[:num_scales, :num_rows].T))
-        if choices is None:
+            rows = (rows, arrays.copy(exchange.scales[:num_scales, first_row : first_row + num_rows].T))
+        if ids is None:
             return rows, None, None, [], routed
-        ids, weights = arrays.cast(choices[0][:num_rows], "int64"), choices[1][:num_rows]
-        return rows, ids, weights, [-(-n // alignment) * alignment for n in listed], routed
+        return rows, ids[:num_rows], wanted.weights[:num_rows], listed, routed
 
-    def _expert_list(self, arrays: Any, per_expert: Any, alignment: int) -> List[int]:
+    def _expert_list(self, arrays: Any, per_expert: Any) -> List[int]:
         """Without ids only the ranks together know how many tokens each expert has."""
         num_local = len(per_expert) // self.group_size
         mine = b"".join(count.to_bytes(4, "little") for count in arrays.tolist(per_expert))
@@ -267,7 +346,7 @@ class NormalMode(BufferBase):
             for local in range(num_local):
                 at = 4 * (self.rank * num_local + local)
                 totals[local] += int.from_bytes(part[at : at + 4], "little")
-        return [-(-n // alignment) * alignment for n in totals]
+        return totals
 
     # combine.
 
@@ -350,7 +429,7 @@ class NormalMode(BufferBase):
         self._reserve(len(handle.ids), 0, 0, handle)
         exchange = self._rows_exchange(arrays, hidden, False, handle.num_experts, handle.ids.shape[1], config)
         nothing = arrays.full((len(handle.ids), hidden), 0, "bfloat16")
-        self._send(exchange, call, nothing, None, handle, None, None, False)
+        self._send(exchange, call, nothing, None, handle, {}, False)
         return exchange
 
     def _combine_weights(self, arrays: Any, handle: Handle, topk_weights: Any, call: Call) -> Any:
@@ -380,8 +459,3 @@ class NormalMode(BufferBase):
         exchange.check()
         return arrays.bits(by_rank, "float32")[:, :, :top_k].sum(1)
 
-
-def _joined(arrays: Any, first: Any, second: Any) -> Any:
-    both = arrays.empty((len(first) + len(second),), "int32")
-    both[: len(first)], both[len(first) :] = first, second
-    return both

@@ -119,6 +119,7 @@ def run_all(rank, group):
     )
     check_dispatch(rank, more, got)
     got = None  # it holds one of the sets of rows that are lent
+    run_growing_steps(rank, buffer)
     run_two_handles(rank, buffer)
     run_rows_that_are_held(rank, buffer)
     run_low_latency(rank, buffer)
@@ -126,6 +127,36 @@ def run_all(rank, group):
     buffer.destroy()
     with pytest.raises(RuntimeError, match="destroyed"):
         buffer.dispatch(mine.x, handle=handle)
+
+
+def run_growing_steps(rank, buffer):
+    """Ranks ask each other how many tokens they have only if one has more than any rank had before, and what was received
+    before that can still be combined. There is room for 64 tokens."""
+    num_asked, agree = 0, buffer._agree_on_room
+
+    def count(*arguments):
+        nonlocal num_asked
+        num_asked += 1
+        return agree(*arguments)
+
+    buffer._agree_on_room = count
+    held = []
+    for seed, num_tokens in enumerate(((50, 1), (3, 100), (128, 128), (300, 200), (0, 0))):
+        every = [Tokens(r, 20 + seed, num_tokens) for r in range(RANKS)]
+        mine = every[rank]
+        own = dict(topk_idx=mine.ids, topk_weights=mine.weights)
+        got = buffer.dispatch(mine.x, **layout_of(buffer, mine), **own)
+        check_dispatch(rank, every, got)
+        codes, scales = buffer.dispatch(mine.fp8, **layout_of(buffer, mine), **own)[0]
+        sent = [[part[t.in_rank[:, rank]] for part in t.fp8] for t in every]
+        np.testing.assert_array_equal(codes.view("u1"), np.concatenate([codes_of for codes_of, _ in sent]).view("u1"))
+        np.testing.assert_array_equal(scales, np.concatenate([scales_of for _, scales_of in sent]))
+        held.append((mine, got))
+    assert num_asked == 2
+    buffer._agree_on_room = agree
+    for mine, got in held:
+        expected = (mine.x.astype(np.float32) * mine.in_rank.sum(axis=1)[:, None]).astype(BF16)
+        np.testing.assert_array_equal(buffer.combine(got[0], got[4])[0], expected)
 
 
 def run_two_handles(rank, buffer):
