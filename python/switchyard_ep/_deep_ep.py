@@ -200,12 +200,12 @@ class Exchange:
                 self.row_set = number
                 return
 
-    def lend(self, num_rows: int) -> Any:
-        """The rows of the last dispatch as an array whose memory is not written to while anybody holds it; None: there
-        is no such set."""
+    def lend(self) -> Any:
+        """The rows of the last dispatch's set as an array whose memory is not written to while anybody holds any of it;
+        None: there is no such set."""
         if self.row_set == len(self._holders) - 1:
             return None
-        rows = self.memory.rows.part(self.first_row, self.first_row + num_rows)
+        rows = self.memory.rows.part(self.first_row, self.first_row + self.rows_per_set)
         array, self._holders[self.row_set] = self.arrays.lend(rows)
         return array
 

@@ -69,6 +69,8 @@ class NormalMode(BufferBase):
     # The most tokens of any rank; None: memory grows when a rank comes with more than any did before.
     max_tokens_per_rank: Optional[int] = None
     _capacity = 0  # tokens per rank that there is room for; the same on all ranks
+    _none: Any = None
+    _num_own_sms = 0
 
     def get_dispatch_layout(
         self,
@@ -148,9 +150,8 @@ class NormalMode(BufferBase):
         self, arrays: Any, hidden: int, is_fp8: bool, num_experts: int, top_k: int, config: Optional[Config]
     ) -> Exchange:
         n_sms = 0
-        if arrays.num_sms():
-            share = arrays.num_sms() // self._use().num_ranks_on_device_of(self.rank)
-            n_sms = min((config or Config(self.num_sms)).num_sms, share)
+        if not arrays.is_host:
+            n_sms = min(self.num_sms if config is None else config.num_sms, self._share_of_sms(arrays))
 
         def options() -> Dict[str, Any]:
             return dict(
@@ -168,6 +169,11 @@ class NormalMode(BufferBase):
         row_sets = 1 if self.shares_rows else 1 + self.lent_dispatches
         key = ("rows", self._capacity, hidden, is_fp8, num_experts, top_k, n_sms, row_sets)
         return self._exchange(arrays, key, options)
+
+    def _share_of_sms(self, arrays: Any) -> int:
+        if self._num_own_sms == 0:
+            self._num_own_sms = arrays.num_sms() // self._use().num_ranks_on_device_of(self.rank)
+        return self._num_own_sms
 
     def _weights_exchange(self, arrays: Any, width: int) -> Exchange:
         """For weights on their way back: ranks are experts, and rows come back one by one."""
@@ -270,17 +276,23 @@ class NormalMode(BufferBase):
         exchange.ep.synchronize(self.rank)  # raises what the other ranks are told
 
     def _route(self, arrays: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, num_experts: int) -> Handle:
-        """Where tokens go. What is kept of ids and weights are copies."""
+        """Where tokens go, by ids and weights as they were given."""
         in_rank = arrays.take(in_rank, "is_token_in_rank", "bool")
         if topk_idx is None:
             num_experts = self.group_size
-            ids = arrays.cast(arrays.where(in_rank, arrays.arange(self.group_size), -1), "int32")
+            ids = arrays.where(in_rank, arrays.arange(self.group_size), -1)
             weights = arrays.full(ids.shape, 1, "float32")
         else:
-            ids = arrays.cast(arrays.take(topk_idx, "topk_idx", "int64"), "int32")
-            weights = arrays.copy(arrays.take(topk_weights, "topk_weights", "float32"))
-        none = arrays.empty((self.group_size, 0), "int32")
+            ids = arrays.copy_if_strided(arrays.take(topk_idx, "topk_idx", "int64"))
+            weights = arrays.copy_if_strided(arrays.take(topk_weights, "topk_weights", "float32"))
+        none = self._no_matrix(arrays)
         return Handle(None, none, none, None, in_rank, none, ids, weights, num_experts, None, self._new_layout(), {})
+
+    def _no_matrix(self, arrays: Any) -> Any:
+        """In the place of DeepEP's matrices of channels, of which there are none."""
+        if self._none is None:
+            self._none = arrays.empty((self.group_size, 0), "int32")
+        return self._none
 
     def _send(
         self,
@@ -311,23 +323,27 @@ class NormalMode(BufferBase):
     def _receive(
         self, exchange: Exchange, routed: Handle, wanted: "Wanted", may_lend: bool
     ) -> Tuple[Any, Any, Any, List[int], Handle]:
-        """Enqueues what it can before the host waits for the number of rows: of as many as could have come."""
+        """Does what it can while the dispatch runs, before the host waits for the number of rows: for as many as could
+        have come."""
         arrays, first_row, listed = exchange.arrays, exchange.first_row, []
         num_rows = wanted.num_rows
         most = exchange.rows_per_set if num_rows is None else num_rows
         ids = None if wanted.experts is None else arrays.cast(wanted.experts[:most], "int64")
-        sources = routed.recv_src_idx
-        if sources is None:
+        lent = exchange.lend() if may_lend and not self.shares_rows else None
+        is_new, sources = routed.recv_src_idx is None, routed.recv_src_idx
+        if is_new:
             sources = arrays.copy(exchange.src_info[first_row : first_row + most, 0])
+            routed = routed._replace(ids=arrays.cast(routed.ids, "int32"), weights=arrays.copy(routed.weights))
         if num_rows is None:
             num_rows, *listed = arrays.tolist(wanted.totals)  # waits
             exchange.ep.poll(self.rank)
-            routed = routed._replace(num_recv_tokens=num_rows)
-        if routed.recv_src_idx is None:
+        if is_new:
+            known = None if wanted.totals is None else num_rows
             made = lambda: wanted.prefix_matrix(self.rank)  # noqa: E731
-            routed = routed._replace(recv_src_idx=sources[:num_rows])._replace(rank_prefix_matrix=made)
-        rows = exchange.lend(num_rows) if may_lend and not self.shares_rows else None
-        if rows is None:
+            routed = routed._replace(num_recv_tokens=known, recv_src_idx=sources[:num_rows], rank_prefix_matrix=made)
+        if lent is not None:
+            rows = lent[:num_rows]
+        else:
             rows = exchange.rows[first_row : first_row + num_rows]
             rows = rows if self.shares_rows else arrays.copy(rows)
         if exchange.scales is not None:
