@@ -160,10 +160,6 @@ class CudaDevice : public Device {
     cudaStream_t stream = nullptr;
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
-    if (const Status status = take_queue(stream); !status.ok()) {
-      cudaStreamDestroy(stream);
-      return status;
-    }
     return static_cast<StreamHandle>(stream);
   }
   void destroy_stream(StreamHandle stream) override { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
@@ -255,19 +251,6 @@ class CudaDevice : public Device {
   }
 
  private:
-  // CUDA gives a stream its hardware queue at its first use. Threads that first use a stream each at once may
-  // get one queue for two streams, and then a kernel that waits for a peer holds up the peer's
-  // (docs/architecture.md, "Residency and queues").
-  static Status take_queue(cudaStream_t stream) {
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    cudaEvent_t event = nullptr;
-    SWITCHYARD_RETURN_IF_ERROR(
-        check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"));
-    const Status recorded = check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
-    cudaEventDestroy(event);
-    return recorded;
-  }
   // This must not be the stream of a rank, whose kernels may be waiting for a launch that has not come yet.
   // One stream serves for the life of the device: each new one could take the hardware queue of a rank's.
   Result<cudaStream_t> service_stream() {

@@ -7,6 +7,7 @@
 #include "runtime/world_impl.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
+#include "switchyard/detail/target/launch_turn.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "transport/local_transport.hpp"
 
@@ -61,6 +62,7 @@ Status World::Impl::make_ranks(const HostDeviceOptions& host, const std::vector<
     SWITCHYARD_RETURN_IF_ERROR(active.status());
     SWITCHYARD_RETURN_IF_ERROR(kernels.load());
   }
+  if (device_of_rank.size() > devices.size()) LaunchTurn::require();
   for (Device* device : device_of_rank) {
     Result<StreamHandle> stream = device->create_stream();
     if (!stream.ok()) return stream.status();

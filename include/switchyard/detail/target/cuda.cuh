@@ -14,6 +14,7 @@
 
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/target/cuda_error.hpp"
+#include "switchyard/detail/target/launch_turn.hpp"
 #include "switchyard/detail/target/vocabulary.hpp"
 #include "switchyard/status.hpp"
 #include "switchyard/types/bf16.hpp"
@@ -282,6 +283,7 @@ template <typename Parameters>
 Status launch(const char* name, void (*kernel)(Parameters), const LaunchShape& shape, StreamHandle stream,
               const Parameters& parameters) {
   SWITCHYARD_RETURN_IF_ERROR(check_launch_shape(name, shape));
+  const LaunchTurn turn;
   cudaError_t error = prepare_kernel(reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute attributes[2]{};
   unsigned num_attributes = 0;
