@@ -16,8 +16,28 @@ constexpr int kRowShift = 0, kWeightShift = 1000003;
 constexpr uint64_t kSweptBytes = 256ull << 20;
 constexpr uint64_t kSweptBytesOnHost = 1 << 16;
 
-// Scales of fp8: what lies where can be told without reading it back.
-float scale_at(size_t i) { return 0.5f + static_cast<float>(i % 61) / 64.0f; }
+// Scales: what lies where can be told without reading it back.
+float float_scale_at(size_t i) { return 0.5f + static_cast<float>(i % 61) / 64.0f; }
+uint8_t code_scale_at(WeightFormat weights, size_t i) {
+  return static_cast<uint8_t>(weights == WeightFormat::kNVFP4 ? 0x28 + i % 29 : 122 + i % 5);
+}
+float tensor_scale_at(WeightFormat weights, size_t expert) {
+  return weights == WeightFormat::kNVFP4 ? float_scale_at(expert) : 1.0f;
+}
+
+template <typename T, typename ValueAt>
+Status upload_values(Buffer<T>& buffer, const Rank& rank, size_t size, const ValueAt& value_at) {
+  std::vector<T> values(size);
+  for (size_t i = 0; i < size; ++i) values[i] = value_at(i);
+  Result<Buffer<T>> uploaded = rank.upload(values);
+  if (!uploaded.ok()) return uploaded.status();
+  buffer = std::move(uploaded).value();
+  return Status();
+}
+
+Result<PeriodicNumbers> make_numbers(const Rank& rank, uint64_t seed, bool are_codes) {
+  return are_codes ? PeriodicNumbers::create_codes(rank, seed) : PeriodicNumbers::create(rank, seed);
+}
 
 }  // namespace
 
@@ -34,49 +54,53 @@ Result<std::unique_ptr<MatmulBench>> MatmulBench::create(World& world,
   Rank& rank = bench->rank_;
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->output_, rank, num_outputs));
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->output_scales_, rank, num_output_scales));
-  std::vector<float> row_weights(num_rows);
-  for (size_t row = 0; row < num_rows; ++row) row_weights[row] = scale_at(row);
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->row_weights_, rank, num_rows));
-  SWITCHYARD_RETURN_IF_ERROR(bench->row_weights_.upload(row_weights));
+  SWITCHYARD_RETURN_IF_ERROR(upload_values(bench->row_weights_, rank, num_rows, float_scale_at));
   const uint64_t swept_bytes = world.target() == Target::kHost ? kSweptBytesOnHost : kSweptBytes;
   SWITCHYARD_RETURN_IF_ERROR(allocate_into(bench->swept_, rank, swept_bytes / sizeof(uint32_t)));
-  for (const MatmulElement element : {MatmulElement::kBF16, MatmulElement::kFP8})
-    SWITCHYARD_RETURN_IF_ERROR(bench->prepare(element, cases, seed));
+  SWITCHYARD_RETURN_IF_ERROR(bench->prepare_operands(cases, seed));
+  SWITCHYARD_RETURN_IF_ERROR(bench->prepare_scales(cases));
   return bench;
 }
 
-Status MatmulBench::prepare(MatmulElement element, const std::vector<MatmulBenchCase>& cases, uint64_t seed) {
-  size_t num_rows = 0, num_weights = 0, num_row_scales = 0, num_weight_scales = 0;
+Status MatmulBench::prepare_operands(const std::vector<MatmulBenchCase>& cases, uint64_t seed) {
+  size_t num_rows = 0, num_weights = 0;
   for (const MatmulBenchCase& bench_case : cases) {
-    if (bench_case.element != element) continue;
-    const size_t rows = bench_case.num_rows(), weights = bench_case.num_weight_rows(),
-                 pairs = bench_case.row_pairs();
-    num_rows = std::max(num_rows, rows * pairs);
-    num_weights = std::max(num_weights, weights * pairs);
+    num_rows = std::max(num_rows, bench_case.num_rows() * bench_case.row_pairs());
+    num_weights = std::max(num_weights, bench_case.num_weight_rows() * bench_case.weight_row_pairs());
+  }
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(rows_, rank_, num_rows));
+  SWITCHYARD_RETURN_IF_ERROR(allocate_into(weights_, rank_, num_weights));
+  const bool is_fp8 = cases.front().element == MatmulElement::kFP8;
+  Result<PeriodicNumbers> row_numbers = make_numbers(rank_, seed, is_fp8);
+  if (!row_numbers.ok()) return row_numbers.status();
+  Result<PeriodicNumbers> weight_numbers =
+      make_numbers(rank_, seed, is_fp8 || is_coded(cases.front().weights));
+  if (!weight_numbers.ok()) return weight_numbers.status();
+  row_numbers_ = std::move(row_numbers).value();
+  weight_numbers_ = std::move(weight_numbers).value();
+  SWITCHYARD_RETURN_IF_ERROR(row_numbers_.fill(rows_, kRowShift));
+  return weight_numbers_.fill(weights_, kWeightShift);
+}
+
+Status MatmulBench::prepare_scales(const std::vector<MatmulBenchCase>& cases) {
+  size_t num_row_scales = 0, num_weight_scales = 0, num_code_scales = 0, num_experts = 0;
+  for (const MatmulBenchCase& bench_case : cases) {
     num_row_scales = std::max(num_row_scales, bench_case.num_row_scales());
     num_weight_scales = std::max(num_weight_scales, bench_case.num_weight_scales());
+    num_code_scales =
+        std::max(num_code_scales, bench_case.num_weight_rows() * bench_case.code_scales_per_row());
+    num_experts = std::max(num_experts, static_cast<size_t>(bench_case.num_experts));
   }
-  if (num_weights == 0) return Status();
-  Operands& to = operands(element);
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(to.rows, rank_, num_rows));
-  SWITCHYARD_RETURN_IF_ERROR(allocate_into(to.weights, rank_, num_weights));
-  Result<PeriodicNumbers> numbers = element == MatmulElement::kFP8
-                                        ? PeriodicNumbers::create_codes(rank_, seed)
-                                        : PeriodicNumbers::create(rank_, seed);
-  if (!numbers.ok()) return numbers.status();
-  to.numbers = std::move(numbers).value();
-  SWITCHYARD_RETURN_IF_ERROR(to.numbers.fill(to.rows, kRowShift));
-  SWITCHYARD_RETURN_IF_ERROR(to.numbers.fill(to.weights, kWeightShift));
-  if (element == MatmulElement::kBF16) return Status();
-  for (const auto& [scales, size] :
-       {std::pair{&to.row_scales, num_row_scales}, std::pair{&to.weight_scales, num_weight_scales}}) {
-    std::vector<float> values(size);
-    for (size_t i = 0; i < size; ++i) values[i] = scale_at(i);
-    Result<Buffer<float>> uploaded = rank_.upload(values);
-    if (!uploaded.ok()) return uploaded.status();
-    *scales = std::move(uploaded).value();
+  const WeightFormat weights = cases.front().weights;
+  if (is_coded(weights)) {
+    SWITCHYARD_RETURN_IF_ERROR(upload_values(code_scales_, rank_, num_code_scales,
+                                             [&](size_t i) { return code_scale_at(weights, i); }));
+    return upload_values(tensor_scales_, rank_, num_experts,
+                         [&](size_t expert) { return tensor_scale_at(weights, expert); });
   }
-  return Status();
+  if (cases.front().element == MatmulElement::kBF16) return Status();
+  SWITCHYARD_RETURN_IF_ERROR(upload_values(row_scales_, rank_, num_row_scales, float_scale_at));
+  return upload_values(weight_scales_, rank_, num_weight_scales, float_scale_at);
 }
 
 Status MatmulBench::sweep() {
@@ -86,10 +110,19 @@ Status MatmulBench::sweep() {
                       {swept_.data(), swept_.size() * sizeof(uint32_t)});
 }
 
+Status MatmulBench::read_weights(const MatmulBenchCase& bench_case) {
+  const uint32_t num_blocks = static_cast<uint32_t>(device_of(rank_).num_multiprocessors());
+  const uint64_t half = bench_case.weight_bytes() / 32 * 16;
+  return rank_.launch(benchmarks::limit_kernels(world_.target()).read,
+                      {.num_blocks = num_blocks, .num_threads = kWarpSize, .programmatic_dependent = true},
+                      {{weights_.data(), reinterpret_cast<const std::byte*>(weights_.data()) + half}, half});
+}
+
 Result<std::unique_ptr<GroupedMatmul>> MatmulBench::make_matmul(const MatmulBenchCase& bench_case) {
   return GroupedMatmul::create(rank_,
                                {.num_groups = bench_case.num_experts,
                                 .element = bench_case.element,
+                                .weights = bench_case.weights,
                                 .inner = bench_case.inner,
                                 .columns = bench_case.columns,
                                 .activation = bench_case.is_gated() ? Activation::kSiLU : Activation::kNone,
@@ -100,13 +133,16 @@ Result<std::unique_ptr<GroupedMatmul>> MatmulBench::make_matmul(const MatmulBenc
 }
 
 GroupedMatmulTensors MatmulBench::tensors_of(const MatmulBenchCase& bench_case, const uint32_t* row_offsets) {
-  const Operands& from = operands(bench_case.element);
-  GroupedMatmulTensors tensors{.rows = from.rows.data(),
-                               .weights = from.weights.data(),
+  GroupedMatmulTensors tensors{.rows = rows_.data(),
+                               .weights = weights_.data(),
                                .output = output_.data(),
                                .row_offsets = row_offsets,
-                               .row_scales = from.row_scales.data(),
-                               .weight_scales = from.weight_scales.data()};
+                               .row_scales = row_scales_.data(),
+                               .weight_scales = weight_scales_.data()};
+  if (is_coded(bench_case.weights)) {
+    tensors.weight_scales = code_scales_.data();
+    tensors.weight_tensor_scales = tensor_scales_.data();
+  }
   if (bench_case.epilogue == MatmulEpilogue::kAffine) tensors.row_weights = row_weights_.data();
   if (bench_case.stores_fp8()) tensors.output_scales = output_scales_.data();
   return tensors;
@@ -128,7 +164,11 @@ Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, i
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("sweep"));
     SWITCHYARD_RETURN_IF_ERROR(sweep());
     SWITCHYARD_RETURN_IF_ERROR(world_.mark("matmul"));
-    return matmul.value()->run(tensors_of(bench_case, row_offsets.value().data()));
+    SWITCHYARD_RETURN_IF_ERROR(matmul.value()->run(tensors_of(bench_case, row_offsets.value().data())));
+    SWITCHYARD_RETURN_IF_ERROR(world_.mark("sweep again"));
+    SWITCHYARD_RETURN_IF_ERROR(sweep());
+    SWITCHYARD_RETURN_IF_ERROR(world_.mark("read"));
+    return read_weights(bench_case);
   });
   if (!graph.ok()) return graph.status();
   graphs.push_back(std::move(graph).value());
@@ -137,7 +177,8 @@ Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, i
   MatmulBenchResult result{.bench_case = bench_case,
                            .tuning = matmul.value()->tuning(),
                            .num_blocks = matmul.value()->num_blocks(),
-                           .timing = samples.value().back().summarize(bench_case.bytes())};
+                           .timing = samples.value()[1].summarize(bench_case.bytes()),
+                           .read_us = samples.value().back().summarize(0).median_us};
   Result<reference::MatmulDifference> difference = compare(bench_case);
   if (!difference.ok()) return difference.status();
   result.difference = difference.value();
@@ -145,10 +186,11 @@ Result<MatmulBenchResult> MatmulBench::time(const MatmulBenchCase& bench_case, i
 }
 
 std::vector<float> MatmulBench::values_of(const MatmulBenchCase& bench_case, bool is_weight, size_t row) {
-  const size_t pairs = bench_case.row_pairs();
-  const std::vector<bf16> numbers =
-      operands(bench_case.element)
-          .numbers.at(is_weight ? kWeightShift : kRowShift, row * pairs, (row + 1) * pairs);
+  const size_t pairs = is_weight ? bench_case.weight_row_pairs() : bench_case.row_pairs();
+  const std::vector<bf16> numbers = is_weight
+                                        ? weight_numbers_.at(kWeightShift, row * pairs, (row + 1) * pairs)
+                                        : row_numbers_.at(kRowShift, row * pairs, (row + 1) * pairs);
+  if (is_weight && is_coded(bench_case.weights)) return coded_values_of(bench_case, numbers, row);
   std::vector<float> values;
   for (size_t i = 0; i < pairs; ++i) {
     if (bench_case.element == MatmulElement::kBF16) {
@@ -156,12 +198,25 @@ std::vector<float> MatmulBench::values_of(const MatmulBenchCase& bench_case, boo
       continue;
     }
     const size_t group = 2 * i / kMatmulScaleGroup;
-    const float scale = scale_at(is_weight ? bench_case.weight_scale_index(row, group)
-                                           : bench_case.row_scale_index(row, group));
+    const float scale = float_scale_at(is_weight ? bench_case.weight_scale_index(row, group)
+                                                 : bench_case.row_scale_index(row, group));
     for (const int shift : {0, 8})
       values.push_back(to_float(e4m3{static_cast<uint8_t>(numbers[i].bits >> shift)}) * scale);
   }
   return values;
+}
+
+std::vector<float> MatmulBench::coded_values_of(const MatmulBenchCase& bench_case,
+                                                const std::vector<bf16>& numbers, size_t row) const {
+  std::vector<uint8_t> codes, scales;
+  for (const bf16 pair : numbers)
+    for (const int shift : {0, 8}) codes.push_back(static_cast<uint8_t>(pair.bits >> shift));
+  const size_t num_scales = bench_case.code_scales_per_row();
+  for (size_t i = 0; i < num_scales; ++i)
+    scales.push_back(code_scale_at(bench_case.weights, row * num_scales + i));
+  return reference::decode_weights(
+      bench_case.weights, codes, scales,
+      tensor_scale_at(bench_case.weights, row / static_cast<size_t>(bench_case.columns)));
 }
 
 Result<MatmulBench::OutputRow> MatmulBench::output_row(const MatmulBenchCase& bench_case, size_t row) {
@@ -227,7 +282,7 @@ Result<reference::MatmulDifference> MatmulBench::compare(const MatmulBenchCase& 
       if (!output.ok()) return output.status();
       std::vector<float> values = values_of(bench_case, /*is_weight=*/false, row);
       if (bench_case.epilogue == MatmulEpilogue::kAffine)
-        for (float& value : values) value *= scale_at(row);
+        for (float& value : values) value *= float_scale_at(row);
       for (size_t i = 0; i < kColumnsLookedAt; ++i) {
         const size_t column = columns - 1 - (i * (columns / kColumnsLookedAt) + i * expert) % columns;
         compare_column(bench_case, row, column, values, output.value(), difference);

@@ -1,5 +1,5 @@
-// Times grouped matmuls by graph replay, each after a sweep that evicts the L2, and verifies some outputs of
-// each.
+// Times grouped matmuls by graph replay, each after a sweep that evicts the L2, beside a kernel that only
+// reads their weights, and verifies some outputs of each.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@ namespace switchyard::tools {
 struct MatmulBenchCase {
   std::string name;  // of the weights' shape
   MatmulElement element = MatmulElement::kBF16;
+  WeightFormat weights = WeightFormat::kAsRows;
   int num_experts = 1;
   int inner = 64;
   int columns = 64;
@@ -33,7 +34,17 @@ struct MatmulBenchCase {
   }
   size_t num_rows() const { return static_cast<size_t>(num_experts) * static_cast<size_t>(rows_per_expert); }
   size_t num_weight_rows() const { return static_cast<size_t>(num_experts) * static_cast<size_t>(columns); }
+  // Pairs of bytes in a row of either operand.
   size_t row_pairs() const { return static_cast<size_t>(inner) * static_cast<size_t>(bytes_of(element)) / 2; }
+  size_t weight_row_pairs() const {
+    return is_coded(weights) ? static_cast<size_t>(inner) * static_cast<size_t>(code_bits_of(weights)) / 16
+                             : row_pairs();
+  }
+  // Of coded weights: the scales of a column.
+  size_t code_scales_per_row() const {
+    return is_coded(weights) ? static_cast<size_t>(inner) / static_cast<size_t>(scale_group_size(weights))
+                             : 0;
+  }
   // Of fp8: where the scale of a group of a row of either operand lies, and how many there are.
   size_t num_groups() const { return ceil_div(static_cast<size_t>(inner), size_t{kMatmulScaleGroup}); }
   size_t row_scale_index(size_t row, size_t group) const {
@@ -49,13 +60,11 @@ struct MatmulBenchCase {
   size_t num_weight_scales() const { return weight_scale_index(num_weight_rows() - 1, num_groups() - 1) + 1; }
 
   double flops() const { return 2.0 * num_experts * rows_per_expert * static_cast<double>(inner) * columns; }
-  // Weights and rows read once, outputs written once.
+  uint64_t weight_bytes() const { return num_weight_rows() * weight_row_pairs() * 2; }
+  // Weights, with the scales of coded ones, and rows read once, outputs written once.
   uint64_t bytes() const {
-    const uint64_t rows = static_cast<uint64_t>(num_experts) * static_cast<uint64_t>(rows_per_expert);
-    const uint64_t k = static_cast<uint64_t>(inner), n = static_cast<uint64_t>(columns);
-    return (static_cast<uint64_t>(num_experts) * k * n + rows * k) *
-               static_cast<uint64_t>(bytes_of(element)) +
-           rows * output_columns() * (stores_fp8() ? 1 : sizeof(bf16));
+    return weight_bytes() + num_weight_rows() * code_scales_per_row() + num_rows() * row_pairs() * 2 +
+           num_rows() * output_columns() * (stores_fp8() ? 1 : sizeof(bf16));
   }
 };
 
@@ -64,35 +73,37 @@ struct MatmulBenchResult {
   MatmulTuning tuning;
   uint32_t num_blocks = 0;
   Timing timing{};
+  double read_us = 0;                      // of a kernel that only reads the weights, without scales
   reference::MatmulDifference difference;  // of a few outputs of every expert
 
   bool is_verified() const { return difference.first_bad.empty(); }
   double tflops() const { return bench_case.flops() / timing.median_us * 1e-6; }
   double terabytes_per_second() const { return timing.bytes_per_second() * 1e-12; }
+  double read_terabytes_per_second() const {
+    return static_cast<double>(bench_case.weight_bytes()) / read_us * 1e-6;
+  }
+  // No kernel is faster: what reading all bytes of the case would take.
+  double limit_us() const { return static_cast<double>(timing.bytes) / read_terabytes_per_second() * 1e-6; }
 };
 
 class MatmulBench {
  public:
-  // Memory for the largest of the cases, filled once.
+  // Memory for the largest of the cases, filled once. All of them have the same element and weights.
   static Result<std::unique_ptr<MatmulBench>> create(World& world, const std::vector<MatmulBenchCase>& cases,
                                                      uint64_t seed);
 
   Result<MatmulBenchResult> time(const MatmulBenchCase& bench_case, int num_replays);
 
  private:
-  // Rows and weights of one kind of element, in pairs of bytes.
-  struct Operands {
-    PeriodicNumbers numbers;
-    Buffer<bf16> rows, weights;
-    Buffer<float> row_scales, weight_scales;  // of fp8
-  };
-
   explicit MatmulBench(World& world) : world_(world), rank_(world.rank(0)) {}
-  Status prepare(MatmulElement element, const std::vector<MatmulBenchCase>& cases, uint64_t seed);
-  Operands& operands(MatmulElement element) { return operands_[static_cast<int>(element)]; }
+  Status prepare_operands(const std::vector<MatmulBenchCase>& cases, uint64_t seed);
+  Status prepare_scales(const std::vector<MatmulBenchCase>& cases);
   // Row `row` of the rows or the weights as numbers.
   std::vector<float> values_of(const MatmulBenchCase& bench_case, bool is_weight, size_t row);
+  std::vector<float> coded_values_of(const MatmulBenchCase& bench_case, const std::vector<bf16>& numbers,
+                                     size_t row) const;
   Status sweep();
+  Status read_weights(const MatmulBenchCase& bench_case);
   Result<std::unique_ptr<GroupedMatmul>> make_matmul(const MatmulBenchCase& bench_case);
   GroupedMatmulTensors tensors_of(const MatmulBenchCase& bench_case, const uint32_t* row_offsets);
   Result<reference::MatmulDifference> compare(const MatmulBenchCase& bench_case);
@@ -107,7 +118,11 @@ class MatmulBench {
 
   World& world_;
   Rank& rank_;
-  Operands operands_[2];
+  PeriodicNumbers row_numbers_, weight_numbers_;
+  Buffer<bf16> rows_, weights_;               // in pairs of bytes
+  Buffer<float> row_scales_, weight_scales_;  // of fp8
+  Buffer<uint8_t> code_scales_;               // of coded weights
+  Buffer<float> tensor_scales_;               // of NVFP4
   Buffer<bf16> output_;
   Buffer<float> output_scales_, row_weights_;
   Buffer<uint32_t> swept_;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "reference/number_format.hpp"
+
 namespace switchyard::reference {
 
 MatmulValue multiply(std::span<const float> row, std::span<const float> weights) {
@@ -14,6 +16,21 @@ MatmulValue multiply(std::span<const float> row, std::span<const float> weights)
     sum.magnitude += std::abs(product);
   }
   return sum;
+}
+
+std::vector<float> decode_weights(WeightFormat format, std::span<const uint8_t> codes,
+                                  std::span<const uint8_t> scales, float tensor_scale) {
+  const bool is_half_byte = code_bits_of(format) == 4;
+  const NumberFormat& element = is_half_byte ? kE2M1 : kE4M3;
+  std::vector<float> values;
+  for (size_t i = 0; i < codes.size() * (is_half_byte ? 2 : 1); ++i) {
+    const int code = is_half_byte ? codes[i / 2] >> (i % 2 * 4) & 0xf : codes[i];
+    const int scale_code = scales[i / static_cast<size_t>(scale_group_size(format))];
+    const double scale =
+        format == WeightFormat::kNVFP4 ? kE4M3.value_of(scale_code) : std::ldexp(1.0, scale_code - 127);
+    values.push_back(static_cast<float>(element.value_of(code) * scale * static_cast<double>(tensor_scale)));
+  }
+  return values;
 }
 
 double sum_error(MatmulElement element, size_t inner) {

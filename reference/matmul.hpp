@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "switchyard/types/bf16.hpp"
 #include "switchyard/types/matmul_epilogue.hpp"
@@ -17,6 +18,10 @@ struct MatmulValue {
   double magnitude = 0;  // the sum of what the products are without their signs
 };
 MatmulValue multiply(std::span<const float> row, std::span<const float> weights);
+
+// Weights as numbers: `codes` are packed as they lie in memory, `scales` are those of as many of them.
+std::vector<float> decode_weights(WeightFormat format, std::span<const uint8_t> codes,
+                                  std::span<const uint8_t> scales, float tensor_scale);
 
 // The most by which the sum of K products may be off, as a part of its magnitude: of bf16 in fp32, a rounding
 // per 16 products, each of which a matrix unit may cut off instead; of fp8 the matrix unit keeps about 14

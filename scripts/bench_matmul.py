@@ -2,7 +2,7 @@
 """Times `switchyard bench matmul` and the grouped matmuls of PyTorch and DeepGEMM on the same shapes in one run, and
 prints one table.
 
-Usage: scripts/bench_matmul.py [path to switchyard] [--element bf16|fp8] [--rows 8,32,128,1024] [--json FILE]
+Usage: scripts/bench_matmul.py [path to switchyard] [--weights bf16|fp8] [--rows 8,32,128,1024] [--json FILE]
 
 DeepGEMM is timed where `import deep_gemm` works. All sides replay a CUDA graph that evicts the L2 and then multiplies,
 with as many replays and numbers of the same distribution; the median counts. Scales are laid out beforehand. In fp8
@@ -202,7 +202,7 @@ class Limits:
 
 
 def bench(arguments, num_rows):
-    command = [arguments.switchyard, "bench", "matmul", "--target", "cuda", "--element", arguments.element,
+    command = [arguments.switchyard, "bench", "matmul", "--target", "cuda", "--weights", arguments.weights,
                "--rows", num_rows, "--replays", str(arguments.replays), "--json", "-"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -220,12 +220,12 @@ def print_case(case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("switchyard", nargs="?", default="build/switchyard")
-    parser.add_argument("--element", choices=["bf16", "fp8"], default="bf16")
+    parser.add_argument("--weights", choices=["bf16", "fp8"], default="bf16")
     parser.add_argument("--rows", default="8,32,128,1024", help="rows of each expert, a sweep")
     parser.add_argument("--replays", type=int, default=20)
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    limits = Limits(arguments.element, arguments.replays)
+    limits = Limits(arguments.weights, arguments.replays)
     report = None
     for num_rows in arguments.rows.split(","):
         of_size = bench(arguments, num_rows)
@@ -233,13 +233,13 @@ def main():
             report = of_size | {"results": [], "verified": True, "read_terabytes_per_second": limits.read_rate * 1e-12,
                                 "dense_tflops": limits.dense_rate * 1e-12, "torch": torch.__version__,
                                 "deep_gemm": getattr(deep_gemm, "__version__", None)}
-            print(f"{report['device']}, {arguments.element}; PyTorch {report['torch']}, DeepGEMM {report['deep_gemm']}; "
+            print(f"{report['device']}, {arguments.weights}; PyTorch {report['torch']}, DeepGEMM {report['deep_gemm']}; "
                   f"reads {report['read_terabytes_per_second']:.2f} TB/s, {report['dense_tflops']:.0f} TFLOP/s\n\n"
                   "shape     rows  ours us limit us   best peer over ours")
         report["verified"] &= of_size["verified"]
         for case in of_size["results"]:
             case["limit_us"] = limits.microseconds(case)
-            case["peers"] = time_peers(case, arguments.element, arguments.replays)
+            case["peers"] = time_peers(case, arguments.weights, arguments.replays)
             print_case(case)
             report["results"].append(case)
     if arguments.json:

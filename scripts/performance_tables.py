@@ -22,7 +22,7 @@ checks          switchyard bench ep --mode fused --json FILE, of a checked and o
 attention       scripts/bench_attention.py --json FILE, or switchyard bench attention --json FILE
 ragged, decode  the same
 matmul          scripts/bench_matmul.py --json FILE, or switchyard bench matmul --json FILE
-matmul-fp8      the same with --element fp8
+matmul-fp8      the same with --weights fp8
 layer           switchyard bench layer --json FILE, one FILE for each format and number of experts
 accuracy        switchyard bench formats --json FILE
 host            scripts/bench_host.py build/switchyard --json FILE
@@ -277,12 +277,12 @@ def decode_table(reports):
 # switchyard bench matmul
 
 
-def matmul_table(reports, element):
+def matmul_table(reports, weights):
     if len(reports) != 1:
         raise Problem("a table of matmul is made from one run")
     report = reports[0]
-    if report["element"] != element:
-        raise Problem(f"the run of matmul has {report['element']}, and the table is of {element}")
+    if report["weights"] != weights:
+        raise Problem(f"the run of matmul has {report['weights']}, and the table is of {weights}")
     peers = sorted({name for case in report["results"] for name in case.get("peers", {})})
     rows, shapes, cases = [], set(), set()
     order = [case["shape"] for case in report["results"]]

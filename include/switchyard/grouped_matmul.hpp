@@ -1,7 +1,8 @@
 // GroupedMatmul: a persistent matmul over the groups of rows that dispatch writes, in bf16 or blockwise fp8.
-// The rows of each group are multiplied by the weights of the group's expert. The kernel reads the number of
-// rows of each group on the device, so the host need not know it. Before the sums are stored, an epilogue may
-// add a bias, weigh the rows, or turn gates and ups into the input of the next matmul.
+// The rows of each group are multiplied by the weights of the group's expert, which may also be MXFP4, NVFP4
+// or MXFP8 codes where rows are bf16. The kernel reads the number of rows of each group on the device, so the
+// host need not know it. Before the sums are stored, an epilogue may add a bias, weigh the rows, or turn
+// gates and ups into the input of the next matmul.
 //
 //   auto matmul = GroupedMatmul::create(rank, {.num_groups = 32, .inner = 7168, .columns = 4096,
 //                                              .max_rows = 4096}).value();
@@ -44,9 +45,11 @@ constexpr std::optional<MatmulRows> matmul_rows_of(TokenFormatKind format) {
 struct GroupedMatmulShape {
   int num_groups = 1;
   int num_experts = 0;                                   // how many experts the weights have; 0: num_groups
-  MatmulElement element = MatmulElement::kBF16;          // of rows and weights
+  MatmulElement element = MatmulElement::kBF16;          // of rows, and of weights unless these are coded
   MatmulRowScales row_scales = MatmulRowScales::kFloat;  // in fp8
-  int inner = 0;                                         // K, a multiple of 8; of 16 in fp8
+  WeightFormat weights = WeightFormat::kAsRows;          // coded ones need element bf16
+  // K: a multiple of 8; of 16 in fp8; with coded weights of inner_multiple_of() them, 64 (4 bits) or 32.
+  int inner = 0;
   int columns = 0;  // N, a multiple of 8; of 16 with an activation, of 128 if it is in fp8
   // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
   Activation activation = Activation::kNone;
@@ -68,7 +71,7 @@ struct GroupedMatmulShape {
 // 16-byte aligned. Kernels do not check offsets, counts and ids: these must lie within the shape.
 struct GroupedMatmulTensors {
   const void* rows = nullptr;             // [max_rows][K]
-  const void* weights = nullptr;          // [num_experts][N][K]
+  const void* weights = nullptr;          // [num_experts][N][K], of codes of 4 bits two in a byte
   void* output = nullptr;                 // [max_rows][N], or [N / 2]; rows of no group are not written
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
@@ -76,8 +79,13 @@ struct GroupedMatmulTensors {
   // fp8: element = code * scale. float [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 writes
   // them; packed, uint32_t [ceil(K / 512)][max_rows rounded up to 4], as dispatch in fp8-ue8m0 does.
   const void* row_scales = nullptr;
-  // fp8: [num_experts][ceil(N / 128)][ceil(K / 128)].
-  const float* weight_scales = nullptr;
+  // fp8: float [num_experts][ceil(N / 128)][ceil(K / 128)]. Coded weights: e8m0 [num_experts][N][K / 32], of
+  // scales from 2^-80 to 2^32; of NVFP4, e4m3 [num_experts][N][K / 16]. Neither these nor the weights may be
+  // NaN.
+  const void* weight_scales = nullptr;
+  // Coded weights: [num_experts], what all weights of an expert are multiplied by, which NVFP4 calls the
+  // tensor scale; null: 1. The sums are multiplied by it, so that it rounds no weight.
+  const float* weight_tensor_scales = nullptr;
   // Added to the sums: [num_experts][N], with the columns as in the weights; null: none.
   const float* bias = nullptr;
   // Without an activation: [max_rows], the factor of each row, bias included. Null: rows are not multiplied.
@@ -115,7 +123,8 @@ class GroupedMatmul {
 
   // Enqueues the matmul. An output element is the sum over K of exact products, in fp32, in an order that the
   // target sets, rounded once. It has the same bits from run to run and for every number of blocks.
-  // In fp8 the matrix unit adds 128 products with fewer bits than fp32 has; all other sums are in fp32.
+  // In fp8 the matrix unit adds 128 products with fewer bits than fp32 has; all other sums are in fp32. Coded
+  // weights are decoded to bf16, which is exact: a code times its scale has at most 6 significant bits.
   // Epilogues compute in fp32, from sums that were not rounded.
   Status run(const GroupedMatmulTensors& tensors, Stream stream = {});
 

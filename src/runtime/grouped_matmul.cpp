@@ -26,13 +26,22 @@ int column_multiple(const GroupedMatmulShape& shape) {
   return shape.element == MatmulElement::kFP8 ? kMatmulScaleGroup : 2 * kMultiple;
 }
 
+// Of K: rows of either operand begin at multiples of 16 bytes, and coded ones hold whole scale groups.
+int inner_multiple(const GroupedMatmulShape& shape) {
+  return is_coded(shape.weights) ? inner_multiple_of(shape.weights) : 16 / bytes_of(shape.element);
+}
+
 Status check_shape(const GroupedMatmulShape& shape) {
-  const int inner_multiple = 16 / bytes_of(shape.element);
   if (shape.num_groups < 1) return invalid_argument("num_groups: %d must be at least 1", shape.num_groups);
   if (shape.num_experts < 0)
     return invalid_argument("num_experts: %d must not be negative", shape.num_experts);
-  if (shape.inner < inner_multiple || shape.inner % inner_multiple != 0)
-    return invalid_argument("inner: %d must be a positive multiple of %d", shape.inner, inner_multiple);
+  if (is_coded(shape.weights) && shape.element != MatmulElement::kBF16)
+    return invalid_argument("weights: %s needs element bf16, not %s", to_string(shape.weights),
+                            to_string(shape.element));
+  if (shape.inner < inner_multiple(shape) || shape.inner % inner_multiple(shape) != 0)
+    return invalid_argument("inner: %d must be a positive multiple of %d%s%s", shape.inner,
+                            inner_multiple(shape), is_coded(shape.weights) ? " with weights " : "",
+                            is_coded(shape.weights) ? to_string(shape.weights) : "");
   if (shape.columns < column_multiple(shape) || shape.columns % column_multiple(shape) != 0)
     return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns,
                             column_multiple(shape));
@@ -49,8 +58,9 @@ Status check_shape(const GroupedMatmulShape& shape) {
                             shape.group_capacity, shape.num_groups, shape.max_rows);
   if (shape.num_blocks < 0) return invalid_argument("num_blocks: %d must not be negative", shape.num_blocks);
   // Places in the order of tiles are counted in 32 bits.
-  constexpr int64_t kSmallestTileRows = 64, kSmallestTileColumns = 128;
-  const int64_t max_row_tiles = shape.max_rows / kSmallestTileRows + shape.num_groups;
+  constexpr int64_t kSmallestTileColumns = 128;
+  const int64_t smallest_tile_rows = is_coded(shape.weights) ? 16 : 64;
+  const int64_t max_row_tiles = shape.max_rows / smallest_tile_rows + shape.num_groups;
   const int64_t column_tiles = ceil_div<int64_t>(shape.columns, kSmallestTileColumns);
   if (max_row_tiles * column_tiles > INT32_MAX)
     return invalid_argument("max_rows: %" PRId64 " rows in %d groups by %d columns make more than %d tiles",
@@ -73,7 +83,8 @@ TensorShape matrix_of(const void* base, int64_t row_bytes, int64_t heads, int64_
 // Of the weights. Where gates and ups have boxes of their own, a row of the tensor map has the gates of an
 // expert, and the next row the ups. (Interleaved, most rows overlap; only those two of each expert are read.)
 TensorShape weights_of(const GroupedMatmulShape& shape, const void* weights) {
-  const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
+  const int num_bits = is_coded(shape.weights) ? code_bits_of(shape.weights) : 8 * bytes_of(shape.element);
+  const int64_t row_bytes = int64_t{shape.inner} * num_bits / 8;
   const int64_t columns = shape.columns, num_experts = shape.num_experts;
   if (shape.activation == Activation::kNone) return matrix_of(weights, row_bytes, columns, num_experts);
   if (shape.gate_layout == GateLayout::kStacked)
@@ -121,13 +132,18 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
   const uint32_t budget =
       static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : device_of(rank).num_multiprocessors());
-  MatmulTuning chosen = choose_matmul_tuning(epilogue_of(shape), shape.element, shape.expected_rows_per_group,
-                                             shape.columns, shape.inner);
+  MatmulTuning chosen = is_coded(shape.weights)
+                            ? choose_matmul_tuning(shape.weights, shape.expected_rows_per_group)
+                            : choose_matmul_tuning(epilogue_of(shape), shape.element,
+                                                   shape.expected_rows_per_group, shape.columns, shape.inner);
   if (budget == 1) chosen.sharing = MatmulSharing::kNone;
   const MatmulTuning tuning = shape.tuning.value_or(chosen);
   if (tuning.element != shape.element)
     return invalid_argument("tuning: %s is not one of element %s", to_string(tuning).c_str(),
                             to_string(shape.element));
+  if (tuning.weights != shape.weights)
+    return invalid_argument("tuning: %s is not one of weights %s", to_string(tuning).c_str(),
+                            to_string(shape.weights));
   const Target target = device_of(rank).target();
   const MatmulKernel* kernel = matmul_kernels(target, epilogue_of(shape)).find(tuning);
   if (kernel == nullptr)
@@ -156,10 +172,9 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
 Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) const {
   std::vector<std::pair<const char*, const void*>> needed = {
       {"rows", tensors.rows}, {"weights", tensors.weights}, {"output", tensors.output}};
-  if (shape.element == MatmulElement::kFP8) {
-    needed.emplace_back("row_scales", tensors.row_scales);
+  if (shape.element == MatmulElement::kFP8) needed.emplace_back("row_scales", tensors.row_scales);
+  if (shape.element == MatmulElement::kFP8 || is_coded(shape.weights))
     needed.emplace_back("weight_scales", tensors.weight_scales);
-  }
   for (const auto& [name, tensor] : needed) {
     if (tensor == nullptr) return invalid_argument("%s: must not be null", name);
     if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
@@ -176,9 +191,10 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
 Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors) const {
   if (early_kernel == nullptr)
     return invalid_argument(
-        "readiness: must be null with element %s and activation %s; matmuls with an activation in bf16 start "
-        "before all rows are there",
-        to_string(shape.element), to_string(shape.activation));
+        "readiness: must be null with element %s, weights %s and activation %s; matmuls with an activation "
+        "in "
+        "bf16 start before all rows are there",
+        to_string(shape.element), to_string(shape.weights), to_string(shape.activation));
   if (tensors.readiness->n_local_experts > shape.num_groups)
     return invalid_argument("readiness: is of %d experts, and num_groups is %d",
                             tensors.readiness->n_local_experts, shape.num_groups);
@@ -221,6 +237,7 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   settings.gate_layout = shape.gate_layout;
   settings.output_scales = tensors.output_scales;
   settings.output_scale_stride = settings.row_scale_stride;
+  settings.weight_tensor_scales = tensors.weight_tensor_scales;
   return settings;
 }
 

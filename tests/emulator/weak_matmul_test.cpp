@@ -1,5 +1,5 @@
-// The matmul of fp8 in weak memory, and a mutant for each of its proxy fences. A block has more steps than
-// stages, so that every stage is filled again after its scales were read.
+// The matmuls of fp8 and of coded weights in weak memory, and a mutant for each of their proxy fences. A
+// block has more steps than stages, so that every stage is filled again after its scales or codes were read.
 #include "ep/ep_harness.hpp"
 #include "gemm/matmul_operand.hpp"
 #include "reference/matmul.hpp"
@@ -15,41 +15,46 @@ using namespace testing_support;
 
 class WeakMemoryMatmul : public WeakMemoryTest {};
 
-// Two groups of a few rows; all weights have the same scale, and rows have their own.
-std::string run_fp8_matmul(const MatmulTuning& tuning, uint64_t seed,
-                           const std::optional<OrderMutant>& mutant) {
+// Two groups of a few rows. In fp8 all weights have the same scale, and rows have their own.
+std::string run_matmul(const MatmulTuning& tuning, uint64_t seed, const std::optional<OrderMutant>& mutant) {
   constexpr size_t kNumGroups = 2, kRowsPerGroup = 2, kNumRows = kNumGroups * kRowsPerGroup;
   const size_t num_steps = static_cast<size_t>(tuning.num_stages) / kNumGroups + 1;
-  const size_t inner = num_steps * kMatmulScaleGroup, columns = 128;
+  const size_t inner = num_steps * static_cast<size_t>(tuning.stage_inner), columns = 128;
   const TestHooks hooks{.mutant = mutant};
   const auto world = must(World::create({.target = TargetChoice::kHost, .host = weak_memory(seed, &hooks)}));
   Rank& rank = world->rank(0);
   Operand rows(tuning.element, kNumRows * inner, 1);
-  const Operand weights(tuning.element, kNumGroups * columns * inner, 2);
+  const bool has_codes = is_coded(tuning.weights);
+  CodedWeights coded;
+  if (has_codes) coded = CodedWeights(tuning.weights, kNumGroups, columns * inner, 2);
+  const Operand weights = has_codes ? coded : Operand(tuning.element, kNumGroups * columns * inner, 2);
   const std::vector<float> row_scales = random_scales(num_steps * kNumRows, 3);  // [step][row]
   const auto rows_memory = must(rank.upload(rows.bytes)), weights_memory = must(rank.upload(weights.bytes));
   const auto row_scales_memory = must(rank.upload(row_scales));
   const auto weight_scales = must(rank.upload(std::vector<float>(kNumGroups * num_steps, 1)));
+  const auto code_scales = must(rank.upload(coded.scales));
   const auto row_offsets = must(rank.upload(std::vector<uint32_t>{0, kRowsPerGroup, kNumRows}));
   auto output = must(rank.allocate<bf16>(kNumRows * columns));
   const auto matmul = must(GroupedMatmul::create(rank, {.num_groups = kNumGroups,
                                                         .element = tuning.element,
+                                                        .weights = tuning.weights,
                                                         .inner = static_cast<int>(inner),
                                                         .columns = static_cast<int>(columns),
                                                         .max_rows = kNumRows,
                                                         .num_blocks = 1,
                                                         .tuning = tuning}));
-  Status status = matmul->run({.rows = rows_memory.data(),
-                               .weights = weights_memory.data(),
-                               .output = output.data(),
-                               .row_offsets = row_offsets.data(),
-                               .row_scales = row_scales_memory.data(),
-                               .weight_scales = weight_scales.data()});
+  Status status = matmul->run(
+      {.rows = rows_memory.data(),
+       .weights = weights_memory.data(),
+       .output = output.data(),
+       .row_offsets = row_offsets.data(),
+       .row_scales = row_scales_memory.data(),
+       .weight_scales = has_codes ? static_cast<const void*>(code_scales.data()) : weight_scales.data()});
   if (status.ok()) status = rank.synchronize();
   if (!status.ok()) return status.to_string();
 
   const std::vector<bf16> values = must(output.download());
-  for (size_t i = 0; i < rows.values.size(); ++i)
+  for (size_t i = 0; i < rows.values.size() && !has_codes; ++i)
     rows.values[i] *= row_scales[i % inner / kMatmulScaleGroup * kNumRows + i / inner];
   reference::MatmulDifference difference;
   for (size_t row = 0; row < kNumRows; ++row)
@@ -61,28 +66,35 @@ std::string run_fp8_matmul(const MatmulTuning& tuning, uint64_t seed,
   return difference.first_bad;
 }
 
-// Of each form: a step's products scaled one after the other, and beside those of the next step.
+// Of each form: a step's products scaled one after the other, beside those of the next step, and not at all.
 constexpr MatmulTuning kOneStep{64, 128, 128, 8, MatmulSharing::kNone, MatmulElement::kFP8};
 constexpr MatmulTuning kTwoSteps{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2};
 
-TEST_F(WeakMemoryMatmul, OfFp8IsRightForEverySeed) {
-  for (const MatmulTuning& tuning : {kOneStep, kTwoSteps})
+constexpr MatmulTuning kCoded = coded_tuning(WeightFormat::kMXFP4, 16);
+
+TEST_F(WeakMemoryMatmul, IsRightForEverySeed) {
+  for (const MatmulTuning& tuning : {kOneStep, kTwoSteps, kCoded})
     for (uint64_t seed = 0; seed < 5; ++seed)
-      ASSERT_EQ(run_fp8_matmul(tuning, seed, std::nullopt), "") << to_string(tuning) << ", seed " << seed;
+      ASSERT_EQ(run_matmul(tuning, seed, std::nullopt), "") << to_string(tuning) << ", seed " << seed;
 }
 
 // The values come out right all the same; what shows is that a load of the next stage may overtake those of
 // the scales.
 TEST_F(WeakMemoryMatmul, ScalesThatAreNotFencedAreCaught) {
   expect_caught([](uint64_t seed) {
-    return run_fp8_matmul(kOneStep, seed,
-                          OrderMutant{"MatmulConsumer*::multiply_scaled(", WordKind::kProxyFence});
+    return run_matmul(kOneStep, seed,
+                      OrderMutant{"MatmulConsumer*::multiply_scaled(", WordKind::kProxyFence});
   });
 }
 TEST_F(WeakMemoryMatmul, ScalesBesideTheNextStepThatAreNotFencedAreCaught) {
   expect_caught([](uint64_t seed) {
-    return run_fp8_matmul(kTwoSteps, seed,
-                          OrderMutant{"MatmulConsumer*::multiply_overlapped(", WordKind::kProxyFence});
+    return run_matmul(kTwoSteps, seed,
+                      OrderMutant{"MatmulConsumer*::multiply_overlapped(", WordKind::kProxyFence});
+  });
+}
+TEST_F(WeakMemoryMatmul, CodesThatAreNotFencedAreCaught) {
+  expect_caught([](uint64_t seed) {
+    return run_matmul(kCoded, seed, OrderMutant{"MatmulConsumer*::multiply_coded(", WordKind::kProxyFence});
   });
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <set>
 
 #include "layer_kernels_fixture.hpp"
 #include "matmul_operand.hpp"
@@ -12,7 +11,6 @@
 #include "sweep.hpp"
 #include "switchyard/detail/base/e8m0.hpp"
 #include "switchyard/detail/format/scale_layout.hpp"
-#include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/world.hpp"
@@ -21,6 +19,8 @@ namespace switchyard {
 namespace {
 
 using testing_support::bits_of;
+using testing_support::CodedWeights;
+using testing_support::inner_multiple_of;
 using testing_support::kFewCases;
 using testing_support::must;
 using testing_support::Operand;
@@ -45,20 +45,26 @@ struct MatmulCase {
   MatmulRowScales row_scales = MatmulRowScales::kFloat;
 
   MatmulElement element() const { return tuning ? tuning->element : MatmulElement::kBF16; }
+  WeightFormat weights() const { return tuning ? tuning->weights : WeightFormat::kAsRows; }
 };
 
 constexpr uint16_t kPoison = 0xeeee;
 
-// One case on a rank: its memory there, and the GroupedMatmul made for it. Rows of no group hold NaN.
+// One case on a rank: its memory there, and the GroupedMatmul made for it. Rows of no group hold NaN. Coded
+// weights need a larger multiple of K than most cases have; it is rounded up.
 class MatmulHarness {
  public:
   MatmulHarness(Rank& rank, const MatmulCase& matmul_case) : case_(matmul_case), rank_(rank) {
     place_groups();
+    if (is_coded(case_.weights())) case_.inner = align_up(case_.inner, inner_multiple_of(*case_.tuning));
     const size_t inner = static_cast<size_t>(case_.inner), columns = static_cast<size_t>(case_.columns);
     const size_t num_experts = static_cast<size_t>(
         case_.num_experts > 0 ? case_.num_experts : static_cast<int>(case_.group_rows.size()));
     rows_ = Operand(case_.element(), num_rows_ * inner, 1);
-    weights_ = Operand(case_.element(), num_experts * columns * inner, 2);
+    if (is_coded(case_.weights()))
+      make_coded_weights(num_experts);
+    else
+      weights_ = Operand(case_.element(), num_experts * columns * inner, 2);
     for (size_t row = 0; row < num_rows_; ++row)
       if (group_of_row_[row] < 0 || group_of_row_[row] == case_.group_of_nans)
         rows_.set_nan(row * inner, (row + 1) * inner);
@@ -76,6 +82,8 @@ class MatmulHarness {
     if (!case_.expert_ids.empty()) tensors_.expert_ids = expert_ids_.data();
     tensors_.row_scales = row_scales_.data();
     tensors_.weight_scales = weight_scales_.data();
+    if (is_coded(case_.weights())) tensors_.weight_scales = code_scales_.data();
+    if (tensor_scales_.size() != 0) tensors_.weight_tensor_scales = tensor_scales_.data();
   }
 
   GroupedMatmulShape shape() const {
@@ -83,6 +91,7 @@ class MatmulHarness {
             .num_experts = case_.num_experts,
             .element = case_.element(),
             .row_scales = case_.row_scales,
+            .weights = case_.weights(),
             .inner = case_.inner,
             .columns = case_.columns,
             .max_rows = static_cast<int64_t>(num_rows_),
@@ -150,6 +159,13 @@ class MatmulHarness {
     if (case_.row_scales == MatmulRowScales::kFloat) row_scales_ = must(rank_.upload(row_scales));
     weight_scales_ = must(rank_.upload(weight_scales));
   }
+  void make_coded_weights(size_t num_experts) {
+    const CodedWeights weights(case_.weights(), num_experts,
+                               static_cast<size_t>(case_.columns) * static_cast<size_t>(case_.inner), 2);
+    weights_ = weights;
+    code_scales_ = must(rank_.upload(weights.scales));
+    if (!weights.tensor_scales.empty()) tensor_scales_ = must(rank_.upload(weights.tensor_scales));
+  }
   // Returns powers of two instead of the scales, which also become codes, four of a row in a word.
   std::vector<float> round_and_pack(const std::vector<float>& scales, size_t stride) {
     const PackedScaleLayout layout{static_cast<int>(scales.size() / stride), static_cast<uint32_t>(stride)};
@@ -196,9 +212,9 @@ class MatmulHarness {
   std::vector<uint32_t> offsets_, counts_;
   Operand rows_, weights_;
   std::unique_ptr<GroupedMatmul> matmul_;
-  Buffer<uint8_t> rows_buffer_, weights_buffer_;
+  Buffer<uint8_t> rows_buffer_, weights_buffer_, code_scales_;
   Buffer<bf16> output_;
-  Buffer<float> row_scales_, weight_scales_;
+  Buffer<float> row_scales_, weight_scales_, tensor_scales_;
   Buffer<uint32_t> offsets_buffer_, counts_buffer_;
   Buffer<int32_t> expert_ids_;
   GroupedMatmulTensors tensors_;
@@ -246,9 +262,10 @@ TEST_P(GroupedMatmulTest, EveryTuningWithRowsOfAnyNumber) {
 
 TEST_P(GroupedMatmulTest, InnerSizesAndColumnsThatAreNoMultiplesOfATile) {
   for (const MatmulTuning& tuning : sweep(kMatmulTunings))
-    for (const int inner : sweep({8, 16, 64, 72, 144, 1008})) {
-      if (tuning.element == MatmulElement::kFP8 && inner % 16 != 0) continue;
-      const bool is_long = inner == 1008;  // which fills the stages several times, whatever the columns
+    for (const int inner : sweep({8, 16, 64, 72, 144, 320, 1344, 1008})) {
+      if (inner % inner_multiple_of(tuning) != 0) continue;
+      if (!is_coded(tuning.weights) && (inner == 320 || inner == 1344)) continue;
+      const bool is_long = inner > 1000;  // which fills the stages several times, whatever the columns
       for (const int columns : is_long ? repeats({8, 120, 520, 136}) : std::vector<int>{8, 120, 136, 520})
         EXPECT_EQ(compare(rank(), {.group_rows = {5, 70},
                                    .inner = inner,
@@ -377,6 +394,7 @@ TEST_P(GroupedMatmulTest, OffsetsBeyondTheRowsAndExpertsThatAreNotThereTouchNoth
   for (const MatmulTuning& tuning : kMatmulTunings) {
     const auto matmul = must(GroupedMatmul::create(rank(), {.num_groups = 3,
                                                             .element = tuning.element,
+                                                            .weights = tuning.weights,
                                                             .inner = kInner,
                                                             .columns = kColumns,
                                                             .max_rows = kRows,
@@ -443,6 +461,7 @@ TEST_P(GroupedMatmulTest, ABudgetOfBlocksIsNeverExceeded) {
   for (const MatmulTuning& tuning : kMatmulTunings)
     for (const int num_blocks : {2, 3, 7}) {
       const auto matmul = must(GroupedMatmul::create(rank(), {.element = tuning.element,
+                                                              .weights = tuning.weights,
                                                               .inner = 64,
                                                               .columns = 64,
                                                               .max_rows = 10,
@@ -463,7 +482,8 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
          {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6},
           MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
           MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
-          MatmulTuning{192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8}})
+          MatmulTuning{192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+          coded_tuning(WeightFormat::kNVFP4, 16)})
       EXPECT_EQ(
           compare(
               world->rank(0),
@@ -471,47 +491,6 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
           "")
           << to_string(tuning) << ", seed " << seed;
   }
-}
-
-TEST(MatmulTuning, IsChosenByTheRowsOfAGroup) {
-  using enum MatmulElement;
-  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 8, 4096, 7168)), "64x128x64x8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 32, 4096, 7168)), "64x128x128x4");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 128, 4096, 7168)), "128x128x64x6");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kBF16, 1024, 4096, 7168)), "128x256x64x4");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 32, 4096, 7168)), "64x128x128x8 fp8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 1024, 4096, 7168)), "128x256x128x4 fp8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(kFP8, 128, 4096, 7168)), "128x128x128x6 fp8");
-  EXPECT_EQ(to_string(choose_matmul_tuning(MatmulEpilogue::kGatedFP8, kFP8, 8, 4096, 7168)),
-            "128x256x128x4 fp8");
-  for (const int64_t rows : {0, 1, 64, 65, 128, 129, 100000})
-    for (const int64_t columns : {8, 128, 136, 7168})
-      for (const MatmulElement element : {kBF16, kFP8}) {
-        for (const MatmulEpilogue epilogue :
-             {MatmulEpilogue::kAffine, MatmulEpilogue::kGated, MatmulEpilogue::kGatedFP8}) {
-          if (epilogue == MatmulEpilogue::kGatedFP8 && element == kBF16) continue;
-          EXPECT_TRUE(
-              has_matmul_kernel(epilogue, choose_matmul_tuning(epilogue, element, rows, columns, 64)));
-        }
-        const MatmulTuning tuning = choose_matmul_tuning(element, rows, columns, 64);
-        EXPECT_NE(std::find(std::begin(kMatmulTunings), std::end(kMatmulTunings), tuning),
-                  std::end(kMatmulTunings))
-            << to_string(tuning);
-      }
-}
-
-TEST(MatmulTiles, EveryTileOfAGroupHasOnePlace) {
-  for (const uint32_t num_row_tiles : {1u, 3u, 16u, 17u, 40u})
-    for (const uint32_t num_column_tiles : {1u, 5u, 32u}) {
-      std::set<std::pair<uint32_t, uint32_t>> seen;
-      for (uint32_t idx = 0; idx < num_row_tiles * num_column_tiles; ++idx) {
-        const TileIndex place = tile_of_place(idx, num_row_tiles, num_column_tiles, 16);
-        EXPECT_LT(place.row_tile, num_row_tiles);
-        EXPECT_LT(place.column_tile, num_column_tiles);
-        seen.insert({place.row_tile, place.column_tile});
-      }
-      EXPECT_EQ(seen.size(), num_row_tiles * num_column_tiles);
-    }
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 namespace switchyard {
 namespace {
 
+using testing_support::CodedWeights;
+using testing_support::inner_multiple_of;
 using testing_support::must;
 using testing_support::Operand;
 using testing_support::random_scales;
@@ -59,13 +61,17 @@ class EpilogueHarness {
     }
     offsets_.push_back(static_cast<uint32_t>(group_of_row_.size()));
     group_of_row_.resize(group_of_row_.size() + 5, -1);
+    if (is_coded(case_.tuning.weights)) case_.inner = align_up(case_.inner, inner_multiple_of(case_.tuning));
     inner_ = static_cast<size_t>(case_.inner);
     weight_columns_ = static_cast<size_t>(case_.weight_columns());
     columns_ = static_cast<size_t>(case_.columns);
     const size_t num_experts = case_.group_rows.size();
     const MatmulElement element = case_.tuning.element;
     rows_ = Operand(element, num_rows() * inner_, 1);
-    weights_ = Operand(element, num_experts * weight_columns_ * inner_, 2);
+    if (is_coded(case_.tuning.weights))
+      make_coded_weights(num_experts);
+    else
+      weights_ = Operand(element, num_experts * weight_columns_ * inner_, 2);
     bias_ = random_scales(num_experts * weight_columns_, 5);
     row_weights_ = random_scales(num_rows(), 6);
     for (size_t row = 0; row < num_rows(); ++row)
@@ -80,6 +86,7 @@ class EpilogueHarness {
   GroupedMatmulShape shape() const {
     return {.num_groups = static_cast<int>(case_.group_rows.size()),
             .element = case_.tuning.element,
+            .weights = case_.tuning.weights,
             .inner = case_.inner,
             .columns = case_.weight_columns(),
             .activation = case_.activation,
@@ -136,6 +143,12 @@ class EpilogueHarness {
     row_scales_ = must(rank_.upload(smaller));
     weight_scales_ = must(rank_.upload(weight_scales));
   }
+  void make_coded_weights(size_t num_experts) {
+    const CodedWeights weights(case_.tuning.weights, num_experts, weight_columns_ * inner_, 2);
+    weights_ = weights;
+    code_scales_ = must(rank_.upload(weights.scales));
+    if (!weights.tensor_scales.empty()) tensor_scales_ = must(rank_.upload(weights.tensor_scales));
+  }
   void make_buffers() {
     matmul_ = must(GroupedMatmul::create(rank_, shape()));
     rows_buffer_ = must(rank_.upload(rows_.bytes));
@@ -154,6 +167,8 @@ class EpilogueHarness {
                 .bias = case_.has_bias ? bias_buffer_.data() : nullptr,
                 .row_weights = case_.has_row_weights ? row_weights_buffer_.data() : nullptr,
                 .output_scales = case_.output == MatmulOutput::kFP8 ? output_scales_.data() : nullptr};
+    if (is_coded(case_.tuning.weights)) tensors_.weight_scales = code_scales_.data();
+    if (tensor_scales_.size() != 0) tensors_.weight_tensor_scales = tensor_scales_.data();
   }
 
   // The sum of a column of the weights with its bias, and what it may be off by.
@@ -237,8 +252,9 @@ class EpilogueHarness {
   Operand rows_, weights_;
   std::vector<float> bias_, row_weights_;
   std::unique_ptr<GroupedMatmul> matmul_;
-  Buffer<uint8_t> rows_buffer_, weights_buffer_, output_;
-  Buffer<float> row_scales_, weight_scales_, bias_buffer_, row_weights_buffer_, output_scales_;
+  Buffer<uint8_t> rows_buffer_, weights_buffer_, code_scales_, output_;
+  Buffer<float> row_scales_, weight_scales_, tensor_scales_, bias_buffer_, row_weights_buffer_,
+      output_scales_;
   Buffer<uint32_t> offsets_buffer_;
   GroupedMatmulTensors tensors_;
 };

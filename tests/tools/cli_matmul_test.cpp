@@ -28,6 +28,27 @@ TEST_F(CliMatmul, BenchTimesBothMatmulsOfAnExpertAndVerifies) {
   EXPECT_EQ(results[3].at("columns"), 72);
   EXPECT_EQ(results[3].at("rows_per_expert"), 70);
   EXPECT_GT(results[3].at("tflops"), 0);
+  EXPECT_EQ(results[3].at("bytes"), 2 * (3 * 72 * 40 + 3 * 70 * (40 + 72)));
+  EXPECT_GT(results[3].at("limit_us"), 0);
+}
+
+// 8.5, 4.25 and 4.5 bits of each weight with its scale; K is no multiple of what a stage holds.
+TEST_F(CliMatmul, BenchVerifiesCodedWeightsAndCountsTheirBytes) {
+  for (const auto& [weights, bits_of_4_weights] :
+       {std::pair{"mxfp8", 33}, std::pair{"mxfp4", 17}, std::pair{"nvfp4", 18}})
+    for (const char* epilogue : {"none", "fused"}) {
+      const Outcome outcome = run(
+          "bench matmul --target host --hidden 320 --expert-width 192 --experts 2 --rows 3,70 --replays 1 "
+          "--json --epilogue " +
+          std::string(epilogue) + " --weights " + weights);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+      const json report = read_json(outcome.out);
+      EXPECT_TRUE(report.at("verified").get<bool>()) << weights;
+      EXPECT_EQ(report.at("weights"), weights);
+      const auto& down = report.at("results").at(2);
+      EXPECT_EQ(down.at("bytes"), 2 * 320 * 192 * bits_of_4_weights / 32 + 2 * 2 * 3 * (192 + 320))
+          << weights;
+    }
 }
 
 TEST_F(CliMatmul, BenchTriesEveryTuningAndAnyNumberOfBlocks) {
@@ -40,14 +61,14 @@ TEST_F(CliMatmul, BenchTriesEveryTuningAndAnyNumberOfBlocks) {
 }
 
 TEST_F(CliMatmul, BenchVerifiesFusedEpilogues) {
-  for (const char* element : {"bf16", "fp8"}) {
+  for (const char* weights : {"bf16", "fp8"}) {
     const Outcome outcome =
         run("bench matmul --target host --hidden 144 --expert-width 192 --experts 2 --rows 3,70 --replays 1 "
-            "--epilogue fused --json --element " +
-            std::string(element));
+            "--epilogue fused --json --weights " +
+            std::string(weights));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
     const json report = read_json(outcome.out);
-    EXPECT_TRUE(report.at("verified").get<bool>()) << element;
+    EXPECT_TRUE(report.at("verified").get<bool>()) << weights;
     EXPECT_EQ(report.at("epilogue"), "fused");
   }
 }
@@ -104,8 +125,10 @@ TEST_F(CliMatmul, ALayerMayStartWithTheRows) {
 TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench matmul --target host --hidden 12", {"--hidden", "multiple of 8"});
   expect_refused("bench matmul --target host --expert-width 20", {"--expert-width", "multiple of 8"});
-  expect_refused("bench matmul --target host --element fp8 --epilogue fused --expert-width 16",
+  expect_refused("bench matmul --target host --weights fp8 --epilogue fused --expert-width 16",
                  {"--expert-width", "multiple of 64"});
+  expect_refused("bench matmul --target host --weights nvfp4 --hidden 96", {"--hidden", "multiple of 64"});
+  expect_refused("bench matmul --target host --weights fp6", {"--weights", "bf16, fp8, mxfp4, nvfp4, mxfp8"});
   expect_refused("run --target host --matmul fast --format fp8 --expert-width 24",
                  {"--expert-width", "multiple of 64"});
   expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16, fp8 or fp8-ue8m0"});

@@ -164,7 +164,7 @@ class TablesOfStoredRuns(unittest.TestCase):
                          [["bf16, 256 experts", "16", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"],
                           ["", "128", "130", "2.0", "20.0", "60.0", "40.0", "30.0", "0.60", "5", "4"]])
 
-    def test_a_matmul_of_another_element_or_of_all_tunings_is_refused(self):
+    def test_a_matmul_of_other_weights_or_of_all_tunings_is_refused(self):
         with self.assertRaisesRegex(tables.Problem, "has bf16, and the table is of fp8"):
             tables.TABLES["matmul-fp8"]([stored("matmul")])
         report = stored("matmul")
@@ -289,8 +289,8 @@ class Command(unittest.TestCase):
         shmem.write_text(pathlib.Path(process).read_text(encoding="utf-8").replace('"process', '"shmem'))
         attention = bench("attention", "attention", "--target", "host", "--lengths", "64")
         matmul, matmul_fp8 = (
-            bench(f"matmul-{element}", "matmul", "--target", "host", "--element", element, "--hidden", "64",
-                  "--expert-width", "32", "--rows", "8,20") for element in ("bf16", "fp8"))
+            bench(f"matmul-{weights}", "matmul", "--target", "host", "--weights", weights, "--hidden", "64",
+                  "--expert-width", "32", "--rows", "8,20") for weights in ("bf16", "fp8"))
         layer = bench("layer", "layer", "--target", "host", "--hidden", "64", "--expert-width", "32", "--tokens", "4")
         accuracy = bench("accuracy", "formats", "--values", "1024")
         published = self.folder / "published.json"

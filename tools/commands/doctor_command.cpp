@@ -215,6 +215,7 @@ std::vector<JsonObject> matmul_tunings_json() {
                                                     : tuning.sharing == MatmulSharing::kRows  ? "rows"
                                                                                               : "none")
                                     .add("element", to_string(tuning.element))
+                                    .add("weights", to_string(tuning.weights))
                                     .add("step_sums", tuning.num_step_sums)
                                     .add("threads", tuning.num_threads())
                                     .add("producer_registers", tuning.producer_registers())

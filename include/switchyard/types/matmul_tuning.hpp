@@ -20,25 +20,56 @@ constexpr const char* to_string(MatmulElement element) {
 }
 inline constexpr int kMatmulScaleGroup = 128;  // elements that share a scale
 
+// How weights are stored: in the element of the rows; or, with rows in bf16, as codes with a scale for each
+// scale group along K, which the kernel decodes to bf16 on the way to the matrix unit.
+//   kMXFP4: e2m1 codes, two in a byte, the first in its lower half, with an e8m0 scale for each 32 of them.
+//   kNVFP4: the same codes, with an e4m3 scale for each 16, and a float for each expert, its tensor scale.
+//   kMXFP8: e4m3 codes, with an e8m0 scale for each 32.
+enum class WeightFormat { kAsRows, kMXFP4, kNVFP4, kMXFP8 };
+
+constexpr bool is_coded(WeightFormat weights) { return weights != WeightFormat::kAsRows; }
+constexpr const char* to_string(WeightFormat weights) {
+  switch (weights) {
+    case WeightFormat::kAsRows:
+      return "as-rows";
+    case WeightFormat::kMXFP4:
+      return "mxfp4";
+    case WeightFormat::kNVFP4:
+      return "nvfp4";
+    case WeightFormat::kMXFP8:
+      return "mxfp8";
+  }
+  return "(no weight format)";
+}
+// Of codes: their bits, how many of them share a scale, and what K must be a multiple of.
+constexpr int code_bits_of(WeightFormat weights) { return weights == WeightFormat::kMXFP8 ? 8 : 4; }
+constexpr int scale_group_size(WeightFormat weights) { return weights == WeightFormat::kNVFP4 ? 16 : 32; }
+constexpr int inner_multiple_of(WeightFormat weights) { return weights == WeightFormat::kMXFP8 ? 32 : 64; }
+
 // How the scales of rows in fp8 are stored: as floats, as dispatch in fp8 writes them; or as powers of two,
 // e8m0 codes, four of a row in a word, as dispatch in fp8-ue8m0 writes them.
 enum class MatmulRowScales { kFloat, kPackedE8M0 };
 
 // A block of one warpgroup that loads and plans, and one to three that multiply.
 struct MatmulTuning {
-  int tile_rows = 64;      // 64, 128 or 192
+  int tile_rows = 64;      // 64, 128 or 192; of coded weights 16, 64 or 128
   int tile_columns = 128;  // 128, 192 or 256
-  int stage_inner = 64;  // elements of the inner dimension that are loaded at a time, a multiple of 128 bytes
+  // Elements of the inner dimension that are loaded at a time: a multiple of 128 bytes; of coded weights 128
+  // bytes of codes.
+  int stage_inner = 64;
   int num_stages = 8;
   MatmulSharing sharing = MatmulSharing::kNone;
   MatmulElement element = MatmulElement::kBF16;
   // fp8: how many steps' sums a consumer has registers for. With two of them the products of a step run while
   // those of the last are scaled.
   int num_step_sums = 1;
+  WeightFormat weights = WeightFormat::kAsRows;
 
-  // The warpgroups that multiply. They share a tile by rows, 64 each, or, if it has only 64, by columns, 128
-  // each.
-  constexpr int num_consumers() const { return tile_rows > 64 ? tile_rows / 64 : tile_columns / 128; }
+  // The warpgroups that multiply. They share a tile by rows, 64 each, or, if it has only 64 or the weights
+  // are coded, by columns, 128 each.
+  constexpr int num_consumers() const {
+    return tile_rows > 64 && !is_coded(weights) ? tile_rows / 64 : tile_columns / 128;
+  }
   constexpr int num_threads() const { return (1 + num_consumers()) * 128; }
   // The registers of a thread that loads and plans, and of one that multiplies. Two or more consumers need
   // more than a block of so many threads is launched with; with one they are left as they are.
@@ -47,6 +78,17 @@ struct MatmulTuning {
 
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
 };
+
+// The tuning of a kernel of coded weights, by the rows of its tiles. It has as many stages as fit.
+constexpr MatmulTuning coded_tuning(WeightFormat weights, int tile_rows) {
+  const bool is_half_byte = code_bits_of(weights) == 4;
+  const int num_stages = (tile_rows == 16 ? 6 : tile_rows == 64 ? 4 : 3) - (is_half_byte ? 1 : 0);
+  return {.tile_rows = tile_rows,
+          .tile_columns = 256,
+          .stage_inner = is_half_byte ? 256 : 128,
+          .num_stages = num_stages,
+          .weights = weights};
+}
 
 // Every tuning there is a kernel for.
 inline constexpr MatmulTuning kMatmulTunings[] = {
@@ -66,6 +108,15 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
     {128, 192, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     {192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+    coded_tuning(WeightFormat::kMXFP4, 16),
+    coded_tuning(WeightFormat::kMXFP4, 64),
+    coded_tuning(WeightFormat::kMXFP4, 128),
+    coded_tuning(WeightFormat::kNVFP4, 16),
+    coded_tuning(WeightFormat::kNVFP4, 64),
+    coded_tuning(WeightFormat::kNVFP4, 128),
+    coded_tuning(WeightFormat::kMXFP8, 16),
+    coded_tuning(WeightFormat::kMXFP8, 64),
+    coded_tuning(WeightFormat::kMXFP8, 128),
 };
 inline constexpr int kNumMatmulTunings = sizeof(kMatmulTunings) / sizeof(kMatmulTunings[0]);
 
@@ -86,8 +137,13 @@ constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_
   return {128, 256, 64, 4};
 }
 
-// Formats as "128x256x64x4+weights" or "128x128x128x6 fp8 x2": rows, columns, inner elements of a stage,
-// stages; after an x, the steps whose sums a consumer has.
+// The same for coded weights: the fewer rows a tile has, the fewer products the matrix unit wastes.
+constexpr MatmulTuning choose_matmul_tuning(WeightFormat weights, int64_t rows_per_group) {
+  return coded_tuning(weights, rows_per_group <= 16 ? 16 : rows_per_group <= 64 ? 64 : 128);
+}
+
+// Formats as "128x256x64x4+weights", "128x128x128x6 fp8 x2" or "16x256x256x5 mxfp4": rows, columns, inner
+// elements of a stage, stages; after an x, the steps whose sums a consumer has.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
          std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
@@ -95,6 +151,7 @@ inline std::string to_string(const MatmulTuning& tuning) {
           : tuning.sharing == MatmulSharing::kRows  ? "+rows"
                                                     : "") +
          (tuning.element == MatmulElement::kFP8 ? " fp8" : "") +
+         (is_coded(tuning.weights) ? std::string(" ") + to_string(tuning.weights) : "") +
          (tuning.num_step_sums > 1 ? " x" + std::to_string(tuning.num_step_sums) : "");
 }
 

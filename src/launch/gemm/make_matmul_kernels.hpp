@@ -47,10 +47,16 @@ Status load_matmul() {
 #endif
 }
 
+// With coded weights a plain matmul is an affine one without a bias and weights of rows: one kernel less to
+// compile for each tuning.
+constexpr MatmulEpilogue compiled_epilogue(MatmulEpilogue epilogue, const MatmulTuning& tuning) {
+  return epilogue == MatmulEpilogue::kPlain && is_coded(tuning.weights) ? MatmulEpilogue::kAffine : epilogue;
+}
+
 template <MatmulTuning kTuning, MatmulEpilogue kEpilogue>
 constexpr MatmulKernel make_matmul_kernel() {
   if constexpr (has_matmul_kernel(kEpilogue, kTuning)) {
-    using Config = MatmulConfig<kTuning, kEpilogue>;
+    using Config = MatmulConfig<kTuning, compiled_epilogue(kEpilogue, kTuning)>;
     static_assert(sizeof(MatmulShared<Config>) <= kMaxSharedBytes);
     return {kTuning, &launch_matmul<Config>, &load_matmul<Config, &tiled_matmul_kernel<Config>>,
             Config::kClusterBlocks};

@@ -18,7 +18,8 @@ struct EarlyMatmulKernel {
 };
 
 constexpr bool has_early_matmul_kernel(const MatmulTuning& tuning) {
-  return tuning.element == MatmulElement::kBF16 && has_matmul_kernel(MatmulEpilogue::kGated, tuning);
+  return tuning.element == MatmulElement::kBF16 && !is_coded(tuning.weights) &&
+         has_matmul_kernel(MatmulEpilogue::kGated, tuning);
 }
 
 // Null: there is none of that tuning.

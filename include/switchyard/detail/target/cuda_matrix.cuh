@@ -215,6 +215,13 @@ SWITCHYARD_DEVICE uint32_t pack_bf16x2(float first, float second) {
   return packed;
 }
 
+// Two bf16 times two others, each rounded to nearest even.
+SWITCHYARD_DEVICE uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Stores four 8 x 8 matrices of bf16 as a product leaves them, a word of each in every lane. Lane i has the
 // address of row i % 8 of matrix i / 8: 16 bytes of shared memory.
 SWITCHYARD_DEVICE void store_matrices(void* shared_row, const Vec16& words) {

@@ -6,7 +6,8 @@
 #include "switchyard/detail/target/vocabulary.hpp"
 
 // The names of the first so many operands.
-#define SWITCHYARD_OPERANDS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SWITCHYARD_OPERANDS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SWITCHYARD_OPERANDS_16 SWITCHYARD_OPERANDS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SWITCHYARD_OPERANDS_32 \
   SWITCHYARD_OPERANDS_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -53,10 +54,10 @@
                  : "l"(a), "l"(b), "r"(accumulate));                                                   \
   }
 // The first operand in the registers a[0] .. a[3].
-#define SWITCHYARD_MULTIPLY_TRANSPOSED(shape, sums, a0, a1, a2, a3, b_at)                             \
-  SWITCHYARD_DEVICE static void multiply_transposed(float(&d)[sums], const uint32_t* a, uint64_t b) { \
+#define SWITCHYARD_MULTIPLY_REGISTERS(name, shape, transposes, sums, a0, a1, a2, a3, b_at)            \
+  SWITCHYARD_DEVICE static void name(float(&d)[sums], const uint32_t* a, uint64_t b) {                \
     asm volatile("wgmma.mma_async.sync.aligned." shape " {" SWITCHYARD_OPERANDS_##sums                \
-                 "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, 1;"               \
+                 "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, " #transposes ";" \
                  : SWITCHYARD_SUMS_##sums(0)                                                          \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                               \
   }
@@ -65,10 +66,15 @@ namespace switchyard::inline SWITCHYARD_TARGET::target {
 
 // multiply(): sums (or, without `accumulate`, the product alone) of 64 x 16 by 16 x kWidth, both operands
 // tiles of shared memory with 16 elements of the inner dimension in a row. multiply_fp8(): the same with 32
-// elements of e4m3. multiply_transposed(): the first operand in registers, the second with the inner
-// dimension across rows.
+// elements of e4m3. multiply_registers(): the first operand in registers. multiply_transposed(): the same,
+// and the second with the inner dimension across rows.
 template <int kWidth>
 struct MatrixUnit;
+
+template <>
+struct MatrixUnit<16> {
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_registers, "m64n16k16.f32.bf16.bf16", 0, 8, 8, 9, 10, 11, 12)
+};
 
 template <>
 struct MatrixUnit<32> {
@@ -78,7 +84,8 @@ struct MatrixUnit<32> {
 template <>
 struct MatrixUnit<64> {
   SWITCHYARD_MULTIPLY(multiply, "m64n64k16.f32.bf16.bf16", ", 0, 0", 32, 32, 33, 34)
-  SWITCHYARD_MULTIPLY_TRANSPOSED("m64n64k16.f32.bf16.bf16", 32, 32, 33, 34, 35, 36)
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_registers, "m64n64k16.f32.bf16.bf16", 0, 32, 32, 33, 34, 35, 36)
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_transposed, "m64n64k16.f32.bf16.bf16", 1, 32, 32, 33, 34, 35, 36)
 };
 
 template <>
@@ -90,7 +97,8 @@ template <>
 struct MatrixUnit<128> {
   SWITCHYARD_MULTIPLY(multiply, "m64n128k16.f32.bf16.bf16", ", 0, 0", 64, 64, 65, 66)
   SWITCHYARD_MULTIPLY(multiply_fp8, "m64n128k32.f32.e4m3.e4m3", "", 64, 64, 65, 66)
-  SWITCHYARD_MULTIPLY_TRANSPOSED("m64n128k16.f32.bf16.bf16", 64, 64, 65, 66, 67, 68)
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_registers, "m64n128k16.f32.bf16.bf16", 0, 64, 64, 65, 66, 67, 68)
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_transposed, "m64n128k16.f32.bf16.bf16", 1, 64, 64, 65, 66, 67, 68)
 };
 
 template <>
@@ -106,11 +114,13 @@ struct MatrixUnit<192> {
 template <>
 struct MatrixUnit<256> {
   SWITCHYARD_MULTIPLY(multiply, "m64n256k16.f32.bf16.bf16", ", 0, 0", 128, 128, 129, 130)
-  SWITCHYARD_MULTIPLY_TRANSPOSED("m64n256k16.f32.bf16.bf16", 128, 128, 129, 130, 131, 132)
+  SWITCHYARD_MULTIPLY_REGISTERS(multiply_transposed, "m64n256k16.f32.bf16.bf16", 1, 128, 128, 129, 130, 131,
+                                132)
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET::target
 
+#undef SWITCHYARD_OPERANDS_8
 #undef SWITCHYARD_OPERANDS_16
 #undef SWITCHYARD_OPERANDS_32
 #undef SWITCHYARD_OPERANDS_40
@@ -129,4 +139,4 @@ struct MatrixUnit<256> {
 #undef SWITCHYARD_SUMS_96
 #undef SWITCHYARD_SUMS_128
 #undef SWITCHYARD_MULTIPLY
-#undef SWITCHYARD_MULTIPLY_TRANSPOSED
+#undef SWITCHYARD_MULTIPLY_REGISTERS

@@ -41,4 +41,15 @@ SWITCHYARD_UNSANITIZED inline void unpack_codes(const Vec16& packed, const float
   for (int i = 0; i < 16; ++i) values[i] = table[packed.words[i / 4] >> (i % 4 * 8) & 0xff];
 }
 
+// Thirty-two codes of half a byte each, by a table of 16.
+SWITCHYARD_UNSANITIZED inline void unpack_half_bytes(const Vec16& packed, const float* table, float* values) {
+  for (int i = 0; i < 32; ++i) values[i] = table[packed.words[i / 8] >> (i % 8 * 4) & 0xf];
+}
+
+// values[i] *= factor.
+template <int kCount>
+SWITCHYARD_UNSANITIZED inline void multiply_all(float* values, float factor) {
+  for (int i = 0; i < kCount; ++i) values[i] *= factor;
+}
+
 }  // namespace switchyard::inline host_target

@@ -25,12 +25,21 @@ struct MatmulConfig {
   static constexpr bool kIsScaled = kTuning.element == MatmulElement::kFP8;
   static_assert(!kIsScaled || kStageInner == kMatmulScaleGroup);
 
+  // Coded weights have one panel in a stage.
+  static constexpr WeightFormat kWeights = kTuning.weights;
+  static constexpr bool kIsCoded = is_coded(kWeights);
+  static constexpr int kNumWeightPanels = kIsCoded ? 1 : kNumPanels;
+  static_assert(!kIsCoded || kStageInner * code_bits_of(kWeights) == 8 * kPanelRowBytes);
+  static_assert(!kIsCoded || (kTuning.element == MatmulElement::kBF16 && kTuning.tile_columns % 128 == 0));
+  // Ordinary loads read scales or codes in a stage.
+  static constexpr bool kLoadsFromStages = kIsScaled || kIsCoded;
+
   static constexpr bool kSharesWeights = target::kHasClusters && kTuning.sharing == MatmulSharing::kWeights;
   static constexpr bool kSharesRows = target::kHasClusters && kTuning.sharing == MatmulSharing::kRows;
   static constexpr bool kIsPair = kSharesWeights || kSharesRows;
   static constexpr int kClusterBlocks = kIsPair ? 2 : 1;
 
-  static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows;
+  static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows && !kIsCoded;
   static constexpr int kNumConsumers = kTuning.num_consumers();
   static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
   // Consumers of fp8 start their products in turn: one scales while those of the others run. One that has two
@@ -44,7 +53,7 @@ struct MatmulConfig {
   static constexpr int kConsumerRegisters = kTuning.consumer_registers();
 
   // Rows are loaded in boxes, only as many as there are rows.
-  static constexpr int kBoxRows = kTileRows / 4;
+  static constexpr int kBoxRows = kTileRows < 32 ? 8 : kTileRows / 4;
   static constexpr int kBoxBytes = kBoxRows * kPanelRowBytes;
   static constexpr int kRowPanelBytes = kTileRows * kPanelRowBytes;
   static constexpr int kWeightPanelBytes = kTileColumns * kPanelRowBytes;

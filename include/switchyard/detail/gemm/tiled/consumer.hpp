@@ -8,6 +8,7 @@
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
 #if defined(__CUDACC__)
+#include "switchyard/detail/gemm/tiled/coded_product.cuh"
 #include "switchyard/detail/gemm/tiled/warpgroup_product.cuh"
 #else
 #include "switchyard/detail/gemm/tiled/host_product.hpp"
@@ -38,6 +39,8 @@ class MatmulConsumer {
           multiply_overlapped(tile);
         else if constexpr (Config::kIsScaled)
           multiply_scaled(tile);
+        else if constexpr (Config::kIsCoded)
+          multiply_coded(tile);
         else
           multiply(tile.num_rows - first_row_);
         store(tile);
@@ -49,8 +52,9 @@ class MatmulConsumer {
   }
 
  private:
-  using Product =
-      std::conditional_t<Config::kIsScaled, ScaledWarpgroupProduct<Config>, WarpgroupProduct<Config>>;
+  using Product = std::conditional_t<
+      Config::kIsScaled, ScaledWarpgroupProduct<Config>,
+      std::conditional_t<Config::kIsCoded, CodedProduct<Config>, WarpgroupProduct<Config>>>;
 
   static constexpr int kNumScales = Config::kNumColumnGroups * Config::kScalesPerGroup;  // of the weights
   static constexpr uint32_t kFirstTurnBarrier = 1;  // a named barrier for each consumer
@@ -203,6 +207,48 @@ class MatmulConsumer {
     return {settings_.row_scale_kind, step % PackedScaleLayout::kScalesPerWord};
   }
 
+  // The same for coded weights. When the products of a step have been started, those of the last one have
+  // ended.
+  SWITCHYARD_DEVICE void multiply_coded(const MatmulTile& tile) {
+    const auto release_read = [&](uint32_t stage) {
+      target::fence_proxy_async_shared();  // the codes were read before the next load may write there
+      release(stage);
+    };
+    uint32_t last_stage = 0;
+    product_.begin(num_code_scales(), [&](int column) { return code_scales_of(tile, column); });
+    SWITCHYARD_ROLLED
+    for (uint32_t step = 0; step < num_steps_; ++step) {
+      const uint32_t stage = stages_.stage();
+      // acquire MM-24: the stage; pairs with the release in the producer's load()
+      wait_for_phase(shared_.full[stage], stages_.parity());
+      stages_.advance();
+      product_.start(shared_.rows[stage], shared_.weights[stage] + first_column_ * kPanelRowBytes, step,
+                     tile.num_rows);
+      if (step != 0) release_read(last_stage);
+      last_stage = stage;
+    }
+    product_.wait();
+    release_read(last_stage);
+    const uint32_t expert = static_cast<uint32_t>(tile.expert);
+    const bool has_scale = settings_.weight_tensor_scales != nullptr && expert < settings_.num_experts;
+    product_.multiply_all(has_scale ? target::ld(settings_.weight_tensor_scales + expert) : 1.0f);
+  }
+  // The scales of a column of coded weights: their number, and, of one of this consumer's columns, where they
+  // are. Null: there is no such column, or no such expert, and the codes are zeros.
+  SWITCHYARD_DEVICE uint32_t num_code_scales() const {
+    return settings_.inner / uint32_t{scale_group_size(Config::kWeights)};
+  }
+  SWITCHYARD_DEVICE const uint8_t* code_scales_of(const MatmulTile& tile, int in_consumer) const {
+    const uint32_t is_up = Config::kIsGated && in_consumer >= Config::kOutputColumns;
+    const uint32_t column = output_column(tile) + static_cast<uint32_t>(in_consumer) -
+                            is_up * static_cast<uint32_t>(Config::kOutputColumns);
+    const uint32_t expert = static_cast<uint32_t>(tile.expert);
+    if (column >= num_output_columns() || expert >= settings_.num_experts) return nullptr;
+    const uint64_t row =
+        uint64_t{expert} * settings_.columns + (Config::kIsGated ? weight_column(column, is_up) : column);
+    return static_cast<const uint8_t*>(settings_.weight_scales) + row * num_code_scales();
+  }
+
   // Returns the scales of those of this consumer's columns that share them, one for each step.
   SWITCHYARD_DEVICE const float* weight_scales_of(const MatmulTile& tile, int idx) const {
     const uint32_t num_column_groups = ceil_div(settings_.columns, uint32_t{kMatmulScaleGroup});
@@ -212,7 +258,7 @@ class MatmulConsumer {
     const uint32_t expert = static_cast<uint32_t>(tile.expert);
     const uint64_t row =
         expert < settings_.num_experts ? uint64_t{expert} * num_column_groups + column_group : 0;
-    return settings_.weight_scales + row * num_steps_;
+    return static_cast<const float*>(settings_.weight_scales) + row * num_steps_;
   }
   SWITCHYARD_DEVICE uint32_t scale_group_of(const MatmulTile& tile, uint32_t idx) const {
     if constexpr (Config::kIsGated) {
@@ -245,10 +291,10 @@ class MatmulConsumer {
   }
 
   // release MM-25: this warp has read the stage; pairs with the producer's wait before the next load into it,
-  // or those of both producers of a pair. If ordinary loads have read scales, every thread arrives for its
-  // own.
+  // or those of both producers of a pair. If ordinary loads have read scales or codes, every thread arrives
+  // for its own.
   SWITCHYARD_DEVICE void release(uint32_t stage) {
-    if constexpr (Config::kIsScaled) return shared_.empty[stage].arrive();
+    if constexpr (Config::kLoadsFromStages) return shared_.empty[stage].arrive();
     target::sync_warp();
     if constexpr (Config::kIsPair) {
       if (target::lane_idx() < Config::kClusterBlocks)

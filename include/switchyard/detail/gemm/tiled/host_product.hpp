@@ -9,6 +9,7 @@
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
 #include "switchyard/detail/gemm/tiled/row_scale.hpp"
+#include "switchyard/detail/gemm/tiled/weight_codes.hpp"
 #include "switchyard/detail/target/host_arithmetic.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
@@ -16,7 +17,8 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-// The sums of a warpgroup: half of a warp's lanes have those of a row each.
+// The sums of a warpgroup: half of a warp's lanes have those of a row each. A consumer of coded weights has
+// all rows of a tile, and there every thread may have a row.
 template <typename Config>
 class WarpgroupSums {
  public:
@@ -58,8 +60,14 @@ class WarpgroupSums {
  protected:
   static constexpr int kColumns = Config::kConsumerColumns;
 
-  static bool has_row() { return target::lane_idx() < 16; }
-  static int row() { return target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx(); }
+  static bool has_row() {
+    if constexpr (Config::kIsCoded) return row() < Config::kTileRows;
+    return target::lane_idx() < 16;
+  }
+  static int row() {
+    const int thread = target::thread_idx() % kWarpgroupThreads;
+    return Config::kIsCoded ? thread : thread / kWarpSize * 16 + target::lane_idx();
+  }
 
   float sums_[kColumns];
 };
@@ -94,6 +102,75 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
       unpack_bf16(packed, values + unit * 8);
     }
   }
+};
+
+// The values of all codes of an element.
+template <typename Element>
+inline constexpr auto kValuesOfCodes = [] {
+  std::array<float, size_t{1} << Element::kNumBits> values{};
+  for (size_t code = 0; code < values.size(); ++code)
+    values[code] = to_float(Element{static_cast<uint8_t>(code)});
+  return values;
+}();
+
+// The product for coded weights: every thread with a row decodes all columns.
+template <typename Config>
+class CodedProduct : public WarpgroupSums<Config> {
+  using Sums = WarpgroupSums<Config>;
+  using Sums::kColumns, Sums::sums_, Sums::has_row, Sums::row;
+  using Codes = WeightCodes<Config::kWeights>;
+  using Element = typename Codes::Element;
+
+ public:
+  // scales_of(column) is where the scales of one of the consumer's columns are, num_scales of them, or null.
+  template <typename ScalesOf>
+  void begin(uint32_t num_scales, ScalesOf scales_of) {
+    num_scales_ = num_scales;
+    for (int column = 0; column < kColumns; ++column) {
+      scales_[column] = scales_of(column);
+      sums_[column] = 0;
+    }
+  }
+  // Rows past num_rows were not loaded.
+  void start(const unsigned char* rows, const unsigned char* codes, uint32_t step, int num_rows) {
+    if (!has_row() || row() >= num_rows) return;
+    float values[Config::kStageInner], weights[Config::kStageInner];
+    for (int i = 0; i < Config::kStageInner; i += 8) {
+      const unsigned char* panel = rows + i / kPanelColumns * Config::kRowPanelBytes;
+      unpack_bf16(target::matrix_ld_16(panel + row() * kPanelRowBytes + i % kPanelColumns * 2), values + i);
+    }
+    for (int column = 0; column < kColumns; ++column) {
+      decode(codes + column * kPanelRowBytes, column, step, weights);
+      sums_[column] = add_products<Config::kStageInner>(sums_[column], values, weights);
+    }
+  }
+  void wait() {}
+  // `factor` is that of the expert.
+  void multiply_all(float factor) { host_target::multiply_all<kColumns>(sums_, factor); }
+
+ private:
+  void decode(const unsigned char* codes, int column, uint32_t step,
+              float (&values)[Config::kStageInner]) const {
+    constexpr int kUnitCodes = 16 * 8 / Element::kNumBits;
+    for (int i = 0; i < Config::kStageInner; i += kUnitCodes) {
+      const Vec16 packed = target::ld_16(codes + i * Element::kNumBits / 8);
+      if constexpr (Element::kNumBits == 8)
+        unpack_codes(packed, kValuesOfCodes<Element>.data(), values + i);
+      else
+        unpack_half_bytes(packed, kValuesOfCodes<Element>.data(), values + i);
+    }
+    constexpr int kStageScales = Config::kStageInner / Codes::kGroupSize;
+    for (int group = 0; group < kStageScales; ++group) {
+      const uint32_t in_row = step * kStageScales + static_cast<uint32_t>(group);
+      const bool is_there = scales_[column] != nullptr && in_row < num_scales_;
+      const float scale =
+          is_there ? to_float(typename Codes::Scale{target::ld(scales_[column] + in_row)}) : 0.0f;
+      host_target::multiply_all<Codes::kGroupSize>(values + group * Codes::kGroupSize, scale);
+    }
+  }
+
+  const uint8_t* scales_[kColumns];
+  uint32_t num_scales_ = 0;
 };
 
 // The product for fp8: a step's products with the columns that share a scale are separate sums, which are
@@ -139,15 +216,9 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   static void load(const unsigned char* tile, int row, float (&values)[kPanelRowBytes]) {
     for (int unit = 0; unit < kPanelRowBytes / 16; ++unit) {
       const Vec16 packed = target::matrix_ld_16(tile + row * kPanelRowBytes + unit * 16);
-      unpack_codes(packed, kValues.data(), values + unit * 16);
+      unpack_codes(packed, kValuesOfCodes<e4m3>.data(), values + unit * 16);
     }
   }
-  static constexpr std::array<float, 256> kValues = [] {
-    std::array<float, 256> values{};
-    for (int code = 0; code < 256; ++code) values[code] = to_float(e4m3{static_cast<uint8_t>(code)});
-    return values;
-  }();
-
   float step_sums_[Config::kNumStepSums][Config::kColumnGroup];
   float row_scale_[Config::kNumStepSums] = {};
   bool has_sums_ = false;

@@ -25,9 +25,10 @@ struct MatmulSettings {
   const uint32_t* row_scales = nullptr;
   uint32_t row_scale_stride = 0;
   MatmulRowScales row_scale_kind = MatmulRowScales::kFloat;
-  const float* weight_scales = nullptr;
+  // Of coded weights: a byte each, [expert][N][K / scale group].
+  const void* weight_scales = nullptr;
   uint32_t num_experts = 0;   // of the weights
-  uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16
+  uint32_t inner = 0;         // K, a multiple of 8; of fp8, 16; of coded weights, inner_multiple_of() them
   uint32_t columns = 0;       // N, a multiple of 8
   bf16* output = nullptr;     // [rows][N]; with an activation [rows][N / 2], of fp8 codes, too
   uint32_t* queue = nullptr;  // a word that is 0 before and after every launch
@@ -38,6 +39,7 @@ struct MatmulSettings {
   GateLayout gate_layout = GateLayout::kStacked;
   float* output_scales = nullptr;  // [ceil(N / 2 / 128)][output_scale_stride]
   uint32_t output_scale_stride = 0;
+  const float* weight_tensor_scales = nullptr;  // of coded weights: [num_experts], or null
 };
 
 }  // namespace switchyard

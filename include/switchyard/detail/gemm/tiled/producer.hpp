@@ -42,6 +42,7 @@ class MatmulProducer {
 
   SWITCHYARD_DEVICE void load(const MatmulTile& tile, uint32_t step) {
     const int inner = static_cast<int>(step * Config::kStagePairs);
+    const int inner_of_weights = Config::kIsCoded ? static_cast<int>(step * kPanelColumns) : inner;
     const uint32_t stage = stages_.stage();
     // acquire MM-25: the consumers have read the stage; pairs with their release()
     wait_for_phase(shared_.empty[stage], stages_.parity() ^ 1);
@@ -49,8 +50,8 @@ class MatmulProducer {
     const int num_boxes = (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
     target::TransferBarrier& full = shared_.full[stage];
     // release MM-24: the stage, once the loads are complete; pairs with the consumers' waits for `full`
-    const uint32_t panel_bytes = static_cast<uint32_t>(
-        Config::kNumPanels * (num_boxes * Config::kBoxBytes + Config::kWeightPanelBytes));
+    const uint32_t panel_bytes = static_cast<uint32_t>(Config::kNumPanels * num_boxes * Config::kBoxBytes +
+                                                       Config::kNumWeightPanels * Config::kWeightPanelBytes);
     if constexpr (Config::kIsScaled) {
       const uint32_t first = tile.first_row & ~3u;
       const uint32_t scale_bytes =
@@ -66,8 +67,8 @@ class MatmulProducer {
       full.arrive_expect(panel_bytes);
     }
     SWITCHYARD_UNROLL
-    for (int panel = 0; panel < Config::kNumPanels; ++panel)
-      load_weights(tile, inner + panel * kPanelColumns,
+    for (int panel = 0; panel < Config::kNumWeightPanels; ++panel)
+      load_weights(tile, inner_of_weights + panel * kPanelColumns,
                    shared_.weights[stage] + panel * Config::kWeightPanelBytes, full);
     SWITCHYARD_UNROLL
     for (int panel = 0; panel < Config::kNumPanels; ++panel)
