@@ -33,7 +33,9 @@ struct MoeLayerConfig {
   // fp8-ue8m0 with weights in fp8. combine_format is bf16, or fp8 in the slotted protocol. A fused shared
   // expert is group 0.
   ExpertParallelConfig ep;
-  int expert_width = 0;  // a multiple of 8; of 64 in fp8
+  WeightFormat weights = WeightFormat::kAsRows;  // coded ones need rows in bf16
+  // A multiple of 8; of 64 in fp8; with coded weights of inner_multiple_of() them, as hidden must be then.
+  int expert_width = 0;
   Activation activation = Activation::kSiLU;
   GateLayout gate_layout = GateLayout::kStacked;
   // How many tokens a rank has on average, by which the matmuls' tunings are chosen; 0: max_tokens_per_rank.
@@ -49,11 +51,15 @@ struct MoeLayerConfig {
 struct ExpertWeights {
   const void* gate_up = nullptr;  // [num_groups][2 * expert_width][hidden], gates as gate_layout says
   const void* down = nullptr;     // [num_groups][hidden][expert_width]
-  // fp8: a float for each 128 x 128, [num_groups][ceil(columns / 128)][ceil(inner / 128)].
-  const float* gate_up_scales = nullptr;
-  const float* down_scales = nullptr;
+  // fp8: a float for each 128 x 128, [num_groups][ceil(columns / 128)][ceil(inner / 128)]. Coded weights: a
+  // byte for each scale group, [num_groups][columns][inner / scale group], as GroupedMatmulTensors has them.
+  const void* gate_up_scales = nullptr;
+  const void* down_scales = nullptr;
   const float* gate_up_bias = nullptr;  // [num_groups][2 * expert_width]; null: none
   const float* down_bias = nullptr;     // [num_groups][hidden]; null: none
+  // Coded weights: [num_groups], what all weights of a group are multiplied by; null: 1.
+  const float* gate_up_tensor_scales = nullptr;
+  const float* down_tensor_scales = nullptr;
 };
 
 // One step of one rank. Pointers are into the rank's memory, 16-byte aligned.

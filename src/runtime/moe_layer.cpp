@@ -23,7 +23,16 @@ Status check_config(const MoeLayerConfig& config) {
                             config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
   if (config.activation == Activation::kNone)
     return invalid_argument("activation: none; gate and up must become one");
-  const int multiple = element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2 : 8;
+  const bool has_codes = is_coded(config.weights);
+  if (has_codes && format != TokenFormatKind::kBF16)
+    return invalid_argument("weights: %s needs dispatch_format bf16, not %s", to_string(config.weights),
+                            to_string(format));
+  if (has_codes && config.ep.hidden % inner_multiple_of(config.weights) != 0)
+    return invalid_argument("hidden: %d must be a multiple of %d with weights %s", config.ep.hidden,
+                            inner_multiple_of(config.weights), to_string(config.weights));
+  const int multiple = has_codes                                   ? inner_multiple_of(config.weights)
+                       : element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2
+                                                                   : 8;
   if (config.expert_width < multiple || config.expert_width % multiple != 0)
     return invalid_argument("expert_width: %d must be a positive multiple of %d", config.expert_width,
                             multiple);
@@ -35,6 +44,9 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
     return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
                             to_string(format));
+  if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
+    return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
+                            to_string(config.weights));
   return Status();
 }
 
@@ -42,14 +54,14 @@ Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeigh
                      const World& world) {
   if (weights.size() != static_cast<size_t>(world.n_ranks()))
     return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), world.n_ranks());
-  const bool is_fp8 = element_of(config) == MatmulElement::kFP8;
+  const bool has_scales = element_of(config) == MatmulElement::kFP8 || is_coded(config.weights);
   for (const int rank : world.local_ranks()) {
     const ExpertWeights& of_rank = weights[static_cast<size_t>(rank)];
     const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
                                                           {"down", of_rank.down},
                                                           {"gate_up_scales", of_rank.gate_up_scales},
                                                           {"down_scales", of_rank.down_scales}};
-    for (int i = 0; i < (is_fp8 ? 4 : 2); ++i)
+    for (int i = 0; i < (has_scales ? 4 : 2); ++i)
       if (needed[i].second == nullptr)
         return invalid_argument("weights: %s of rank %d must not be null", needed[i].first, rank);
   }
@@ -214,6 +226,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
   GroupedMatmulShape shape{.num_groups = ep->num_groups(),
                            .element = element_of(config),
                            .row_scales = rows_of(config).row_scales,
+                           .weights = config.weights,
                            .inner = config.ep.hidden,
                            .columns = 2 * config.expert_width,
                            .activation = config.activation,
@@ -299,6 +312,7 @@ GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
           .row_offsets = state.row_offsets.data(),
           .row_scales = state.rows.scales,
           .weight_scales = state.weights.gate_up_scales,
+          .weight_tensor_scales = state.weights.gate_up_tensor_scales,
           .bias = state.weights.gate_up_bias,
           .output_scales = is_fp8() ? state.activated_scales.data() : nullptr};
 }
@@ -330,6 +344,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
                           .row_offsets = state.row_offsets.data(),
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
                           .weight_scales = state.weights.down_scales,
+                          .weight_tensor_scales = state.weights.down_tensor_scales,
                           .bias = state.weights.down_bias},
                          stream);
 }

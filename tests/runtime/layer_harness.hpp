@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ep/ep_harness.hpp"
+#include "gemm/matmul_operand.hpp"
 #include "reference/gated_mlp.hpp"
 #include "reference/reference.hpp"
 #include "reference/token_format.hpp"
@@ -25,6 +26,7 @@ struct LayerCase {
   int n_ranks = 1;
   Protocol protocol = Protocol::kSlotted;
   TokenFormatKind format = TokenFormatKind::kBF16;
+  WeightFormat weights = WeightFormat::kAsRows;
   CombineFormat combine_format = CombineFormat::kBF16;
   SharedExpert shared_expert = SharedExpert::kNone;
   Routing routing = Routing::kAllToAll;
@@ -40,7 +42,8 @@ struct LayerCase {
   bool is_fp8() const { return format != TokenFormatKind::kBF16; }
   std::string name() const {
     return std::to_string(n_ranks) + " ranks, " + to_string(protocol) + ", " + to_string(format) + ", " +
-           to_string(activation) + (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
+           to_string(activation) + (is_coded(weights) ? std::string(", ") + to_string(weights) : "") +
+           (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
            (shared_expert == SharedExpert::kNone ? "" : ", shared expert") + (has_router ? ", router" : "") +
            (has_bias ? ", bias" : "") +
            (gate_up_start == GateUpStart::kWithRows ? ", gate_up with the rows" : "");
@@ -54,7 +57,16 @@ struct LayerMatrix {
   std::vector<uint8_t> bytes;
   std::vector<float> scales;
   std::vector<float> values;
+  std::vector<uint8_t> code_scales;  // of coded weights
+  std::vector<float> tensor_scales;
 
+  LayerMatrix(WeightFormat format, size_t groups, size_t columns, size_t inner, uint64_t seed) {
+    CodedWeights weights(format, groups, columns * inner, seed);
+    bytes = std::move(weights.bytes);
+    values = std::move(weights.values);
+    code_scales = std::move(weights.scales);
+    tensor_scales = std::move(weights.tensor_scales);
+  }
   // `groups` matrices of [columns][inner], with values of about 1 / sqrt(inner).
   LayerMatrix(bool is_fp8, size_t groups, size_t columns, size_t inner, uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -97,8 +109,8 @@ class LayerHarness {
     ranks_.resize(static_cast<size_t>(case_.n_ranks));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       RankData& data = ranks_[r];
-      data.gate_up = std::make_unique<LayerMatrix>(case_.is_fp8(), num_groups, 2 * width, hidden, 10 + r);
-      data.down = std::make_unique<LayerMatrix>(case_.is_fp8(), num_groups, hidden, width, 30 + r);
+      data.gate_up = make_matrix(num_groups, 2 * width, hidden, 10 + r);
+      data.down = make_matrix(num_groups, hidden, width, 30 + r);
       data.gate_up_bias = case_.has_bias ? noise(num_groups * 2 * width, 50 + r) : std::vector<float>();
       data.down_bias = case_.has_bias ? noise(num_groups * hidden, 60 + r) : std::vector<float>();
       weights.emplace_back();
@@ -116,6 +128,7 @@ class LayerHarness {
                         data.buffers.down_scales.data(),
                         case_.has_bias ? data.buffers.gate_up_bias.data() : nullptr,
                         case_.has_bias ? data.buffers.down_bias.data() : nullptr};
+      if (is_coded(case_.weights)) add_code_scales(rank, data, weights.back());
     }
     layer_ = must(MoeLayer::create(world, config(), weights));
     for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -146,6 +159,7 @@ class LayerHarness {
     // Blocks that wait for rows need some room beside those of dispatch.
     if (case_.gate_up_start == GateUpStart::kWithRows) config.ep.n_sms = 4;
     config.gate_up_start = case_.gate_up_start;
+    config.weights = case_.weights;
     config.expert_width = case_.width;
     config.activation = case_.activation;
     config.gate_layout = case_.gate_layout;
@@ -244,13 +258,30 @@ class LayerHarness {
     std::vector<float> weights;
     size_t num_tokens = 0;
     struct {
-      Buffer<uint8_t> gate_up, down;
+      Buffer<uint8_t> gate_up, down, gate_up_code_scales, down_code_scales;
+      Buffer<float> gate_up_tensor_scales, down_tensor_scales;
       Buffer<float> gate_up_scales, down_scales, gate_up_bias, down_bias, logits, weights;
       Buffer<bf16> tokens, output;
       Buffer<int32_t> ids;
     } buffers;
   };
 
+  std::unique_ptr<LayerMatrix> make_matrix(size_t groups, size_t columns, size_t inner, uint64_t seed) const {
+    if (is_coded(case_.weights))
+      return std::make_unique<LayerMatrix>(case_.weights, groups, columns, inner, seed);
+    return std::make_unique<LayerMatrix>(case_.is_fp8(), groups, columns, inner, seed);
+  }
+  static void add_code_scales(const Rank& rank, RankData& data, ExpertWeights& weights) {
+    data.buffers.gate_up_code_scales = must(rank.upload(data.gate_up->code_scales));
+    data.buffers.down_code_scales = must(rank.upload(data.down->code_scales));
+    weights.gate_up_scales = data.buffers.gate_up_code_scales.data();
+    weights.down_scales = data.buffers.down_code_scales.data();
+    if (data.gate_up->tensor_scales.empty()) return;
+    data.buffers.gate_up_tensor_scales = must(rank.upload(data.gate_up->tensor_scales));
+    data.buffers.down_tensor_scales = must(rank.upload(data.down->tensor_scales));
+    weights.gate_up_tensor_scales = data.buffers.gate_up_tensor_scales.data();
+    weights.down_tensor_scales = data.buffers.down_tensor_scales.data();
+  }
   static std::vector<float> noise(size_t size, uint64_t seed) {
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal(0.0f, 1.0f);

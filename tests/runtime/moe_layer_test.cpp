@@ -65,6 +65,15 @@ TEST_P(MoeLayerTest, SharedExpertRouterAndBiases) {
     }
 }
 
+TEST_P(MoeLayerTest, WeightsThatAreCodes) {
+  for (const WeightFormat weights : {WeightFormat::kMXFP4, WeightFormat::kNVFP4, WeightFormat::kMXFP8})
+    expect_right({.n_ranks = 2,
+                  .protocol = Protocol::kDirect,
+                  .weights = weights,
+                  .shared_expert = SharedExpert::kFused,
+                  .has_bias = true});
+}
+
 TEST_P(MoeLayerTest, CombineInFP8AndWithoutAnAllToAll) {
   expect_right({.n_ranks = 2, .format = TokenFormatKind::kFP8, .combine_format = CombineFormat::kFP8});
   for (const TokenFormatKind format : kFormats)
@@ -132,6 +141,22 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
   expect_named(message_of([](auto& c) { c.ep.dispatch_format = TokenFormatKind::kNVFP4; }),
                "dispatch_format");
   expect_named(message_of([](auto& c) { c.activation = Activation::kNone; }), "activation");
+  expect_named(message_of([](auto& c) { c.weights = WeightFormat::kMXFP8; }), "gate_up of rank 0");
+  expect_named(message_of([](auto& c) {
+                 c.weights = WeightFormat::kMXFP8;
+                 c.ep.dispatch_format = TokenFormatKind::kFP8;
+               }),
+               "weights: mxfp8 needs dispatch_format bf16, not fp8");
+  expect_named(message_of([](auto& c) {
+                 c.weights = WeightFormat::kNVFP4;
+                 c.ep.hidden = 32;
+               }),
+               "hidden: 32 must be a multiple of 64 with weights nvfp4");
+  expect_named(message_of([](auto& c) {
+                 c.weights = WeightFormat::kMXFP4;
+                 c.expert_width = 32;
+               }),
+               "expert_width: 32 must be a positive multiple of 64");
   MoeLayerStep step = harness.step(0);
   step.num_tokens = kLayerMaxTokens + 1;
   expect_named(harness.layer().run(0, step).message(), "num_tokens: 22 must be 0..21");
