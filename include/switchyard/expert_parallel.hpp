@@ -215,6 +215,8 @@ struct DispatchInput {
   // 0..row_sets - 1: where in this rank's row_buffers() the rows of the step begin, row_set x
   // ExpertParallel::rows_per_set(). Every rank chooses for itself.
   int row_set = 0;
+  // As DispatchOutput::rank_wait_ns, for the waits of dispatch_async; dispatch has only that of its output.
+  uint64_t* rank_wait_ns = nullptr;
 };
 
 // The rows of group g begin at row_offsets[g], in order of source rank, and there are row_counts[g] of them.
@@ -249,6 +251,16 @@ struct DispatchOutput {
   // Direct protocol: [n_local_experts()], per rank [1]: the rows of each group are added to what is there.
   // Null: not wanted.
   int32_t* row_totals = nullptr;
+  // [n_ranks()]: the nanoseconds for which the call has waited for each other rank are added to its entry. A
+  // wait begins when the first block of the kernel has nothing left to do before it, and ends for each rank
+  // when that block sees the rank's signal: a rank that comes 10 ms late adds 10 ms to its entry, and those
+  // that came in time add next to nothing. Waits for several ranks overlap, so their sum means little. The
+  // slotted protocol waits once, in dispatch_wait, for messages. The direct one waits twice: for the counts
+  // of each rank in dispatch_async, where a rank that begins late shows, and for its rows in dispatch_wait.
+  // The entries of the rank itself, and of a rank that did not come, stay as they are. Calls of one rank that
+  // may run at the same time, on several streams, need an array each. It must be null where the all-to-all
+  // is skipped, since no rank waits for another there. Null: not wanted.
+  uint64_t* rank_wait_ns = nullptr;
 };
 
 struct CombineInput {
@@ -266,6 +278,9 @@ struct CombineOutput {
   const float* topk_weights = nullptr;  // [num_tokens][top_k]; not needed unreduced or per rank
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
+  // As DispatchOutput::rank_wait_ns: both protocols wait once, in combine_wait, for what each rank sends
+  // back.
+  uint64_t* rank_wait_ns = nullptr;
 };
 
 // What the experts made of the rows that dispatch wrote, in memory of the caller's.

@@ -12,6 +12,7 @@ namespace switchyard::testing_support {
 namespace {
 
 constexpr float kInputScale = 2.0f / (6 * 448);  // tokens of make_step() are at most 2
+constexpr uint64_t kFirstWaitNs = 1000;          // waits are added to what is there
 
 std::vector<float> expert_input_scales(TokenFormatKind format, int n_experts) {
   std::vector<float> scales;
@@ -119,6 +120,11 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
   const size_t tokens = static_cast<size_t>(max_tokens);
   const size_t top_k = static_cast<size_t>(shape.top_k);
   ranks_.resize(static_cast<size_t>(shape.n_ranks));
+  const auto make_waits = [&](Rank& owner) {
+    return options.times_ranks
+               ? must(owner.upload(std::vector<uint64_t>(static_cast<size_t>(shape.n_ranks), kFirstWaitNs)))
+               : owner.view<uint64_t>(nullptr, 0);
+  };
   for (const int rank : world_->local_ranks()) {
     Rank& owner = world_->rank(rank);
     const RowBuffers rows = must(ep_->row_buffers(rank));
@@ -148,6 +154,8 @@ EpHarness::EpHarness(std::unique_ptr<World> world, const Shape& shape, const Run
         .scale_row_offsets = format.placement == ScalePlacement::kTiled
                                  ? must(owner.allocate<uint32_t>(num_groups))
                                  : owner.view<uint32_t>(nullptr, 0),
+        .dispatch_waits = make_waits(owner),
+        .combine_waits = make_waits(owner),
         .group_input_scales = must(owner.allocate<float>(num_groups))};
   }
 }
@@ -179,7 +187,12 @@ DispatchInput EpHarness::dispatch_input(const reference::Step& step, int rank) {
 CombineOutput EpHarness::combine_output(const reference::Step& step, int rank) const {
   const RankBuffers& buffers = ranks_[rank];
   return {buffers.tokens.topk_ids(), buffers.topk_weights.data(), step.num_tokens(rank),
-          buffers.tokens.destination(options_.reduction)};
+          buffers.tokens.destination(options_.reduction), buffers.combine_waits.data()};
+}
+
+RankWaits EpHarness::rank_waits(int rank) const {
+  const RankBuffers& buffers = ranks_[static_cast<size_t>(rank)];
+  return {must(buffers.dispatch_waits.download()), must(buffers.combine_waits.download())};
 }
 
 DispatchOutput EpHarness::dispatch_output(int rank) {
@@ -195,7 +208,16 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           buffers.src_ranks.size() > 0 ? buffers.src_ranks.data() : nullptr,
           options_.unwritten,
           is_per_rank() ? buffers.row_experts.data() : nullptr,
-          is_per_rank() ? buffers.row_weights.data() : nullptr};
+          is_per_rank() ? buffers.row_weights.data() : nullptr,
+          nullptr,
+          nullptr,
+          buffers.dispatch_waits.data()};
+}
+
+Status EpHarness::hold_up(int rank, int late_rank) {
+  if (rank != late_rank) return Status();
+  const Rank& late = world_->rank(rank);
+  return late.launch(kernel_table(late).stall, {.num_blocks = 1, .num_threads = 32}, {late_.late_ns});
 }
 
 Status EpHarness::launch_dispatch(int rank, const DispatchInput& input) {
@@ -249,10 +271,14 @@ Status EpHarness::launch_combine(int rank, const CombineInput& input, const Comb
 
 // Phase by phase: ranks that share a queue to a GPU must not find one rank's wait in front of another's send.
 Status EpHarness::run_dispatch(const reference::Step& step) {
-  for (const int rank : world_->local_ranks())
+  for (const int rank : world_->local_ranks()) {
+    SWITCHYARD_RETURN_IF_ERROR(hold_up(rank, late_.of_dispatch));
+    DispatchInput input = dispatch_input(step, rank);
+    if (options_.mode == StepMode::kSplit) input.rank_wait_ns = ranks_[rank].dispatch_waits.data();
     SWITCHYARD_RETURN_IF_ERROR(options_.mode == StepMode::kFused
-                                   ? ep_->dispatch(rank, dispatch_input(step, rank), dispatch_output(rank))
-                                   : ep_->dispatch_async(rank, dispatch_input(step, rank)));
+                                   ? ep_->dispatch(rank, input, dispatch_output(rank))
+                                   : ep_->dispatch_async(rank, input));
+  }
   if (options_.mode == StepMode::kSplit)
     for (const int rank : world_->local_ranks())
       SWITCHYARD_RETURN_IF_ERROR(ep_->dispatch_wait(rank, dispatch_output(rank)));
@@ -322,6 +348,7 @@ Status EpHarness::run_combine(const reference::Step& step) {
                                  : buffers.expert_rows.data(),
                              buffers.src_info.data()};
     const CombineOutput output = combine_output(step, rank);
+    SWITCHYARD_RETURN_IF_ERROR(hold_up(rank, late_.of_combine));
     SWITCHYARD_RETURN_IF_ERROR(launch_combine(rank, input, output));
     if (options_.routing == Routing::kSkipAllToAll && options_.allreduce_world_size != 1)
       SWITCHYARD_RETURN_IF_ERROR(ep_->all_reduce(rank, output.destination.output, step.num_tokens(rank)));

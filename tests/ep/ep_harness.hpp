@@ -63,6 +63,7 @@ struct RunOptions {
   std::optional<ExpertPlacement> placement = {};
   int max_experts_per_rank = 0;
   bool counts_experts = false;
+  bool times_ranks = false;  // asks how long each rank waits for each: rank_waits()
   reference::TensorStyle style = {};
   uint64_t timeout_ns = 120'000'000'000;  // sanitizers make the emulator slow
 };
@@ -82,6 +83,18 @@ inline RunOptions weak_run(uint64_t seed, Protocol protocol, const TestHooks* ho
 
 // Tells the reference what the options say; where the all-to-all is skipped, every rank gets rank 0's tokens.
 reference::Step as_run(reference::Step step, const RunOptions& options);
+
+// Ranks whose launches are held up; -1: none.
+struct LateRanks {
+  int of_dispatch = -1;
+  int of_combine = -1;
+  uint64_t late_ns = 0;
+};
+
+// What a rank has been told of its waits for each rank, in nanoseconds.
+struct RankWaits {
+  std::vector<uint64_t> of_dispatch, of_combine;
+};
 
 // One rank's view of a step: device buffers, and what came back.
 class EpHarness {
@@ -118,6 +131,10 @@ class EpHarness {
   std::string run_with_early_experts(const reference::Step& step,
                                      const std::function<Status(int rank)>& launch_experts);
 
+  // Holds up these ranks from now on, in steps that are checked.
+  void make_late(const LateRanks& late) { late_ = late; }
+  RankWaits rank_waits(int rank) const;
+
   // Whether no rank has written its output, or where its rows came from, since the last upload of a step.
   bool outputs_are_untouched();
 
@@ -135,10 +152,11 @@ class EpHarness {
     Buffer<int32_t> src_info, expert_ids;
     Buffer<float> topk_weights;
     Buffer<uint32_t> row_offsets, row_counts;
-    Buffer<int32_t> row_experts;         // of rows per rank, else empty
-    Buffer<float> row_weights;           // the same
-    Buffer<int32_t> src_ranks;           // where unwritten rows are marked or zeroed, else empty
-    Buffer<uint32_t> scale_row_offsets;  // of tiled scales, else empty
+    Buffer<int32_t> row_experts;                     // of rows per rank, else empty
+    Buffer<float> row_weights;                       // the same
+    Buffer<int32_t> src_ranks;                       // where unwritten rows are marked or zeroed, else empty
+    Buffer<uint32_t> scale_row_offsets;              // of tiled scales, else empty
+    Buffer<uint64_t> dispatch_waits, combine_waits;  // null unless they are asked for
     Buffer<float> group_input_scales;
   };
 
@@ -157,6 +175,7 @@ class EpHarness {
   std::string compare_output(int rank, const std::vector<bf16>& expected,
                              const reference::TokenTensors& tokens);
   CombineOutput combine_output(const reference::Step& step, int rank) const;
+  Status hold_up(int rank, int late_rank);
   Status launch_dispatch(int rank, const DispatchInput& input);
   Status launch_combine(int rank, const CombineInput& input, const CombineOutput& output);
   bool recodes_rows() const;
@@ -169,6 +188,7 @@ class EpHarness {
 
   Shape shape_;
   RunOptions options_;
+  LateRanks late_;
   std::unique_ptr<World> world_;
   std::unique_ptr<ExpertParallel> ep_;
   std::vector<RankBuffers> ranks_;

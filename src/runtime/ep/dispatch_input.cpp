@@ -35,6 +35,7 @@ Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& 
     return invalid_argument("%s: row_set is %d; it must be 0..%d (row_sets)", call, input.row_set,
                             config.row_sets - 1);
   SWITCHYARD_RETURN_IF_ERROR(check_token_format(call, input));
+  SWITCHYARD_RETURN_IF_ERROR(check_rank_waits(call, input.rank_wait_ns));
   if (input.input_scale != nullptr) {
     if (config.dispatch_format != TokenFormatKind::kNVFP4)
       return invalid_argument("%s: input_scale must be null: dispatch_format is %s, not nvfp4", call,
@@ -44,6 +45,14 @@ Status ExpertParallel::Impl::check_input(const char* call, const DispatchInput& 
                               static_cast<const void*>(input.input_scale));
   }
   return input.num_tokens > 0 ? check_pointer(call, "tokens", input.tokens) : Status();
+}
+
+Status ExpertParallel::Impl::check_rank_waits(const char* call, const uint64_t* rank_wait_ns) const {
+  if (rank_wait_ns == nullptr) return Status();
+  if (config.routing == Routing::kSkipAllToAll)
+    return invalid_argument(
+        "%s: rank_wait_ns must be null: ranks that skip the all-to-all do not wait for each other", call);
+  return check_pointer(call, "rank_wait_ns", rank_wait_ns);
 }
 
 // What the tokens come as, and how far apart.
@@ -82,6 +91,7 @@ void ExpertParallel::Impl::fill_in(int rank, const DispatchInput& input, Dispatc
   if (!is_per_rank()) call.step.topk_ids = ids_of(rank, input);
   if (config.reduce_at_owner) std::get<DirectDispatchPart>(call.parts).topk_weights = input.topk_weights;
   call.tensors.device_tensor_scale = input.input_scale;
+  call.step.rank_wait_ns = input.rank_wait_ns;
 }
 
 const int32_t* ExpertParallel::Impl::ids_of(int rank, const DispatchInput& input) const {

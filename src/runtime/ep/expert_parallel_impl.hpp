@@ -162,6 +162,7 @@ struct ExpertParallel::Impl {
                       const char* name = "topk_ids") const;
   Status check_input(const char* call, const DispatchInput& input) const;
   Status check_token_format(const char* call, const DispatchInput& input) const;
+  Status check_rank_waits(const char* call, const uint64_t* rank_wait_ns) const;
   Status check_rows_output(int rank, const char* call, const DispatchOutput& output) const;
   Status check_input(int rank, const char* call, const CombineInput& input) const;
   Status check_destination(int rank, const char* call, const CombineOutput& output) const;

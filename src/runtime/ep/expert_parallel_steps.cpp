@@ -154,6 +154,7 @@ Status ExpertParallel::Impl::check_rows_output(int rank, const char* call,
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "source_ranges", output.source_ranges));
   if (output.row_totals != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(check_pointer(call, "row_totals", output.row_totals));
+  SWITCHYARD_RETURN_IF_ERROR(check_rank_waits(call, output.rank_wait_ns));
   if (output.scale_row_offsets == nullptr) return Status();
   if (!format_layout(config).has_tiled_scales)
     return invalid_argument("%s: scale_row_offsets must be null: format %s has no tiled scales", call,
@@ -176,6 +177,7 @@ Status ExpertParallel::Impl::check_input(int rank, const char* call, const Combi
 
 Status ExpertParallel::Impl::check_destination(int rank, const char* call,
                                                const CombineOutput& output) const {
+  SWITCHYARD_RETURN_IF_ERROR(check_rank_waits(call, output.rank_wait_ns));
   const CombineDestination& destination = output.destination;
   // Per rank, and of 64-bit ids, this object has kept what it needs.
   const bool has_kept_ids = is_per_rank() || (output.topk_ids == nullptr && state(rank).has_narrowed_ids);
@@ -232,6 +234,7 @@ void ExpertParallel::Impl::fill_in(const DispatchOutput& output, DispatchCall& c
   call.step.row_counts = output.row_counts;
   call.step.expert_ids = output.expert_ids;
   call.step.src_info = output.src_info;
+  call.step.rank_wait_ns = output.rank_wait_ns;
   call.tensors.rows = static_cast<std::byte*>(output.rows);
   call.tensors.scales = static_cast<std::byte*>(output.scales);
   call.tensors.max_rows = call.step.max_rows;
@@ -318,6 +321,7 @@ void ExpertParallel::Impl::fill_in(const CombineOutput& output, CombineCall& cal
     call.step.topk_weights = output.topk_weights;
   }
   call.destination = output.destination;
+  call.step.rank_wait_ns = output.rank_wait_ns;
 }
 
 const CombineKernels& ExpertParallel::Impl::combine_to(const CombineOutput& output) const {
@@ -390,6 +394,9 @@ Status ExpertParallel::dispatch(int rank, const DispatchInput& input, const Disp
                                 Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "dispatch", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input("dispatch", input));
+  if (input.rank_wait_ns != nullptr)
+    return invalid_argument(
+        "dispatch: rank_wait_ns of the input must be null: that of the output is for both halves");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rows_output(rank, "dispatch", output));
   SWITCHYARD_RETURN_IF_ERROR(impl_->enqueue_dispatch(rank, impl_->kernels.dispatch->fused, input, &output,
                                                      Impl::Step::kDispatched, stream));

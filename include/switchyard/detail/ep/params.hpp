@@ -48,6 +48,8 @@ struct DispatchStep {
   int32_t* expert_ids;    // [num_groups]: 0, 1, ..
   int32_t* src_info;      // [rows][2]: source token, k
   uint32_t max_rows;      // rows the output tensors hold
+  // [n_ranks], what both halves add their waits for each rank to (sync/rank_waits.hpp); null: nobody asks.
+  uint64_t* rank_wait_ns;
 
   RankPointers<std::byte> recv_bufs;   // DispatchRecvLayout; direct: rows
   RankPointers<uint64_t> recv_counts;  // DispatchCountLayout
@@ -127,6 +129,7 @@ struct CombineStep {
   SharedExpertTokens shared_expert;  // its output is rows [0, ..) of this rank's expert_rows
   const int32_t* topk_ids;           // [num_tokens][top_k], as dispatched
   const float* topk_weights;         // [num_tokens][top_k]; unused by the unreduced output
+  uint64_t* rank_wait_ns;            // as in dispatch, of combine_wait
 
   RankPointers<std::byte> recv_bufs;   // CombineRecvLayout; direct: what holds every rank's expert_rows
   RankPointers<uint64_t> recv_counts;  // CombineCountLayout; direct: OutputCellLayout

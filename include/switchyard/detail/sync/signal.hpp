@@ -27,9 +27,11 @@ struct AwaitedSignal {
   // Waits until `done(value)`. Returns true if what the peer did before it published `value` is visible to
   // this thread, and false where wait_for() does.
   template <typename Done>
-  SWITCHYARD_DEVICE bool wait_until(const WaitSite& site, uint64_t& value, Done done SWITCHYARD_WHERE) const {
+  SWITCHYARD_DEVICE bool wait_until(const WaitSite& site, uint64_t& value, Done done,
+                                    uint64_t since_ns = 0 SWITCHYARD_WHERE) const {
     return wait_for(
-        context, site, value, [&] { return target::ld_acquire_system(cell SWITCHYARD_PASS_WHERE); }, done);
+        context, site, value, [&] { return target::ld_acquire_system(cell SWITCHYARD_PASS_WHERE); }, done,
+        since_ns);
   }
 };
 

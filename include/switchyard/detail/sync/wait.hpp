@@ -91,15 +91,15 @@ SWITCHYARD_DEVICE bool sync_block_all(bool is_healthy) {
 // Waits until `done(load())`. Returns false if a peer has poisoned this rank, or if the deadline has passed,
 // which it then reports as a fault: the caller must return without accessing what it waited for. `load` has
 // the acquire; `seen` is the value that it last returned. A wait that is not satisfied at its first poll is
-// traced.
+// traced. `since_ns`: when the wait began, if that was before (sync/rank_waits.hpp), or 0.
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const WaitContext& context, const WaitSite& site, T& seen, Load load,
-                                Done done) {
+                                Done done, uint64_t since_ns = 0) {
   if (in_world(context, site).late_rank != context.my_rank) target::check_may_wait_for_peer();
   if constexpr (!kChecked) return target::wait_until([&] { return done(seen = load()); }, kNoDeadline);
   // A value that has arrived already, or arrives very soon, needs neither clock nor poison.
   if (!is_on(context.trace) && target::wait_until([&] { return done(seen = load()); }, 0)) return true;
-  const uint64_t start_ns = target::now_ns();
+  const uint64_t start_ns = since_ns != 0 ? since_ns : target::now_ns();
   const WaitSite named = in_world(context, site);
   bool arrived = false;
   uint64_t looked_ns = start_ns;

@@ -12,6 +12,7 @@
 #include "switchyard/detail/ep/row_sum.hpp"
 #include "switchyard/detail/ep/token_outputs.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
+#include "switchyard/detail/sync/rank_waits.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -134,14 +135,19 @@ struct DirectCombineWait {
   // Waits until every rank's expert output is complete.
   SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_healthy) {
     const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kFindOutputs);
+    const auto signal_of = [&](int rank) {
+      return AwaitedStep<StepCell>{params.wait_context, params.recv_counts.mine + rank};
+    };
+    const uint64_t since_ns = time_ranks(params, Phase::kCombineWait, shape.n_ranks(), target::num_threads(),
+                                         [&](int rank) { return signal_of(rank).has_come(step); });
     bool arrived = is_healthy;
     for (int rank = target::thread_idx(); rank < shape.n_ranks(); rank += target::num_threads()) {
-      const AwaitedStep<StepCell> signal{params.wait_context, params.recv_counts.mine + rank};
+      const AwaitedStep<StepCell> signal = signal_of(rank);
       StepCell location{};
       arrived &= mutate<Fixed, LogicMutant::kOutputNotAwaited>(
           [&] {
             // acquire MM-11: the rank's expert output; pairs with the release in its combine_async
-            return signal.wait_until(step, Phase::kCombineWait, rank, -1, location);
+            return signal.wait_until(step, Phase::kCombineWait, rank, -1, location, since_ns);
           },
           [&] {
             signal.take(location);

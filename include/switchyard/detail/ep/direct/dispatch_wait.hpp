@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/direct/staged_scales.hpp"
 #include "switchyard/detail/ep/direct/step_signal.hpp"
 #include "switchyard/detail/ep/params.hpp"
+#include "switchyard/detail/sync/rank_waits.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 #include "switchyard/types/token_format_concepts.hpp"
 
@@ -119,6 +120,12 @@ struct DirectDispatchWait {
   // rows that have all arrived are complete, whatever broke since.
   SWITCHYARD_DEVICE bool collect_rows(uint32_t step) {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kCollectRows);
+    // One block of a rank signals for all experts at once, so the first expert's signal tells when.
+    const uint64_t since_ns =
+        time_ranks(params, Phase::kDispatchWait, shape.n_ranks(), target::num_threads(), [&](int src_rank) {
+          return AwaitedStep<StepCell>{params.wait_context, params.recv_counts.mine + src_rank}.has_come(
+              step);
+        });
     bool arrived = true;
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
@@ -129,7 +136,7 @@ struct DirectDispatchWait {
       arrived &= mutate<Fixed, LogicMutant::kRowsNotAwaited>(
           [&] {
             // acquire MM-10: the rank's rows of this expert; pairs with the release in its finish()
-            return signal.wait_until(step, Phase::kDispatchWait, src_rank, expert_idx, num_rows);
+            return signal.wait_until(step, Phase::kDispatchWait, src_rank, expert_idx, num_rows, since_ns);
           },
           [] { return true; });
     }

@@ -184,17 +184,21 @@ struct FarCounts {
   }
 
   // Waits for the counts of a far rank, and takes a cell.
-  SWITCHYARD_DEVICE bool await(int src_rank, int cell_idx, CountCell& cell) const {
-    const AwaitedStep<StepCell> signal{params.wait_context, params.wire.counts_ready + src_rank};
+  SWITCHYARD_DEVICE bool await(int src_rank, int cell_idx, CountCell& cell, uint64_t since_ns) const {
     StepCell ready{};
     // acquire MM-28: the rank's counts; pairs with the signal in its send()
-    const bool arrived = signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, ready);
+    const bool arrived =
+        ready_signal(src_rank).wait_until(step, Phase::kDispatchAsync, src_rank, -1, ready, since_ns);
     if (arrived)
       cell = CountCell::unpack(target::ld(table.cell(params.count_tables.mine, src_rank, cell_idx)));
     return arrived;
   }
+  SWITCHYARD_DEVICE bool have_come(int src_rank) const { return ready_signal(src_rank).has_come(step); }
 
  private:
+  SWITCHYARD_DEVICE AwaitedStep<StepCell> ready_signal(int src_rank) const {
+    return {params.wait_context, params.wire.counts_ready + src_rank};
+  }
   template <typename Work>
   SWITCHYARD_DEVICE void for_each_far_rank(Work work) const {
     for (int rank = target::thread_idx(); rank < table.n_ranks; rank += target::num_threads())

@@ -9,6 +9,7 @@
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/reach.hpp"
+#include "switchyard/detail/sync/rank_waits.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {
@@ -109,6 +110,13 @@ struct RowCounts {
     bool arrived = true;
     const int num_waiting = target::num_warps() == 1 ? kWarpSize : target::num_threads() - kWarpSize;
     const int cells_per_rank = count_table().cells_per_rank();
+    // One block of a rank sends all of its counts at once, so the first cell tells when.
+    const uint64_t since_ns =
+        time_ranks(params, Phase::kDispatchAsync, shape.n_ranks(), num_waiting, [&](int src_rank) {
+          if constexpr (kHasWire<Fixed>)
+            if (far_counts().is_far(src_rank)) return far_counts().have_come(src_rank);
+          return counts_of(src_rank, 0).has_come(step);
+        });
     SWITCHYARD_ROLLED
     for (int idx = target::thread_idx();
          target::thread_idx() < num_waiting && idx < (shape.n_ranks() - 1) * cells_per_rank;
@@ -116,12 +124,11 @@ struct RowCounts {
       const int other_rank = idx / cells_per_rank, cell_idx = idx - other_rank * cells_per_rank;
       const int src_rank = other_rank + (other_rank >= params.my_rank);
       const int expert_idx = cell_idx * CountCell::kExperts;
-      const AwaitedStep<CountCell> signal{params.wait_context,
-                                          count_table().cell(params.count_tables.mine, src_rank, cell_idx)};
+      const AwaitedStep<CountCell> signal = counts_of(src_rank, cell_idx);
       CountCell cell{};
       if constexpr (kHasWire<Fixed>)
         if (far_counts().is_far(src_rank)) {
-          arrived &= far_counts().await(src_rank, cell_idx, cell);
+          arrived &= far_counts().await(src_rank, cell_idx, cell, since_ns);
           for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
           continue;
         }
@@ -129,7 +136,7 @@ struct RowCounts {
           [&] {
             // acquire MM-08: the rank has finished the previous step; pairs with the release in its
             // send_counts()
-            return signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, cell);
+            return signal.wait_until(step, Phase::kDispatchAsync, src_rank, -1, cell, since_ns);
           },
           [&] {
             signal.take(cell);
@@ -138,6 +145,10 @@ struct RowCounts {
       for (int i = 0; i < CountCell::kExperts; ++i) add_count(src_rank, expert_idx + i, cell.counts[i]);
     }
     return sync_block_all(arrived);
+  }
+  // A cell of another rank's counts.
+  SWITCHYARD_DEVICE AwaitedStep<CountCell> counts_of(int src_rank, int cell_idx) const {
+    return {params.wait_context, count_table().cell(params.count_tables.mine, src_rank, cell_idx)};
   }
   SWITCHYARD_DEVICE void add_count(int src_rank, int expert_idx, uint32_t count) const {
     if (count == 0) return;

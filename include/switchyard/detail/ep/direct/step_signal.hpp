@@ -14,8 +14,8 @@ struct AwaitedStep {
 
   // Waits until the cell carries `step`, and takes what is beside it. Returns true if what the peer did
   // before it published the cell is visible to this thread, and false where wait_for() does.
-  SWITCHYARD_DEVICE bool wait_until(uint32_t step, Phase phase, int late_rank, int expert_idx,
-                                    Cell& cell SWITCHYARD_WHERE) const {
+  SWITCHYARD_DEVICE bool wait_until(uint32_t step, Phase phase, int late_rank, int expert_idx, Cell& cell,
+                                    uint64_t since_ns = 0 SWITCHYARD_WHERE) const {
     const uint32_t expected = Cell::step_bits(step);
     uint32_t seen_step = 0;
     return wait_for(
@@ -24,7 +24,13 @@ struct AwaitedStep {
           take(cell SWITCHYARD_PASS_WHERE);
           return cell.step;
         },
-        [&](uint32_t seen) { return seen == expected; });
+        [&](uint32_t seen) { return seen == expected; }, since_ns);
+  }
+
+  // Whether the cell carries `step`, for time_ranks(): nothing that the peer did is visible for that.
+  SWITCHYARD_DEVICE bool has_come(uint32_t step SWITCHYARD_WHERE) const {
+    return Cell::unpack(target::ld_relaxed_system(address SWITCHYARD_PASS_WHERE)).step ==
+           Cell::step_bits(step);
   }
 
   // Takes the cell's value, whatever its step.

@@ -8,6 +8,7 @@
 #include "switchyard/detail/ep/row_sum.hpp"
 #include "switchyard/detail/ep/token_outputs.hpp"
 #include "switchyard/detail/ep/token_sources.hpp"
+#include "switchyard/detail/sync/rank_waits.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 
@@ -35,6 +36,11 @@ struct SlottedCombineWait {
   // Waits until every expert has sent its rows.
   SWITCHYARD_DEVICE bool collect_rows() {
     const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kCollectRows);
+    // One block of a rank signals for all of its experts at once, so the first one's signal tells when.
+    const uint64_t since_ns =
+        time_ranks(params, Phase::kCombineWait, shape.n_ranks(), target::num_threads(), [&](int rank) {
+          return target::ld_relaxed_system(my_cell(rank * shape.n_local_experts())) != kNothingArrived;
+        });
     bool arrived = is_unpoisoned(params.wait_context);
     for (int expert_idx = target::thread_idx(); expert_idx < shape.n_experts();
          expert_idx += target::num_threads()) {
@@ -42,7 +48,7 @@ struct SlottedCombineWait {
       // acquire MM-05: the expert's rows; pairs with the release in its owner's signal()
       arrived &= AwaitedSignal{params.wait_context, my_cell(expert_idx)}.wait_until(
           {Phase::kCombineWait, shape.owner_rank(expert_idx), expert_idx, 0}, seen,
-          [](uint64_t cell) { return cell != kNothingArrived; });
+          [](uint64_t cell) { return cell != kNothingArrived; }, since_ns);
     }
     return sync_block_all(arrived);
   }

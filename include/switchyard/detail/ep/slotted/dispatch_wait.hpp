@@ -6,6 +6,7 @@
 #include "switchyard/detail/ep/pair_table.hpp"
 #include "switchyard/detail/ep/params.hpp"
 #include "switchyard/detail/ep/slotted/dispatch_async.hpp"
+#include "switchyard/detail/sync/rank_waits.hpp"
 #include "switchyard/detail/sync/signal.hpp"
 #include "switchyard/detail/testing/logic_mutant.hpp"
 #include "switchyard/types/token_format_concepts.hpp"
@@ -61,6 +62,8 @@ struct SlottedDispatchWait {
   // Waits for the counts of every rank for every expert here.
   SWITCHYARD_DEVICE bool collect_counts() {
     const TraceSlice slice(params.wait_context.trace, Phase::kDispatchWait, TraceName::kCollectCounts);
+    const uint64_t since_ns = time_ranks(params, Phase::kDispatchWait, shape.n_ranks(), target::num_threads(),
+                                         [&](int src_rank) { return has_come(src_rank); });
     bool arrived = is_unpoisoned(params.wait_context);
     for (int pair_idx = target::thread_idx(); pair_idx < shape.n_experts();
          pair_idx += target::num_threads()) {
@@ -70,10 +73,17 @@ struct SlottedDispatchWait {
       // acquire MM-02: the rank's messages for this expert; pairs with the release in its watch()
       arrived &= AwaitedSignal{params.wait_context, my_cell(pair_idx)}.wait_until(
           {Phase::kDispatchWait, src_rank, expert_idx, 0}, seen,
-          [](uint64_t cell) { return cell != kNothingArrived; });
+          [](uint64_t cell) { return cell != kNothingArrived; }, since_ns);
       note_arrivals(pair_idx, seen);
     }
     return sync_block_all(arrived);
+  }
+  // Whether the rank has signalled for every expert here.
+  SWITCHYARD_DEVICE bool has_come(int src_rank) const {
+    SWITCHYARD_ROLLED
+    for (int pair_idx = src_rank; pair_idx < shape.n_experts(); pair_idx += shape.n_ranks())
+      if (target::ld_relaxed_system(my_cell(pair_idx)) == kNothingArrived) return false;
+    return true;
   }
 
   // Turns counts into offsets, in shared memory: messages end to end, rows with each expert's padding.
