@@ -213,6 +213,7 @@ typedef struct switchyard_dispatch_input {
   uint64_t scales_stride_bytes; /* from a token's to the next's; 0: contiguous */
   const float* input_scale;     /* NVFP4, in the rank's memory; NULL: the configuration's */
   int32_t input_format;
+  uint64_t* rank_wait_ns; /* of dispatch_async; NULL: not wanted */
 } switchyard_dispatch_input;
 
 typedef struct switchyard_dispatch_output {
@@ -229,6 +230,7 @@ typedef struct switchyard_dispatch_output {
   int32_t unwritten;
   int32_t* row_experts; /* of rows per rank, as the next; NULL: not wanted */
   float* row_weights;
+  uint64_t* rank_wait_ns; /* [ranks], to which the waits for each rank are added; NULL: not wanted */
 } switchyard_dispatch_output;
 
 typedef struct switchyard_combine_input {
@@ -245,6 +247,7 @@ typedef struct switchyard_combine_output {
   int32_t num_tokens;
   int32_t reduction;
   uint64_t output_stride_bytes; /* from a row of the output to the next; 0: contiguous */
+  uint64_t* rank_wait_ns;       /* as in dispatch */
 } switchyard_combine_output;
 
 enum {

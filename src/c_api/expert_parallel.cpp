@@ -94,7 +94,8 @@ Status read_input(const switchyard_dispatch_input* given, DispatchInput& input) 
            .token_stride_bytes = from.token_stride_bytes,
            .scales = from.scales,
            .scales_stride_bytes = from.scales_stride_bytes,
-           .input_scale = from.input_scale};
+           .input_scale = from.input_scale,
+           .rank_wait_ns = from.rank_wait_ns};
   return read_enum("input_format", from.input_format, InputFormat::kEncoded, input.format);
 }
 
@@ -111,7 +112,8 @@ Status read_output(const switchyard_dispatch_output* given, DispatchOutput& outp
             .row_counts = from.row_counts,
             .src_ranks = from.src_ranks,
             .row_experts = from.row_experts,
-            .row_weights = from.row_weights};
+            .row_weights = from.row_weights,
+            .rank_wait_ns = from.rank_wait_ns};
   return read_enum("unwritten", from.unwritten, UnwrittenRows::kZeroed, output.unwritten);
 }
 
@@ -128,6 +130,7 @@ Status read_output(const switchyard_combine_output* given, CombineOutput& output
   output = {from.topk_ids, from.topk_weights, from.num_tokens, {}};
   output.destination.output = static_cast<bf16*>(from.output);
   output.destination.output_stride_bytes = from.output_stride_bytes;
+  output.rank_wait_ns = from.rank_wait_ns;
   return read_enum("reduction", from.reduction, CombineReduction::kUnreduced, output.destination.reduction);
 }
 

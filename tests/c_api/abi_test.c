@@ -121,7 +121,7 @@ static void check_row_buffers(void) {
 }
 
 static void check_dispatch_input(void) {
-  SIZE(switchyard_dispatch_input, 88);
+  SIZE(switchyard_dispatch_input, 96);
   OFFSET(switchyard_dispatch_input, size, 0);
   OFFSET(switchyard_dispatch_input, tokens, 8);
   OFFSET(switchyard_dispatch_input, topk_ids, 16);
@@ -133,10 +133,11 @@ static void check_dispatch_input(void) {
   OFFSET(switchyard_dispatch_input, scales_stride_bytes, 64);
   OFFSET(switchyard_dispatch_input, input_scale, 72);
   OFFSET(switchyard_dispatch_input, input_format, 80);
+  OFFSET(switchyard_dispatch_input, rank_wait_ns, 88);
 }
 
 static void check_dispatch_output(void) {
-  SIZE(switchyard_dispatch_output, 96);
+  SIZE(switchyard_dispatch_output, 104);
   OFFSET(switchyard_dispatch_output, size, 0);
   OFFSET(switchyard_dispatch_output, rows, 8);
   OFFSET(switchyard_dispatch_output, src_info, 16);
@@ -150,6 +151,7 @@ static void check_dispatch_output(void) {
   OFFSET(switchyard_dispatch_output, unwritten, 76);
   OFFSET(switchyard_dispatch_output, row_experts, 80);
   OFFSET(switchyard_dispatch_output, row_weights, 88);
+  OFFSET(switchyard_dispatch_output, rank_wait_ns, 96);
 }
 
 static void check_combine_input(void) {
@@ -160,7 +162,7 @@ static void check_combine_input(void) {
 }
 
 static void check_combine_output(void) {
-  SIZE(switchyard_combine_output, 48);
+  SIZE(switchyard_combine_output, 56);
   OFFSET(switchyard_combine_output, size, 0);
   OFFSET(switchyard_combine_output, topk_ids, 8);
   OFFSET(switchyard_combine_output, topk_weights, 16);
@@ -168,6 +170,7 @@ static void check_combine_output(void) {
   OFFSET(switchyard_combine_output, num_tokens, 32);
   OFFSET(switchyard_combine_output, reduction, 36);
   OFFSET(switchyard_combine_output, output_stride_bytes, 40);
+  OFFSET(switchyard_combine_output, rank_wait_ns, 48);
 }
 
 static void check_fault(void) {

@@ -204,11 +204,27 @@ TEST(CApi, RowsPerRankSayTheirExperts) {
   expect_error(switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM),
                SWITCHYARD_INVALID_ARGUMENT, "topk_weights");
   input.topk_weights = topk_weights;
+  alignas(16) static uint64_t waits[2] = {7, 7};
+  output.rank_wait_ns = waits + 1;
+  expect_error(switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM),
+               SWITCHYARD_INVALID_ARGUMENT, "dispatch: rank_wait_ns is");
+  input.rank_wait_ns = waits + 1;
+  expect_error(switchyard_ep_dispatch_async(ep, 0, &input, SWITCHYARD_RANK_STREAM),
+               SWITCHYARD_INVALID_ARGUMENT, "dispatch_async: rank_wait_ns is");
+  input.rank_wait_ns = nullptr;
+  output.rank_wait_ns = waits;
   ASSERT_EQ(switchyard_ep_dispatch(ep, 0, &input, &output, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
       << switchyard_last_error();
   ASSERT_EQ(switchyard_ep_synchronize(ep, 0, SWITCHYARD_RANK_STREAM), SWITCHYARD_OK)
       << switchyard_last_error();
   EXPECT_EQ(row_offsets[1], 2u);
+  EXPECT_EQ(waits[0], 7u) << "a rank does not wait for itself";
+  switchyard_combine_output sums{};
+  sums.size = sizeof(sums);
+  sums.rank_wait_ns = waits + 1;
+  const switchyard_combine_input returned{.size = sizeof(returned)};
+  expect_error(switchyard_ep_combine(ep, 0, &returned, &sums, SWITCHYARD_RANK_STREAM),
+               SWITCHYARD_INVALID_ARGUMENT, "combine: rank_wait_ns is");
   EXPECT_EQ(std::vector<int32_t>(row_experts, row_experts + 4), (std::vector<int32_t>{3, 1, -1, 2}));
   EXPECT_EQ(std::vector<float>(row_weights, row_weights + 4), (std::vector<float>{0.25f, 0.75f, 0, 0.5f}));
   switchyard_ep_destroy(ep);
