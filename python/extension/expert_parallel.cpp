@@ -204,7 +204,13 @@ DispatchInput EpHandle::input_of(Arguments& arguments, const GivenTokens& given)
       given.topk_weights, "topk_weights", {kFloat32, {num_tokens, config.top_k}, "(num_tokens, top_k)"});
   input.input_scale =
       arguments.pointer<const float>(given.input_scale, "input_scale", {kFloat32, {1}, "(1,)"});
+  input.rank_wait_ns = rank_waits_of(arguments, given.rank_wait_ns);
   return input;
+}
+
+uint64_t* EpHandle::rank_waits_of(Arguments& arguments, nb::handle rank_wait_ns) const {
+  return arguments.pointer<uint64_t>(
+      rank_wait_ns, "rank_wait_ns", {kInt64, {core_->ep->n_ranks()}, "(n_ranks,)", Access::kWrite, &kUInt64});
 }
 
 DispatchOutput EpHandle::output_of(Arguments& arguments, int rank, const DispatchedRows& rows,
@@ -243,6 +249,7 @@ DispatchOutput EpHandle::output_of(Arguments& arguments, int rank, const Dispatc
   written(output.expert_totals, wanted.expert_totals, "expert_totals", kInt32, {1 + ep.n_local_experts()},
           "(1 + local experts,)");
   written(output.row_totals, wanted.row_totals, "row_totals", kInt32, {num_groups}, "(groups,)");
+  output.rank_wait_ns = rank_waits_of(arguments, wanted.rank_wait_ns);
   (void)rank;
   return output;
 }
@@ -336,37 +343,37 @@ CombineInput EpHandle::expert_rows_of(const char* call, Arguments& arguments, in
 }
 
 // Per rank, and of 64-bit ids, the library has kept the ids.
-CombineOutput EpHandle::destination_of(const char* call, Arguments& arguments, int rank, nb::handle topk_ids,
-                                       nb::handle topk_weights, nb::object& out,
-                                       const std::string& reduction) {
+CombineOutput EpHandle::destination_of(const char* call, Arguments& arguments, int rank, WantedSums& wanted) {
   const ExpertParallelConfig& config = core_->ep->config();
   CombineOutput output;
-  output.destination.reduction = parse(kReductions, "reduction", reduction);
+  output.destination.reduction = parse(kReductions, "reduction", wanted.reduction);
   const bool is_unreduced = output.destination.reduction == CombineReduction::kUnreduced;
   const bool is_per_rank = config.row_layout == RowLayout::kPerRank;
   int64_t num_tokens = memory_of(call, rank).num_tokens;
-  if (!topk_ids.is_none()) {
-    const Array ids = arguments.array(
-        topk_ids, "topk_ids", {kInt32, {-1, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
+  if (!wanted.topk_ids.is_none()) {
+    const Array ids =
+        arguments.array(wanted.topk_ids, "topk_ids",
+                        {kInt32, {-1, config.top_k}, "(num_tokens, top_k)", Access::kRead, &kInt64});
     num_tokens = ids.shape[0];
     if (ids.element_bytes() == 4) output.topk_ids = static_cast<const int32_t*>(ids.data);
   }
   output.num_tokens = static_cast<int>(num_tokens);
   const bool needs_weights = !is_unreduced && !is_per_rank;
-  if (needs_weights || !topk_weights.is_none())
+  if (needs_weights || !wanted.topk_weights.is_none())
     output.topk_weights =
         static_cast<const float*>(arguments
-                                      .array(topk_weights, "topk_weights",
+                                      .array(wanted.topk_weights, "topk_weights",
                                              {kFloat32, {num_tokens, config.top_k}, "(num_tokens, top_k)"})
                                       .data);
   std::vector<int64_t> shape{num_tokens, config.hidden};
   if (is_unreduced) shape.insert(shape.begin() + 1, config.top_k);
-  arguments.make_output(out, "out", shape, kBFloat16);
+  arguments.make_output(wanted.out, "out", shape, kBFloat16);
   const char* shape_name = is_unreduced ? "(num_tokens, top_k, hidden)" : "(num_tokens, hidden)";
-  const Array written =
-      arguments.array(out, "out", {kBFloat16, shape, shape_name, Access::kWrite, nullptr, !is_unreduced});
+  const Array written = arguments.array(
+      wanted.out, "out", {kBFloat16, shape, shape_name, Access::kWrite, nullptr, !is_unreduced});
   output.destination.output = static_cast<bf16*>(written.data);
   output.destination.output_stride_bytes = written.row_stride_bytes();
+  output.rank_wait_ns = rank_waits_of(arguments, wanted.rank_wait_ns);
   return output;
 }
 
@@ -378,27 +385,23 @@ void EpHandle::combine_async(int rank, nb::handle expert_rows, nb::handle stream
   enqueued(arguments);
 }
 
-nb::any EpHandle::combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                               const std::string& reduction, nb::handle stream) {
+nb::any EpHandle::combine_wait(int rank, WantedSums wanted, nb::handle stream) {
   Arguments arguments("combine_wait", *session_, world_rank("combine_wait", rank), stream);
   const auto call = core_->gate.enter("combine_wait", rank);
-  const CombineOutput output =
-      destination_of("combine_wait", arguments, rank, topk_ids, topk_weights, out, reduction);
+  const CombineOutput output = destination_of("combine_wait", arguments, rank, wanted);
   need(use("combine_wait").combine_wait(rank, output, arguments.stream()));
   enqueued(arguments);
-  return nb::borrow<nb::any>(out);
+  return nb::borrow<nb::any>(wanted.out);
 }
 
-nb::any EpHandle::combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                          nb::object out, const std::string& reduction, nb::handle stream) {
+nb::any EpHandle::combine(int rank, nb::handle expert_rows, WantedSums wanted, nb::handle stream) {
   Arguments arguments("combine", *session_, world_rank("combine", rank), stream);
   const auto call = core_->gate.enter("combine", rank);
   const CombineInput input = expert_rows_of("combine", arguments, rank, expert_rows);
-  const CombineOutput output =
-      destination_of("combine", arguments, rank, topk_ids, topk_weights, out, reduction);
+  const CombineOutput output = destination_of("combine", arguments, rank, wanted);
   need(use("combine").combine(rank, input, output, arguments.stream()));
   enqueued(arguments);
-  return nb::borrow<nb::any>(out);
+  return nb::borrow<nb::any>(wanted.out);
 }
 
 void EpHandle::all_reduce(int rank, nb::handle values, nb::handle stream) {

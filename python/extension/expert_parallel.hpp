@@ -35,12 +35,21 @@ struct WantedOutputs {
   std::string unwritten = "left";
   nb::object row_experts = nb::none(), row_weights = nb::none();
   nb::object source_ranges = nb::none(), row_totals = nb::none(), expert_totals = nb::none();
+  nb::object rank_wait_ns = nb::none();
 };
 
 // What a dispatch reads.
 struct GivenTokens {
   nb::object tokens, topk_ids, topk_weights, scales, input_scale;
   int row_set = 0;
+  nb::object rank_wait_ns = nb::none();  // of dispatch_async
+};
+
+// What a combine reads beside the expert rows, and writes.
+struct WantedSums {
+  nb::object topk_ids, topk_weights, out;
+  std::string reduction;
+  nb::object rank_wait_ns;
 };
 
 // An ExpertParallel, or one of its flights.
@@ -61,10 +70,8 @@ class EpHandle {
   nb::object dispatch_wait(int rank, const WantedOutputs& wanted, nb::handle stream);
   nb::object dispatch(int rank, const GivenTokens& given, const WantedOutputs& wanted, nb::handle stream);
   void combine_async(int rank, nb::handle expert_rows, nb::handle stream);
-  nb::any combine_wait(int rank, nb::handle topk_ids, nb::handle topk_weights, nb::object out,
-                       const std::string& reduction, nb::handle stream);
-  nb::any combine(int rank, nb::handle expert_rows, nb::handle topk_ids, nb::handle topk_weights,
-                  nb::object out, const std::string& reduction, nb::handle stream);
+  nb::any combine_wait(int rank, WantedSums wanted, nb::handle stream);
+  nb::any combine(int rank, nb::handle expert_rows, WantedSums wanted, nb::handle stream);
   void all_reduce(int rank, nb::handle values, nb::handle stream);
   void abandon_step(int rank);
   void call_off_step(int rank, nb::handle stream);
@@ -99,8 +106,8 @@ class EpHandle {
                            const WantedOutputs& wanted) const;
   CombineInput expert_rows_of(const char* call, Arguments& arguments, int rank, nb::handle expert_rows);
   // Makes `out` if it is None.
-  CombineOutput destination_of(const char* call, Arguments& arguments, int rank, nb::handle topk_ids,
-                               nb::handle topk_weights, nb::object& out, const std::string& reduction);
+  CombineOutput destination_of(const char* call, Arguments& arguments, int rank, WantedSums& wanted);
+  uint64_t* rank_waits_of(Arguments& arguments, nb::handle rank_wait_ns) const;
   void enqueued(Arguments& arguments);
   void check_num_rows(const char* call, int rank, int64_t num_rows, Stream stream);
   [[noreturn]] void raise_fault(const Status& status, std::optional<int> rank) const;

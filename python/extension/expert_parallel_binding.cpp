@@ -190,10 +190,10 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
            nb::object scales, nb::object input_scale, bool src_ranks, std::string unwritten,
            nb::object row_experts, nb::object row_weights, nb::object source_ranges, nb::object row_totals,
-           nb::object expert_totals, int row_set, nb::handle stream) {
+           nb::object expert_totals, nb::object rank_wait_ns, int row_set, nb::handle stream) {
           return handle.dispatch(rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
                                  {src_ranks, std::move(unwritten), row_experts, row_weights, source_ranges,
-                                  row_totals, expert_totals},
+                                  row_totals, expert_totals, rank_wait_ns},
                                  stream);
         },
         nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
@@ -201,7 +201,8 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         nb::arg("input_scale") = nb::none(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
         nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
         nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
-        nb::arg("expert_totals") = nb::none(), nb::arg("row_set") = 0, nb::arg("stream") = nb::none(),
+        nb::arg("expert_totals") = nb::none(), nb::arg("rank_wait_ns") = nb::none(), nb::arg("row_set") = 0,
+        nb::arg("stream") = nb::none(),
         nb::sig(
             "def dispatch(self, rank: int, tokens: object | None, topk_ids: object | None, topk_weights: "
             "object | "
@@ -210,7 +211,7 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
             "False, unwritten: str = 'left', row_experts: object | None = None, row_weights: object | "
             "None = None, "
             "source_ranges: object | None = None, row_totals: object | None = None, expert_totals: object | "
-            "None = None, row_set: int = 0, "
+            "None = None, rank_wait_ns: object | None = None, row_set: int = 0, "
             "stream: object | None = None) -> DispatchedRows"),
         "Sends tokens, (num_tokens, hidden) of bfloat16, to the ranks of their experts, topk_ids, "
         "(num_tokens, top_k) of int32 or int64 (-1 is padding), and returns the rows that arrive here. With "
@@ -224,63 +225,84 @@ void bind_dispatch(nb::class_<EpHandle>& ep) {
         "int64, written "
         "with begin << 32 | count of each rank's rows; row_totals: (groups,) of int32, to which the rows are "
         "added; expert_totals, per rank: (1 + local experts,) of int32, to which the rows and those of each "
-        "local "
-        "expert are added.")
+        "local expert are added. rank_wait_ns: (n_ranks,) of int64, to which the nanoseconds are added for "
+        "which this "
+        "rank has waited for each other one.")
       .def(
           "dispatch_async",
           [](EpHandle& handle, int rank, nb::object tokens, nb::object topk_ids, nb::object topk_weights,
-             nb::object scales, nb::object input_scale, int row_set, nb::handle stream) {
-            handle.dispatch_async(rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set},
-                                  stream);
+             nb::object scales, nb::object input_scale, int row_set, nb::object rank_wait_ns,
+             nb::handle stream) {
+            handle.dispatch_async(
+                rank, {tokens, topk_ids, topk_weights, scales, input_scale, row_set, rank_wait_ns}, stream);
           },
           nb::arg("rank"), nb::arg("tokens").none(), nb::arg("topk_ids").none(),
           nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("scales") = nb::none(),
-          nb::arg("input_scale") = nb::none(), nb::arg("row_set") = 0, nb::arg("stream") = nb::none(),
-          "The half of dispatch that sends.")
+          nb::arg("input_scale") = nb::none(), nb::arg("row_set") = 0, nb::arg("rank_wait_ns") = nb::none(),
+          nb::arg("stream") = nb::none(),
+          "The half of dispatch that sends. Direct protocol: it waits for the counts of all ranks, and adds "
+          "to rank_wait_ns for how long.")
       .def(
           "dispatch_wait",
           [](EpHandle& handle, int rank, bool src_ranks, std::string unwritten, nb::object row_experts,
              nb::object row_weights, nb::object source_ranges, nb::object row_totals,
-             nb::object expert_totals, nb::handle stream) {
+             nb::object expert_totals, nb::object rank_wait_ns, nb::handle stream) {
             return handle.dispatch_wait(rank,
                                         {src_ranks, std::move(unwritten), row_experts, row_weights,
-                                         source_ranges, row_totals, expert_totals},
+                                         source_ranges, row_totals, expert_totals, rank_wait_ns},
                                         stream);
           },
           nb::arg("rank"), nb::kw_only(), nb::arg("src_ranks") = false, nb::arg("unwritten") = "left",
           nb::arg("row_experts") = nb::none(), nb::arg("row_weights") = nb::none(),
           nb::arg("source_ranges") = nb::none(), nb::arg("row_totals") = nb::none(),
-          nb::arg("expert_totals") = nb::none(), nb::arg("stream") = nb::none(),
+          nb::arg("expert_totals") = nb::none(), nb::arg("rank_wait_ns") = nb::none(),
+          nb::arg("stream") = nb::none(),
           nb::sig(
               "def dispatch_wait(self, rank: int, *, src_ranks: bool = False, unwritten: str = 'left', "
               "row_experts: "
               "object | None = None, row_weights: object | None = None, source_ranges: object | None = None, "
-              "row_totals: object | None = None, expert_totals: object | None = None, stream: object | None "
-              "= "
+              "row_totals: object | None = None, expert_totals: object | None = None, rank_wait_ns: object | "
+              "None "
+              "= None, stream: object | None = "
               "None) -> DispatchedRows"),
           "The half of dispatch that receives.");
 }
 
 void bind_steps(nb::class_<EpHandle>& ep) {
   bind_dispatch(ep);
-  ep.def("combine", &EpHandle::combine, nb::arg("rank"), nb::arg("expert_rows").none(),
-         nb::arg("topk_ids") = nb::none(), nb::arg("topk_weights") = nb::none(), nb::kw_only(),
-         nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted", nb::arg("stream") = nb::none(),
-         "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
-         "and returns "
-         "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
-         "of float32. "
-         "reduction='unreduced': (num_tokens, top_k, hidden). expert_rows None: they are in "
-         "expert_outputs. The "
-         "direct protocol takes rows or expert_outputs of DispatchedRows only. topk_ids are as dispatched; "
-         "per rank, "
-         "and if those were int64, they may be left out.")
+  ep.def(
+        "combine",
+        [](EpHandle& handle, int rank, nb::object expert_rows, nb::object topk_ids, nb::object topk_weights,
+           nb::object out, std::string reduction, nb::object rank_wait_ns, nb::handle stream) {
+          return handle.combine(rank, expert_rows,
+                                {topk_ids, topk_weights, out, std::move(reduction), rank_wait_ns}, stream);
+        },
+        nb::arg("rank"), nb::arg("expert_rows").none(), nb::arg("topk_ids") = nb::none(),
+        nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
+        nb::arg("reduction") = "weighted", nb::arg("rank_wait_ns") = nb::none(),
+        nb::arg("stream") = nb::none(),
+        "Sends expert_rows, row by row the result for the dispatched rows, back to where they came from, "
+        "and returns "
+        "out, (num_tokens, hidden): the sum of each token's rows times topk_weights, (num_tokens, top_k) "
+        "of float32. "
+        "reduction='unreduced': (num_tokens, top_k, hidden). expert_rows None: they are in "
+        "expert_outputs. The "
+        "direct protocol takes rows or expert_outputs of DispatchedRows only. topk_ids are as dispatched; "
+        "per rank, "
+        "and if those were int64, they may be left out. rank_wait_ns: as in dispatch.")
       .def("combine_async", &EpHandle::combine_async, nb::arg("rank"), nb::arg("expert_rows").none(),
            nb::kw_only(), nb::arg("stream") = nb::none(), "The half of combine that sends.")
-      .def("combine_wait", &EpHandle::combine_wait, nb::arg("rank"), nb::arg("topk_ids") = nb::none(),
-           nb::arg("topk_weights") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("reduction") = "weighted", nb::arg("stream") = nb::none(),
-           "The half of combine that receives.")
+      .def(
+          "combine_wait",
+          [](EpHandle& handle, int rank, nb::object topk_ids, nb::object topk_weights, nb::object out,
+             std::string reduction, nb::object rank_wait_ns, nb::handle stream) {
+            return handle.combine_wait(
+                rank, {topk_ids, topk_weights, out, std::move(reduction), rank_wait_ns}, stream);
+          },
+          nb::arg("rank"), nb::arg("topk_ids") = nb::none(), nb::arg("topk_weights") = nb::none(),
+          nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("reduction") = "weighted",
+          nb::arg("rank_wait_ns") = nb::none(), nb::arg("stream") = nb::none(),
+          "The half of combine that receives.")
       .def("all_reduce", &EpHandle::all_reduce, nb::arg("rank"), nb::arg("values").none(), nb::kw_only(),
            nb::arg("stream") = nb::none(),
            "Completes a step that skipped the all-to-all: values become the sum over the ranks of the group.")

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -48,6 +49,46 @@ def test_halves_unreduced_and_own_output(world, step):
     ep.synchronize()
     for output, tokens in zip(outputs, step.tokens):
         np.testing.assert_array_equal(output, np.stack([tokens, tokens], axis=1))
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("protocol", ["slotted", "direct"])
+def test_waits_are_added_to_the_entry_of_the_late_rank(world, step, protocol, is_split):
+    ep = sy.ExpertParallel(world, protocol=protocol, **SHAPE)
+    ep.warm_up()
+    waits = [[np.full(4, 7, dtype) for dtype in (np.int64, np.uint64)] for _ in range(4)]
+
+    def dispatch(r):
+        given = (r, step.tokens[r], step.topk_ids[r])
+        if not is_split:
+            return ep.dispatch(*given, rank_wait_ns=waits[r][0])
+        ep.dispatch_async(*given, rank_wait_ns=waits[r][0])
+        return ep.dispatch_wait(r, rank_wait_ns=waits[r][0])
+
+    def combine(r):
+        given = dict(topk_ids=step.topk_ids[r], topk_weights=step.weights[r], rank_wait_ns=waits[r][1])
+        if not is_split:
+            return ep.combine(r, sent[r].rows, **given)
+        ep.combine_async(r, sent[r].rows)
+        return ep.combine_wait(r, **given)
+
+    def run_late(late, call):
+        results = {r: call(r) for r in range(4) if r != late}
+        time.sleep(0.3)
+        results[late] = call(late)
+        ep.synchronize()
+        return results
+
+    sent = run_late(2, dispatch)
+    outputs = run_late(1, combine)
+    for r in range(4):
+        np.testing.assert_array_equal(outputs[r].numpy(), step.tokens[r])
+        for late, added in zip((2, 1), waits[r]):
+            assert added[r] == 7
+            for other in {0, 1, 2, 3} - {r}:
+                assert (added[other] > 0.2e9) == (other == late)
+    with pytest.raises(sy.InvalidArgument, match=r"rank_wait_ns has shape \(3,\); it must be \(n_ranks,\)"):
+        ep.dispatch(0, step.tokens[0], step.topk_ids[0], rank_wait_ns=np.zeros(3, np.int64))
 
 
 def test_experts_in_numpy_and_a_thread_per_rank(world, step):
