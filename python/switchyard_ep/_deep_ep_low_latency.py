@@ -96,9 +96,8 @@ class LowLatencyMode(BufferBase):
         of fp8 and scales, (local experts, ranks x max tokens, hidden / 128) of float32; how many of them each expert has;
         a handle, an event and a hook. With return_recv_hook only the sending half is enqueued, and the hook enqueues the
         other. round_scale: scales are powers of two; use_ue8m0: they are exponents, four in an int32. The counts are added
-        to cumulative_local_expert_recv_stats."""
-        if dispatch_wait_recv_cost_stats is not None:
-            raise not_here("statistics of waits", "ExpertParallel.enable_trace() records every wait")
+        to cumulative_local_expert_recv_stats, and the nanoseconds for which this rank has waited for each other one to
+        dispatch_wait_recv_cost_stats, (ranks,) of int64."""
         if use_ue8m0 and not round_scale:
             raise ValueError("use_ue8m0 is True; round_scale must be, too")
         num_max = num_max_dispatch_tokens_per_rank
@@ -109,18 +108,33 @@ class LowLatencyMode(BufferBase):
             )
         dispatch_format = "bf16" if not use_fp8 else "fp8-ue8m0" if round_scale else "fp8"
         wants_float_scales = use_fp8 and round_scale and not use_ue8m0
-        stats = cumulative_local_expert_recv_stats
+        stats, wait_stats = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        self._check_wait_stats("dispatch_wait_recv_cost_stats", wait_stats)
         given = (x, topk_idx, num_max, num_experts, dispatch_format, wants_float_scales, async_finish, return_recv_hook)
         if self._survivors is None:
-            return self._low_latency_dispatch(stats, *given)
-        # Who repeats a call so that another completes it has counted its rows.
+            return self._low_latency_dispatch(stats, wait_stats, *given)
+        # Who repeats a call so that another completes it has counted its rows, and its waits.
         return self._survivors.call(
-            lambda is_help: self._low_latency_dispatch(None if is_help else stats, *given)
+            lambda is_help: self._low_latency_dispatch(*((None, None) if is_help else (stats, wait_stats)), *given)
         )
+
+    def _check_wait_stats(self, name: str, stats: Any) -> None:
+        if stats is None:
+            return
+        dtype = str(stats.dtype).split(".")[-1]
+        if tuple(stats.shape) != (self.group_size,) or dtype != "int64":
+            raise ValueError(
+                f"{name} has shape {tuple(stats.shape)} and dtype {dtype}; it must be ({self.group_size},), the number "
+                "of ranks, of int64"
+            )
+
+    def _rank_waits(self, arrays: Any, stats: Any) -> "RankWaits":
+        return RankWaits(arrays, stats, self._members, self._survivors is not None)
 
     def _low_latency_dispatch(
         self,
         stats: Any,
+        wait_stats: Any,
         x: Any,
         topk_idx: Any,
         num_max: int,
@@ -145,18 +159,26 @@ class LowLatencyMode(BufferBase):
                 exchange.received = None if has_ranges else step
             scales = step.make_float_scales() if wants_float_scales else None
             totals = step.totals_for(stats)
+            waits = self._rank_waits(arrays, wait_stats)
             hook = None
             if return_recv_hook:
-                exchange.ep.dispatch_async(exchange.rank, tokens, ids, stream=call.stream)
+                exchange.ep.dispatch_async(
+                    exchange.rank, tokens, ids, rank_wait_ns=waits.of_members, stream=call.stream
+                )
                 exchange.state = "sent"
 
                 def finish(stream: Any) -> None:
                     exchange.ep.dispatch_wait(
-                        exchange.rank, source_ranges=step.ranges_of_members, row_totals=totals, stream=stream
+                        exchange.rank,
+                        source_ranges=step.ranges_of_members,
+                        row_totals=totals,
+                        rank_wait_ns=waits.of_members,
+                        stream=stream,
                     )
                     exchange.state = "open"
                     exchange.check_sometimes()
                     step.complete(stats, totals, scales)
+                    waits.complete()
 
                 hook = self._hook(exchange, finish)
             else:
@@ -166,11 +188,13 @@ class LowLatencyMode(BufferBase):
                     ids,
                     source_ranges=step.ranges_of_members,
                     row_totals=totals,
+                    rank_wait_ns=waits.of_members,
                     stream=call.stream,
                 )
                 exchange.state = "open"
                 exchange.check_sometimes()
                 step.complete(stats, totals, scales)
+                waits.complete()
         if async_finish:
             self._hand_over(async_finish, scales)
         rows = step.rows if scales is None else (step.rows[0], scales)
@@ -238,23 +262,26 @@ class LowLatencyMode(BufferBase):
     ) -> Tuple[Any, EventOverlap, Optional[Callable[[], None]]]:
         """Sends x, a row of bfloat16 for each row of the dispatch, back, and returns the sum of each token's rows times
         topk_weights, an event and a hook. zero_copy: the rows are in get_next_low_latency_combine_buffer(handle), and x is
-        not read. With return_recv_hook the hook enqueues the receiving half."""
-        if use_logfmt or combine_wait_recv_cost_stats is not None:
-            raise not_here(
-                "logfmt or statistics of waits",
-                "ExpertParallel has combine_format='fp8' and enable_trace(); use those",
-            )
+        not read. With return_recv_hook the hook enqueues the receiving half. combine_wait_recv_cost_stats: as those of
+        low_latency_dispatch."""
+        if use_logfmt:
+            raise not_here("logfmt", "ExpertParallel has combine_format='fp8'; use that")
+        wait_stats = combine_wait_recv_cost_stats
+        self._check_wait_stats("combine_wait_recv_cost_stats", wait_stats)
         num_max, hidden, num_experts = handle.shape()
         shape = (num_experts // self.group_size, self.group_size * num_max, hidden)
         if x.shape != shape:
             raise ValueError(f"x has shape {tuple(x.shape)}; it must be {shape}")
         given = (x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out)
         if self._survivors is None:
-            return self._low_latency_combine(*given)
-        return self._survivors.call(lambda is_help: self._low_latency_combine(*given))
+            return self._low_latency_combine(wait_stats, *given)
+        return self._survivors.call(
+            lambda is_help: self._low_latency_combine(None if is_help else wait_stats, *given)
+        )
 
     def _low_latency_combine(
         self,
+        wait_stats: Any,
         x: Any,
         topk_idx: Any,
         topk_weights: Any,
@@ -277,21 +304,34 @@ class LowLatencyMode(BufferBase):
                 if not zero_copy:
                     rows = exchange.store(arrays.copy_if_strided(x), call.stream)
             combined = arrays.empty((topk_idx.shape[0], hidden), "bfloat16") if out is None else out
+            waits = self._rank_waits(arrays, wait_stats)
             hook = None
             if return_recv_hook:
                 exchange.ep.combine_async(exchange.rank, rows, stream=call.stream)
                 exchange.state = "returned"
 
                 def finish(stream: Any) -> None:
-                    exchange.ep.combine_wait(exchange.rank, None, weights, out=combined, stream=stream)
+                    exchange.ep.combine_wait(
+                        exchange.rank, None, weights, out=combined, rank_wait_ns=waits.of_members, stream=stream
+                    )
                     exchange.state = "closed"
                     exchange.check_if_waiting()
+                    waits.complete()
 
                 hook = self._hook(exchange, finish)
             else:
-                exchange.ep.combine(exchange.rank, rows, None, weights, out=combined, stream=call.stream)
+                exchange.ep.combine(
+                    exchange.rank,
+                    rows,
+                    None,
+                    weights,
+                    out=combined,
+                    rank_wait_ns=waits.of_members,
+                    stream=call.stream,
+                )
                 exchange.state = "closed"
                 exchange.check_if_waiting()
+                waits.complete()
         if async_finish:
             self._hand_over(async_finish, combined)
         return combined, call.event, hook
@@ -354,6 +394,26 @@ def masked(exchange: Exchange, rows: Any, num_rows: int) -> Any:
     """(all rows, ..) as (local experts, num_rows, ..)."""
     num_local = len(exchange.counts)
     return rows.reshape(num_local, len(rows) // num_local, *rows.shape[1:])[:, :num_rows]
+
+
+class RankWaits:
+    """What a call adds its waits for each rank to: the caller's stats, or zeros where a kernel cannot write, ranks are
+    masked, or the call may have to be repeated, since a rank may end in it."""
+
+    def __init__(self, arrays: Any, stats: Any, members: List[int], may_repeat: bool):
+        self._stats, self._members = stats, members
+        self.of_members = stats
+        if stats is not None and (may_repeat or arrays.pointer(stats) % 16):
+            self.of_members = arrays.full((len(members),), 0, "int64")
+
+    def complete(self) -> None:
+        """Behind the call."""
+        if self.of_members is self._stats:
+            return
+        if len(self._members) == len(self._stats):
+            self._stats += self.of_members
+        else:
+            self._stats[self._members] += self.of_members
 
 
 class ReceivedRows:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import queue
+import time
 import traceback
 
 import ml_dtypes
@@ -247,6 +248,7 @@ def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):
     again, _, _ = buffer.low_latency_combine(rows, mine.ids, mine.weights, first, out=np.zeros_like(mine.x))
     np.testing.assert_allclose(again.astype(np.float32), expected, rtol=0.02, atol=0.02)
     run_scales_hooks_and_zero_copy(rank, buffer, mine, num_max)
+    run_wait_statistics(rank, buffer, mine, num_max)
     buffer.clean_low_latency_buffer(num_max, HIDDEN, EXPERTS)
     status = np.full(RANKS, 7, np.int32)
     buffer.low_latency_query_mask_buffer(status)
@@ -284,6 +286,40 @@ def run_scales_hooks_and_zero_copy(rank, buffer, mine, num_max):
     for _ in range(2):  # both turns, so that the last combine's hook has to run
         buffer.low_latency_dispatch(*given, use_fp8=False)
     np.testing.assert_allclose(out.astype(np.float32), 4 * expected, rtol=0.02, atol=0.1)
+
+
+def run_wait_statistics(rank, buffer, mine, num_max):
+    """Rank 1 is late with every call; what is given may lie where a kernel cannot write."""
+    late, num_ns = 0.3, int(0.2e9)
+    given = (mine.x, mine.ids, num_max, EXPERTS)
+    for has_hooks in (False, True):
+        for begin in (0, 1):  # aligned to 16 bytes, and not
+            of_dispatch, of_combine = (np.zeros(RANKS + begin, np.int64)[begin:] for _ in range(2))
+
+            def call(function, *arguments, **options):
+                buffer.group.all_gather(b"")
+                time.sleep(late * rank)
+                result = function(*arguments, **options, return_recv_hook=has_hooks)
+                if has_hooks:
+                    result[-1]()
+                return result
+
+            rows, _, handle, _, _ = call(
+                buffer.low_latency_dispatch, *given, use_fp8=False, dispatch_wait_recv_cost_stats=of_dispatch
+            )
+            out, _, _ = call(
+                buffer.low_latency_combine,
+                rows.copy(),
+                mine.ids,
+                mine.weights,
+                handle,
+                combine_wait_recv_cost_stats=of_combine,
+            )
+            expected = mine.x.astype(np.float32) * np.where(mine.ids >= 0, mine.weights, 0).sum(axis=1, keepdims=True)
+            np.testing.assert_allclose(out.astype(np.float32), expected, rtol=0.02, atol=0.05)
+            for stats in (of_dispatch, of_combine):
+                assert stats[rank] == 0
+                assert stats[1] > num_ns if rank == 0 else stats[0] < num_ns
 
 
 def work(rank, pipe, results):
@@ -355,8 +391,14 @@ def test_what_is_not_there_says_what_to_use():
     given = (np.zeros((1, HIDDEN), BF16), np.zeros((1, 2), np.int64), 4, 8)
     with pytest.raises(ValueError, match="round_scale"):
         buffer.low_latency_dispatch(*given, use_ue8m0=True)
-    with pytest.raises(NotImplementedError, match="enable_trace"):
-        buffer.low_latency_dispatch(*given, dispatch_wait_recv_cost_stats=np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match=r"dispatch_wait_recv_cost_stats has shape \(2,\) and dtype int64"):
+        buffer.low_latency_dispatch(*given, dispatch_wait_recv_cost_stats=np.zeros(2, np.int64))
+    rows, _, handle, _, _ = buffer.low_latency_dispatch(*given, use_fp8=False)
+    returned = (rows, given[1], np.ones((1, 2), np.float32), handle)
+    with pytest.raises(ValueError, match=r"combine_wait_recv_cost_stats .* dtype int32; it must be \(1,\)"):
+        buffer.low_latency_combine(*returned, combine_wait_recv_cost_stats=np.zeros(1, np.int32))
+    with pytest.raises(NotImplementedError, match="combine_format"):
+        buffer.low_latency_combine(*returned, use_logfmt=True)
     with pytest.raises(NotImplementedError, match="torch.distributed"):
         deep_ep.Buffer(Alone(), enable_shrink=True)
     with pytest.raises(ValueError, match="enable_shrink"):
@@ -383,6 +425,20 @@ def test_a_call_that_helps_others_is_told_so(monkeypatch):
     survivors.call(lambda is_help: calls.append(("first", is_help)))
     survivors.call(lambda is_help: calls.append(("second", is_help)))
     assert calls == [("first", False), ("first", True), ("second", False)]
+
+
+def test_waits_of_a_call_that_breaks_and_of_masked_ranks_add_nothing():
+    from switchyard_ep._arrays import arrays_of
+    from switchyard_ep._deep_ep_low_latency import RankWaits
+
+    stats = np.full(4, 5, np.int64)
+    for is_complete in (False, True):
+        waits = RankWaits(arrays_of(stats), stats, [0, 2, 3], True)
+        waits.of_members[:] = (0, 10, 20)
+        if is_complete:
+            waits.complete()
+        assert stats.tolist() == ([5, 5, 15, 25] if is_complete else [5] * 4)
+    assert RankWaits(arrays_of(stats), stats, [0, 1, 2, 3], False).of_members is stats
 
 
 def test_names_are_those_of_deep_ep():

@@ -25,7 +25,13 @@ def run_operators(rank, group):
 
 
 def low_latency_step(buffer, tokens, ids, masked):
-    rows, counts, handle, _, _ = buffer.low_latency_dispatch(tokens, ids, TOKENS, 6, use_fp8=False)
+    stats = torch.full((RANKS,), 5)
+    rows, counts, handle, _, _ = buffer.low_latency_dispatch(
+        tokens, ids, TOKENS, 6, use_fp8=False, dispatch_wait_recv_cost_stats=stats
+    )
+    # A call that is made again counts once, and ranks that are masked are not waited for.
+    assert stats[masked].tolist() == [5] * len(masked) and stats[buffer.rank] == 5
+    assert all(5 <= wait_ns < 60e9 for wait_ns in stats.tolist())
     status = torch.zeros(RANKS, dtype=torch.int32)
     buffer.low_latency_query_mask_buffer(status)
     assert status.nonzero().flatten().tolist() == masked
@@ -36,7 +42,11 @@ def low_latency_step(buffer, tokens, ids, masked):
 
 def combine(buffer, tokens, ids, rows, handle, masked):
     weights = torch.ones(TOKENS, 2)
-    output, _, _ = buffer.low_latency_combine(rows.clone(), ids, weights, handle)
+    stats = torch.full((RANKS,), 5)
+    output, _, _ = buffer.low_latency_combine(
+        rows.clone(), ids, weights, handle, combine_wait_recv_cost_stats=stats
+    )
+    assert stats[masked].tolist() == [5] * len(masked) and stats[buffer.rank] == 5
     alive = torch.tensor([[rank not in masked for rank in row] for row in (ids // 2).tolist()])
     assert torch.equal(output, (tokens.float() * alive.sum(1, keepdim=True)).bfloat16())
 
