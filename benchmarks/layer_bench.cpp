@@ -108,7 +108,7 @@ MoeLayerStep LayerBench::step_of(int rank, int num_tokens) const {
 // All ranks begin a part before any of them begins the next.
 Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, bool marks_parts) {
   if (!marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark("step"));
-  for (const MoePart part : kMoeParts) {
+  for (const MoePart part : parts_of(layer.config())) {
     if (marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark(to_string(part)));
     for (int rank = 0; rank < world_.n_ranks(); ++rank)
       SWITCHYARD_RETURN_IF_ERROR(layer.run_part(part, rank, step_of(rank, num_tokens)));

@@ -7,7 +7,7 @@
 //
 // A step has five parts: the router (unless ids and weights are given), dispatch, gate_up with the
 // activation, down, combine. They run one after the other on the rank's stream; gate_up may start while rows
-// of other ranks are on their way (gate_up_start).
+// of other ranks are on their way (gate_up_start). Dispatch and combine may be two launches each (launches).
 #pragma once
 
 #include <memory>
@@ -28,10 +28,14 @@ enum class GateUpStart {
   kWithRows,
 };
 
+// How dispatch and combine are launched: in a kernel each, or in two, of which the first sends (`_async`) and
+// the second waits for what others send (`_wait`).
+enum class StepLaunches { kFused, kSplit };
+
 struct MoeLayerConfig {
   // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 or
-  // fp8-ue8m0 with weights in fp8. combine_format is bf16, or fp8 in the slotted protocol. A fused shared
-  // expert is group 0.
+  // fp8-ue8m0 with weights in fp8. combine_format is bf16, or fp8 in the slotted protocol, which automatic
+  // then is. Rows are ragged or masked. A fused shared expert is group 0.
   ExpertParallelConfig ep;
   WeightFormat weights = WeightFormat::kAsRows;  // coded ones need rows in bf16
   // A multiple of 8; of 64 in fp8; with coded weights of inner_multiple_of() them, as hidden must be then.
@@ -44,6 +48,7 @@ struct MoeLayerConfig {
   // multiply one after the other, which is faster than side by side (docs/performance.md).
   int num_matmul_blocks = 0;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
+  StepLaunches launches = StepLaunches::kFused;
 };
 
 // The weights of the groups of one rank: the shared expert's first where it is fused, then those of the local
@@ -64,7 +69,8 @@ struct ExpertWeights {
 
 // One step of one rank. Pointers are into the rank's memory, 16-byte aligned.
 struct MoeLayerStep {
-  const bf16* tokens = nullptr;  // [num_tokens][hidden]
+  // [num_tokens][hidden] of bf16; encoded: [num_tokens], the codes of a row of dispatch_format each.
+  const void* tokens = nullptr;
   int num_tokens = 0;
   // Either logits, [num_tokens][n_experts], of which the top_k largest count, with softmax weights over those
   // chosen; or ids and weights, [num_tokens][top_k], as ExpertParallel takes them.
@@ -72,13 +78,42 @@ struct MoeLayerStep {
   const int32_t* topk_ids = nullptr;
   const float* topk_weights = nullptr;
   bf16* output = nullptr;  // [num_tokens][hidden]
+  // The rest is as in DispatchInput and CombineDestination: ids of 64 bits, instead of topk_ids; tokens that
+  // are encoded, with their scales; and bytes from a row to the next, if these are not contiguous.
+  const int64_t* topk_ids_64 = nullptr;
+  InputFormat format = InputFormat::kBF16;
+  const void* scales = nullptr;
+  uint64_t token_stride_bytes = 0, scales_stride_bytes = 0, output_stride_bytes = 0;
 };
 
-// The parts of a step, in their order.
-enum class MoePart { kRoute, kDispatch, kGateUp, kDown, kCombine };
-inline constexpr MoePart kMoeParts[] = {MoePart::kRoute, MoePart::kDispatch, MoePart::kGateUp, MoePart::kDown,
-                                        MoePart::kCombine};
+// A part of a step: what one call of run_part() enqueues. A step has dispatch and combine, or their halves.
+enum class MoePart {
+  kRoute,
+  kDispatch,
+  kDispatchAsync,
+  kDispatchWait,
+  kGateUp,
+  kDown,
+  kCombine,
+  kCombineAsync,
+  kCombineWait,
+  kAllReduce,  // where the all-to-all is skipped
+};
 const char* to_string(MoePart part);
+
+// Returns the parts of a step in their order, as `launches`, `gate_up_start` and `routing` set it.
+std::vector<MoePart> parts_of(const MoeLayerConfig& config);
+
+// What the parts of a step write on a rank, in the layer's memory: for callers that change it or look at it
+// between two parts.
+struct MoeLayerRows {
+  // [max_tokens_per_rank][top_k], what the router chose. A caller that changes the ids, or has others, gives
+  // the parts behind kRoute a step without logits, with its own ids and these weights.
+  int32_t* routed_ids = nullptr;
+  float* routed_weights = nullptr;
+  DispatchOutput dispatched;       // what dispatch writes, row_counts included
+  bf16* expert_outputs = nullptr;  // [max_rows][hidden], what down writes and combine reads
+};
 
 // Ownership: the caller owns the World, which must outlive the layer, the weights, which must stay valid as
 //   long as it, and what a step points to. The layer owns its ExpertParallel and all rows in between.
@@ -104,16 +139,24 @@ class MoeLayer {
   // Enqueues all parts of a step on one stream.
   Status run(int rank, const MoeLayerStep& step, Stream stream = {});
   // Enqueues one part. A caller that enqueues the parts itself, to time them or to let all ranks begin a part
-  // before any of them begins the next, calls it for every part, in their order, with the same step. If
-  // gate_up starts with the rows, the wait for those of other ranks is part of it, not of dispatch.
+  // before any of them begins the next, calls it for each of parts_of(config()), in their order, with the
+  // same step (but see MoeLayerRows). If gate_up starts with the rows and launches are fused, the wait for
+  // those of other ranks is part of gate_up, not of dispatch.
   Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream = {});
 
+  // A layer with the same weights on a flight of ep(), 0..steps_in_flight - 1, which this object owns; 0 is
+  // the object itself. As many steps may be under way at once: each has rows and matmuls of its own.
+  Result<MoeLayer*> flight(int flight_idx);
+
+  // As given, with what create() has chosen filled in.
   const MoeLayerConfig& config() const;
   // For synchronize(), reset(), traces and everything that dispatch has written.
   ExpertParallel& ep();
-  // The matmuls of a rank of this process; for any other rank they throw std::out_of_range.
+  // The matmuls of a rank of this process, and what its parts write; for any other rank they throw
+  // std::out_of_range.
   const GroupedMatmul& gate_up(int rank) const;
   const GroupedMatmul& down(int rank) const;
+  MoeLayerRows rows(int rank) const;
 
  private:
   struct Impl;

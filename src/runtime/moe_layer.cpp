@@ -4,94 +4,19 @@
 #include <numeric>
 
 #include "runtime/ep/agreement.hpp"
+#include "runtime/moe_layer_checks.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
-namespace {
-
-MatmulRows rows_of(const MoeLayerConfig& config) {
-  return matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{});
-}
-MatmulElement element_of(const MoeLayerConfig& config) { return rows_of(config).element; }
-
-Status check_config(const MoeLayerConfig& config) {
-  const TokenFormatKind format = config.ep.dispatch_format;
-  if (config.ep.own_format != nullptr || !matmul_rows_of(format))
-    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
-                            config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
-  if (config.activation == Activation::kNone)
-    return invalid_argument("activation: none; gate and up must become one");
-  const bool has_codes = is_coded(config.weights);
-  if (has_codes && format != TokenFormatKind::kBF16)
-    return invalid_argument("weights: %s needs dispatch_format bf16, not %s", to_string(config.weights),
-                            to_string(format));
-  if (has_codes && config.ep.hidden % inner_multiple_of(config.weights) != 0)
-    return invalid_argument("hidden: %d must be a multiple of %d with weights %s", config.ep.hidden,
-                            inner_multiple_of(config.weights), to_string(config.weights));
-  const int multiple = has_codes                                   ? inner_multiple_of(config.weights)
-                       : element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2
-                                                                   : 8;
-  if (config.expert_width < multiple || config.expert_width % multiple != 0)
-    return invalid_argument("expert_width: %d must be a positive multiple of %d", config.expert_width,
-                            multiple);
-  if (config.expected_tokens_per_rank < 0)
-    return invalid_argument("expected_tokens_per_rank: %d must not be negative",
-                            config.expected_tokens_per_rank);
-  if (config.num_matmul_blocks < 0)
-    return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
-  if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
-    return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
-                            to_string(format));
-  if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
-    return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
-                            to_string(config.weights));
-  return Status();
-}
-
-Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights,
-                     const World& world) {
-  if (weights.size() != static_cast<size_t>(world.n_ranks()))
-    return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), world.n_ranks());
-  const bool has_scales = element_of(config) == MatmulElement::kFP8 || is_coded(config.weights);
-  for (const int rank : world.local_ranks()) {
-    const ExpertWeights& of_rank = weights[static_cast<size_t>(rank)];
-    const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
-                                                          {"down", of_rank.down},
-                                                          {"gate_up_scales", of_rank.gate_up_scales},
-                                                          {"down_scales", of_rank.down_scales}};
-    for (int i = 0; i < (has_scales ? 4 : 2); ++i)
-      if (needed[i].second == nullptr)
-        return invalid_argument("weights: %s of rank %d must not be null", needed[i].first, rank);
-  }
-  return Status();
-}
-
-}  // namespace
-
-const char* to_string(MoePart part) {
-  switch (part) {
-    case MoePart::kRoute:
-      return "route";
-    case MoePart::kDispatch:
-      return "dispatch";
-    case MoePart::kGateUp:
-      return "gate_up";
-    case MoePart::kDown:
-      return "down";
-    case MoePart::kCombine:
-      return "combine";
-  }
-  return "(no part)";
-}
 
 struct MoeLayer::Impl {
   // What a rank has besides the memory of ExpertParallel.
   struct RankState {
     ExpertWeights weights;
     RowBuffers rows;
-    Buffer<uint32_t> row_offsets;
+    Buffer<uint32_t> row_offsets, row_counts;
     Buffer<int32_t> expert_ids;
     Buffer<int32_t> routed_ids;  // of the router
     Buffer<float> routed_weights;
@@ -102,32 +27,39 @@ struct MoeLayer::Impl {
 
   World& world;
   MoeLayerConfig config;
-  std::unique_ptr<ExpertParallel> ep;
+  std::vector<MoePart> parts;              // of config
+  std::unique_ptr<ExpertParallel> own_ep;  // null: the layer is a later flight of another
+  ExpertParallel* ep;
   std::vector<RankState> ranks;
   bool uses_callers_streams = false;
+  std::vector<std::unique_ptr<MoeLayer>> later_flights;
 
   Status prepare(const std::vector<ExpertWeights>& weights);
   Status prepare(int rank, const ExpertWeights& weights);
+  Status add_flight(int flight_idx, const std::vector<ExpertWeights>& weights);
   Status make_matmuls(int rank);
   Status check_step(int rank, const MoeLayerStep& step) const;
   Status route(int rank, const MoeLayerStep& step, Stream stream);
   Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
+  DispatchInput dispatch_input(int rank, const MoeLayerStep& step) const;
   DispatchOutput dispatch_output(int rank) const;
   Status gate_up(int rank, Stream stream);
   Status gate_up_with_rows(int rank, Stream stream);
   GroupedMatmulTensors gate_up_tensors(int rank) const;
   Status down(int rank, Stream stream);
-  Status combine(int rank, const MoeLayerStep& step, Stream stream);
+  CombineInput combine_input(int rank) const;
+  CombineOutput combine_output(int rank, const MoeLayerStep& step) const;
   Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream);
 
+  bool is_split() const { return config.launches == StepLaunches::kSplit; }
   bool starts_with_rows() const { return config.gate_up_start == GateUpStart::kWithRows; }
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
   const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
-    return has_router(step) ? ranks[static_cast<size_t>(rank)].routed_ids.data() : step.topk_ids;
+    return has_router(step) ? of(rank).routed_ids.data() : step.topk_ids;
   }
   const float* weights_of(int rank, const MoeLayerStep& step) const {
-    return has_router(step) ? ranks[static_cast<size_t>(rank)].routed_weights.data() : step.topk_weights;
+    return has_router(step) ? of(rank).routed_weights.data() : step.topk_weights;
   }
   RankState& of(int rank) { return ranks[static_cast<size_t>(rank)]; }
   const RankState& of(int rank) const { return ranks[static_cast<size_t>(rank)]; }
@@ -148,6 +80,23 @@ const GroupedMatmul& MoeLayer::gate_up(int rank) const {
 const GroupedMatmul& MoeLayer::down(int rank) const {
   return *impl_->of(impl_->world.rank(rank).index()).down;
 }
+MoeLayerRows MoeLayer::rows(int rank) const {
+  const Impl::RankState& state = impl_->of(impl_->world.rank(rank).index());
+  return {.routed_ids = state.routed_ids.data(),
+          .routed_weights = state.routed_weights.data(),
+          .dispatched = impl_->dispatch_output(rank),
+          .expert_outputs = state.rows.expert_outputs};
+}
+
+Result<MoeLayer*> MoeLayer::flight(int flight_idx) {
+  const int num_flights = impl_->config.ep.steps_in_flight;
+  if (flight_idx < 0 || flight_idx >= num_flights)
+    return invalid_argument("flight: flight_idx is %d; it must be 0..%d (steps_in_flight)", flight_idx,
+                            num_flights - 1);
+  if (impl_->own_ep == nullptr)
+    return failed_precondition("flight: ask the layer that create() returned, which has all flights");
+  return flight_idx == 0 ? this : impl_->later_flights[static_cast<size_t>(flight_idx - 1)].get();
+}
 
 Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerConfig& config,
                                                    const std::vector<ExpertWeights>& weights) {
@@ -163,12 +112,29 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
     if (ep_config.protocol == Protocol::kAutomatic) ep_config.protocol = Protocol::kDirect;
     if (ep_config.row_delivery == RowDelivery::kAutomatic) ep_config.row_delivery = RowDelivery::kSender;
   }
+  // It encodes the rows of bf16 that matmuls write.
+  if (ep_config.combine_format != CombineFormat::kBF16 && ep_config.protocol == Protocol::kAutomatic)
+    ep_config.protocol = Protocol::kSlotted;
   Result<std::unique_ptr<ExpertParallel>> ep = ExpertParallel::create(world, ep_config);
   if (!ep.ok()) return ep.status();
-  auto impl = std::unique_ptr<Impl>(new Impl{world, config, std::move(ep).value(), {}});
-  impl->config.ep = impl->ep->config();
-  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), all_ranks, impl->prepare(weights)));
-  return std::unique_ptr<MoeLayer>(new MoeLayer(std::move(impl)));
+  MoeLayerConfig chosen = config;
+  chosen.ep = ep.value()->config();
+  ExpertParallel* const first = ep.value().get();
+  std::unique_ptr<MoeLayer> layer(new MoeLayer(std::unique_ptr<Impl>(
+      new Impl{world, chosen, parts_of(chosen), std::move(ep).value(), first, {}, false, {}})));
+  Status prepared = layer->impl_->prepare(weights);
+  for (int flight_idx = 1; prepared.ok() && flight_idx < chosen.ep.steps_in_flight; ++flight_idx)
+    prepared = layer->impl_->add_flight(flight_idx, weights);
+  SWITCHYARD_RETURN_IF_ERROR(agree_that(transport_of(world), all_ranks, prepared));
+  return layer;
+}
+
+Status MoeLayer::Impl::add_flight(int flight_idx, const std::vector<ExpertWeights>& weights) {
+  const Result<ExpertParallel*> flight = ep->flight(flight_idx);
+  if (!flight.ok()) return flight.status();
+  later_flights.emplace_back(new MoeLayer(
+      std::unique_ptr<Impl>(new Impl{world, config, parts, nullptr, flight.value(), {}, false, {}})));
+  return later_flights.back()->impl_->prepare(weights);
 }
 
 Status MoeLayer::Impl::prepare(const std::vector<ExpertWeights>& weights) {
@@ -203,6 +169,7 @@ Status MoeLayer::Impl::prepare(int r, const ExpertWeights& weights) {
   const uint64_t num_ids =
       static_cast<uint64_t>(config.ep.max_tokens_per_rank) * static_cast<uint64_t>(config.ep.top_k);
   SWITCHYARD_RETURN_IF_ERROR(allocate(state.row_offsets, num_groups + 1));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(state.row_counts, num_groups));
   SWITCHYARD_RETURN_IF_ERROR(allocate(state.expert_ids, num_groups));
   SWITCHYARD_RETURN_IF_ERROR(allocate(state.routed_ids, num_ids));
   SWITCHYARD_RETURN_IF_ERROR(allocate(state.routed_weights, num_ids));
@@ -260,18 +227,8 @@ Status MoeLayer::Impl::make_matmuls(int r) {
 Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
   if (rank < 0 || rank >= static_cast<int>(ranks.size()))
     return invalid_argument("rank: %d must be 0..%zu", rank, ranks.size() - 1);
-  if (ranks[static_cast<size_t>(rank)].gate_up == nullptr)
-    return invalid_argument("rank: %d lives in another process", rank);
-  if (step.num_tokens < 0 || step.num_tokens > config.ep.max_tokens_per_rank)
-    return invalid_argument("num_tokens: %d must be 0..%d", step.num_tokens, config.ep.max_tokens_per_rank);
-  if (step.num_tokens == 0) return Status();
-  if (step.tokens == nullptr) return invalid_argument("tokens: must not be null");
-  if (step.output == nullptr) return invalid_argument("output: must not be null");
-  if (has_router(step) == (step.topk_ids != nullptr || step.topk_weights != nullptr))
-    return invalid_argument("logits: a step has either logits or topk_ids and topk_weights");
-  if (!has_router(step) && (step.topk_ids == nullptr || step.topk_weights == nullptr))
-    return invalid_argument("%s: must not be null", step.topk_ids == nullptr ? "topk_ids" : "topk_weights");
-  return Status();
+  if (of(rank).gate_up == nullptr) return invalid_argument("rank: %d lives in another process", rank);
+  return switchyard::check_step(config, step);
 }
 
 Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
@@ -289,9 +246,21 @@ Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
 }
 
 Status MoeLayer::Impl::dispatch(int rank, const MoeLayerStep& step, Stream stream) {
-  const DispatchInput input{step.tokens, ids_of(rank, step), step.num_tokens};
+  const DispatchInput input = dispatch_input(rank, step);
   return starts_with_rows() ? ep->dispatch_async(rank, input, stream)
                             : ep->dispatch(rank, input, dispatch_output(rank), stream);
+}
+
+DispatchInput MoeLayer::Impl::dispatch_input(int rank, const MoeLayerStep& step) const {
+  return {.tokens = step.tokens,
+          .topk_ids = ids_of(rank, step),
+          .num_tokens = step.num_tokens,
+          .topk_weights = weights_of(rank, step),
+          .topk_ids_64 = step.topk_ids_64,
+          .token_stride_bytes = step.token_stride_bytes,
+          .format = step.format,
+          .scales = step.scales,
+          .scales_stride_bytes = step.scales_stride_bytes};
 }
 
 DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
@@ -301,7 +270,8 @@ DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
           .max_rows = state.rows.max_rows,
           .row_offsets = state.row_offsets.data(),
           .expert_ids = state.expert_ids.data(),
-          .scales = state.rows.scales};
+          .scales = state.rows.scales,
+          .row_counts = state.row_counts.data()};
 }
 
 GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
@@ -310,6 +280,7 @@ GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
           .weights = state.weights.gate_up,
           .output = state.activated.data(),
           .row_offsets = state.row_offsets.data(),
+          .row_counts = state.row_counts.data(),
           .row_scales = state.rows.scales,
           .weight_scales = state.weights.gate_up_scales,
           .weight_tensor_scales = state.weights.gate_up_tensor_scales,
@@ -328,12 +299,13 @@ Status MoeLayer::Impl::gate_up_with_rows(int rank, Stream stream) {
   if (!readiness.ok()) return readiness.status();
   GroupedMatmulTensors tensors = gate_up_tensors(rank);
   tensors.readiness = &readiness.value();
-  // dispatch_wait, which is behind it, has not written the offsets yet. Those of dispatch_async begin at the
-  // first expert, and the groups before it are in front.
+  // dispatch_wait, which is behind it, has not written offsets and counts yet. The offsets of dispatch_async
+  // begin at the first expert, and the groups before it are in front.
   const int num_before = ep->num_groups() - ep->n_local_experts();
   tensors.row_offsets = reinterpret_cast<const uint32_t*>(readiness.value().row_offsets - num_before);
+  tensors.row_counts = nullptr;
   SWITCHYARD_RETURN_IF_ERROR(matmul.run(tensors, stream));
-  return ep->dispatch_wait(rank, dispatch_output(rank), stream);
+  return is_split() ? Status() : ep->dispatch_wait(rank, dispatch_output(rank), stream);
 }
 
 Status MoeLayer::Impl::down(int rank, Stream stream) {
@@ -342,6 +314,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
                           .weights = state.weights.down,
                           .output = state.rows.expert_outputs,
                           .row_offsets = state.row_offsets.data(),
+                          .row_counts = state.row_counts.data(),
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
                           .weight_scales = state.weights.down_scales,
                           .weight_tensor_scales = state.weights.down_tensor_scales,
@@ -349,17 +322,15 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
                          stream);
 }
 
-Status MoeLayer::Impl::combine(int rank, const MoeLayerStep& step, Stream stream) {
-  RankState& state = of(rank);
-  SWITCHYARD_RETURN_IF_ERROR(ep->combine(rank, {state.rows.expert_outputs, state.rows.src_info},
-                                         {ids_of(rank, step),
-                                          weights_of(rank, step),
-                                          step.num_tokens,
-                                          {CombineReduction::kWeighted, step.output}},
-                                         stream));
-  const bool leaves_parts = config.ep.routing == Routing::kSkipAllToAll;
-  if (!leaves_parts || config.ep.allreduce_world_size == 1) return Status();  // whole, or the caller's to add
-  return ep->all_reduce(rank, step.output, step.num_tokens, stream);
+CombineInput MoeLayer::Impl::combine_input(int rank) const {
+  return {of(rank).rows.expert_outputs, of(rank).rows.src_info};
+}
+
+CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step) const {
+  return {.topk_ids = ids_of(rank, step),
+          .topk_weights = weights_of(rank, step),
+          .num_tokens = step.num_tokens,
+          .destination = {.output = step.output, .output_stride_bytes = step.output_stride_bytes}};
 }
 
 Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
@@ -369,24 +340,38 @@ Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step
       return route(rank, step, stream);
     case MoePart::kDispatch:
       return dispatch(rank, step, stream);
+    case MoePart::kDispatchAsync:
+      return ep->dispatch_async(rank, dispatch_input(rank, step), stream);
+    case MoePart::kDispatchWait:
+      return ep->dispatch_wait(rank, dispatch_output(rank), stream);
     case MoePart::kGateUp:
       return gate_up(rank, stream);
     case MoePart::kDown:
       return down(rank, stream);
     case MoePart::kCombine:
-      return combine(rank, step, stream);
+      return ep->combine(rank, combine_input(rank), combine_output(rank, step), stream);
+    case MoePart::kCombineAsync:
+      return ep->combine_async(rank, combine_input(rank), stream);
+    case MoePart::kCombineWait:
+      return ep->combine_wait(rank, combine_output(rank, step), stream);
+    case MoePart::kAllReduce:
+      return ep->all_reduce(rank, step.output, step.num_tokens, stream);
   }
-  return invalid_argument("part: %d is none of a step", static_cast<int>(part));
+  return Status();
 }
 
 Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
+  if (std::find(impl_->parts.begin(), impl_->parts.end(), part) == impl_->parts.end())
+    return invalid_argument("part: %s is none of this layer's, which parts_of(config()) returns",
+                            to_string(part));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
   return impl_->run_part(part, rank, step, stream);
 }
 
 Status MoeLayer::run(int rank, const MoeLayerStep& step, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
-  for (const MoePart part : kMoeParts) SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream));
+  for (const MoePart part : impl_->parts)
+    SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream));
   return Status();
 }
 

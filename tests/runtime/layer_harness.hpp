@@ -35,6 +35,11 @@ struct LayerCase {
   bool has_bias = false;
   bool has_router = false;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
+  StepLaunches launches = StepLaunches::kFused;
+  RowLayout row_layout = RowLayout::kRagged;
+  int row_alignment = 1;
+  bool reduce_at_owner = false;
+  int steps_in_flight = 1;
   uint64_t timeout_ns = 60'000'000'000;
   int hidden = 256;
   int width = 64;
@@ -46,7 +51,10 @@ struct LayerCase {
            (gate_layout == GateLayout::kStacked ? "" : ", interleaved") +
            (shared_expert == SharedExpert::kNone ? "" : ", shared expert") + (has_router ? ", router" : "") +
            (has_bias ? ", bias" : "") +
-           (gate_up_start == GateUpStart::kWithRows ? ", gate_up with the rows" : "");
+           (gate_up_start == GateUpStart::kWithRows ? ", gate_up with the rows" : "") +
+           (launches == StepLaunches::kSplit ? ", split" : "") + ", " + to_string(row_layout) +
+           " rows aligned to " + std::to_string(row_alignment) +
+           (reduce_at_owner ? ", reduced at the owner" : "");
   }
 };
 
@@ -155,11 +163,16 @@ class LayerHarness {
     config.ep.shared_expert = case_.shared_expert;
     config.ep.routing = case_.routing;
     config.ep.allreduce_world_size = 0;  // all ranks, if the all-to-all is skipped
+    config.ep.row_layout = case_.row_layout;
+    config.ep.row_alignment = case_.row_alignment;
+    config.ep.reduce_at_owner = case_.reduce_at_owner;
+    config.ep.steps_in_flight = case_.steps_in_flight;
     config.ep.timeout_ns = case_.timeout_ns;
     // Blocks that wait for rows need some room beside those of dispatch.
     if (case_.gate_up_start == GateUpStart::kWithRows) config.ep.n_sms = 4;
     config.gate_up_start = case_.gate_up_start;
     config.weights = case_.weights;
+    config.launches = case_.launches;
     config.expert_width = case_.width;
     config.activation = case_.activation;
     config.gate_layout = case_.gate_layout;
@@ -210,6 +223,8 @@ class LayerHarness {
     return Status();
   }
   MoeLayer& layer() { return *layer_; }
+  const std::vector<bf16>& tokens(int rank) const { return ranks_[static_cast<size_t>(rank)].tokens; }
+  const std::vector<int32_t>& ids(int rank) const { return ranks_[static_cast<size_t>(rank)].ids; }
   // Of the rank's tokens.
   std::vector<bf16> output(int rank) const {
     const RankData& data = ranks_[static_cast<size_t>(rank)];

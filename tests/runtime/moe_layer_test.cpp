@@ -111,11 +111,179 @@ TEST_P(MoeLayerTest, ARankWithoutTokensStillServesTheOthers) {
 }
 
 TEST_P(MoeLayerTest, PartsInTheirOrderAreTheWholeStep) {
-  const auto world = make_world(2);
-  LayerHarness harness(*world, {.n_ranks = 2, .protocol = Protocol::kDirect, .has_router = true});
-  for (const MoePart part : kMoeParts)
+  for (const StepLaunches launches : {StepLaunches::kFused, StepLaunches::kSplit})
+    for (const GateUpStart start : {GateUpStart::kBehindDispatch, GateUpStart::kWithRows}) {
+      const LayerCase layer_case{.n_ranks = 2,
+                                 .protocol = Protocol::kDirect,
+                                 .has_router = true,
+                                 .gate_up_start = start,
+                                 .launches = launches};
+      const auto world = make_world(2);
+      LayerHarness harness(*world, layer_case);
+      for (const MoePart part : parts_of(harness.layer().config()))
+        for (int rank = 0; rank < 2; ++rank) {
+          const Status status = harness.layer().run_part(part, rank, harness.step(rank));
+          ASSERT_TRUE(status.ok()) << layer_case.name() << ", " << to_string(part) << status.to_string();
+        }
+      ASSERT_TRUE(harness.layer().ep().synchronize().ok()) << layer_case.name();
+      EXPECT_EQ(harness.compare(), "") << layer_case.name();
+    }
+}
+
+TEST_P(MoeLayerTest, RowsMayBeMaskedAlignedOrReducedAtTheOwner) {
+  for (const Protocol protocol : kProtocols)
+    for (const RowLayout layout : {RowLayout::kRagged, RowLayout::kMasked})
+      for (const TokenFormatKind format : {TokenFormatKind::kBF16, TokenFormatKind::kFP8UE8M0})
+        expect_right({.n_ranks = 2,
+                      .protocol = protocol,
+                      .format = format,
+                      .shared_expert = SharedExpert::kFused,
+                      .launches = StepLaunches::kSplit,
+                      .row_layout = layout,
+                      .row_alignment = 16,
+                      .reduce_at_owner = protocol == Protocol::kDirect});
+  expect_right({.n_ranks = 2,
+                .protocol = Protocol::kDirect,
+                .shared_expert = SharedExpert::kFused,
+                .gate_up_start = GateUpStart::kWithRows,
+                .row_layout = RowLayout::kMasked});
+}
+
+TEST_P(MoeLayerTest, StepsMayBeInFlightAtOnce) {
+  for (const Protocol protocol : kProtocols) {
+    const auto world = make_world(2);
+    LayerHarness harness(*world, {.n_ranks = 2, .protocol = protocol, .steps_in_flight = 2});
+    MoeLayer* const flights[] = {must(harness.layer().flight(0)), must(harness.layer().flight(1))};
+    EXPECT_EQ(flights[0], &harness.layer());
+    std::vector<Buffer<bf16>> outputs;
     for (int rank = 0; rank < 2; ++rank)
-      ASSERT_TRUE(harness.layer().run_part(part, rank, harness.step(rank)).ok()) << to_string(part);
+      outputs.push_back(must(world->rank(rank).allocate<bf16>(harness.tokens(rank).size())));
+    for (const MoePart part : parts_of(harness.layer().config()))
+      for (MoeLayer* const flight : flights)
+        for (int rank = 0; rank < 2; ++rank) {
+          MoeLayerStep step = harness.step(rank);
+          if (flight != flights[0]) step.output = outputs[static_cast<size_t>(rank)].data();
+          ASSERT_TRUE(flight->run_part(part, rank, step).ok()) << to_string(part);
+        }
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    EXPECT_EQ(harness.compare(), "") << to_string(protocol);
+    for (int rank = 0; rank < 2; ++rank)
+      EXPECT_EQ(must(outputs[static_cast<size_t>(rank)].download()), harness.output(rank));
+    EXPECT_NE(flights[1]->flight(0).status().message().find("create()"), std::string::npos);
+    EXPECT_NE(harness.layer().flight(2).status().message().find("0..1"), std::string::npos);
+  }
+}
+
+// As engines have them: ids of 64 bits, gaps between tokens and between rows of the output, and tokens that
+// are encoded already. No bit of the output differs.
+TEST_P(MoeLayerTest, InputsMayBeAsEnginesHaveThem) {
+  constexpr size_t kGap = 8;  // elements
+  for (const TokenFormatKind format : kFormats) {
+    const auto world = make_world(1);
+    LayerHarness harness(*world, {.format = format});
+    ASSERT_TRUE(harness.enqueue().ok());
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    const std::vector<bf16> expected = harness.output(0), tokens = harness.tokens(0);
+    const Rank& rank = world->rank(0);
+    MoeLayerStep step = harness.step(0);
+    const size_t num_tokens = static_cast<size_t>(step.num_tokens), hidden = tokens.size() / num_tokens;
+    std::vector<bf16> spread((hidden + kGap) * num_tokens);
+    std::vector<uint8_t> codes, scales;
+    for (size_t token = 0; token < num_tokens; ++token) {
+      const auto begin = tokens.begin() + static_cast<ptrdiff_t>(token * hidden);
+      const std::vector<bf16> values(begin, begin + static_cast<ptrdiff_t>(hidden));
+      std::copy(values.begin(), values.end(),
+                spread.begin() + static_cast<ptrdiff_t>(token * (hidden + kGap)));
+      if (format == TokenFormatKind::kBF16) continue;
+      const reference::EncodedToken encoded = reference::encode_token(format, values, 1);
+      codes.insert(codes.end(), encoded.codes.begin(), encoded.codes.end());
+      scales.insert(scales.end(), encoded.scales.begin(), encoded.scales.end());
+    }
+    const auto wide_ids =
+        must(rank.upload(std::vector<int64_t>(harness.ids(0).begin(), harness.ids(0).end())));
+    const auto spread_tokens = must(rank.upload(spread)), output = must(rank.upload(spread));
+    const auto token_codes = must(rank.upload(codes)), token_scales = must(rank.upload(scales));
+    step.topk_ids = nullptr;
+    step.topk_ids_64 = wide_ids.data();
+    step.output = output.data();
+    step.output_stride_bytes = (hidden + kGap) * sizeof(bf16);
+    for (const bool is_encoded : {false, true}) {
+      if (is_encoded && format == TokenFormatKind::kBF16) continue;
+      step.tokens = is_encoded ? static_cast<const void*>(token_codes.data()) : spread_tokens.data();
+      step.token_stride_bytes = is_encoded ? 0 : step.output_stride_bytes;
+      step.format = is_encoded ? InputFormat::kEncoded : InputFormat::kBF16;
+      step.scales = is_encoded ? token_scales.data() : nullptr;
+      const Status status = harness.layer().run(0, step);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+      const std::vector<bf16> rows = must(output.download());
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_EQ(rows[i / hidden * (hidden + kGap) + i % hidden], expected[i])
+            << to_string(format) << (is_encoded ? ", encoded" : "") << ", element " << i;
+    }
+  }
+}
+
+TEST_P(MoeLayerTest, WhatPartsWriteCanBeReadAndChangedBetweenThem) {
+  const auto world = make_world(1);
+  LayerHarness harness(*world, {.has_router = true});
+  MoeLayer& layer = harness.layer();
+  const Rank& rank = world->rank(0);
+  const size_t num_ids = harness.ids(0).size();
+  ASSERT_TRUE(layer.run_part(MoePart::kRoute, 0, harness.step(0)).ok());
+  ASSERT_TRUE(rank.synchronize().ok());
+  const MoeLayerRows rows = layer.rows(0);
+  std::vector<int32_t> ids = must(rank.view(rows.routed_ids, num_ids).download());
+  EXPECT_EQ(ids, harness.ids(0));
+  // Half of the choices become padding.
+  for (size_t i = 0; i < num_ids; i += 2) ids[i] = -1;
+  const auto padded_ids = must(rank.upload(ids));
+  MoeLayerStep step = harness.step(0);
+  step.logits = nullptr;
+  step.topk_ids = padded_ids.data();
+  step.topk_weights = rows.routed_weights;
+  for (const MoePart part : parts_of(layer.config())) {
+    if (part != MoePart::kRoute) {
+      ASSERT_TRUE(layer.run_part(part, 0, step).ok()) << to_string(part);
+    }
+  }
+  ASSERT_TRUE(layer.ep().synchronize().ok());
+  uint32_t num_rows = 0;
+  for (const uint32_t count :
+       must(rank.view(rows.dispatched.row_counts, testing_support::kLayerExperts).download()))
+    num_rows += count;
+  EXPECT_EQ(num_rows, num_ids / 2);
+}
+
+TEST(MoeLayerParts, FollowFromTheConfiguration) {
+  const auto names_of = [](const MoeLayerConfig& config) {
+    std::string names;
+    for (const MoePart part : parts_of(config))
+      names += std::string(names.empty() ? "" : " ") + to_string(part);
+    return names;
+  };
+  MoeLayerConfig config;
+  EXPECT_EQ(names_of(config), "route dispatch gate_up down combine");
+  config.gate_up_start = GateUpStart::kWithRows;
+  EXPECT_EQ(names_of(config), "route dispatch gate_up down combine");
+  config.launches = StepLaunches::kSplit;
+  EXPECT_EQ(names_of(config), "route dispatch_async gate_up dispatch_wait down combine_async combine_wait");
+  config.gate_up_start = GateUpStart::kBehindDispatch;
+  EXPECT_EQ(names_of(config), "route dispatch_async dispatch_wait gate_up down combine_async combine_wait");
+  config = {.ep = {.routing = Routing::kSkipAllToAll, .allreduce_world_size = 0}};
+  EXPECT_EQ(names_of(config), "route dispatch gate_up down combine all_reduce");
+  config.ep.allreduce_world_size = 1;  // the caller adds up
+  EXPECT_EQ(names_of(config), "route dispatch gate_up down combine");
+}
+
+TEST_P(MoeLayerTest, CombineInFP8IsSlottedUnlessItIsAskedToBeDirect) {
+  const auto world = make_world(2);
+  LayerHarness harness(*world, {.n_ranks = 2,
+                                .protocol = Protocol::kAutomatic,
+                                .combine_format = CombineFormat::kFP8,
+                                .launches = StepLaunches::kSplit});
+  EXPECT_EQ(harness.layer().config().ep.protocol, Protocol::kSlotted);
+  ASSERT_TRUE(harness.enqueue().ok());
   ASSERT_TRUE(harness.layer().ep().synchronize().ok());
   EXPECT_EQ(harness.compare(), "");
 }
@@ -164,6 +332,20 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
   step.topk_weights = nullptr;
   expect_named(harness.layer().run(0, step).message(), "topk_weights");
   expect_named(harness.layer().run(1, step).message(), "rank: 1");
+  expect_named(harness.layer().run_part(MoePart::kDispatchWait, 0, harness.step(0)).message(),
+               "part: dispatch_wait is none");
+  const auto message_of_step = [&](auto change) {
+    MoeLayerStep changed = harness.step(0);
+    change(changed);
+    return harness.layer().run(0, changed).message();
+  };
+  const int64_t wide_id = 0;
+  expect_named(message_of_step([&](auto& s) { s.topk_ids_64 = &wide_id; }), "topk_ids_64");
+  expect_named(message_of_step([](auto& s) { s.format = InputFormat::kFP16; }), "format: fp16");
+  expect_named(message_of_step([](auto& s) { s.format = InputFormat::kEncoded; }), "format: encoded");
+  expect_named(message_of_step([](auto& s) { s.scales = s.tokens; }), "scales: must be null");
+  expect_named(message_of_step([](auto& s) { s.token_stride_bytes = 520; }), "token_stride_bytes is 520");
+  expect_named(message_of_step([](auto& s) { s.output_stride_bytes = 256; }), "output_stride_bytes is 256");
 }
 
 }  // namespace

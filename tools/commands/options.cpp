@@ -132,6 +132,14 @@ void add_reduction_option(Command& command, bool& reduce_at_owner) {
                    "A rank sums up what its experts made of a token, and one row goes back");
 }
 
+void add_gate_up_start_option(Command& command, GateUpStart& start) {
+  command.add_choice(
+      "--gate-up-start", start,
+      {{"behind-dispatch", GateUpStart::kBehindDispatch}, {"with-rows", GateUpStart::kWithRows}},
+      "Fast matmuls: when all rows are there; or with an expert when its rows are:\n"
+      "behind-dispatch, with-rows");
+}
+
 void add_groups_option(Command& command, int& p2p_world_size) {
   command.add_number("--p2p-world-size", p2p_world_size, 0, kMaxRanks,
                      "Ranks of a group, which store into each other's memory; rows go over a wire\n"

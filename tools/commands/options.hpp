@@ -9,6 +9,7 @@
 #include "switchyard/detail/ep/shape.hpp"
 #include "switchyard/detail/sync/wait_context.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/moe_layer.hpp"
 
 namespace switchyard::tools {
 
@@ -33,9 +34,11 @@ void add_protocol_option(Command& command, Protocol& protocol, const std::string
 
 // --layout and --alignment: where the rows of experts lie.
 void add_layout_options(Command& command, RowLayout& layout, int& alignment);
-// --p2p-world-size: the ranks of a group.
 void add_delivery_option(Command& command, RowDelivery& delivery);
 void add_reduction_option(Command& command, bool& reduce_at_owner);
+// --gate-up-start: of a MoeLayer.
+void add_gate_up_start_option(Command& command, GateUpStart& start);
+// --p2p-world-size: the ranks of a group.
 void add_groups_option(Command& command, int& p2p_world_size);
 // Whether it suits --ranks and, where the all-to-all is skipped, --skip-a2a.
 Status check_groups_option(int p2p_world_size, int n_ranks, bool skips_all_to_all);

@@ -88,7 +88,7 @@ void print_table(const BenchOptions& options, const BenchReport& report) {
       "tokens   step us     route  dispatch   gate_up      down   combine   TFLOP/s   weights TB/s  error\n");
   for (const LayerBenchResult& result : report.results) {
     std::printf("%6d %9.1f", result.num_tokens, result.step.median_us);
-    for (const MoePart part : kMoeParts) std::printf(" %9.1f", result.part_us(to_string(part)));
+    for (const auto& [name, timing] : result.parts) std::printf(" %9.1f", timing.median_us);
     std::printf(" %9.1f %14.2f %6.4f%s\n", result.tflops(), result.weight_terabytes_per_second(),
                 result.error, result.is_verified() ? "" : "   NOT VERIFIED");
     std::printf("       %s, gate_up %s, down %s\n", to_string(result.protocol), result.gate_up_tuning.c_str(),
@@ -160,10 +160,7 @@ void add_bench_layer_command(Command& bench) {
       .add_number("--matmul-blocks", options->num_matmul_blocks, 1, 4096,
                   "Blocks of a matmul per rank [one per multiprocessor]")
       .hide_default();
-  command.add_choice(
-      "--gate-up-start", options->gate_up_start,
-      {{"behind-dispatch", GateUpStart::kBehindDispatch}, {"with-rows", GateUpStart::kWithRows}},
-      "When all rows are there; or with an expert when its rows are: behind-dispatch, with-rows");
+  add_gate_up_start_option(command, options->gate_up_start);
   finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 

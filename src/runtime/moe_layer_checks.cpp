@@ -1,0 +1,160 @@
+#include "runtime/moe_layer_checks.hpp"
+
+#include <utility>
+
+#include "runtime/ep/call_checks.hpp"
+
+namespace switchyard {
+
+MatmulRows rows_of(const MoeLayerConfig& config) {
+  return matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{});
+}
+MatmulElement element_of(const MoeLayerConfig& config) { return rows_of(config).element; }
+
+const char* to_string(MoePart part) {
+  switch (part) {
+    case MoePart::kRoute:
+      return "route";
+    case MoePart::kDispatch:
+      return "dispatch";
+    case MoePart::kDispatchAsync:
+      return "dispatch_async";
+    case MoePart::kDispatchWait:
+      return "dispatch_wait";
+    case MoePart::kGateUp:
+      return "gate_up";
+    case MoePart::kDown:
+      return "down";
+    case MoePart::kCombine:
+      return "combine";
+    case MoePart::kCombineAsync:
+      return "combine_async";
+    case MoePart::kCombineWait:
+      return "combine_wait";
+    case MoePart::kAllReduce:
+      return "all_reduce";
+  }
+  return "(no part)";
+}
+
+std::vector<MoePart> parts_of(const MoeLayerConfig& config) {
+  const bool is_split = config.launches == StepLaunches::kSplit,
+             is_early = config.gate_up_start == GateUpStart::kWithRows;
+  std::vector<MoePart> parts = {MoePart::kRoute, is_split ? MoePart::kDispatchAsync : MoePart::kDispatch};
+  if (is_split && !is_early) parts.push_back(MoePart::kDispatchWait);
+  parts.push_back(MoePart::kGateUp);
+  if (is_split && is_early) parts.push_back(MoePart::kDispatchWait);
+  parts.push_back(MoePart::kDown);
+  parts.push_back(is_split ? MoePart::kCombineAsync : MoePart::kCombine);
+  if (is_split) parts.push_back(MoePart::kCombineWait);
+  // Otherwise outputs are whole, or the caller's to add up.
+  if (config.ep.routing == Routing::kSkipAllToAll && config.ep.allreduce_world_size != 1)
+    parts.push_back(MoePart::kAllReduce);
+  return parts;
+}
+
+Status check_config(const MoeLayerConfig& config) {
+  const TokenFormatKind format = config.ep.dispatch_format;
+  if (config.ep.own_format != nullptr || !matmul_rows_of(format))
+    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
+                            config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
+  if (config.activation == Activation::kNone)
+    return invalid_argument("activation: none; gate and up must become one");
+  const bool has_codes = is_coded(config.weights);
+  if (has_codes && format != TokenFormatKind::kBF16)
+    return invalid_argument("weights: %s needs dispatch_format bf16, not %s", to_string(config.weights),
+                            to_string(format));
+  if (has_codes && config.ep.hidden % inner_multiple_of(config.weights) != 0)
+    return invalid_argument("hidden: %d must be a multiple of %d with weights %s", config.ep.hidden,
+                            inner_multiple_of(config.weights), to_string(config.weights));
+  const int multiple = has_codes                                   ? inner_multiple_of(config.weights)
+                       : element_of(config) == MatmulElement::kFP8 ? kMatmulScaleGroup / 2
+                                                                   : 8;
+  if (config.expert_width < multiple || config.expert_width % multiple != 0)
+    return invalid_argument("expert_width: %d must be a positive multiple of %d", config.expert_width,
+                            multiple);
+  if (config.expected_tokens_per_rank < 0)
+    return invalid_argument("expected_tokens_per_rank: %d must not be negative",
+                            config.expected_tokens_per_rank);
+  if (config.num_matmul_blocks < 0)
+    return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
+  if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
+    return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
+                            to_string(format));
+  if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
+    return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
+                            to_string(config.weights));
+  return Status();
+}
+
+Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights,
+                     const World& world) {
+  if (weights.size() != static_cast<size_t>(world.n_ranks()))
+    return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), world.n_ranks());
+  const bool has_scales = element_of(config) == MatmulElement::kFP8 || is_coded(config.weights);
+  for (const int rank : world.local_ranks()) {
+    const ExpertWeights& of_rank = weights[static_cast<size_t>(rank)];
+    const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
+                                                          {"down", of_rank.down},
+                                                          {"gate_up_scales", of_rank.gate_up_scales},
+                                                          {"down_scales", of_rank.down_scales}};
+    for (int i = 0; i < (has_scales ? 4 : 2); ++i)
+      if (needed[i].second == nullptr)
+        return invalid_argument("weights: %s of rank %d must not be null", needed[i].first, rank);
+  }
+  return Status();
+}
+
+namespace {
+
+Status check_choices(const MoeLayerStep& step) {
+  const bool has_router = step.logits != nullptr,
+             has_ids = step.topk_ids != nullptr || step.topk_ids_64 != nullptr;
+  if (has_router == (has_ids || step.topk_weights != nullptr))
+    return invalid_argument("logits: a step has either logits or topk_ids and topk_weights");
+  if (has_router) return Status();
+  if (!has_ids || step.topk_weights == nullptr)
+    return invalid_argument("%s: must not be null", has_ids ? "topk_weights" : "topk_ids");
+  if (step.topk_ids != nullptr && step.topk_ids_64 != nullptr)
+    return invalid_argument("topk_ids_64: must be null where topk_ids are given");
+  return Status();
+}
+
+// Dispatch and combine check them as well, but with the router's launch in front of them.
+Status check_tensors(const MoeLayerConfig& config, const MoeLayerStep& step) {
+  const TokenFormatInfo format = info_of(config.ep.dispatch_format);
+  const uint32_t token_bytes = static_cast<uint32_t>(config.ep.hidden) * uint32_t{sizeof(bf16)};
+  const bool is_encoded = step.format == InputFormat::kEncoded;
+  if (!is_encoded && step.format != InputFormat::kBF16)
+    return invalid_argument("format: %s; tokens come in bf16 or encoded", to_string(step.format));
+  if (is_encoded && format.scale == ScaleType::kNone)
+    return invalid_argument("format: encoded; dispatch_format is %s, which has no scales", format.name);
+  if (is_encoded != (step.scales != nullptr))
+    return invalid_argument("scales: must%s be null where tokens are %s", is_encoded ? " not" : "",
+                            to_string(step.format));
+  SWITCHYARD_RETURN_IF_ERROR(check_stride("run", "token_stride_bytes", step.token_stride_bytes,
+                                          is_encoded ? format.row_bytes(config.ep.hidden) : token_bytes, 16));
+  if (is_encoded)
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_stride("run", "scales_stride_bytes", step.scales_stride_bytes,
+                     static_cast<uint32_t>(format.num_scales(config.ep.hidden) * format.scale_bytes),
+                     static_cast<uint32_t>(format.scale_bytes)));
+  if (parts_of(config).back() == MoePart::kAllReduce && step.output_stride_bytes != 0)
+    return invalid_argument("output_stride_bytes: %llu must be 0 where an all-reduce completes the output",
+                            static_cast<unsigned long long>(step.output_stride_bytes));
+  return check_stride("run", "output_stride_bytes", step.output_stride_bytes, token_bytes, 16);
+}
+
+}  // namespace
+
+Status check_step(const MoeLayerConfig& config, const MoeLayerStep& step) {
+  if (step.num_tokens < 0 || step.num_tokens > config.ep.max_tokens_per_rank)
+    return invalid_argument("num_tokens: %d must be 0..%d", step.num_tokens, config.ep.max_tokens_per_rank);
+  if (step.num_tokens == 0) return Status();
+  if (step.tokens == nullptr) return invalid_argument("tokens: must not be null");
+  if (step.output == nullptr) return invalid_argument("output: must not be null");
+  SWITCHYARD_RETURN_IF_ERROR(check_choices(step));
+  return check_tensors(config, step);
+}
+
+}  // namespace switchyard
