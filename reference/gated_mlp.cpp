@@ -11,7 +11,8 @@ double bias_of(const std::vector<float>& bias, size_t column) {
   return bias.empty() ? 0.0 : static_cast<double>(bias[column]);
 }
 
-// e4m3 with a scale for each 128; the last of these groups may have fewer.
+}  // namespace
+
 std::vector<float> through_fp8(std::vector<float> values) {
   const size_t size = values.size();
   values.resize((size + kMatmulScaleGroup - 1) / kMatmulScaleGroup * kMatmulScaleGroup);  // with zeros
@@ -22,8 +23,6 @@ std::vector<float> through_fp8(std::vector<float> values) {
   values.resize(size);
   return values;
 }
-
-}  // namespace
 
 std::vector<float> GatedMlp::activated(const std::vector<float>& token) const {
   std::vector<float> values;

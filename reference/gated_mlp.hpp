@@ -26,6 +26,9 @@ struct GatedMlp {
   std::vector<float> activated(const std::vector<float>& token) const;
 };
 
+// e4m3 with a scale for each 128; the last of these groups may have fewer.
+std::vector<float> through_fp8(std::vector<float> values);
+
 // The length of the difference of two vectors, as a part of the second one's.
 double relative_distance(const std::vector<double>& values, const std::vector<double>& expected);
 
