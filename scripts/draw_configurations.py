@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+MATMUL_FORMATS = ["bf16", "fp8", "fp8-ue8m0"]  # of fast matmuls
 MAX_ELEMENTS = {"host": 1 << 16, "cuda": 1 << 22}  # of all expert rows of a step; the emulator is slow
 
 
@@ -49,17 +50,21 @@ def draw_run(formats, draw, target):
     top_k = often_small(draw, 1, 32)
     if routing != "one-expert":
         top_k = min(top_k, experts)
-    token_format = draw.choice(["bf16"] + list(formats))
+    is_fast = draw.random() < 0.3
+    token_format = draw.choice(MATMUL_FORMATS if is_fast else ["bf16"] + list(formats))
     combine_format = draw.choice(["bf16", "bf16", "fp8"])
+    width = 64 * draw.randint(1, 2) if is_fast and token_format != "bf16" else 8 * often_small(draw, 1, 8)
+    # Fast matmuls write bf16.
+    protocols = ["automatic", "slotted"] + ["direct"] * (not is_fast or combine_format == "bf16")
     multiple = max(formats[token_format], formats[combine_format])
     hidden = multiple * often_small(draw, 1, 1024 // multiple)
     skips = draw.random() < 0.2
     max_tokens = max(1, min(300, MAX_ELEMENTS[target] // (hidden * top_k * ranks)))
     words = ["run", "--target", target, "--ranks", ranks, "--experts", experts, "--top-k", top_k, "--hidden", hidden,
-             "--expert-width", 8 * often_small(draw, 1, 8), "--format", token_format,
+             "--expert-width", width, "--format", token_format,
              "--combine-format", combine_format, "--routing", routing, "--steps", draw.randint(1, 3),
              "--mode", draw.choice(["split", "fused"]), "--seed", draw.randint(0, 2**64 - 1),
-             "--protocol", draw.choice(["automatic", "slotted", "direct"])]
+             "--protocol", draw.choice(protocols)]
     allowed = {0}
     if skips or draw.random() < 0.4:
         words += ["--tokens", draw.choice([0, often_small(draw, 1, max_tokens)])]
@@ -83,16 +88,20 @@ def draw_run(formats, draw, target):
         words += ["--p2p-world-size", groups]
     layout = "ragged"
     if "--capacity-factor" not in words and draw.random() < 0.4:
-        layout = draw.choice(["masked", "per-rank"])
+        layout = draw.choice(["masked"] if is_fast else ["masked", "per-rank"])
         words += ["--layout", layout]
-    is_slotted = words[words.index("--protocol") + 1] == "slotted"
+    # The library's MoeLayer encodes in the slotted protocol only.
+    is_slotted = words[words.index("--protocol") + 1] == "slotted" or (is_fast and combine_format == "fp8")
+    starts_with_rows = is_fast and token_format == "bf16" and not is_slotted and draw.random() < 0.4
+    if is_fast:
+        words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
     differs_by_expert = token_format == "nvfp4-by-expert"
     if layout == "per-rank" and (is_slotted or has_wire or differs_by_expert):
         allowed.add("refused")
     if draw.random() < 0.3:
         delivery = draw.choice(["sender", "receiver"])
         words += ["--delivery", delivery]
-        if delivery == "receiver" and (is_slotted or differs_by_expert):
+        if delivery == "receiver" and (is_slotted or differs_by_expert or starts_with_rows):
             allowed.add("refused")
     if draw.random() < 0.3:
         words += ["--reduce-at-owner"]
@@ -197,7 +206,8 @@ def main():
             sys.exit(f"seed {options.seed}: exit code {result.returncode}, allowed {sorted(map(str, allowed))}:\n"
                      f"{' '.join(command)}\n{result.stdout}{result.stderr}")
         transport = " in processes" if "--transport" in words else ""
-        kind = f"{words[0]}{transport} {'verified' if outcome == 0 else outcome}"
+        matmul = " with fast matmuls" if "fast" in words else ""
+        kind = f"{words[0]}{matmul}{transport} {'verified' if outcome == 0 else outcome}"
         counts[kind] = counts.get(kind, 0) + 1
     print(f"seed {options.seed}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
 

@@ -91,12 +91,18 @@ TEST_F(CliDump, ADumpHoldsCodesScalesAndSourceRanksAsTheDeviceWroteThem) {
 }
 
 // Four scales of one byte in a word, and the words of a column side by side.
-TEST_F(CliDump, ADumpOfPackedScalesHasWordsAndColumns) {
-  ASSERT_EQ(run("run --target host --ranks 2 --experts 4 --top-k 2 --hidden 1024 --expert-width 8 --tokens 4 "
-                "--steps 1 --format fp8-ue8m0 --dump " +
-                folder.string())
-                .exit_code,
-            0);
+class CliDumpOfPackedScales : public CliDump, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Matmuls, CliDumpOfPackedScales, ::testing::Values("reference", "fast"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(CliDumpOfPackedScales, HasWordsAndColumns) {
+  ASSERT_EQ(
+      run("run --target host --ranks 2 --experts 4 --top-k 2 --hidden 1024 --expert-width 64 --tokens 4 "
+          "--steps 1 --format fp8-ue8m0 --matmul " +
+          std::string(GetParam()) + " --dump " + folder.string())
+          .exit_code,
+      0);
   const std::filesystem::path rank = folder / "rank_0";
   const auto codes = read_npy<uint8_t>(rank / "codes.npy");
   const auto scales = read_npy<uint32_t>(rank / "scales.npy");

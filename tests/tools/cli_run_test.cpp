@@ -60,8 +60,7 @@ TEST_F(CliRun, OwnersSumUpAndSayWhatItCosts) {
 TEST_F(CliRun, RowsMayComeOncePerRank) {
   for (const char* more :
        {"--tokens 3", "--tokens 3 --format nvfp4 --mode fused",
-        "--tokens 3 --combine-format fp8 --shared-expert", "--tokens 3 --matmul fast --format fp8",
-        "--tokens 3 --skip-a2a", "--tokens 3 --replicas 2",
+        "--tokens 3 --combine-format fp8 --shared-expert", "--tokens 3 --skip-a2a", "--tokens 3 --replicas 2",
         "--tokens 3 --padding 0.5 --alignment 8 --in-flight 2 --steps 3", "--tokens 0",
         "--tokens-per-rank 5,0,7", "--tokens 3 --routing one-expert"}) {
     const json report = report_of_many("--layout per-rank " + std::string(more));

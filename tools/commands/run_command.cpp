@@ -19,18 +19,10 @@
 namespace switchyard::tools {
 namespace {
 
-// Masked: room for every token of every rank, and, where a routing file repeats ids, for every id of it. 0
-// leaves the choice to the library.
-int masked_capacity(const RunOptions& options) {
-  const Workload& workload = options.workload;
-  if (options.row_layout != RowLayout::kMasked || options.skips_all_to_all || has_router(workload)) return 0;
-  return workload.n_ranks * workload.max_tokens_per_rank() * workload.top_k;
-}
-
 // The events kept of each block, and of the host's phases: the first ones.
 constexpr uint32_t kMaxTraceEvents = 8192;
 
-void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
+void add_phases(const LayerRun& layer, int step_idx, RunTrace& trace) {
   for (const TimedPhase& phase : layer.phases())
     if (trace.phases.size() < kMaxTraceEvents)
       trace.phases.push_back({step_idx, phase});
@@ -38,7 +30,7 @@ void add_phases(const MoeLayer& layer, int step_idx, RunTrace& trace) {
       ++trace.num_dropped_phases;
 }
 
-Status finish_trace(const OutputName& output, MoeLayer& layer, RunTrace& trace) {
+Status finish_trace(const OutputName& output, LayerRun& layer, RunTrace& trace) {
   Result<std::vector<RankTrace>> ranks = layer.ep().take_trace();
   if (!ranks.ok()) return ranks.status();
   trace.ranks = std::move(ranks).value();
@@ -48,12 +40,11 @@ Status finish_trace(const OutputName& output, MoeLayer& layer, RunTrace& trace) 
   return write_output(output, to_json(trace));
 }
 
-using Layers = std::vector<std::unique_ptr<MoeLayer>>;  // of each flight
+using Layers = std::vector<std::unique_ptr<LayerRun>>;  // of each flight
 
 Status run_each_step(const RunOptions& options, const reference::MlpExperts& experts, const Layers& layers,
                      Progress& progress, RunReport& report, RunTrace& trace) {
   const Workload& workload = options.workload;
-  const StepMode mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit;
   const auto label_of = [&](int step_idx) {
     return "step " + std::to_string(step_idx + 1) + " of " + std::to_string(options.steps) + ": ";
   };
@@ -61,12 +52,12 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
     const int num_at_once = std::min(options.steps_in_flight, options.steps - first);
     std::vector<reference::Step> steps;
     std::vector<reference::Step*> at_once;
-    std::vector<MoeLayer*> flights;
+    std::vector<LayerRun*> flights;
     for (int i = 0; i < num_at_once; ++i) steps.push_back(make_step(workload, first + i));
     for (int i = 0; i < num_at_once; ++i) at_once.push_back(&steps[static_cast<size_t>(i)]);
     for (int i = 0; i < num_at_once; ++i) flights.push_back(layers[static_cast<size_t>(i)].get());
     progress.begin(label_of(first) + "running");
-    const Status status = MoeLayer::run_at_once(flights, first, mode, at_once);
+    const Status status = LayerRun::run_at_once(flights, first, at_once);
     if (!options.trace.empty()) add_phases(*flights.front(), first, trace);
     SWITCHYARD_RETURN_IF_ERROR(status);
     for (int i = 0; i < num_at_once; ++i) {
@@ -96,37 +87,16 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   Progress progress(1 + options.steps * 2);  // each is run and verified
   if (options.is_by_shmem() && !world.is_local(0)) progress.hide();
   progress.begin("preparing " + std::to_string(workload.n_experts) + " experts");
-  Result<std::unique_ptr<MoeLayer>> created = MoeLayer::create(
-      world, workload,
-      {.n_sms = options.n_sms,
-       .timeout_ns =
-           options.deadline_ms == 0 ? default_timeout_ns(world.target()) : options.deadline_ms * 1'000'000,
-       .protocol = options.protocol,
-       .capacity_factor = options.capacity_factor,
-       .row_layout = options.row_layout,
-       .row_alignment = options.row_alignment,
-       .max_rows_per_expert = masked_capacity(options),
-       .row_delivery = options.row_delivery,
-       .reduce_at_owner = options.reduce_at_owner,
-       .dispatch_format = options.format,
-       // Kernels that do not take the scale from the device are found out.
-       .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
-       .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
-       .combine_format = options.combine_format,
-       .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
-       .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
-       .p2p_world_size = options.p2p_world_size,
-       .allreduce_world_size = options.skips_all_to_all ? options.allreduce_world_size : 1,
-       .placement = options.placement,
-       .steps_in_flight = options.steps_in_flight},
-      options.faults, options.style);
+  LayerOptions asked = layer_options(options);
+  if (asked.ep.timeout_ns == 0) asked.ep.timeout_ns = default_timeout_ns(world.target());
+  Result<std::unique_ptr<LayerRun>> created = LayerRun::create(world, workload, asked);
   if (!created.ok()) return created.status();
   Layers layers;
   layers.push_back(std::move(created).value());
-  MoeLayer& layer = *layers.front();
+  LayerRun& layer = *layers.front();
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes() * options.steps_in_flight));
   for (int i = 1; i < options.steps_in_flight; ++i) {
-    Result<std::unique_ptr<MoeLayer>> flight = MoeLayer::create_on_flight(layer, i);
+    Result<std::unique_ptr<LayerRun>> flight = LayerRun::create_on_flight(layer, i);
     if (!flight.ok()) return flight.status();
     layers.push_back(std::move(flight).value());
   }
@@ -139,7 +109,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   report.protocol = layer.ep().config().protocol;
   report.p2p_world_size = layer.ep().config().p2p_world_size;
   report.row_delivery = layer.ep().config().row_delivery;
-  report.protocol_reason = layer.ep().protocol_reason();
+  report.protocol_reason = layer.protocol_reason();
   report.memory_per_rank = layer.ep().bytes_per_rank();
   const bool is_traced = !options.trace.empty();
   if (is_traced) SWITCHYARD_RETURN_IF_ERROR(layer.ep().enable_trace(kMaxTraceEvents));
@@ -242,10 +212,11 @@ void add_run_command(CommandLine& line) {
                    "One expert more, which every token goes to on its own rank, fused in");
   command.add_flag("--skip-a2a", options->skips_all_to_all,
                    "Every rank has all tokens and its own experts; an all-reduce completes the step");
-  command.add_choice("--matmul", workload.matmuls,
-                     {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
-                     "Plain matmuls, verified bit by bit, or the tiled ones, verified within a bound: "
-                     "reference, fast");
+  command.add_choice(
+      "--matmul", workload.matmuls, {{"reference", Matmuls::kReference}, {"fast", Matmuls::kFast}},
+      "Plain matmuls, verified bit by bit, or the library's MoeLayer with tiled ones, verified\n"
+      "within a bound: reference, fast");
+  add_gate_up_start_option(command, options->gate_up_start);
   command.add_number(
       "--allreduce-world-size", options->allreduce_world_size, 0, kMaxRanks,
       "With --skip-a2a: ranks that share the shared expert's tokens and add up their outputs; it\n"

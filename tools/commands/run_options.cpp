@@ -12,19 +12,21 @@ namespace {
 
 std::vector<std::string> phase_names(const RunOptions& options) {
   std::vector<std::string> names;
+  if (options.workload.matmuls == Matmuls::kFast) {
+    for (const MoePart part : parts_of(layer_config(layer_options(options))))
+      if (part != MoePart::kRoute || has_router(options.workload)) names.push_back(to_string(part));
+    return names;
+  }
   if (has_router(options.workload)) names.push_back("route");
   const auto add = [&](std::initializer_list<const char*> more) {
     names.insert(names.end(), more.begin(), more.end());
   };
   const bool is_fused = options.mode == "fused";
   is_fused ? add({"dispatch"}) : add({"dispatch_async", "dispatch_wait"});
-  const bool is_fast = options.workload.matmuls == Matmuls::kFast;
   const bool is_per_rank = options.row_layout == RowLayout::kPerRank;
-  if (options.format != TokenFormatKind::kBF16 &&
-      !(is_fast && options.format == TokenFormatKind::kFP8 && !is_per_rank))
-    add({"decode"});
+  if (options.format != TokenFormatKind::kBF16) add({"decode"});
   if (is_per_rank) add({"expand"});
-  is_fast ? add({"gate_up", "down"}) : add({"gate_up", "silu_mul", "down"});
+  add({"gate_up", "silu_mul", "down"});
   if (is_per_rank) add({"sum"});
   // The protocol is not known yet; a phase that does not occur does no harm.
   if (options.combine_format != CombineFormat::kBF16 && options.protocol != Protocol::kSlotted)
@@ -113,17 +115,45 @@ Status check_skipped_all_to_all(const RunOptions& options) {
   return Status();
 }
 
+// What the library's MoeLayer does not take.
+Status check_fast_matmuls(const RunOptions& options) {
+  const char* instead = "--matmul reference takes it";
+  if (!matmul_rows_of(options.format))
+    return invalid_argument("--format: %s with --matmul fast, whose matmuls read bf16, fp8 or fp8-ue8m0; %s",
+                            to_string(options.format), instead);
+  if (options.multiplies_fp8() && options.workload.expert_width % (kMatmulScaleGroup / 2) != 0)
+    return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
+                            options.workload.expert_width, kMatmulScaleGroup / 2);
+  if (options.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "--layout: per-rank with --matmul fast, whose matmuls take the rows of one expert after the other, "
+        "as "
+        "--layout ragged and masked have them; %s",
+        instead);
+  const bool is_direct = options.protocol == Protocol::kDirect || options.reduce_at_owner ||
+                         options.row_delivery == RowDelivery::kReceiver;
+  if (options.combine_format != CombineFormat::kBF16 && is_direct)
+    return invalid_argument(
+        "--combine-format: %s with --matmul fast, whose matmuls write bf16; --protocol slotted encodes it; "
+        "%s",
+        to_string(options.combine_format), instead);
+  if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
+  if (options.format != TokenFormatKind::kBF16 || options.combine_format != CombineFormat::kBF16)
+    return invalid_argument("--gate-up-start: with-rows needs --format bf16 and --combine-format bf16");
+  if (options.protocol == Protocol::kSlotted)
+    return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
+  if (options.row_delivery == RowDelivery::kReceiver)
+    return invalid_argument("--gate-up-start: with-rows needs --delivery sender, not receiver");
+  return Status();
+}
+
 Status check_experts(const RunOptions& options) {
   const Workload& workload = options.workload;
   if (workload.expert_width % 8 != 0)
     return invalid_argument("--expert-width: %d must be a multiple of 8", workload.expert_width);
-  if (options.multiplies_fp8()) {
-    if (workload.expert_width % (kMatmulScaleGroup / 2) != 0)
-      return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
-                              workload.expert_width, kMatmulScaleGroup / 2);
-    if (!options.dump.empty())
-      return invalid_argument("--dump: with --matmul fast in fp8 rows are not decoded; it must be empty");
-  }
+  if (workload.matmuls == Matmuls::kFast) return check_fast_matmuls(options);
+  if (options.gate_up_start != GateUpStart::kBehindDispatch)
+    return invalid_argument("--gate-up-start: with-rows needs --matmul fast");
   return Status();
 }
 
@@ -141,7 +171,43 @@ Status check_outputs(const RunOptions& options) {
   return Status();
 }
 
+// Masked: room for every token of every rank, and, where a routing file repeats ids, for every id of it. 0
+// leaves the choice to the library.
+int masked_capacity(const RunOptions& options) {
+  const Workload& workload = options.workload;
+  if (options.row_layout != RowLayout::kMasked || options.skips_all_to_all || has_router(workload)) return 0;
+  return workload.n_ranks * workload.max_tokens_per_rank() * workload.top_k;
+}
+
 }  // namespace
+
+LayerOptions layer_options(const RunOptions& options) {
+  const Workload& workload = options.workload;
+  return {.ep = {.n_sms = options.n_sms,
+                 .timeout_ns = options.deadline_ms * 1'000'000,
+                 .protocol = options.protocol,
+                 .capacity_factor = options.capacity_factor,
+                 .row_layout = options.row_layout,
+                 .row_alignment = options.row_alignment,
+                 .max_rows_per_expert = masked_capacity(options),
+                 .row_delivery = options.row_delivery,
+                 .reduce_at_owner = options.reduce_at_owner,
+                 .dispatch_format = options.format,
+                 // Kernels that do not take the scale from the device are found out.
+                 .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,
+                 .expert_input_scales = expert_input_scales(options.format, workload.n_experts),
+                 .combine_format = options.combine_format,
+                 .shared_expert = workload.has_shared_expert ? SharedExpert::kFused : SharedExpert::kNone,
+                 .routing = options.skips_all_to_all ? Routing::kSkipAllToAll : Routing::kAllToAll,
+                 .p2p_world_size = options.p2p_world_size,
+                 .allreduce_world_size = options.skips_all_to_all ? options.allreduce_world_size : 1,
+                 .placement = options.placement,
+                 .steps_in_flight = options.steps_in_flight},
+          .mode = options.mode == "fused" ? StepMode::kFused : StepMode::kSplit,
+          .gate_up_start = options.gate_up_start,
+          .faults = options.faults,
+          .style = options.style};
+}
 
 Status finish_options(RunOptions& options) {
   Workload& workload = options.workload;

@@ -8,7 +8,7 @@
 #include "reference/reference.hpp"
 #include "switchyard/expert_parallel.hpp"
 #include "switchyard/grouped_matmul.hpp"
-#include "workload/moe_layer.hpp"
+#include "workload/layer_run.hpp"
 #include "workload/workload.hpp"
 
 namespace switchyard::tools {
@@ -33,6 +33,7 @@ struct RunOptions {
   int allreduce_world_size = 0;
   reference::TensorStyle style;
   int steps_in_flight = 1;
+  GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
   PlacementOptions placement_options;
   std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";
@@ -62,5 +63,7 @@ struct RunOptions {
 
 // Checks the options beyond the range of each, and fills in what follows from them.
 Status finish_options(RunOptions& options);
+// What they ask of the layer; the deadline is 0 if the target suggests it.
+LayerOptions layer_options(const RunOptions& options);
 
 }  // namespace switchyard::tools

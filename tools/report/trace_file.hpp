@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "workload/moe_layer.hpp"
+#include "workload/layer_run.hpp"
 
 namespace switchyard::tools {
 

@@ -6,6 +6,7 @@
 #include "files/npy.hpp"
 #include "reference/gated_mlp.hpp"
 #include "reference/per_rank.hpp"
+#include "reference/token_format.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -70,7 +71,7 @@ std::string compare_routing(int rank, const reference::Routing& routing, const r
   return "";
 }
 
-// Rows that only align a group have no source: MoeLayer fills src_info with ones before a step.
+// Rows that only align a group have no source: LayerRun fills src_info with ones before a step.
 uint64_t num_expert_rows(const reference::DispatchResult& dispatch) {
   uint64_t num_rows = 0;
   for (size_t row = 0; 2 * row < dispatch.src_info.size(); ++row) num_rows += dispatch.src_info[2 * row] >= 0;
@@ -126,6 +127,29 @@ Status dump_encoded(const std::string& folder, const reference::Step& step, int 
                          dispatch.scales.size());
 }
 
+// Rows of codes as bf16: matmuls in fp8 read them as they are, so that no kernel has decoded them.
+std::vector<bf16> decoded_rows(const reference::Step& step, const reference::DispatchResult& dispatch) {
+  const TokenFormatInfo format = info_of(step.format);
+  const size_t row_bytes = format.row_bytes(step.hidden),
+               scale_bytes = static_cast<size_t>(format.scale_bytes),
+               num_scales = static_cast<size_t>(format.num_scales(step.hidden));
+  std::vector<bf16> rows;
+  for (size_t row = 0; row * row_bytes < dispatch.encoded_rows.size(); ++row) {
+    const auto codes = dispatch.encoded_rows.begin() + static_cast<ptrdiff_t>(row * row_bytes);
+    std::vector<uint8_t> scales;
+    for (size_t group = 0; group < num_scales; ++group) {
+      const uint64_t offset =
+          reference::scale_offset(step.format, row, group, step.hidden, dispatch.max_rows);
+      const auto scale = dispatch.scales.begin() + static_cast<ptrdiff_t>(offset);
+      scales.insert(scales.end(), scale, scale + static_cast<ptrdiff_t>(scale_bytes));
+    }
+    const std::vector<bf16> values = reference::decoded(reference::decode_token(
+        step.format, {codes, codes + static_cast<ptrdiff_t>(row_bytes)}, scales, step.input_scale));
+    rows.insert(rows.end(), values.begin(), values.end());
+  }
+  return rows;
+}
+
 uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
   if (step.skips_all_to_all)  // every rank reads the partial sums of the others of its group
     return static_cast<uint64_t>(step.n_ranks) * static_cast<uint64_t>(step.num_reducing() - 1) *
@@ -147,18 +171,17 @@ uint64_t bytes_moved(const ExpertParallel& ep, const reference::Step& step) {
 
 }  // namespace
 
-Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
+Status check_step(const LayerRun& layer, const reference::Step& step, const reference::MlpExperts& experts,
                   const std::string& label, RunReport& report) {
   const reference::Step sent = layer.exchanged(step);
-  const std::vector<std::vector<bf16>> expected = layer.is_per_rank()
-                                                      ? reference::moe_layer_per_rank(step, experts)
-                                                      : reference::moe_layer(step, experts);
+  const std::vector<std::vector<bf16>> expected = layer.expected_outputs(step, experts);
   std::vector<std::vector<bf16>> as_bf16;
   if (step.combine_format != CombineFormat::kBF16 || step.reduces_at_owner) {
     reference::Step plain = step;
     plain.combine_format = CombineFormat::kBF16;
     plain.reduces_at_owner = false;
-    as_bf16 = reference::moe_layer(plain, experts);
+    as_bf16 =
+        layer.is_per_rank() ? reference::moe_layer(plain, experts) : layer.expected_outputs(plain, experts);
   }
   report.rows_per_rank.assign(static_cast<size_t>(step.n_ranks), 0);
   const auto note = [&](const std::string& difference) {
@@ -172,7 +195,7 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
       note("rank " + std::to_string(rank) + " was killed");
       continue;
     }
-    Result<MoeLayer::Results> results = layer.download(rank);
+    Result<LayerRun::Results> results = layer.download(rank);
     if (!results.ok()) return results.status();
     const auto& [routing, dispatch, src_rank, expert_outputs, encoded_outputs, output] = results.value();
     report.rows_per_rank[rank] = num_expert_rows(dispatch);
@@ -192,7 +215,7 @@ Status check_step(const MoeLayer& layer, const reference::Step& step, const refe
   return Status();
 }
 
-Status dump_step(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
+Status dump_step(const std::string& directory, const LayerRun& layer, const reference::Step& step,
                  const reference::MlpExperts& experts) {
   for (const int rank : layer.local_ranks()) {
     const std::string folder = directory + "/rank_" + std::to_string(rank) + "/";
@@ -200,7 +223,7 @@ Status dump_step(const std::string& directory, const MoeLayer& layer, const refe
     std::filesystem::create_directories(folder, error);
     if (error) return unavailable("--dump: cannot make %s: %s", folder.c_str(), error.message().c_str());
     const auto file = [&](const char* name) { return OutputName{"--dump", folder + name}; };
-    Result<MoeLayer::Results> results = layer.download(rank);
+    Result<LayerRun::Results> results = layer.download(rank);
     if (!results.ok()) return results.status();
     const auto& [routing, dispatch, src_rank, expert_outputs, encoded_outputs, output] = results.value();
     const uint64_t tokens = static_cast<uint64_t>(step.num_tokens(rank)),
@@ -227,7 +250,9 @@ Status dump_step(const std::string& directory, const MoeLayer& layer, const refe
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_ids.npy"), {groups}, dispatch.expert_ids));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("src_info.npy"), {rows, 2}, dispatch.src_info));
     SWITCHYARD_RETURN_IF_ERROR(write_npy(file("src_rank.npy"), {rows}, src_rank));
-    SWITCHYARD_RETURN_IF_ERROR(write_npy(file("expert_rows.npy"), {rows, hidden}, dispatch.rows));
+    SWITCHYARD_RETURN_IF_ERROR(
+        write_npy(file("expert_rows.npy"), {rows, hidden},
+                  dispatch.rows.empty() ? decoded_rows(step, dispatch) : dispatch.rows));
     if (step.format != TokenFormatKind::kBF16)
       SWITCHYARD_RETURN_IF_ERROR(dump_encoded(folder, step, rank, layer.max_rows(rank), dispatch));
     if (!encoded_outputs.empty())

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "moe_layer.hpp"
+#include "layer_run.hpp"
 #include "reference/traffic.hpp"
 
 namespace switchyard::tools {
@@ -40,11 +40,11 @@ struct RunReport {
 
 // Compares the layer's last step with the reference and adds the results to the report. `label` names the
 // step.
-Status check_step(const MoeLayer& layer, const reference::Step& step, const reference::MlpExperts& experts,
+Status check_step(const LayerRun& layer, const reference::Step& step, const reference::MlpExperts& experts,
                   const std::string& label, RunReport& report);
 
 // Writes the step's inputs and results as DIR/rank_R/*.npy.
-Status dump_step(const std::string& directory, const MoeLayer& layer, const reference::Step& step,
+Status dump_step(const std::string& directory, const LayerRun& layer, const reference::Step& step,
                  const reference::MlpExperts& experts);
 
 }  // namespace switchyard::tools

@@ -39,7 +39,8 @@ std::string text_of(const ExpertPlacement& placement) {
   for (size_t rank = 0; rank < placement.experts_of_rank().size(); ++rank) {
     if (rank > 0) text += "|";
     for (const char* comma = ""; const int expert : placement.experts_of_rank()[rank]) {
-      text += comma + std::to_string(expert);
+      text += comma;
+      text += std::to_string(expert);
       comma = ",";
     }
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "moe_layer.hpp"
+#include "layer_run.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -19,9 +19,9 @@ double num_tokens(const Workload& workload) {
 
 }  // namespace
 
-double MoeLayer::host_bytes() const {
+double LayerRun::host_bytes() const {
   const bool is_host = world_.target() == Target::kHost;
-  const double n_ranks = world_.n_ranks(), num_groups = num_matrices(*ep_);
+  const double n_ranks = world_.n_ranks(), num_groups = num_matrices();
   const double token_bytes = workload_.hidden * sizeof(bf16);
   const double expert_bytes = 3.0 * workload_.expert_width * token_bytes;
   const TokenFormatInfo format = info_of(ep_->config().dispatch_format);
@@ -48,24 +48,23 @@ double MoeLayer::host_bytes() const {
 }
 
 // Bytes of all ranks together, which have so many rows.
-double MoeLayer::rank_bytes(double num_rows) const {
+double LayerRun::rank_bytes(double num_rows) const {
   const double n_ranks = world_.n_ranks();
   const double token_bytes = workload_.hidden * sizeof(bf16),
                width_bytes = workload_.expert_width * sizeof(bf16);
   const ExpertParallelConfig& config = ep_->config();
   const TokenFormatInfo format = info_of(config.dispatch_format);
   const double tokens = num_tokens(workload_);
-  double bytes = n_ranks * num_matrices(*ep_) * 3 * workload_.hidden * width_bytes +
+  double bytes = n_ranks * num_matrices() * 3 * workload_.hidden * width_bytes +
                  tokens * (2 * token_bytes + workload_.n_experts * sizeof(float) +
                            workload_.top_k * (2 * sizeof(int32_t) + sizeof(float)));
   const double output_bytes = encodes_outputs() ? ep_->combine_message_bytes() : token_bytes;
   bytes +=
       num_rows * (format.row_bytes(workload_.hidden) + output_bytes + 3 * width_bytes + 2 * sizeof(int32_t) +
-                  (is_encoded() ? token_bytes : 0) + (encodes_outputs() ? token_bytes : 0));
+                  (is_encoded() && !is_fast() ? token_bytes : 0) + (encodes_outputs() ? token_bytes : 0));
   // Scales are overwritten for all rows that the tensors hold.
   bytes += n_ranks * static_cast<double>(format.scale_tensor_bytes(max_rows_, workload_.hidden).value());
-  if (is_fast()) bytes += n_ranks * max_expert_rows() * width_bytes;
-  if (is_per_rank()) bytes += (is_fast() ? n_ranks * max_expert_rows() : num_rows) * 2 * token_bytes;
+  if (is_per_rank()) bytes += num_rows * 2 * token_bytes;
   if (config.protocol == Protocol::kSlotted)
     // Slots of messages, each expert's of each rank on pages of their own, and of rows that come back.
     bytes += num_rows * ep_->dispatch_message_bytes() + n_ranks * workload_.n_experts * kPageBytes +

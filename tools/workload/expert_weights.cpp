@@ -1,0 +1,124 @@
+#include "expert_weights.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "buffers.hpp"
+#include "switchyard/detail/base/minifloat.hpp"
+
+namespace switchyard::tools {
+namespace {
+
+constexpr size_t kBlock = kMatmulScaleGroup;
+
+// The matrix of an expert, [inner][columns], as weights: [columns][inner].
+struct Transposed {
+  size_t columns, inner;
+  std::vector<bf16> values;
+
+  Transposed(const std::vector<bf16>& matrix, size_t num_inner, size_t num_columns)
+      : columns(num_columns), inner(num_inner), values(matrix.size()) {
+    for (size_t column = 0; column < columns; ++column)
+      for (size_t i = 0; i < inner; ++i) values[column * inner + i] = matrix[i * columns + column];
+  }
+  // The least power of two by which no magnitude of the block exceeds 448.
+  float scale_of(size_t column_block, size_t inner_block) const {
+    float amax = 0;
+    for (size_t column = column_block * kBlock; column < std::min(columns, (column_block + 1) * kBlock);
+         ++column)
+      for (size_t i = inner_block * kBlock; i < std::min(inner, (inner_block + 1) * kBlock); ++i)
+        amax = std::max(amax, std::abs(to_float(values[column * inner + i])));
+    return amax == 0 ? 1.0f : std::exp2(std::ceil(std::log2(amax / e4m3::max())));
+  }
+  std::vector<float> scales() const {
+    std::vector<float> all;
+    for (size_t column_block = 0; column_block * kBlock < columns; ++column_block)
+      for (size_t inner_block = 0; inner_block * kBlock < inner; ++inner_block)
+        all.push_back(scale_of(column_block, inner_block));
+    return all;
+  }
+  e4m3 code_of(size_t column, size_t i, const std::vector<float>& scales) const {
+    const float scale = scales[column / kBlock * ceil_div(inner, kBlock) + i / kBlock];
+    return to_minifloat<e4m3>(to_float(values[column * inner + i]) / scale);
+  }
+};
+
+void round_matrix(std::vector<bf16>& matrix, size_t inner, size_t columns) {
+  const Transposed weights(matrix, inner, columns);
+  const std::vector<float> scales = weights.scales();
+  for (size_t column = 0; column < columns; ++column)
+    for (size_t i = 0; i < inner; ++i)
+      matrix[i * columns + column] = to_bf16(to_float(weights.code_of(column, i, scales)) *
+                                             scales[column / kBlock * ceil_div(inner, kBlock) + i / kBlock]);
+}
+
+void append(const Transposed& weights, MatmulElement element, std::vector<uint8_t>& bytes,
+            std::vector<float>& scales) {
+  if (element == MatmulElement::kBF16) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(weights.values.data());
+    bytes.insert(bytes.end(), begin, begin + weights.values.size() * sizeof(bf16));
+    return;
+  }
+  const std::vector<float> of_matrix = weights.scales();
+  for (size_t column = 0; column < weights.columns; ++column)
+    for (size_t i = 0; i < weights.inner; ++i) bytes.push_back(weights.code_of(column, i, of_matrix).bits);
+  scales.insert(scales.end(), of_matrix.begin(), of_matrix.end());
+}
+
+}  // namespace
+
+void round_to_fp8(reference::MlpExperts& experts) {
+  const size_t hidden = static_cast<size_t>(experts.hidden), width = static_cast<size_t>(experts.width);
+  for (std::vector<bf16>& matrix : experts.gate_up) round_matrix(matrix, hidden, 2 * width);
+  for (std::vector<bf16>& matrix : experts.down) round_matrix(matrix, width, hidden);
+}
+
+std::vector<size_t> experts_of_rank(const ExpertParallel& ep, int rank, int n_experts) {
+  std::vector<size_t> of_rank;
+  if (ep.config().shared_expert == SharedExpert::kFused) of_rank.push_back(static_cast<size_t>(n_experts));
+  for (int seat = 0; seat < ep.n_local_experts(); ++seat)
+    of_rank.push_back(static_cast<size_t>(std::max(0, ep.placement().expert_at({rank, seat}))));
+  return of_rank;
+}
+
+Result<WeightTensors> WeightTensors::create(const Rank& rank, MatmulElement element, int num_experts,
+                                            int hidden, int width) {
+  WeightTensors tensors;
+  tensors.element_ = element;
+  const auto allocate = [&](Tensor& tensor, int columns, int inner) {
+    const auto blocks = [](int size) { return ceil_div(static_cast<uint64_t>(size), uint64_t{kBlock}); };
+    const uint64_t size = static_cast<uint64_t>(columns) * static_cast<uint64_t>(inner),
+                   num = static_cast<uint64_t>(num_experts);
+    SWITCHYARD_RETURN_IF_ERROR(
+        allocate_into(tensor.elements, rank, num * size * static_cast<uint64_t>(bytes_of(element))));
+    if (element == MatmulElement::kBF16) return Status();
+    return allocate_into(tensor.scales, rank, num * blocks(columns) * blocks(inner));
+  };
+  SWITCHYARD_RETURN_IF_ERROR(allocate(tensors.gate_up_, 2 * width, hidden));
+  SWITCHYARD_RETURN_IF_ERROR(allocate(tensors.down_, hidden, width));
+  return tensors;
+}
+
+Status WeightTensors::upload(const reference::MlpExperts& experts, const std::vector<size_t>& of_rank) {
+  const auto upload = [&](const std::vector<std::vector<bf16>>& matrices, int inner, int columns,
+                          Tensor& tensor) {
+    std::vector<uint8_t> bytes;
+    std::vector<float> scales;
+    for (const size_t expert : of_rank)
+      append(Transposed(matrices[expert], static_cast<size_t>(inner), static_cast<size_t>(columns)), element_,
+             bytes, scales);
+    SWITCHYARD_RETURN_IF_ERROR(tensor.elements.upload(bytes));
+    return tensor.scales.upload(scales);
+  };
+  SWITCHYARD_RETURN_IF_ERROR(upload(experts.gate_up, experts.hidden, 2 * experts.width, gate_up_));
+  return upload(experts.down, experts.width, experts.hidden, down_);
+}
+
+ExpertWeights WeightTensors::pointers() const {
+  return {.gate_up = gate_up_.elements.data(),
+          .down = down_.elements.data(),
+          .gate_up_scales = gate_up_.scales.data(),
+          .down_scales = down_.scales.data()};
+}
+
+}  // namespace switchyard::tools
