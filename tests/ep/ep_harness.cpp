@@ -211,6 +211,7 @@ DispatchOutput EpHarness::dispatch_output(int rank) {
           is_per_rank() ? buffers.row_weights.data() : nullptr,
           nullptr,
           nullptr,
+          nullptr,
           buffers.dispatch_waits.data()};
 }
 
