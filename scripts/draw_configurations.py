@@ -92,7 +92,9 @@ def draw_run(formats, draw, target):
         words += ["--layout", layout]
     # The library's MoeLayer encodes in the slotted protocol only.
     is_slotted = words[words.index("--protocol") + 1] == "slotted" or (is_fast and combine_format == "fp8")
-    starts_with_rows = is_fast and token_format == "bf16" and not is_slotted and draw.random() < 0.4
+    starts_with_rows = (
+        is_fast and token_format == "bf16" and layout == "ragged" and not is_slotted and draw.random() < 0.4
+    )
     if is_fast:
         words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
     differs_by_expert = token_format == "nvfp4-by-expert"

@@ -367,10 +367,10 @@ class ExpertParallel {
   // or not they know of it, and synchronize() says so, again if it has before.
   Status reopen_step(int rank, Stream stream = {});
   // The same protocol. Takes part in a step without tokens, instead of a dispatch, and has all ranks skip it:
-  // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank,
-  // so that they need not wait for it until their deadline. synchronize() and poll() of every rank name the
-  // rank, once, as a step that is over capacity is reported. Nothing is poisoned, combine does nothing, and
-  // the next step may follow.
+  // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank, so
+  // that they need not wait for it until their deadline. The other ranks dispatch, or call it off as well.
+  // synchronize() and poll() of every rank name the rank, once, as a step that is over capacity is reported.
+  // Nothing is poisoned, combine does nothing, and the next step may follow.
   Status call_off_step(int rank, Stream stream = {});
   // Direct protocol with a combine_format of bf16: enqueues a copy of the experts' rows, as many as the step
   // has, to RowBuffers::expert_outputs, where combine finds them. Behind dispatch, dispatch_wait or

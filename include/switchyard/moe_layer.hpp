@@ -5,8 +5,8 @@
 //   for (int rank = 0; rank < world->n_ranks(); ++rank) layer->run(rank, step_of_rank[rank]);
 //   Status status = layer->ep().synchronize();
 //
-// A step has five parts: the router (unless ids and weights are given), dispatch, gate_up with the
-// activation, down, combine. They run one after the other on the rank's stream; gate_up may start while rows
+// The parts of a step are the router (unless ids and weights are given), dispatch, gate_up with the
+// activation, down and combine; parts_of() names them. They run one after the other on the rank's stream; gate_up may start while rows
 // of other ranks are on their way (gate_up_start). Dispatch and combine may be two launches each (launches).
 #pragma once
 
@@ -24,7 +24,7 @@ enum class GateUpStart {
   // With an expert when its rows are there: in the direct protocol, which automatic then is, in bf16. Its
   // blocks hold their multiprocessors while they wait, so on a device that ranks share they are few
   // (ExpertParallel::max_early_blocks()), and it takes longer (docs/journal/matmul.md). Where
-  // ep says automatic, the protocol is direct and the sender lays out the rows.
+  // ep says automatic, the protocol is direct and the sender lays out the rows. Rows must not be masked.
   kWithRows,
 };
 

@@ -168,9 +168,9 @@ class Buffer {
 // from two threads run in the order in which the calls were made. If several ranks share a GPU and each has a
 // thread of its own, there must be as many hardware queues as streams, and launches of the caller's own must
 // not come at the same time as those of another rank's thread (docs/architecture.md, "Residency and queues").
-// A simulated world with weak memory takes launches from one thread only. Errors: launch() returns what can
-// be seen when it enqueues. What goes wrong while a kernel runs is returned by synchronize() and by every
-// copy behind it, and the device takes no further work.
+// A simulated world with weak memory takes launches from one thread only.
+// Errors: launch() returns what can be seen when it enqueues. What goes wrong while a kernel runs is returned
+// by synchronize() and by every copy behind it, and the device takes no further work.
 class Rank {
  public:
   Rank(int index, Device& device, StreamHandle stream, const KernelTable& kernels)

@@ -3,6 +3,8 @@ its weights; an ExpertParallel whose rows are per rank moves it. Without ids, th
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
@@ -23,7 +25,7 @@ class Wanted:
         has_handle: bool,
         num_worst_tokens: int,
     ):
-        self._arrays, self._num_ranks = exchange.arrays, num_ranks
+        arrays = exchange.arrays
         self.num_rows = routed.num_recv_tokens  # None: the host waits for it
         if num_worst_tokens:
             self.num_rows = num_worst_tokens
@@ -33,29 +35,31 @@ class Wanted:
                 )
         elif has_handle and self.num_rows is None:
             self.num_rows = len(routed.recv_src_idx)
-        self.experts = self.weights = self.totals = self._ranges = None
+        self.experts = self.weights = self.totals = self.ranges = None
         if has_choices:
             shape = (exchange.rows_per_set, routed.ids.shape[1])
-            self.experts, self.weights = self._arrays.empty(shape, "int32"), self._arrays.empty(shape, "float32")
+            self.experts, self.weights = arrays.empty(shape, "int32"), arrays.empty(shape, "float32")
             if num_worst_tokens:  # rows that do not come
                 self.experts[:], self.weights[:] = -1, 0
         if not has_handle:
-            self._ranges = self._arrays.empty((1, num_ranks), "int64")
+            self.ranges = arrays.empty((1, num_ranks), "int64")
         if self.num_rows is None:
-            self.totals = self._arrays.full((1 + routed.num_experts // num_ranks,), 0, "int32")
+            self.totals = arrays.full((1 + routed.num_experts // num_ranks,), 0, "int32")
 
     def outputs(self) -> Dict[str, Any]:
         return dict(
             row_experts=self.experts,
             row_weights=self.weights,
-            source_ranges=self._ranges,
+            source_ranges=self.ranges,
             expert_totals=self.totals,
         )
 
-    def prefix_matrix(self, rank: int) -> Any:
-        matrix = self._arrays.full((self._num_ranks, self._num_ranks), 0, "int32")
-        matrix[:, rank] = (self._ranges[0] & 0xFFFFFFFF).cumsum(0)
-        return matrix
+
+def _prefix_matrix(arrays: Any, ranges: Any, rank: int) -> Any:
+    num_ranks = ranges.shape[1]
+    matrix = arrays.full((num_ranks, num_ranks), 0, "int32")
+    matrix[:, rank] = (ranges[0] & 0xFFFFFFFF).cumsum(0)
+    return matrix
 
 
 class NormalMode(BufferBase):
@@ -84,7 +88,7 @@ class NormalMode(BufferBase):
         if num_experts < 1 or num_experts % self.group_size:
             raise ValueError(f"num_experts is {num_experts}; it must be a multiple of the {self.group_size} ranks")
         arrays = self._arrays(topk_idx)
-        ids = arrays.copy_if_strided(arrays.take(topk_idx, "topk_idx", "int64"))
+        ids = arrays.take(topk_idx, "topk_idx", "int64")
         if arrays.is_host and len(ids) and (ids.min() < -1 or ids.max() >= num_experts):
             raise ValueError(f"topk_idx holds {ids.min()}..{ids.max()}; it must be -1..{num_experts - 1}")
         self._check_all_are_members()
@@ -95,7 +99,7 @@ class NormalMode(BufferBase):
             in_rank = arrays.empty((len(ids), self.group_size), "uint8")
             self._use().count_routing(
                 self.rank,
-                ids,
+                arrays.copy_if_strided(ids),
                 num_experts,
                 tokens_of_rank=per_rank,
                 choices_of_expert=per_expert,
@@ -265,7 +269,8 @@ class NormalMode(BufferBase):
         except ResourceExhausted as error:
             if "called the step off" not in str(error):
                 raise
-            exchange.ep.synchronize(self.rank)  # the step has ended then
+            with contextlib.suppress(ResourceExhausted):  # another rank has called it off, too
+                exchange.ep.synchronize(self.rank)  # the step has ended then
             exchange.state = "closed"
             self._agree_on_room(len(tokens), row_bytes)
             return None
@@ -339,7 +344,7 @@ class NormalMode(BufferBase):
             exchange.ep.poll(self.rank)
         if is_new:
             known = None if wanted.totals is None else num_rows
-            made = lambda: wanted.prefix_matrix(self.rank)  # noqa: E731
+            made = functools.partial(_prefix_matrix, arrays, wanted.ranges, self.rank)
             routed = routed._replace(num_recv_tokens=known, recv_src_idx=sources[:num_rows], rank_prefix_matrix=made)
         if lent is not None:
             rows = lent[:num_rows]

@@ -152,6 +152,11 @@ def run_growing_steps(rank, buffer):
         sent = [[part[t.in_rank[:, rank]] for part in t.fp8] for t in every]
         np.testing.assert_array_equal(codes.view("u1"), np.concatenate([codes_of for codes_of, _ in sent]).view("u1"))
         np.testing.assert_array_equal(scales, np.concatenate([scales_of for _, scales_of in sent]))
+        # What finishes asynchronously takes the last set of rows.
+        last = buffer.dispatch(mine.fp8, **layout_of(buffer, mine), **own, async_finish=True)
+        ones = np.ones((len(last[0][0]), HIDDEN), BF16)
+        num_ranks = np.broadcast_to(mine.in_rank.sum(axis=1)[:, None], mine.x.shape)
+        np.testing.assert_array_equal(buffer.combine(ones, last[4])[0], num_ranks.astype(BF16))
         held.append((mine, got))
     assert num_asked == 2
     buffer._agree_on_room = agree

@@ -6,6 +6,7 @@
 
 #include "cuda_check.hpp"
 #include "cuda_forks.hpp"
+#include "switchyard/detail/target/launch_turn.hpp"
 
 namespace switchyard {
 namespace {
@@ -116,6 +117,7 @@ class CudaRecordedLaunches : public RecordedLaunches {
     SWITCHYARD_RETURN_IF_ERROR(streams_.join());
     const DeviceScope active = device_.activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
+    const LaunchTurn turn;
     SWITCHYARD_RETURN_IF_ERROR(
         check_cuda(cudaGraphLaunch(executable_, streams_.origin()), "cudaGraphLaunch"));
     return streams_.fork();

@@ -180,6 +180,12 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
     if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
       return invalid_argument("%s: %p must be aligned to %zu bytes", name, tensor, sizeof(Vec16));
   }
+  if (!is_coded(shape.weights) && tensors.weight_tensor_scales != nullptr)
+    return invalid_argument("weight_tensor_scales: must be null with weights %s, which have none",
+                            to_string(shape.weights));
+  if (reinterpret_cast<uintptr_t>(tensors.weight_tensor_scales) % sizeof(float) != 0)
+    return invalid_argument("weight_tensor_scales: %p must be aligned to %zu bytes",
+                            static_cast<const void*>(tensors.weight_tensor_scales), sizeof(float));
   if (shape.group_capacity == 0 && tensors.row_offsets == nullptr)
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))

@@ -81,6 +81,11 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
     return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
                             to_string(format));
+  if (config.gate_up_start == GateUpStart::kWithRows && config.ep.row_layout == RowLayout::kMasked)
+    return invalid_argument(
+        "gate_up_start: with the rows; row_layout must be ragged: the rows of a masked group are counted "
+        "behind "
+        "dispatch");
   if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
     return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
                             to_string(config.weights));

@@ -157,6 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, CalledOffSteps,
                          });
 
 TEST_P(CalledOffSteps, AreSkippedByAllRanks) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   const auto [target, layout] = GetParam();
   SWITCHYARD_SKIP_IF_ABSENT(target);
   for (const int first_caller : {0, 1})
@@ -168,6 +169,7 @@ TEST_P(CalledOffSteps, AreSkippedByAllRanks) {
 }
 
 TEST(CalledOffStepsInWeakMemory, AreSkippedByAllRanks) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
   for (uint64_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     CrowdedSteps steps(TargetChoice::kHost, seed % 2 == 0 ? RowLayout::kRagged : RowLayout::kPerRank,

@@ -142,11 +142,43 @@ TEST_P(MoeLayerTest, RowsMayBeMaskedAlignedOrReducedAtTheOwner) {
                       .row_layout = layout,
                       .row_alignment = 16,
                       .reduce_at_owner = protocol == Protocol::kDirect});
-  expect_right({.n_ranks = 2,
-                .protocol = Protocol::kDirect,
-                .shared_expert = SharedExpert::kFused,
-                .gate_up_start = GateUpStart::kWithRows,
-                .row_layout = RowLayout::kMasked});
+}
+// Rows that only fill up a group are not multiplied.
+TEST_P(MoeLayerTest, UnwrittenRowsAreLeftOut) {
+  for (const TokenFormatKind format : {TokenFormatKind::kBF16, TokenFormatKind::kFP8UE8M0}) {
+    const auto world = make_world(2);
+    LayerHarness harness(*world, {.n_ranks = 2,
+                                  .protocol = Protocol::kDirect,
+                                  .format = format,
+                                  .launches = StepLaunches::kSplit,
+                                  .row_layout = RowLayout::kMasked});
+    const MoeLayerConfig& config = harness.layer().config();
+    const auto hidden = static_cast<size_t>(config.ep.hidden);
+    const auto capacity = static_cast<size_t>(config.ep.max_rows_per_expert);
+    std::vector<Buffer<bf16>> outputs;
+    std::vector<bf16> marked;
+    for (int rank = 0; rank < 2; ++rank) {
+      const RowBuffers own = must(harness.layer().ep().row_buffers(rank));
+      marked.assign(static_cast<size_t>(own.max_rows) * hidden, to_bf16(77));
+      outputs.push_back(world->rank(rank).view(own.expert_outputs, marked.size()));
+      ASSERT_TRUE(outputs.back().upload(marked).ok());
+    }
+    ASSERT_TRUE(harness.enqueue().ok());
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    EXPECT_EQ(harness.compare(), "") << to_string(format);
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto counts = must(world->rank(rank)
+                                   .view(harness.layer().rows(rank).dispatched.row_counts,
+                                         static_cast<size_t>(harness.layer().ep().num_groups()))
+                                   .download());
+      const std::vector<bf16> rows = must(outputs[static_cast<size_t>(rank)].download());
+      for (size_t group = 0; group < counts.size(); ++group)
+        for (size_t row = counts[group]; row < capacity; ++row)
+          ASSERT_EQ(rows[(group * capacity + row) * hidden], to_bf16(77))
+              << to_string(format) << ", row " << row << " of group " << group << ", which has "
+              << counts[group];
+    }
+  }
 }
 
 TEST_P(MoeLayerTest, StepsMayBeInFlightAtOnce) {
@@ -201,7 +233,8 @@ TEST_P(MoeLayerTest, InputsMayBeAsEnginesHaveThem) {
     }
     const auto wide_ids =
         must(rank.upload(std::vector<int64_t>(harness.ids(0).begin(), harness.ids(0).end())));
-    const auto spread_tokens = must(rank.upload(spread)), output = must(rank.upload(spread));
+    const auto spread_tokens = must(rank.upload(spread));
+    auto output = must(rank.upload(spread));
     const auto token_codes = must(rank.upload(codes)), token_scales = must(rank.upload(scales));
     step.topk_ids = nullptr;
     step.topk_ids_64 = wide_ids.data();
@@ -213,6 +246,7 @@ TEST_P(MoeLayerTest, InputsMayBeAsEnginesHaveThem) {
       step.token_stride_bytes = is_encoded ? 0 : step.output_stride_bytes;
       step.format = is_encoded ? InputFormat::kEncoded : InputFormat::kBF16;
       step.scales = is_encoded ? token_scales.data() : nullptr;
+      ASSERT_TRUE(output.upload(spread).ok());
       const Status status = harness.layer().run(0, step);
       ASSERT_TRUE(status.ok()) << status.to_string();
       ASSERT_TRUE(harness.layer().ep().synchronize().ok());
@@ -309,6 +343,12 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
   expect_named(message_of([](auto& c) { c.ep.dispatch_format = TokenFormatKind::kNVFP4; }),
                "dispatch_format");
   expect_named(message_of([](auto& c) { c.activation = Activation::kNone; }), "activation");
+  expect_named(message_of([](auto& c) {
+                 c.gate_up_start = GateUpStart::kWithRows;
+                 c.ep.protocol = Protocol::kDirect;
+                 c.ep.row_layout = RowLayout::kMasked;
+               }),
+               "gate_up_start: with the rows; row_layout must be ragged");
   expect_named(message_of([](auto& c) { c.weights = WeightFormat::kMXFP8; }), "gate_up of rank 0");
   expect_named(message_of([](auto& c) {
                  c.weights = WeightFormat::kMXFP8;

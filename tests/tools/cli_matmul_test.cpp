@@ -190,6 +190,8 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--gate-up-start", "--protocol direct"});
   expect_refused("run --target host --matmul fast --gate-up-start with-rows --delivery receiver",
                  {"--gate-up-start", "--delivery sender"});
+  expect_refused("run --target host --matmul fast --gate-up-start with-rows --layout masked",
+                 {"--gate-up-start", "--layout ragged"});
   expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16, fp8 or fp8-ue8m0"});
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});

@@ -144,6 +144,8 @@ Status check_fast_matmuls(const RunOptions& options) {
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
   if (options.row_delivery == RowDelivery::kReceiver)
     return invalid_argument("--gate-up-start: with-rows needs --delivery sender, not receiver");
+  if (options.row_layout == RowLayout::kMasked)
+    return invalid_argument("--gate-up-start: with-rows needs --layout ragged, not masked");
   return Status();
 }
 

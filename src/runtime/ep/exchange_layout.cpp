@@ -38,6 +38,7 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
   const bool stages_scales = config.protocol == Protocol::kDirect && format.interleaves_rows;
   const TokenScalesLayout token_scales{config.max_tokens_per_rank, config.top_k, format.encodes_by_expert,
                                        align_up(format.scales_bytes, 16u)};
+  const uint64_t rows_per_set = layout.row_capacity / static_cast<uint64_t>(config.row_sets);
   const CheckedSize parts[] = {
       CheckedSize(layout.row_capacity) * CheckedSize(format.row_bytes),
       scale_tensor_bytes(config, static_cast<uint32_t>(layout.row_capacity)),
@@ -46,13 +47,19 @@ Status assign_rows(const ExpertParallelConfig& config, ExchangeLayout& layout) {
       CheckedSize(has_siblings(config) ? layout.row_capacity : 0) * CheckedSize(sizeof(uint32_t)),
       CheckedSize(config.reduce_at_owner ? layout.row_capacity : 0) * CheckedSize(sizeof(float)),
       // The rows of one step go back at a time.
-      CheckedSize(layout.row_capacity / static_cast<uint64_t>(config.row_sets)) * CheckedSize(output_bytes)};
+      CheckedSize(rows_per_set) * CheckedSize(output_bytes)};
   uint64_t* ends[] = {&layout.scales_offset,    &layout.token_scales_offset, &layout.scale_sources_offset,
                       &layout.row_links_offset, &layout.row_weights_offset,  &layout.expert_outputs_offset,
                       &layout.row_memory_bytes};
+  // Peers count the rows of outputs from the first set on: where that would be lies in this memory, too.
+  const CheckedSize in_front = CheckedSize(layout.row_capacity - rows_per_set) * CheckedSize(output_bytes);
   CheckedSize end(0);
   for (size_t i = 0; i < std::size(parts); ++i) {
-    end = end + parts[i] + CheckedSize(kRowAlignment);
+    end = end + parts[i];
+    if (ends[i] == &layout.expert_outputs_offset && end.ok() && in_front.ok() &&
+        end.value() < in_front.value())
+      end = in_front;
+    end = end + CheckedSize(kRowAlignment);
     if (!end.ok() || layout.row_capacity >= RowLink::kNone ||
         end.value() / OutputCellLayout::kUnit > UINT32_MAX)
       return invalid_argument(

@@ -5,8 +5,10 @@
 // between orders that: the sender's counts (MM-08) and its signal (MM-10) each publish what came before on
 // its stream, and the dispatch in front of fetch_choices acquires both.
 //
-// What a rank keeps may be overwritten in its next step: its combine_wait has seen the signal of every rank's
-// combine_async (MM-11), which on that rank's stream comes behind fetch_choices.
+// There are two copies of what a rank keeps, which its dispatches take in turn. The dispatch in between has
+// seen the counts of every rank (MM-08), which on that rank's stream come behind fetch_choices. A graph that
+// replays one dispatch keeps to one copy: combine_wait has seen the signal of every rank's combine_async
+// (MM-11), which comes behind fetch_choices, too.
 #pragma once
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
@@ -79,8 +81,7 @@ struct FetchChoices {
       row += num_rows;
     }
     if (params.expert_totals != nullptr && target::block_idx() == 0 && target::thread_idx() == 0)
-      target::st(params.expert_totals,
-                 target::ld(params.expert_totals) + static_cast<int32_t>(row - first_row));
+      target::atomic_add_relaxed_device(params.expert_totals, static_cast<int32_t>(row - first_row));
   }
 
  private:
