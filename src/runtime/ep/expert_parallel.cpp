@@ -211,7 +211,6 @@ Status ExpertParallel::Impl::clear_local_buffers() {
     SWITCHYARD_RETURN_IF_ERROR(upload_seats(rank));
     state(rank).step = Step::kIdle;
     state(rank).has_dispatched = false;
-    state(rank).kept_copy = 0;
     state(rank).failure = Status();
   }
   for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_local_buffers());

@@ -42,7 +42,6 @@ struct ExpertParallel::Impl {
     const void* lent_rows = nullptr;    // what offer_expert_rows() has accepted for its combine
     LentRows::Found found_rows;         // where ranks find them; no addresses: they lie in the row buffers
     bool has_dispatched = false;        // a step, since the buffers were cleared
-    int kept_copy = 0;                  // per rank: which copy of KeptChoices the step has
     int row_set = 0;                    // of the step under way, or the last one
     bool has_begun = false;             // a step, since create(), other than those that were recorded
     bool is_first_step = false;         // the step under way, or the last one

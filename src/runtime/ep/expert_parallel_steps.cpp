@@ -357,7 +357,6 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
   if (!handle.ok()) return handle.status();
   const bool had_narrowed_ids = state(rank).has_narrowed_ids;
   const int last_set = std::exchange(state(rank).row_set, input.row_set);
-  state(rank).kept_copy ^= 1;
   DispatchCall call = make_dispatch_call(rank, input.num_tokens);
   fill_in(rank, input, call);
   if (output != nullptr) fill_in(*output, call);
@@ -367,7 +366,6 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
   const bool makes_ids = state(rank).has_narrowed_ids || is_per_rank();
   if (makes_ids && state(rank).has_dispatched) whole().state(rank).failure = enqueued;
   state(rank).row_set = last_set;
-  state(rank).kept_copy ^= 1;
   state(rank).has_narrowed_ids = had_narrowed_ids;
   return enqueued;
 }

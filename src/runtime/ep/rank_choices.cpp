@@ -10,9 +10,8 @@ namespace switchyard {
 KeptChoices ExpertParallel::Impl::kept_choices(int rank) const {
   const ExchangeMemory& memory = state(rank).memory;
   if (!is_per_rank()) return {};
-  const uint64_t copy = static_cast<uint64_t>(state(rank).kept_copy) * kept_choice_bytes() / sizeof(int32_t);
-  return {.seats = memory.at<int32_t>(layout.kept_seats) + copy,
-          .weights = memory.at<float>(layout.kept_weights) + copy,
+  return {.seats = memory.at<int32_t>(layout.kept_seats),
+          .weights = memory.at<float>(layout.kept_weights),
           .rank_ids = memory.at<int32_t>(layout.rank_ids),
           .rank_weights = memory.at<float>(layout.rank_weights)};
 }
@@ -47,6 +46,8 @@ Status ExpertParallel::Impl::choose_ranks(int rank, const DispatchInput& input, 
                                           .topk_ids = ids_of(rank, input),
                                           .topk_weights = input.topk_weights,
                                           .kept = kept_choices(rank),
+                                          .copy_stride = kept_choice_bytes() / sizeof(int32_t),
+                                          .ep_counters = step.ep_counters,
                                           .wait_context = step.wait_context});
 }
 
@@ -68,15 +69,15 @@ Status ExpertParallel::Impl::fetch_choices(int rank, const DispatchOutput& outpu
                             .src_info = state(rank).memory.row_buffers().src_info,
                             .seats = {},
                             .weights = {},
+                            .copy_stride = kept_choice_bytes() / sizeof(int32_t),
                             .row_experts = in_set(output.row_experts),
                             .row_weights = in_set(output.row_weights),
                             .expert_totals = output.expert_totals,
                             .ep_counters = step.ep_counters,
                             .wait_context = step.wait_context};
   const std::vector<int> peers = peers_of(rank);
-  const uint64_t copy = static_cast<uint64_t>(state(rank).kept_copy) * kept_choice_bytes();
   for (size_t i = 0; i < peers.size(); ++i) {
-    std::byte* arena = exchange_of(peers[i]) + copy;
+    std::byte* arena = exchange_of(peers[i]);
     params.seats.of_rank[i] = reinterpret_cast<int32_t*>(arena + layout.kept_seats.offset);
     params.weights.of_rank[i] = reinterpret_cast<float*>(arena + layout.kept_weights.offset);
   }

@@ -4,8 +4,8 @@
 // A dispatch needs no combine before it. A rank that begins one has ended its last: every rank's rows for it
 // have come, so every rank has read the counts of that step. What is sent is stored only when all ranks have
 // begun the step (their counts say so), and so have ended whatever read the rows of the last. What peers read
-// at other times, KeptChoices, has two copies, which steps with a dispatch take in turn: so all ranks agree
-// on the copy, however each of them ends a step.
+// at other times, KeptChoices, has two copies, which steps take in turn by their numbers: so all ranks agree
+// on the copy, however each of them ends a step, and whether or not a graph replays it.
 //
 // A combine needs a step of its own, since its signals carry the number of the step, and since a rank may
 // write new expert rows only when its peers have read the old ones. A dispatch without tokens is such a step:
@@ -61,10 +61,8 @@ Status ExpertParallel::reopen_step(int rank, Stream stream) {
 Status ExpertParallel::call_off_step(int rank, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "call_off_step", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_skippable("call_off_step"));
-  SWITCHYARD_RETURN_IF_ERROR(impl_->enqueue_empty_dispatch(
-      rank, [](DirectDispatchPart& part) { part.calls_off = true; }, stream));
-  impl_->state(rank).kept_copy ^= 1;  // as the ranks that dispatch
-  return Status();
+  return impl_->enqueue_empty_dispatch(
+      rank, [](DirectDispatchPart& part) { part.calls_off = true; }, stream);
 }
 
 Status ExpertParallel::Impl::enqueue_empty_dispatch(int rank, void (*mark)(DirectDispatchPart&),

@@ -5,10 +5,9 @@
 // between orders that: the sender's counts (MM-08) and its signal (MM-10) each publish what came before on
 // its stream, and the dispatch in front of fetch_choices acquires both.
 //
-// There are two copies of what a rank keeps, which its dispatches take in turn. The dispatch in between has
-// seen the counts of every rank (MM-08), which on that rank's stream come behind fetch_choices. A graph that
-// replays one dispatch keeps to one copy: combine_wait has seen the signal of every rank's combine_async
-// (MM-11), which comes behind fetch_choices, too.
+// There are two copies of what a rank keeps, which the steps take in turn, by their numbers, so that a graph
+// that replays does the same. The dispatch in between has seen the counts of every rank (MM-08), which on
+// that rank's stream come behind the fetch_choices that read the same copy.
 #pragma once
 
 #include "switchyard/detail/ep/begin_kernel.hpp"
@@ -20,10 +19,16 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
+// Where the copy of a step begins. All ranks count the same steps.
+SWITCHYARD_DEVICE uint64_t kept_copy(uint32_t step, uint64_t copy_stride) { return step % 2 * copy_stride; }
+
 template <FixedShape Fixed>
 struct ChooseRanks {
   const ChooseRanksParams& params;
   const ShapeOf<Fixed> shape{params.shape};
+  const uint64_t copy =
+      kept_copy(1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps())),
+                params.copy_stride);
 
   // A lane has one choice; a warp has as many tokens as it has lanes for.
   SWITCHYARD_DEVICE void run() const {
@@ -60,19 +65,21 @@ struct ChooseRanks {
     target::st(params.kept.rank_ids + id_idx, is_first ? rank : -1);
     target::st(params.kept.rank_weights + id_idx, 1.0f);
     if (!is_healthy) return;
-    target::st(params.kept.seats + id_idx, seat);
-    target::st(params.kept.weights + id_idx, seat >= 0 ? target::ld(params.topk_weights + id_idx) : 0.0f);
+    target::st(params.kept.seats + copy + id_idx, seat);
+    target::st(params.kept.weights + copy + id_idx,
+               seat >= 0 ? target::ld(params.topk_weights + id_idx) : 0.0f);
   }
 };
 
 template <FixedShape Fixed>
 struct FetchChoices {
   const FetchChoicesParams& params;
+  const DirectCounters counters{params.ep_counters};
 
   SWITCHYARD_DEVICE void run() const {
     if (is_poisoned(params.wait_context)) return;  // a step that broke may have left anything
     // A step that all ranks skip moved no row.
-    if (target::ld(DirectCounters{params.ep_counters}.is_skipped()) != 0) return;
+    if (target::ld(counters.is_skipped()) != 0) return;
     const uint32_t first_row = target::ld(params.first_row);
     uint32_t row = first_row;
     for (int src_rank = 0; src_rank < params.n_ranks; ++src_rank) {
@@ -88,13 +95,16 @@ struct FetchChoices {
   // A thread has one choice of a row at a time.
   SWITCHYARD_DEVICE void fetch(int src_rank, uint32_t first_row, uint32_t num_rows) const {
     const uint64_t top_k = static_cast<uint64_t>(params.top_k);
+    // The dispatch in front has counted its step.
+    const uint64_t copy =
+        kept_copy(static_cast<uint32_t>(target::ld(counters.num_steps())), params.copy_stride);
     const uint64_t num_threads = static_cast<uint64_t>(target::num_blocks()) * target::num_threads();
     for (uint64_t i =
              static_cast<uint64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();
          i < num_rows * top_k; i += num_threads) {
       const uint64_t row = first_row + i / top_k, k = i % top_k;
       const uint64_t token_idx = static_cast<uint64_t>(target::ld(params.src_info + 2 * row));
-      const uint64_t choice_idx = token_idx * top_k + k;
+      const uint64_t choice_idx = copy + token_idx * top_k + k;
       const int local =
           target::ld(params.seats.of_rank[src_rank] + choice_idx) - params.my_rank * params.n_local_experts;
       const bool is_local = mutate<Fixed, LogicMutant::kChoicesOfOtherRanks>(

@@ -5,7 +5,8 @@
 
 namespace switchyard {
 
-// What a rank keeps of its tokens' choices, in its arena: [max_tokens_per_rank][top_k] each.
+// What a rank keeps of its tokens' choices, in its arena: [max_tokens_per_rank][top_k] each. Peers read seats
+// and weights, of which there are two copies (kept_copy()).
 struct KeptChoices {
   int32_t* seats;       // of all ranks; -1: padding
   float* weights;       // 0 beside padding
@@ -20,6 +21,8 @@ struct ChooseRanksParams {
   const int32_t* topk_ids;    // [num_tokens][top_k]; -1 is padding
   const float* topk_weights;  // [num_tokens][top_k]
   KeptChoices kept;
+  uint64_t copy_stride;  // elements from a copy to the other
+  EPLocalSyncCounters<> ep_counters;
   WaitContext wait_context;
 };
 
@@ -33,6 +36,7 @@ struct FetchChoicesParams {
   const int32_t* src_info;      // [rows][2]
   RankPointers<int32_t> seats;  // KeptChoices of every rank
   RankPointers<float> weights;
+  uint64_t copy_stride;
 
   int32_t* row_experts;    // [rows][top_k]; null: not wanted
   float* row_weights;      // [rows][top_k]; null: not wanted
