@@ -97,6 +97,8 @@ def draw_run(formats, draw, target):
     )
     if is_fast:
         words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
+        if starts_with_rows and target == "cuda":
+            allowed.add("refused")  # ranks that share a GPU may have no room for it
     differs_by_expert = token_format == "nvfp4-by-expert"
     if layout == "per-rank" and (is_slotted or has_wire or differs_by_expert):
         allowed.add("refused")

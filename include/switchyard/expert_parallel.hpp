@@ -367,8 +367,8 @@ class ExpertParallel {
   // or not they know of it, and synchronize() says so, again if it has before.
   Status reopen_step(int rank, Stream stream = {});
   // The same protocol. Takes part in a step without tokens, instead of a dispatch, and has all ranks skip it:
-  // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank, so
-  // that they need not wait for it until their deadline. The other ranks dispatch, or call it off as well.
+  // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank,
+  // so that they need not wait for it until their deadline. The other ranks dispatch, or call it off as well.
   // synchronize() and poll() of every rank name the rank, once, as a step that is over capacity is reported.
   // Nothing is poisoned, combine does nothing, and the next step may follow.
   Status call_off_step(int rank, Stream stream = {});

@@ -204,6 +204,11 @@ Status MoeLayer::Impl::make_matmuls(int r) {
   // Matmuls wait for no peer, so those of ranks that share a device need not fit on it together; unless
   // gate_up waits for rows.
   shape.num_blocks = config.num_matmul_blocks;
+  if (starts_with_rows() && ep->max_early_blocks(r) < 1)
+    return invalid_argument(
+        "gate_up_start: with the rows; a kernel that waits for peers needs room beside dispatch, and n_sms "
+        "(%d), steps_in_flight (%d) and the ranks that share the device leave none",
+        config.ep.n_sms, config.ep.steps_in_flight);
   if (starts_with_rows() && shape.num_blocks == 0)
     shape.num_blocks = std::min(device_of(world.rank(r)).num_multiprocessors(), ep->max_early_blocks(r));
   Result<std::unique_ptr<GroupedMatmul>> gate_up = GroupedMatmul::create(world.rank(r), shape);

@@ -32,7 +32,7 @@ TEST_F(CliMatmul, BenchTimesBothMatmulsOfAnExpertAndVerifies) {
   EXPECT_GT(results[3].at("limit_us"), 0);
 }
 
-// 8.5, 4.25 and 4.5 bits of each weight with its scale; K is no multiple of what a stage holds.
+// 8.25, 4.25 and 4.5 bits of each weight with its scale; K is no multiple of what a stage holds.
 TEST_F(CliMatmul, BenchVerifiesCodedWeightsAndCountsTheirBytes) {
   for (const auto& [weights, bits_of_4_weights] :
        {std::pair{"mxfp8", 33}, std::pair{"mxfp4", 17}, std::pair{"nvfp4", 18}})
@@ -110,6 +110,9 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
     const json report = read_json(outcome.out);
     EXPECT_TRUE(report.at("verified").get<bool>()) << options;
     EXPECT_EQ(report.at("matmul"), "fast");
+    const bool is_early = std::string(options).find("with-rows") != std::string::npos;
+    EXPECT_EQ(report.at("gate_up_start"), is_early ? "with-rows" : "behind-dispatch");
+    if (is_early) EXPECT_EQ(report.at("protocol"), "direct") << options;
     for (const char* phase : {"decode", "silu_mul", "encode"})
       EXPECT_FALSE(report.at("phases").contains(phase)) << options;
   }
@@ -131,6 +134,14 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   EXPECT_EQ(phases_of("--mode split --gate-up-start with-rows"),
             (std::vector<std::string>{"combine_async", "combine_wait", "dispatch_async", "dispatch_wait",
                                       "down", "gate_up", "route"}));
+  // What starts with the rows is between the halves of dispatch.
+  const auto table_of = [&](const std::string& options) {
+    return run(shape + "--mode split " + options).out;
+  };
+  const std::string early = table_of("--gate-up-start with-rows"), late = table_of("");
+  EXPECT_LT(early.find("\n  gate_up "), early.find("\n  dispatch_wait ")) << early;
+  EXPECT_GT(late.find("\n  gate_up "), late.find("\n  dispatch_wait ")) << late;
+  EXPECT_NE(early.find("direct: gate_up starts with the rows"), std::string::npos) << early;
   EXPECT_EQ(phases_of("--mode fused --skip-a2a --routing one-expert"),
             (std::vector<std::string>{"all_reduce", "combine", "dispatch", "down", "gate_up"}));
   const std::string trace = folder / "trace.json";
@@ -138,12 +149,14 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   EXPECT_NE(testing_support::read_file(trace).find("gate_up"), std::string::npos);
   expect_refused(shape + "--kill 1@silu_mul", {"--kill", "gate_up, down, combine_async"});
   if (is_unchecked()) return;
-  for (const char* options :
-       {"--kill 1@combine_async --deadline-ms 500", "--mode fused --kill 1@dispatch --deadline-ms 500",
-        "--kill 1@gate_up --transport process --deadline-ms 20000"}) {
+  for (const auto& [options, blame] :
+       {std::pair{"--kill 1@combine_async --deadline-ms 1500", "for rank 1"},
+        std::pair{"--mode fused --kill 1@dispatch --deadline-ms 1500", "for rank 1"},
+        std::pair{"--kill 1@gate_up --transport process --deadline-ms 20000",
+                  "rank 0: switchyard run: rank 1 has ended"}}) {
     const Outcome outcome = run(shape + options);
-    EXPECT_NE(outcome.exit_code, 0) << options;
-    EXPECT_NE(outcome.err.find("rank 1"), std::string::npos) << options << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 3) << options;
+    EXPECT_NE(outcome.err.find(blame), std::string::npos) << options << outcome.err;
   }
 }
 

@@ -93,7 +93,8 @@ Status with_flags(const Status& status) {
         std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
         std::pair("row_layout", "--layout"), std::pair("row_delivery", "--delivery"),
         std::pair("reduce_at_owner", "--reduce-at-owner"), std::pair("row_alignment", "--alignment"),
-        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace")}) {
+        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace"),
+        std::pair("gate_up_start", "--gate-up-start"), std::pair("steps_in_flight", "--in-flight")}) {
     const auto is_letter = [&](size_t position) {
       return position < message.size() &&
              (std::isalnum(static_cast<unsigned char>(message[position])) != 0 || message[position] == '_');
@@ -136,8 +137,12 @@ void add_gate_up_start_option(Command& command, GateUpStart& start) {
   command.add_choice(
       "--gate-up-start", start,
       {{"behind-dispatch", GateUpStart::kBehindDispatch}, {"with-rows", GateUpStart::kWithRows}},
-      "Fast matmuls: when all rows are there; or with an expert when its rows are:\n"
-      "behind-dispatch, with-rows");
+      "When the first matmul of the experts starts: when all rows are there, or expert by\n"
+      "expert as their rows come (needs fast matmuls): behind-dispatch, with-rows");
+}
+
+const char* name_of(GateUpStart start) {
+  return start == GateUpStart::kWithRows ? "with-rows" : "behind-dispatch";
 }
 
 void add_groups_option(Command& command, int& p2p_world_size) {

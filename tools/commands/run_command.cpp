@@ -94,7 +94,7 @@ Status run_steps(const RunOptions& options, World& world, RunReport& report) {
   Layers layers;
   layers.push_back(std::move(created).value());
   LayerRun& layer = *layers.front();
-  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes() * options.steps_in_flight));
+  SWITCHYARD_RETURN_IF_ERROR(check_host_memory(layer.host_bytes(options.steps_in_flight)));
   for (int i = 1; i < options.steps_in_flight; ++i) {
     Result<std::unique_ptr<LayerRun>> flight = LayerRun::create_on_flight(layer, i);
     if (!flight.ok()) return flight.status();

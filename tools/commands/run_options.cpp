@@ -127,15 +127,14 @@ Status check_fast_matmuls(const RunOptions& options) {
   if (options.row_layout == RowLayout::kPerRank)
     return invalid_argument(
         "--layout: per-rank with --matmul fast, whose matmuls take the rows of one expert after the other, "
-        "as "
-        "--layout ragged and masked have them; %s",
+        "as --layout ragged and masked have them; %s",
         instead);
   const bool is_direct = options.protocol == Protocol::kDirect || options.reduce_at_owner ||
                          options.row_delivery == RowDelivery::kReceiver;
   if (options.combine_format != CombineFormat::kBF16 && is_direct)
     return invalid_argument(
-        "--combine-format: %s with --matmul fast, whose matmuls write bf16; --protocol slotted encodes it; "
-        "%s",
+        "--combine-format: %s with --matmul fast, whose matmuls write bf16; --protocol slotted encodes "
+        "it; %s",
         to_string(options.combine_format), instead);
   if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
   if (options.format != TokenFormatKind::kBF16 || options.combine_format != CombineFormat::kBF16)

@@ -1,6 +1,4 @@
 // A run with fast matmuls: the library's MoeLayer, which is asked for one part of a step after the other.
-#include <algorithm>
-
 #include "layer_run.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 
@@ -26,14 +24,18 @@ Status LayerRun::create_fast(const MoeLayerConfig& config) {
   const int num_experts = experts_per_rank(config.ep, world_.n_ranks()) + (has_shared ? 1 : 0);
   const MatmulElement element = matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{}).element;
   std::vector<ExpertWeights> pointers(static_cast<size_t>(world_.n_ranks()));
+  Status allocated;
   for (const int rank : world_.local_ranks()) {
     Result<WeightTensors> weights =
         WeightTensors::create(world_.rank(rank), element, num_experts, config.ep.hidden, config.expert_width);
-    if (!weights.ok()) return weights.status();
+    allocated = weights.status();
+    if (!allocated.ok()) break;
     weights_.push_back(std::move(weights).value());
     pointers[static_cast<size_t>(rank)] = weights_.back().pointers();
   }
+  // Called without weights, too: it tells the processes of the other ranks, which would wait for this one.
   Result<std::unique_ptr<MoeLayer>> layer = MoeLayer::create(world_, config, pointers);
+  SWITCHYARD_RETURN_IF_ERROR(allocated);
   if (!layer.ok()) return layer.status();
   own_layer_ = std::move(layer).value();
   layer_ = own_layer_.get();

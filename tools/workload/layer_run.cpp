@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <numeric>
 
 #include "buffers.hpp"
 #include "reference/fused_layer.hpp"

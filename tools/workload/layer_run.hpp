@@ -45,14 +45,14 @@ MoeLayerConfig layer_config(const LayerOptions& options);
 
 class LayerRun {
  public:
-  // The layer takes little memory until allocate().
+  // Memory is mapped here, and mostly untouched until allocate().
   static Result<std::unique_ptr<LayerRun>> create(World& world, const Workload& workload,
                                                   const LayerOptions& options);
   // The same layer on another flight of the first one's ExpertParallel. The first one must outlive it.
   static Result<std::unique_ptr<LayerRun>> create_on_flight(LayerRun& first, int flight_idx);
   // Estimates, before allocate(), the host memory that steps and their verification use, the reference's
-  // experts included. On the emulator the ranks' memory is part of it.
-  double host_bytes() const;
+  // experts included, with so many flights. On the emulator the ranks' memory is part of it.
+  double host_bytes(int num_flights) const;
   // Allocates the buffers of all ranks, and copies the experts to their memory.
   Status allocate(const reference::MlpExperts& experts);
 

@@ -19,7 +19,7 @@ double num_tokens(const Workload& workload) {
 
 }  // namespace
 
-double LayerRun::host_bytes() const {
+double LayerRun::host_bytes(int num_flights) const {
   const bool is_host = world_.target() == Target::kHost;
   const double n_ranks = world_.n_ranks(), num_groups = num_matrices();
   const double token_bytes = workload_.hidden * sizeof(bf16);
@@ -40,14 +40,19 @@ double LayerRun::host_bytes() const {
   // become.
   const double id_bytes = workload_.top_k * (sizeof(int32_t) + sizeof(float));
   const double logit_bytes = workload_.n_experts * static_cast<double>(sizeof(float));
-  const double needed = kOtherBytes +
-                        expert_bytes * (workload_.n_experts + (workload_.has_shared_expert ? 1 : 0)) +
-                        expert_bytes * num_groups + tokens * (4 * token_bytes + id_bytes + logit_bytes) +
-                        largest_share * (2 * token_bytes + format.row_bytes(workload_.hidden));
-  return needed + (is_host ? rank_bytes(num_rows) : 0);
+  double once = kOtherBytes + expert_bytes * (workload_.n_experts + (workload_.has_shared_expert ? 1 : 0)) +
+                expert_bytes * num_groups;
+  double by_flight = tokens * (4 * token_bytes + id_bytes + logit_bytes) +
+                     largest_share * (2 * token_bytes + format.row_bytes(workload_.hidden));
+  if (is_host) {
+    // Flights of fast matmuls share their weights.
+    (is_fast() ? once : by_flight) += n_ranks * num_groups * expert_bytes;
+    by_flight += rank_bytes(num_rows);
+  }
+  return once + num_flights * by_flight;
 }
 
-// Bytes of all ranks together, which have so many rows.
+// Bytes of all ranks together, which have so many rows, without the weights of their experts.
 double LayerRun::rank_bytes(double num_rows) const {
   const double n_ranks = world_.n_ranks();
   const double token_bytes = workload_.hidden * sizeof(bf16),
@@ -55,8 +60,7 @@ double LayerRun::rank_bytes(double num_rows) const {
   const ExpertParallelConfig& config = ep_->config();
   const TokenFormatInfo format = info_of(config.dispatch_format);
   const double tokens = num_tokens(workload_);
-  double bytes = n_ranks * num_matrices() * 3 * workload_.hidden * width_bytes +
-                 tokens * (2 * token_bytes + workload_.n_experts * sizeof(float) +
+  double bytes = tokens * (2 * token_bytes + workload_.n_experts * sizeof(float) +
                            workload_.top_k * (2 * sizeof(int32_t) + sizeof(float)));
   const double output_bytes = encodes_outputs() ? ep_->combine_message_bytes() : token_bytes;
   bytes +=

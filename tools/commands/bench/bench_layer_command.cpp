@@ -123,7 +123,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
       .add("experts", workload.n_experts)
       .add("expert_width", workload.expert_width)
       .add("top_k", workload.top_k)
-      .add("gate_up_start", options.gate_up_start == GateUpStart::kWithRows ? "with-rows" : "behind-dispatch")
+      .add("gate_up_start", name_of(options.gate_up_start))
       .add("results", std::move(results));
   return json.to_text();
 }

@@ -231,8 +231,8 @@ SWITCHYARD_DEVICE void store_matrices(void* shared_row, const Vec16& words) {
       : "memory");
 }
 
-// Loads four 8 x 8 matrices of two-byte elements, transposed: lane i gets elements 2 (i % 4) and 2 (i % 4) + 1
-// of column i / 4 of each, a word of each. It has the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices of two-byte elements, transposed: lane i gets elements 2 (i % 4) and 2 (i % 4) +
+// 1 of column i / 4 of each, a word of each. It has the address of row i % 8 of matrix i / 8.
 SWITCHYARD_DEVICE Vec16 load_matrices_transposed(const void* shared_row) {
   Vec16 words;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
