@@ -112,7 +112,9 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
     EXPECT_EQ(report.at("matmul"), "fast");
     const bool is_early = std::string(options).find("with-rows") != std::string::npos;
     EXPECT_EQ(report.at("gate_up_start"), is_early ? "with-rows" : "behind-dispatch");
-    if (is_early) EXPECT_EQ(report.at("protocol"), "direct") << options;
+    if (is_early) {
+      EXPECT_EQ(report.at("protocol"), "direct") << options;
+    }
     for (const char* phase : {"decode", "silu_mul", "encode"})
       EXPECT_FALSE(report.at("phases").contains(phase)) << options;
   }
