@@ -1,7 +1,6 @@
 // The expert-parallel protocols in weak memory, and a mutant for every release and acquire of
 // docs/memory-model.md, each of which must be caught.
 #include "ep/ep_harness.hpp"
-#include "ep/many_steps.hpp"
 #include "reference/attention_case.hpp"
 #include "sweep.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
@@ -92,25 +91,7 @@ std::string run_choices(uint64_t seed, const std::optional<OrderMutant>& mutant)
   return "";
 }
 
-// Steps without a combine, replayed: nothing but their own signals keeps choose_ranks from the loads of the
-// replay before the last, which has the same copy of what ranks keep.
-std::string run_replayed_choices(uint64_t seed, const std::optional<OrderMutant>& mutant) {
-  const TestHooks hooks{.mutant = mutant};
-  ManySteps many(RowLayout::kPerRank, TargetChoice::kHost, 1, weak_memory(seed, &hooks), 2);
-  const auto graph = must(many.world->capture([&]() -> Status {
-    for (int rank = 0; rank < 2; ++rank) SWITCHYARD_RETURN_IF_ERROR(many.dispatch(0, rank));
-    for (int rank = 0; rank < 2; ++rank) SWITCHYARD_RETURN_IF_ERROR(many.ep->abandon_step(rank));
-    return Status();
-  }));
-  Status status;
-  for (int i = 0; i < 4 && status.ok(); ++i) status = graph->launch();
-  if (status.ok()) status = many.ep->synchronize();
-  return status.message().find("choose_ranks,") == std::string::npos ? "" : status.message();
-}
-
 TEST_F(WeakMemoryProtocol, RowsPerRankAreRightForEverySeed) {
-  for (uint64_t seed = 0; seed < seeds(10); ++seed)
-    ASSERT_EQ(run_replayed_choices(seed, std::nullopt), "") << "replayed, seed " << seed;
   for (uint64_t seed = 0; seed < seeds(60); ++seed)
     ASSERT_EQ(run_per_rank(seed, std::nullopt), "") << "seed " << seed;
 }
@@ -387,14 +368,6 @@ const NamedMutant kMutants[] = {
      {"", WordKind::kStore, Order::kRelease, Scope::kDevice},
      run_choices},
     {"MM10AndMM08ChoicesAcquiresAreRelaxed", {"", WordKind::kLoad, kRelaxed}, run_choices},
-    {"MM10AndMM08ReplayedChoicesReleasesAreRelaxed",
-     {"", WordKind::kStore, kRelaxed},
-     run_replayed_choices,
-     true},
-    {"MM10AndMM08ReplayedChoicesAcquiresAreRelaxed",
-     {"", WordKind::kLoad, kRelaxed},
-     run_replayed_choices,
-     true},
     {"SlottedMessagesAreNotFenced", {"DispatchAsync*::send(", WordKind::kProxyFence}},
     {"RowsOfTheStepBeforeAreNotFenced",
      {"CarryTokens*::run(", WordKind::kProxyFence},

@@ -6,6 +6,7 @@
 
 #include "ep_harness.hpp"
 #include "launch/make_kernel_table.hpp"
+#include "many_steps.hpp"
 #include "switchyard/detail/format/all_formats.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/expert_parallel_test_access.hpp"
@@ -120,6 +121,38 @@ std::string run_per_rank(uint64_t seed, Protocol protocol, const KernelTable& ke
   RunOptions options = options_of(seed, protocol, kernels);
   options.row_layout = RowLayout::kPerRank;
   return run_two_steps(seed, {.n_experts = 4, .top_k = 3, .hidden = 16, .tokens_per_rank = {4, 3}}, options);
+}
+
+// The same step without a combine, replayed: nothing but its own signals keeps the ranks' choices from being
+// kept anew while peers read them.
+std::string run_replayed_per_rank(uint64_t seed, Protocol, const KernelTable& kernels) {
+  constexpr int kNumRanks = 2, kNumReplays = 4;
+  ManySteps replayed(RowLayout::kPerRank, TargetChoice::kHost, 1, weak_memory(seed, hooks_of(kernels)),
+                     kNumRanks),
+      expected(RowLayout::kPerRank, TargetChoice::kHost, 1, {}, kNumRanks);
+  const auto graph = must(replayed.world->capture([&]() -> Status {
+    for (int rank = 0; rank < kNumRanks; ++rank) SWITCHYARD_RETURN_IF_ERROR(replayed.dispatch(0, rank));
+    for (int rank = 0; rank < kNumRanks; ++rank) SWITCHYARD_RETURN_IF_ERROR(replayed.ep->abandon_step(rank));
+    return Status();
+  }));
+  Status status;
+  for (int i = 0; i < kNumReplays && status.ok(); ++i) status = graph->launch();
+  if (status.ok()) status = replayed.ep->synchronize();
+  for (int rank = 0; rank < kNumRanks && status.ok(); ++rank) status = expected.dispatch(0, rank);
+  if (status.ok()) status = expected.ep->synchronize();
+  if (!status.ok()) return status.to_string();
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    const auto total_of = [&](ManySteps& steps) {
+      return must(steps.at(0, rank).expert_totals.download()).front() - ManySteps::kFirstTotal;
+    };
+    const int num_rows = total_of(expected);
+    const size_t num_choices = static_cast<size_t>(num_rows) * ManySteps::kTopK;
+    if (total_of(replayed) != kNumReplays * num_rows) return "expert_totals are wrong";
+    if (must(replayed.at(0, rank).row_experts.download(num_choices)) !=
+        must(expected.at(0, rank).row_experts.download(num_choices)))
+      return "row_experts are wrong";
+  }
+  return "";
 }
 
 // The same with rows that their receiver fills: six of a token on two ranks.
@@ -346,6 +379,7 @@ const NamedMutant kMutants[] = {
     SWITCHYARD_DIRECT_MUTANT(RanksNotDistinct, run_per_rank),
     SWITCHYARD_DIRECT_MUTANT(ChoicesOfRankZero, run_per_rank),
     SWITCHYARD_DIRECT_MUTANT(ChoicesOfOtherRanks, run_per_rank),
+    SWITCHYARD_DIRECT_MUTANT(ChoicesKeptOnce, run_replayed_per_rank),
     SWITCHYARD_DIRECT_MUTANT(SiblingNotLinked, run_received),
     SWITCHYARD_DIRECT_MUTANT(LinksNotStored, run_received),
     SWITCHYARD_DIRECT_MUTANT(LinkedToItself, run_received),

@@ -20,15 +20,18 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 // Where the copy of a step begins. All ranks count the same steps.
-SWITCHYARD_DEVICE uint64_t kept_copy(uint32_t step, uint64_t copy_stride) { return step % 2 * copy_stride; }
+template <FixedShape Fixed>
+SWITCHYARD_DEVICE uint64_t kept_copy(uint32_t step, uint64_t copy_stride) {
+  return mutate<Fixed, LogicMutant::kChoicesKeptOnce>(step % 2 * copy_stride, uint64_t{0});
+}
 
 template <FixedShape Fixed>
 struct ChooseRanks {
   const ChooseRanksParams& params;
   const ShapeOf<Fixed> shape{params.shape};
   const uint64_t copy =
-      kept_copy(1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps())),
-                params.copy_stride);
+      kept_copy<Fixed>(1 + static_cast<uint32_t>(target::ld(DirectCounters{params.ep_counters}.num_steps())),
+                       params.copy_stride);
 
   // A lane has one choice; a warp has as many tokens as it has lanes for.
   SWITCHYARD_DEVICE void run() const {
@@ -97,7 +100,7 @@ struct FetchChoices {
     const uint64_t top_k = static_cast<uint64_t>(params.top_k);
     // The dispatch in front has counted its step.
     const uint64_t copy =
-        kept_copy(static_cast<uint32_t>(target::ld(counters.num_steps())), params.copy_stride);
+        kept_copy<Fixed>(static_cast<uint32_t>(target::ld(counters.num_steps())), params.copy_stride);
     const uint64_t num_threads = static_cast<uint64_t>(target::num_blocks()) * target::num_threads();
     for (uint64_t i =
              static_cast<uint64_t>(target::block_idx()) * target::num_threads() + target::thread_idx();

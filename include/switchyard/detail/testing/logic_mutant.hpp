@@ -67,6 +67,7 @@ enum class LogicMutant {
   kRanksNotDistinct,     // choose_ranks: a token goes to a rank once for each of its choices there
   kChoicesOfRankZero,    // fetch_choices: reads what rank 0 has kept, whoever sent the row
   kChoicesOfOtherRanks,  // fetch_choices: takes experts of higher ranks for local ones
+  kChoicesKeptOnce,      // choose_ranks, fetch_choices: all steps have the same copy of what ranks keep
 
   // Of rows that their receiver fills.
   kSiblingNotLinked,      // dispatch_async: tells of no sibling
