@@ -358,8 +358,7 @@ class ExpertParallel {
 
   // Direct protocol, between ranks that reach each other's memory. Ends a step without its combine, behind
   // dispatch or dispatch_wait: nothing is enqueued, and the next dispatch may follow. Every rank of the step
-  // does the same. A graph that replays may hold an even number of such steps in a row only, or a combine
-  // between them.
+  // does the same.
   Status abandon_step(int rank);
   // The same protocol. Opens a step whose rows are those of the rank's last dispatch, so that combine may
   // follow, also if one did before. It enqueues a dispatch without tokens, and is called by every rank
@@ -401,7 +400,7 @@ class ExpertParallel {
 
   // Waits for the rank's stream. It returns the fault that this rank found, or that another rank found first;
   // every further call then fails until reset(). It also returns, once, that a step was skipped because it
-  // was over capacity; the next step may follow.
+  // was over capacity or was called off; the next step may follow.
   Status synchronize(int rank);
   // The same, but waits for this stream only. A step that was skipped is reported, but still under way:
   // combine, which does nothing then, or synchronize(rank) ends it.
@@ -443,7 +442,8 @@ class ExpertParallel {
   // Waits for all ranks, whether the step is broken or not, and returns what each has recorded since the last
   // call. After a reset() with fewer ranks the traces of the ranks that left are lost.
   Result<std::vector<RankTrace>> take_trace();
-  // What the rank itself found wrong in the step that failed.
+  // What the rank itself found wrong in the step that failed; or what synchronize() or poll() of a rank of
+  // this process has said of a step that was skipped, until the rank begins another one. Any thread may ask.
   std::optional<FaultRecord> fault(int rank) const;
 
   // Returns the memory for a rank's rows that this object owns. The direct protocol has rows and expert

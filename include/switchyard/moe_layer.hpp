@@ -123,7 +123,7 @@ struct MoeLayerRows {
 //   run every step.
 // Threads: as with ExpertParallel, calls for different ranks may come from different threads.
 // Errors: a call that is wrong in itself names the argument, its value and its limit; nothing has then been
-//   enqueued. What kernels find is returned by ep().synchronize().
+//   enqueued, of none of its parts. What kernels find is returned by ep().synchronize().
 // Lifetimes: what a step points to must stay valid until the step has ended on that rank, or as long as a
 //   graph that captured it is launched. The layer may be destroyed while its kernels run, but must outlive
 //   the launches of such a graph. The destructor waits for what is on the streams of this process's ranks; if
@@ -151,7 +151,8 @@ class MoeLayer {
 
   // As given, with what create() has chosen filled in.
   const MoeLayerConfig& config() const;
-  // For synchronize(), reset(), traces and everything that dispatch has written.
+  // For synchronize(), reset(), traces and everything that dispatch has written. If it is reset with other
+  // ranks, a layer must be created anew: run() says so.
   ExpertParallel& ep();
   // The matmuls of a rank of this process, and what its parts write; for any other rank they throw
   // std::out_of_range.

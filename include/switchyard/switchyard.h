@@ -271,7 +271,8 @@ enum {
   SWITCHYARD_PHASE_ALL_REDUCE = 5
 };
 
-/* What a rank itself found wrong; kind is SWITCHYARD_FAULT_NONE if nothing. */
+/* What a rank itself found wrong, or was last told of a step that was skipped; kind is SWITCHYARD_FAULT_NONE if
+ * neither. */
 typedef struct switchyard_fault {
   size_t size;
   int32_t kind;

@@ -198,8 +198,7 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
   if (early_kernel == nullptr)
     return invalid_argument(
         "readiness: must be null with element %s, weights %s and activation %s; matmuls with an activation "
-        "in "
-        "bf16 start before all rows are there",
+        "in bf16 start before all rows are there",
         to_string(shape.element), to_string(shape.weights), to_string(shape.activation));
   if (tensors.readiness->n_local_experts > shape.num_groups)
     return invalid_argument("readiness: is of %d experts, and num_groups is %d",

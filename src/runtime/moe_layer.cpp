@@ -23,6 +23,7 @@ struct MoeLayer::Impl {
     Buffer<uint8_t> activated;       // [max_rows][expert_width], what down reads
     Buffer<float> activated_scales;  // fp8
     std::unique_ptr<GroupedMatmul> gate_up, down;
+    bool uses_callers_streams = false;
   };
 
   World& world;
@@ -31,7 +32,7 @@ struct MoeLayer::Impl {
   std::unique_ptr<ExpertParallel> own_ep;  // null: the layer is a later flight of another
   ExpertParallel* ep;
   std::vector<RankState> ranks;
-  bool uses_callers_streams = false;
+  int num_groups = 0;  // when the memory of the ranks was allocated
   std::vector<std::unique_ptr<MoeLayer>> later_flights;
 
   Status prepare(const std::vector<ExpertWeights>& weights);
@@ -39,6 +40,7 @@ struct MoeLayer::Impl {
   Status add_flight(int flight_idx, const std::vector<ExpertWeights>& weights);
   Status make_matmuls(int rank);
   Status check_step(int rank, const MoeLayerStep& step) const;
+  Status check_rows(int rank) const;
   Status route(int rank, const MoeLayerStep& step, Stream stream);
   Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
   DispatchInput dispatch_input(int rank, const MoeLayerStep& step) const;
@@ -68,8 +70,9 @@ struct MoeLayer::Impl {
 MoeLayer::MoeLayer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 MoeLayer::~MoeLayer() {
   // What is freed now may be in use on streams that the ranks do not know.
-  if (impl_->uses_callers_streams)
-    for (const int rank : impl_->world.local_ranks()) device_of(impl_->world.rank(rank)).drain_all();
+  for (const int rank : impl_->world.local_ranks())
+    if (static_cast<size_t>(rank) < impl_->ranks.size() && impl_->of(rank).uses_callers_streams)
+      device_of(impl_->world.rank(rank)).drain_all();
 }
 
 const MoeLayerConfig& MoeLayer::config() const { return impl_->config; }
@@ -121,7 +124,7 @@ Result<std::unique_ptr<MoeLayer>> MoeLayer::create(World& world, const MoeLayerC
   chosen.ep = ep.value()->config();
   ExpertParallel* const first = ep.value().get();
   std::unique_ptr<MoeLayer> layer(new MoeLayer(std::unique_ptr<Impl>(
-      new Impl{world, chosen, parts_of(chosen), std::move(ep).value(), first, {}, false, {}})));
+      new Impl{world, chosen, parts_of(chosen), std::move(ep).value(), first, {}, 0, {}})));
   Status prepared = layer->impl_->prepare(weights);
   for (int flight_idx = 1; prepared.ok() && flight_idx < chosen.ep.steps_in_flight; ++flight_idx)
     prepared = layer->impl_->add_flight(flight_idx, weights);
@@ -133,18 +136,16 @@ Status MoeLayer::Impl::add_flight(int flight_idx, const std::vector<ExpertWeight
   const Result<ExpertParallel*> flight = ep->flight(flight_idx);
   if (!flight.ok()) return flight.status();
   later_flights.emplace_back(new MoeLayer(
-      std::unique_ptr<Impl>(new Impl{world, config, parts, nullptr, flight.value(), {}, false, {}})));
+      std::unique_ptr<Impl>(new Impl{world, config, parts, nullptr, flight.value(), {}, 0, {}})));
   return later_flights.back()->impl_->prepare(weights);
 }
 
 Status MoeLayer::Impl::prepare(const std::vector<ExpertWeights>& weights) {
-  if (config.ep.row_layout == RowLayout::kPerRank)
-    return invalid_argument(
-        "row_layout: per-rank; a layer's matmuls take the rows of one expert after the other");
   if (config.ep.protocol == Protocol::kDirect && config.ep.combine_format != CombineFormat::kBF16)
     return invalid_argument("combine_format: %s; in the direct protocol a layer's matmuls write bf16",
                             to_string(config.ep.combine_format));
   ranks.resize(weights.size());
+  num_groups = ep->num_groups();
   for (const int rank : world.local_ranks())
     SWITCHYARD_RETURN_IF_ERROR(prepare(rank, weights[static_cast<size_t>(rank)]));
   return Status();
@@ -233,7 +234,21 @@ Status MoeLayer::Impl::check_step(int rank, const MoeLayerStep& step) const {
   if (rank < 0 || rank >= static_cast<int>(ranks.size()))
     return invalid_argument("rank: %d must be 0..%zu", rank, ranks.size() - 1);
   if (of(rank).gate_up == nullptr) return invalid_argument("rank: %d lives in another process", rank);
+  SWITCHYARD_RETURN_IF_ERROR(check_rows(rank));
   return switchyard::check_step(config, step);
+}
+
+// ep() can be reset with other ranks, and then has other rows.
+Status MoeLayer::Impl::check_rows(int rank) const {
+  Result<RowBuffers> rows = RowBuffers{};
+  if (ep->n_ranks() == static_cast<int>(ranks.size()) && ep->num_groups() == num_groups)
+    rows = ep->row_buffers(rank);
+  if (!rows.ok()) return rows.status();
+  const RowBuffers& own = of(rank).rows;
+  if (rows.value().encoded_rows == own.encoded_rows && rows.value().expert_outputs == own.expert_outputs &&
+      rows.value().max_rows == own.max_rows)
+    return Status();
+  return failed_precondition("run: ep() has been reset with other ranks; create the layer anew");
 }
 
 Status MoeLayer::Impl::route(int r, const MoeLayerStep& step, Stream stream) {
@@ -339,7 +354,7 @@ CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step)
 }
 
 Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
-  uses_callers_streams |= stream.is_callers();
+  of(rank).uses_callers_streams |= stream.is_callers();
   switch (part) {
     case MoePart::kRoute:
       return route(rank, step, stream);

@@ -58,6 +58,9 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.ep.own_format != nullptr || !matmul_rows_of(format))
     return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
                             config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
+  if (config.ep.row_layout == RowLayout::kPerRank)
+    return invalid_argument(
+        "row_layout: per-rank; a layer's matmuls take the rows of one expert after the other");
   if (config.activation == Activation::kNone)
     return invalid_argument("activation: none; gate and up must become one");
   const bool has_codes = is_coded(config.weights);
@@ -84,29 +87,55 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.gate_up_start == GateUpStart::kWithRows && config.ep.row_layout == RowLayout::kMasked)
     return invalid_argument(
         "gate_up_start: with the rows; row_layout must be ragged: the rows of a masked group are counted "
-        "behind "
-        "dispatch");
+        "behind dispatch");
   if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
     return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
                             to_string(config.weights));
   return Status();
 }
 
+namespace {
+
+Status check_weights(const MoeLayerConfig& config, const ExpertWeights& weights, int rank) {
+  const bool has_codes = is_coded(config.weights),
+             has_scales = has_codes || element_of(config) == MatmulElement::kFP8;
+  struct Tensor {
+    const char* name;
+    const void* pointer;
+    bool is_needed;
+    size_t alignment;
+  };
+  const Tensor tensors[] = {
+      {"gate_up", weights.gate_up, true, 16},
+      {"down", weights.down, true, 16},
+      {"gate_up_scales", weights.gate_up_scales, has_scales, 16},
+      {"down_scales", weights.down_scales, has_scales, 16},
+      {"gate_up_bias", weights.gate_up_bias, false, sizeof(float)},
+      {"down_bias", weights.down_bias, false, sizeof(float)},
+      {"gate_up_tensor_scales", weights.gate_up_tensor_scales, false, sizeof(float)},
+      {"down_tensor_scales", weights.down_tensor_scales, false, sizeof(float)},
+  };
+  for (const Tensor& tensor : tensors) {
+    if (tensor.is_needed && tensor.pointer == nullptr)
+      return invalid_argument("weights: %s of rank %d must not be null", tensor.name, rank);
+    if (reinterpret_cast<uintptr_t>(tensor.pointer) % tensor.alignment != 0)
+      return invalid_argument("weights: %s of rank %d is %p; it must be aligned to %zu bytes", tensor.name,
+                              rank, tensor.pointer, tensor.alignment);
+  }
+  if (!has_codes && (weights.gate_up_tensor_scales != nullptr || weights.down_tensor_scales != nullptr))
+    return invalid_argument("weights: tensor scales of rank %d must be null with weights %s, which have none",
+                            rank, to_string(config.weights));
+  return Status();
+}
+
+}  // namespace
+
 Status check_weights(const MoeLayerConfig& config, const std::vector<ExpertWeights>& weights,
                      const World& world) {
   if (weights.size() != static_cast<size_t>(world.n_ranks()))
     return invalid_argument("weights: there are %zu, and %d ranks", weights.size(), world.n_ranks());
-  const bool has_scales = element_of(config) == MatmulElement::kFP8 || is_coded(config.weights);
-  for (const int rank : world.local_ranks()) {
-    const ExpertWeights& of_rank = weights[static_cast<size_t>(rank)];
-    const std::pair<const char*, const void*> needed[] = {{"gate_up", of_rank.gate_up},
-                                                          {"down", of_rank.down},
-                                                          {"gate_up_scales", of_rank.gate_up_scales},
-                                                          {"down_scales", of_rank.down_scales}};
-    for (int i = 0; i < (has_scales ? 4 : 2); ++i)
-      if (needed[i].second == nullptr)
-        return invalid_argument("weights: %s of rank %d must not be null", needed[i].first, rank);
-  }
+  for (const int rank : world.local_ranks())
+    SWITCHYARD_RETURN_IF_ERROR(check_weights(config, weights[static_cast<size_t>(rank)], rank));
   return Status();
 }
 
@@ -117,26 +146,19 @@ Status check_choices(const MoeLayerStep& step) {
              has_ids = step.topk_ids != nullptr || step.topk_ids_64 != nullptr;
   if (has_router == (has_ids || step.topk_weights != nullptr))
     return invalid_argument("logits: a step has either logits or topk_ids and topk_weights");
-  if (has_router) return Status();
-  if (!has_ids || step.topk_weights == nullptr)
-    return invalid_argument("%s: must not be null", has_ids ? "topk_weights" : "topk_ids");
+  if (has_router) return check_pointer("run", "logits", step.logits);
   if (step.topk_ids != nullptr && step.topk_ids_64 != nullptr)
     return invalid_argument("topk_ids_64: must be null where topk_ids are given");
-  return Status();
+  SWITCHYARD_RETURN_IF_ERROR(step.topk_ids_64 != nullptr
+                                 ? check_pointer("run", "topk_ids_64", step.topk_ids_64)
+                                 : check_pointer("run", "topk_ids", step.topk_ids));
+  return check_pointer("run", "topk_weights", step.topk_weights);
 }
 
-// Dispatch and combine check them as well, but with the router's launch in front of them.
-Status check_tensors(const MoeLayerConfig& config, const MoeLayerStep& step) {
+Status check_strides(const MoeLayerConfig& config, const MoeLayerStep& step) {
   const TokenFormatInfo format = info_of(config.ep.dispatch_format);
   const uint32_t token_bytes = static_cast<uint32_t>(config.ep.hidden) * uint32_t{sizeof(bf16)};
   const bool is_encoded = step.format == InputFormat::kEncoded;
-  if (!is_encoded && step.format != InputFormat::kBF16)
-    return invalid_argument("format: %s; tokens come in bf16 or encoded", to_string(step.format));
-  if (is_encoded && format.scale == ScaleType::kNone)
-    return invalid_argument("format: encoded; dispatch_format is %s, which has no scales", format.name);
-  if (is_encoded != (step.scales != nullptr))
-    return invalid_argument("scales: must%s be null where tokens are %s", is_encoded ? " not" : "",
-                            to_string(step.format));
   SWITCHYARD_RETURN_IF_ERROR(check_stride("run", "token_stride_bytes", step.token_stride_bytes,
                                           is_encoded ? format.row_bytes(config.ep.hidden) : token_bytes, 16));
   if (is_encoded)
@@ -150,14 +172,29 @@ Status check_tensors(const MoeLayerConfig& config, const MoeLayerStep& step) {
   return check_stride("run", "output_stride_bytes", step.output_stride_bytes, token_bytes, 16);
 }
 
+Status check_tensors(const MoeLayerConfig& config, const MoeLayerStep& step) {
+  const bool is_encoded = step.format == InputFormat::kEncoded;
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("run", "tokens", step.tokens));
+  SWITCHYARD_RETURN_IF_ERROR(check_pointer("run", "output", step.output));
+  if (is_encoded != (step.scales != nullptr))
+    return invalid_argument("scales: must%s be null where tokens are %s", is_encoded ? " not" : "",
+                            to_string(step.format));
+  return is_encoded ? check_pointer("run", "scales", step.scales) : Status();
+}
+
 }  // namespace
 
+// Dispatch and combine check most of it as well, but with launches of the step in front of them.
 Status check_step(const MoeLayerConfig& config, const MoeLayerStep& step) {
   if (step.num_tokens < 0 || step.num_tokens > config.ep.max_tokens_per_rank)
     return invalid_argument("num_tokens: %d must be 0..%d", step.num_tokens, config.ep.max_tokens_per_rank);
+  const TokenFormatInfo format = info_of(config.ep.dispatch_format);
+  if (step.format != InputFormat::kEncoded && step.format != InputFormat::kBF16)
+    return invalid_argument("format: %s; tokens come in bf16 or encoded", to_string(step.format));
+  if (step.format == InputFormat::kEncoded && format.scale == ScaleType::kNone)
+    return invalid_argument("format: encoded; dispatch_format is %s, which has no scales", format.name);
+  SWITCHYARD_RETURN_IF_ERROR(check_strides(config, step));
   if (step.num_tokens == 0) return Status();
-  if (step.tokens == nullptr) return invalid_argument("tokens: must not be null");
-  if (step.output == nullptr) return invalid_argument("output: must not be null");
   SWITCHYARD_RETURN_IF_ERROR(check_choices(step));
   return check_tensors(config, step);
 }

@@ -187,20 +187,38 @@ TEST_P(MoeLayerTest, StepsMayBeInFlightAtOnce) {
     LayerHarness harness(*world, {.n_ranks = 2, .protocol = protocol, .steps_in_flight = 2});
     MoeLayer* const flights[] = {must(harness.layer().flight(0)), must(harness.layer().flight(1))};
     EXPECT_EQ(flights[0], &harness.layer());
-    std::vector<Buffer<bf16>> outputs;
+    // The other flight has other tokens. What becomes of them alone comes first.
+    std::vector<Buffer<bf16>> tokens, outputs;
+    std::vector<std::vector<bf16>> expected;
+    const auto other_step = [&](int rank) {
+      MoeLayerStep step = harness.step(rank);
+      step.tokens = tokens[static_cast<size_t>(rank)].data();
+      step.output = outputs[static_cast<size_t>(rank)].data();
+      return step;
+    };
+    for (int rank = 0; rank < 2; ++rank) {
+      std::vector<bf16> others = harness.tokens(rank);
+      for (bf16& value : others) value = to_bf16(-2 * to_float(value));
+      tokens.push_back(must(world->rank(rank).upload(others)));
+      outputs.push_back(must(world->rank(rank).allocate<bf16>(others.size())));
+    }
     for (int rank = 0; rank < 2; ++rank)
-      outputs.push_back(must(world->rank(rank).allocate<bf16>(harness.tokens(rank).size())));
+      ASSERT_TRUE(harness.layer().run(rank, other_step(rank)).ok()) << to_string(protocol);
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    for (Buffer<bf16>& output : outputs) {
+      expected.push_back(must(output.download()));
+      ASSERT_TRUE(output.fill_bytes(0xff).ok());
+    }
     for (const MoePart part : parts_of(harness.layer().config()))
       for (MoeLayer* const flight : flights)
-        for (int rank = 0; rank < 2; ++rank) {
-          MoeLayerStep step = harness.step(rank);
-          if (flight != flights[0]) step.output = outputs[static_cast<size_t>(rank)].data();
-          ASSERT_TRUE(flight->run_part(part, rank, step).ok()) << to_string(part);
-        }
+        for (int rank = 0; rank < 2; ++rank)
+          ASSERT_TRUE(
+              flight->run_part(part, rank, flight == flights[0] ? harness.step(rank) : other_step(rank)).ok())
+              << to_string(part);
     ASSERT_TRUE(harness.layer().ep().synchronize().ok());
     EXPECT_EQ(harness.compare(), "") << to_string(protocol);
-    for (int rank = 0; rank < 2; ++rank)
-      EXPECT_EQ(must(outputs[static_cast<size_t>(rank)].download()), harness.output(rank));
+    for (size_t rank = 0; rank < 2; ++rank)
+      EXPECT_EQ(must(outputs[rank].download()), expected[rank]) << to_string(protocol);
     EXPECT_NE(flights[1]->flight(0).status().message().find("create()"), std::string::npos);
     EXPECT_NE(harness.layer().flight(2).status().message().find("0..1"), std::string::npos);
   }
@@ -287,6 +305,57 @@ TEST_P(MoeLayerTest, WhatPartsWriteCanBeReadAndChangedBetweenThem) {
        must(rank.view(rows.dispatched.row_counts, testing_support::kLayerExperts).download()))
     num_rows += count;
   EXPECT_EQ(num_rows, num_ids / 2);
+  const std::vector<bf16> output = harness.output(0);
+  const auto whole = must(rank.upload(harness.ids(0)));
+  step.topk_ids = whole.data();
+  std::vector<float> weights = must(rank.view(rows.routed_weights, num_ids).download());
+  for (size_t i = 0; i < num_ids; i += 2) weights[i] = 0;
+  const auto half = must(rank.upload(weights));
+  step.topk_weights = half.data();
+  ASSERT_TRUE(layer.run(0, step).ok());
+  ASSERT_TRUE(layer.ep().synchronize().ok());
+  // A choice whose weight is 0 adds nothing either.
+  EXPECT_EQ(harness.output(0), output);
+}
+
+TEST_P(MoeLayerTest, AfterAResetWithOtherRanksItSaysSo) {
+  for (const Protocol protocol : kProtocols) {
+    const auto world = make_world(2);
+    LayerHarness harness(*world, {.n_ranks = 2, .protocol = protocol});
+    ASSERT_TRUE(harness.layer().ep().reset().ok());
+    ASSERT_TRUE(harness.enqueue().ok());
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    EXPECT_EQ(harness.compare(), "") << to_string(protocol);
+    ASSERT_TRUE(harness.layer().ep().reset({0}).ok());
+    const Status status = harness.layer().run(0, harness.step(0));
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("reset with other ranks; create the layer anew"), std::string::npos)
+        << status.message();
+  }
+}
+
+// Whatever is wrong with a step is said in front of its first launch, so that the right step may follow.
+TEST_P(MoeLayerTest, AStepThatIsRefusedHasEnqueuedNothing) {
+  const auto world = make_world(1);
+  LayerHarness harness(*world, {.protocol = Protocol::kDirect});
+  const auto expect_refused = [&](const char* message, auto change) {
+    MoeLayerStep step = harness.step(0);
+    change(step);
+    const Status status = harness.layer().run(0, step);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
+    ASSERT_TRUE(harness.enqueue().ok()) << "behind a step without " << message;
+  };
+  expect_refused("topk_weights is 0x", [](auto& s) { s.topk_weights += 2; });
+  expect_refused("topk_ids is 0x", [](auto& s) { s.topk_ids += 1; });
+  expect_refused("output is 0x", [](auto& s) { s.output += 4; });
+  expect_refused("tokens is 0x", [](auto& s) { s.tokens = static_cast<const std::byte*>(s.tokens) + 2; });
+  expect_refused("output_stride_bytes is 7", [](auto& s) {
+    s.num_tokens = 0;
+    s.output_stride_bytes = 7;
+  });
+  ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+  EXPECT_EQ(harness.compare(), "");
 }
 
 TEST(MoeLayerParts, FollowFromTheConfiguration) {
@@ -350,6 +419,14 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
                }),
                "gate_up_start: with the rows; row_layout must be ragged");
   expect_named(message_of([](auto& c) { c.weights = WeightFormat::kMXFP8; }), "gate_up of rank 0");
+  expect_named(message_of([](auto& c) { c.ep.row_layout = RowLayout::kPerRank; }), "row_layout: per-rank");
+  alignas(16) static constexpr float kSome[8] = {};
+  const auto message_of_weights = [&](const ExpertWeights& weights) {
+    return MoeLayer::create(*world, harness.config(), {weights}).status().message();
+  };
+  expect_named(message_of_weights({.gate_up = kSome, .down = kSome + 1}), "down of rank 0 is 0x");
+  expect_named(message_of_weights({.gate_up = kSome, .down = kSome, .gate_up_tensor_scales = kSome}),
+               "tensor scales of rank 0 must be null with weights as-rows");
   expect_named(message_of([](auto& c) {
                  c.weights = WeightFormat::kMXFP8;
                  c.ep.dispatch_format = TokenFormatKind::kFP8;

@@ -212,6 +212,7 @@ Status ExpertParallel::Impl::clear_local_buffers() {
     state(rank).step = Step::kIdle;
     state(rank).has_dispatched = false;
     state(rank).failure = Status();
+    keep_skip(rank, {});
   }
   for (const auto& flight : later_flights) SWITCHYARD_RETURN_IF_ERROR(flight->impl_->clear_local_buffers());
   return world.synchronize();

@@ -106,7 +106,18 @@ Status ExpertParallel::Impl::report_skipped_step(int rank) {
   const std::optional<FaultRecord> skipped = take_skip_record(state(rank).memory.faults[1]);
   if (!skipped) return Status();
   state(rank).has_reported_skip = true;
+  keep_skip(rank, skipped);
   return Status(StatusCode::kResourceExhausted, describe(*skipped));
+}
+
+std::optional<FaultRecord> ExpertParallel::Impl::skip_of(int rank) const {
+  if (rank < 0 || rank >= n_ranks() || ranks[static_cast<size_t>(rank)] == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(skips_lock);
+  return state(rank).skip;
+}
+void ExpertParallel::Impl::keep_skip(int rank, const std::optional<FaultRecord>& skip) const {
+  const std::lock_guard<std::mutex> lock(skips_lock);
+  state(rank).skip = skip;
 }
 
 Status ExpertParallel::Impl::end_skipped_step(int rank) {
@@ -310,6 +321,9 @@ Status ExpertParallel::reset_to(const std::vector<int>& world_ranks,
   return impl_->whole().reset_to(world_ranks, std::move(placement));
 }
 
-std::optional<FaultRecord> ExpertParallel::fault(int rank) const { return impl_->fault(rank); }
+std::optional<FaultRecord> ExpertParallel::fault(int rank) const {
+  const std::optional<FaultRecord> found = impl_->fault(rank);
+  return found ? found : impl_->whole().skip_of(rank);
+}
 
 }  // namespace switchyard

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ struct ExpertParallel::Impl {
     bool is_first_step = false;         // the step under way, or the last one
     bool uses_callers_streams = false;  // of the first flight: some flight does
     bool has_reported_skip = false;     // of the first flight: a step that was skipped may not be ended yet
+    std::optional<FaultRecord> skip;    // of the first flight: the last one reported, until the next step
     std::unique_ptr<LentRows> lender;   // of the first flight; null: nobody else can read the caller's memory
     Status failure;
   };
@@ -64,6 +66,7 @@ struct ExpertParallel::Impl {
   // Of a flight behind the first: the first, whose arenas, faults and placement it shares. Null: this is it.
   Impl* first = nullptr;
   int flight_idx = 0;
+  mutable std::mutex skips_lock;  // any thread may ask for what any rank was told
   std::vector<std::unique_ptr<ExpertParallel>> later_flights;  // of the first only
   std::string protocol_reason;
   Kernels kernels;
@@ -248,6 +251,9 @@ struct ExpertParallel::Impl {
 
   // When a step has failed.
   std::optional<FaultRecord> fault(int rank) const;
+  // What was last reported of a step that was skipped; of the first flight.
+  std::optional<FaultRecord> skip_of(int rank) const;
+  void keep_skip(int rank, const std::optional<FaultRecord>& skip) const;
   // `have_all_ended`: all that calls of the rank have enqueued; otherwise steps may be under way.
   Status check_fault(int rank, bool have_all_ended);
   Status poll(int rank);

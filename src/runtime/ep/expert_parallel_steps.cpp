@@ -355,6 +355,7 @@ Status ExpertParallel::Impl::enqueue_dispatch(int rank, LaunchFunction<DispatchC
                                               Step next, Stream stream) const {
   const Result<StreamHandle> handle = member(rank).handle_of(stream);
   if (!handle.ok()) return handle.status();
+  whole().keep_skip(rank, {});
   const bool had_narrowed_ids = state(rank).has_narrowed_ids;
   const int last_set = std::exchange(state(rank).row_set, input.row_set);
   DispatchCall call = make_dispatch_call(rank, input.num_tokens);

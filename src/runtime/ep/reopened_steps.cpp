@@ -67,6 +67,7 @@ Status ExpertParallel::call_off_step(int rank, Stream stream) {
 
 Status ExpertParallel::Impl::enqueue_empty_dispatch(int rank, void (*mark)(DirectDispatchPart&),
                                                     Stream stream) {
+  whole().keep_skip(rank, {});
   DispatchCall call = make_dispatch_call(rank, 0);
   mark(std::get<DirectDispatchPart>(call.parts));
   if (!is_per_rank()) call.step.topk_ids = nullptr;

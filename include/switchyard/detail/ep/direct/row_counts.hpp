@@ -220,11 +220,20 @@ struct RowCounts {
         mutate<Fixed, LogicMutant::kCapacityOfOwnRankOnly>(num_rows <= capacity,
                                                            num_rows <= capacity || owner != params.my_rank))
       return true;
-    if (target::block_idx() == 0 && target::lane_idx() == 0)
+    // Of a step that was called off, who did it is said, and not who has no room.
+    if (target::block_idx() == 0 && (is_called_off || !has_been_called_off()) && target::lane_idx() == 0)
       record_fault(*params.wait_context.skipped, params.my_rank,
                    is_called_off ? FaultKind::kCalledOff : FaultKind::kOverCapacity,
                    {Phase::kDispatchAsync, owner, -1, params.max_rows}, was_skipped ? 0 : num_rows, 0);
     return false;
+  }
+  // Called by a warp.
+  SWITCHYARD_DEVICE bool has_been_called_off() const {
+    bool found = false;
+    SWITCHYARD_ROLLED
+    for (int rank = target::lane_idx(); rank < shape.n_ranks(); rank += kWarpSize)
+      found |= shared.shared_rows[rank] == DirectDispatchShared::kCalledOff;
+    return target::ballot(found) != 0;
   }
 
   SWITCHYARD_DEVICE void publish_offsets(bool is_skipped) const {
