@@ -21,11 +21,17 @@ void EpHandle::warm_up() {
   if (!status.ok()) raise_fault(status, {});
 }
 
-// The record of the rank itself, or of the rank that stopped it.
+// The record of the rank itself, or of the rank that stopped it. What was said of a step that was skipped
+// stops nobody.
 void EpHandle::raise_fault(const Status& status, std::optional<int> rank) const {
   const ExpertParallel& ep = *core_->ep;
+  const auto is_skip = [](const FaultRecord& record) {
+    return record.kind == FaultKind::kOverCapacity || record.kind == FaultKind::kCalledOff;
+  };
   std::optional<FaultRecord> fault = rank ? ep.fault(*rank) : std::nullopt;
-  for (int other = 0; other < ep.n_ranks() && !fault; ++other) fault = ep.fault(other);
+  for (int other = 0; other < ep.n_ranks() && (!fault || is_skip(*fault)); ++other)
+    if (const std::optional<FaultRecord> found = ep.fault(other); found && (!fault || !is_skip(*found)))
+      fault = found;
   raise(status, fault);
 }
 

@@ -22,6 +22,8 @@ struct WorldCore {
   int num_gpus = 0;    // CUDA: ranks are spread over so many; 0: all local ranks are on first_gpu
   bool is_simulated = false;
   std::atomic<bool> is_closed = false;
+  std::atomic<bool> is_gathering =
+      false;  // an all_gather() is under way, whether or not anybody waits for it
   const uint64_t generation = fork_generation();
 
   // The world, unless it has been closed or belongs to the process that this one is a fork of.

@@ -358,9 +358,15 @@ void bind_world(nb::module_& module) {
           "all_gather",
           [](const Session& session, const nb::bytes& mine) {
             session.use("all_gather");
+            if (session.core()->is_gathering.exchange(true))
+              raise(
+                  failed_precondition("all_gather: a call of this process is still under way, perhaps one "
+                                      "that was interrupted; it "
+                                      "ends when the other processes have come, or at its deadline"));
             auto all = std::make_shared<std::vector<Bytes>>();
             need(session.wait([core = session.core(), all, mine = bytes_of(mine)](CallerThread&) -> Status {
               Result<std::vector<Bytes>> gathered = core->world->all_gather(mine);
+              core->is_gathering = false;
               if (!gathered.ok()) return gathered.status();
               *all = std::move(gathered).value();
               return Status();

@@ -81,6 +81,9 @@ class NumpyArrays:
     def num_sms(self) -> int:
         return 0
 
+    def use_here(self, array: Any) -> None:
+        """In front of a use on the current stream of an array that was allocated on another one."""
+
     def lend(self, tensor: _core.Tensor) -> Any:
         """The memory of the Tensor, and a weak reference that ends with the last array that shares it."""
         return self.view(tensor), weakref.ref(tensor)
@@ -164,6 +167,10 @@ class TorchArrays:
         # Of a capsule PyTorch asks neither device nor stream, which takes longer than all the rest.
         shared = self.torch.utils.dlpack.from_dlpack(carrier.__dlpack__())
         return shared.view(self._dtype(tensor.dtype)) if bits else shared, weakref.ref(carrier)
+
+    def use_here(self, array: Any) -> None:
+        if not self.is_host:
+            array.record_stream(self.torch.cuda.current_stream(self.device))
 
     def num_sms(self) -> int:
         return 0 if self.is_host else self.torch.cuda.get_device_properties(self.device).multi_processor_count

@@ -401,15 +401,16 @@ class RankWaits:
     masked, or the call may have to be repeated, since a rank may end in it."""
 
     def __init__(self, arrays: Any, stats: Any, members: List[int], may_repeat: bool):
-        self._stats, self._members = stats, members
+        self._arrays, self._stats, self._members = arrays, stats, members
         self.of_members = stats
         if stats is not None and (may_repeat or arrays.pointer(stats) % 16):
             self.of_members = arrays.full((len(members),), 0, "int64")
 
     def complete(self) -> None:
-        """Behind the call."""
+        """Behind the call; a hook may be called on another stream."""
         if self.of_members is self._stats:
             return
+        self._arrays.use_here(self.of_members)
         if len(self._members) == len(self._stats):
             self._stats += self.of_members
         else:

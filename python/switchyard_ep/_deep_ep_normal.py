@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
 from ._deep_ep_base import BufferBase, Call
-from .errors import ResourceExhausted
+from .errors import FailedPrecondition, ResourceExhausted
 
 
 class Wanted:
@@ -57,6 +57,7 @@ class Wanted:
 
 def _prefix_matrix(arrays: Any, ranges: Any, rank: int) -> Any:
     num_ranks = ranges.shape[1]
+    arrays.use_here(ranges)  # somebody looks at it at any time, on any stream
     matrix = arrays.full((num_ranks, num_ranks), 0, "int32")
     matrix[:, rank] = (ranges[0] & 0xFFFFFFFF).cumsum(0)
     return matrix
@@ -129,7 +130,12 @@ class NormalMode(BufferBase):
             self._make_room(known)
         elif handle is None and self._capacity == 0:
             self._agree_on_room(num_tokens, row_bytes)
-        return handle is not None or known > 0 or num_tokens <= self._capacity
+        if num_worst_tokens and num_tokens > self._capacity:
+            raise ValueError(
+                f"num_worst_tokens is {num_worst_tokens}, which makes room for {self._capacity} tokens of each of the "
+                f"{self.group_size} ranks, and rank {self.rank} has {num_tokens}; set Buffer.max_tokens_per_rank"
+            )
+        return handle is not None or self._is_capturing or num_tokens <= self._capacity
 
     def _agree_on_room(self, num_tokens: int, row_bytes: int) -> None:
         """Makes room for the tokens of the rank that has most. All ranks call this."""
@@ -141,13 +147,18 @@ class NormalMode(BufferBase):
         self._make_room(max(int.from_bytes(part[:8], "little") for part in gathered))
 
     def _make_room(self, needed: int) -> None:
+        """Memory that graphs hold the steps of stays: they may be replayed at any time."""
         if needed <= self._capacity:
             return
-        for held in (self._exchanges, self._captured):
-            for key in [key for key in held if key[0] in ("rows", "weights")]:
-                exchange = held.pop(key)
-                if exchange in self._used:
-                    self._used.remove(exchange)
+        if self._is_capturing:
+            raise FailedPrecondition(
+                f"a call is captured that needs room for {needed} tokens of each rank, and there is room for"
+                f" {self._capacity}; make it once before the capture"
+            )
+        for key in [key for key in self._exchanges if key[0] in ("rows", "weights")]:
+            exchange = self._exchanges.pop(key)
+            if exchange in self._used:
+                self._used.remove(exchange)
         self._capacity = max(16, 1 << (needed - 1).bit_length())
 
     def _rows_exchange(
@@ -267,7 +278,7 @@ class NormalMode(BufferBase):
                 self._call_off(exchange, call)
             return self._receive(exchange, routed, wanted, may_lend)
         except ResourceExhausted as error:
-            if "called the step off" not in str(error):
+            if error.fault is None or error.fault.kind != "called off":
                 raise
             with contextlib.suppress(ResourceExhausted):  # another rank has called it off, too
                 exchange.ep.synchronize(self.rank)  # the step has ended then
@@ -278,6 +289,7 @@ class NormalMode(BufferBase):
     def _call_off(self, exchange: Exchange, call: Call) -> None:
         exchange.begin(self._new_layout())
         exchange.ep.call_off_step(self.rank, stream=call.stream)
+        exchange.state = "open"  # until the step has been reported
         exchange.ep.synchronize(self.rank)  # raises what the other ranks are told
 
     def _route(self, arrays: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, num_experts: int) -> Handle:

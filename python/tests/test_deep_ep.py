@@ -373,6 +373,75 @@ def test_bad_arguments_are_named():
         buffer.dispatch(x.astype(np.float32), is_token_in_rank=layout[3], num_tokens_per_expert=layout[2])
 
 
+def dispatch_alone(buffer, num_tokens, **options):
+    ids = np.arange(num_tokens * TOP_K, dtype=np.int64).reshape(num_tokens, TOP_K) % EXPERTS
+    _, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+    x = np.full((num_tokens, HIDDEN), num_tokens, BF16)
+    weights = np.ones(ids.shape, np.float32)
+    got = buffer.dispatch(
+        x,
+        is_token_in_rank=in_rank,
+        num_tokens_per_expert=per_expert,
+        topk_idx=ids,
+        topk_weights=weights,
+        **options,
+    )
+    np.testing.assert_array_equal(got[0][:num_tokens], x)
+    return got
+
+
+def test_memory_that_a_graph_holds_outlives_growth():
+    buffer = deep_ep.Buffer(Alone())
+    handle = dispatch_alone(buffer, 10)[4]
+    buffer._is_capturing = True  # as on a stream that is being captured
+    buffer.dispatch(np.ones((10, HIDDEN), BF16), handle=handle)
+    (captured,) = buffer._captured.values()
+    with pytest.raises(deep_ep.FailedPrecondition, match="room for 4096 tokens of each rank, and there is room for 16"):
+        dispatch_alone(buffer, 10, num_worst_tokens=4096)
+    buffer._is_capturing = False
+    dispatch_alone(buffer, 40)
+    assert buffer._captured and captured in buffer._captured.values() and captured in buffer._used
+    captured.ep.synchronize(0)
+
+
+class Interrupted:
+    """An ExpertParallel whose next synchronize() is interrupted."""
+
+    def __init__(self, ep):
+        self._ep, self.is_interrupted = ep, False
+
+    def __getattr__(self, name):
+        return getattr(self._ep, name)
+
+    def synchronize(self, rank):
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        self._ep.synchronize(rank)
+
+
+def test_a_step_may_be_called_off_again_after_an_interrupt():
+    buffer = deep_ep.Buffer(Alone())
+    dispatch_alone(buffer, 10)
+    (exchange,) = buffer._exchanges.values()
+    exchange.ep = Interrupted(exchange.ep)
+    exchange.check = lambda: None
+    with pytest.raises(KeyboardInterrupt):
+        dispatch_alone(buffer, 40)
+    assert exchange.ep.is_interrupted
+    dispatch_alone(buffer, 40)
+
+
+def test_a_rank_may_have_more_tokens_than_it_said():
+    buffer = deep_ep.Buffer(Alone())
+    buffer.max_tokens_per_rank = 16
+    dispatch_alone(buffer, 40)
+    other = deep_ep.Buffer(Alone())
+    with pytest.raises(ValueError, match="num_worst_tokens is 20, .* room for 32 tokens .* rank 0 has 40; set Buffer.max_"):
+        dispatch_alone(other, 40, num_worst_tokens=20)
+    dispatch_alone(other, 20, num_worst_tokens=20)
+
+
 def test_torch_tensors_come_back_as_such():
     torch = pytest.importorskip("torch")
     buffer = deep_ep.Buffer(Alone())
