@@ -13,7 +13,6 @@ namespace switchyard::testing_support {
 class ManySteps {
  public:
   static constexpr int kNumTokens = 6, kHidden = 128, kTopK = 3, kNumExperts = 6;
-  static constexpr int32_t kFirstTotal = 50;  // of expert_totals, which dispatches add to
 
   ManySteps(RowLayout layout, TargetChoice target, int num_steps, HostDeviceOptions host = {},
             int n_ranks = 3, int row_sets = 1, TokenFormatKind format = TokenFormatKind::kBF16)
@@ -127,8 +126,8 @@ class ManySteps {
         .ids = must(owner.upload(given.topk_ids[i])),
         .expert_ids = must(owner.allocate<int32_t>(groups)),
         .row_experts = must(owner.allocate<int32_t>(must(ep->row_buffers(rank)).max_rows * size_t{kTopK})),
-        .expert_totals = must(
-            owner.upload(std::vector<int32_t>(1 + static_cast<size_t>(ep->n_local_experts()), kFirstTotal))),
+        .expert_totals =
+            must(owner.upload(std::vector<int32_t>(1 + static_cast<size_t>(ep->n_local_experts()), 50))),
         .totals = must(owner.upload(std::vector<int32_t>(groups, 1000))),
         .weights = must(owner.upload(given.topk_weights[i])),
         .offsets = must(owner.allocate<uint32_t>(groups + 1)),

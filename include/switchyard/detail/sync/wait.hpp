@@ -90,7 +90,7 @@ SWITCHYARD_DEVICE bool sync_block_all(bool is_healthy) {
 
 // Waits until `done(load())`. Returns false if a peer has poisoned this rank, or if the deadline has passed,
 // which it then reports as a fault: the caller must return without accessing what it waited for. `load` has
-// the acquire; `seen` is the value that it last returned. A wait that its first poll does not satisfy is
+// the acquire; `seen` is the value that it last returned. A wait that its first poll does not end is
 // traced. `since_ns`: when the wait began, if that was before (sync/rank_waits.hpp), or 0.
 template <typename T, typename Load, typename Done>
 SWITCHYARD_DEVICE bool wait_for(const WaitContext& context, const WaitSite& site, T& seen, Load load,
@@ -120,7 +120,7 @@ SWITCHYARD_DEVICE bool wait_for(const WaitContext& context, const WaitSite& site
       start_ns + context.timeout_ns);
   if (!ended)
     raise_fault(context, FaultKind::kTimeout, site, static_cast<uint64_t>(seen), target::now_ns() - start_ns);
-  if (num_looks > (arrived ? 1u : 0u)) [[unlikely]]
+  if (num_looks > (ended ? 1u : 0u)) [[unlikely]]
     record(context.trace, {start_ns, looked_ns,
                            arrived ? TraceName::kWait
                            : ended ? TraceName::kAbandonedWait
