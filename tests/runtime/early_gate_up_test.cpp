@@ -116,7 +116,7 @@ TEST_P(EarlyGateUp, WhatItCannotRunIsRefusedByName) {
     MoeLayerConfig config = harness.config();
     config.gate_up_start = GateUpStart::kWithRows;
     change(config);
-    const float any = 0;
+    alignas(16) const float any = 0;
     return MoeLayer::create(*world, config, {ExpertWeights{&any, &any, &any, &any, nullptr, nullptr}})
         .status()
         .message();
