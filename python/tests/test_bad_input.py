@@ -51,6 +51,38 @@ BAD_ARRAYS = [
 ]
 
 
+BAD_ROUTINGS = [
+    (dict(topk_ids=np.zeros((3, 2), np.int32)), "topk_ids has dtype int32; it must be int64"),
+    (dict(topk_ids=np.zeros(6, np.int64)), "topk_ids has shape"),
+    (dict(topk_ids=np.zeros((3, 4), np.int64)[:, ::2]), "topk_ids"),
+    (dict(n_experts=7, choices_of_expert=np.zeros(7, np.int32)), "n_experts"),
+    (dict(n_experts=0, choices_of_expert=np.zeros(0, np.int32)), "n_experts"),
+    (dict(tokens_of_rank=np.zeros(3, np.int32)), "tokens_of_rank has shape"),
+    (dict(choices_of_expert=np.zeros(8, np.int64)), "choices_of_expert has dtype int64"),
+    (dict(is_token_in_rank=np.zeros((2, 2), np.uint8)), "is_token_in_rank has shape"),
+]
+
+
+@pytest.mark.parametrize("change,message", BAD_ROUTINGS)
+def test_counting_refuses_bad_arrays(change, message):
+    with sy.World(n_ranks=2, target="host") as world:
+        good = dict(
+            topk_ids=np.zeros((3, 2), np.int64),
+            n_experts=8,
+            tokens_of_rank=np.zeros(2, np.int32),
+            choices_of_expert=np.zeros(8, np.int32),
+            is_token_in_rank=np.zeros((3, 2), np.uint8),
+        )
+
+        def count(arguments):
+            ids, n_experts = arguments.pop("topk_ids"), arguments.pop("n_experts")
+            world.count_routing(0, ids, n_experts, **arguments)
+
+        count(dict(good))
+        with pytest.raises(sy.InvalidArgument, match=message):
+            count({**good, **change})
+
+
 @pytest.mark.parametrize("change,message", BAD_ARRAYS)
 def test_other_kernels_refuse_bad_arrays(change, message):
     with sy.World(n_ranks=1, target="host") as world:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from switchyard_ep import deep_ep
+from switchyard_ep import FailedPrecondition, deep_ep
 
 CONTEXT = multiprocessing.get_context("spawn")
 RANKS, EXPERTS, TOP_K, HIDDEN = 2, 8, 3, 256
@@ -396,7 +396,7 @@ def test_memory_that_a_graph_holds_outlives_growth():
     buffer._is_capturing = True  # as on a stream that is being captured
     buffer.dispatch(np.ones((10, HIDDEN), BF16), handle=handle)
     (captured,) = buffer._captured.values()
-    with pytest.raises(deep_ep.FailedPrecondition, match="room for 4096 tokens of each rank, and there is room for 16"):
+    with pytest.raises(FailedPrecondition, match="room for 4096 tokens of each rank, and there is room for 16"):
         dispatch_alone(buffer, 10, num_worst_tokens=4096)
     buffer._is_capturing = False
     dispatch_alone(buffer, 40)

@@ -1,8 +1,12 @@
 """Worlds whose ranks are in several processes."""
 
+import contextlib
 import multiprocessing
 import os
 import queue
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -64,6 +68,40 @@ def test_processes_run_a_step(work, n_ranks=2):
         process.join(30)
         assert process.exitcode == 0
     assert seen == [(rank, "process", [1, 2]) for rank in range(n_ranks)]
+
+
+def gather_with_an_interrupt(rank, address, results):
+    with sy.World.join(rank, 2, rendezvous=address, target="host", num_workers=1) as world:
+        if rank == 1:
+            time.sleep(1)
+            results.put((rank, [world.all_gather(b"a"), world.all_gather(b"b")]))
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            world.all_gather(b"x")
+        with pytest.raises(sy.FailedPrecondition, match="all_gather: a call of this process is still under way"):
+            world.all_gather(b"y")
+        while True:
+            with contextlib.suppress(sy.FailedPrecondition):
+                gathered = world.all_gather(b"z")
+                break
+            time.sleep(0.05)
+        results.put((rank, [gathered]))
+
+
+def test_an_all_gather_behind_one_that_was_interrupted_waits_its_turn():
+    results, address = CONTEXT.Queue(), f"unix:@switchyard-gather-{os.getpid()}"
+    processes = [CONTEXT.Process(target=gather_with_an_interrupt, args=(rank, address, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    try:
+        seen = dict(results.get(timeout=60) for _ in processes)
+    finally:
+        for process in processes:
+            process.join(30)
+            process.kill()
+    assert seen == {0: [[b"z", b"b"]], 1: [[b"x", b"a"], [b"z", b"b"]]}
 
 
 def test_what_all_gather_raises_is_raised():

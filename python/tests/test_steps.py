@@ -91,6 +91,32 @@ def test_waits_are_added_to_the_entry_of_the_late_rank(world, step, protocol, is
         ep.dispatch(0, step.tokens[0], step.topk_ids[0], rank_wait_ns=np.zeros(3, np.int64))
 
 
+@pytest.mark.parametrize("layout", ["ragged", "per-rank"])
+def test_a_step_that_is_called_off_names_the_rank(world, step, layout):
+    ep = sy.ExpertParallel(world, protocol="direct", row_layout=layout, **SHAPE)
+
+    def dispatch(rank):
+        weights = (step.weights[rank],) if layout == "per-rank" else ()
+        return ep.dispatch(rank, step.tokens[rank], step.topk_ids[rank], *weights)
+
+    for _ in range(2):
+        for rank in range(3):
+            dispatch(rank)
+        ep.call_off_step(3)
+        for rank in range(4):
+            with pytest.raises(sy.ResourceExhausted, match="rank 3 has called the step off") as caught:
+                ep.synchronize(rank)
+            assert caught.value.fault.kind == "called off" and caught.value.late_rank == 3
+            assert str(ep.fault(rank)) == str(caught.value)
+        for rank in range(4):
+            dispatch(rank)
+            assert ep.fault(rank) is None
+            ep.abandon_step(rank)
+        ep.synchronize()
+    with pytest.raises(sy.InvalidArgument, match="rank is 4"):
+        ep.call_off_step(4)
+
+
 def test_experts_in_numpy_and_a_thread_per_rank(world, step):
     ep = sy.ExpertParallel(world, protocol="direct", **SHAPE)
     outputs, errors = [None] * 4, []
