@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ep_harness.hpp"
+#include "switchyard/detail/testing/expert_parallel_test_access.hpp"
 
 namespace switchyard {
 namespace {
@@ -250,27 +251,41 @@ TEST_P(EpFault, WildSourceInfoIsNamedAndTheNextStepIsRight) {
   EpHarness harness(shape, options());
   const reference::Step step = make_step(shape, 5);
   Rank& rank = harness.world().rank(0);
-  auto rows = rank.allocate<bf16>(3 * 64).value();
+  auto rows = rank.upload(step.tokens[0]).value();
   auto output = rank.allocate<bf16>(3 * 64).value();
   auto ids = rank.upload(step.topk_ids[0]).value();
   auto weights = rank.upload(step.topk_weights[0]).value();
+  const auto combine = [&](const int32_t* src_info, CombineReduction reduction) {
+    return harness.ep().combine(0, {rows.data(), src_info},
+                                {ids.data(), weights.data(), 3, {reduction, output.data()}});
+  };
+  reference::Step without_rows = step;
+  without_rows.topk_ids[0].assign(3, -1);
   const struct {
-    std::vector<int32_t> src_info;
+    int32_t token_idx, k;
     const char* message;
-  } cases[] = {
-      {{0, 0, 1 << 28, 0, 2, 0}, "back to token 268435456, k 0 of rank 0; valid are tokens 0..2 and k 0..0"},
-      {{0, 0, -1, 0, 2, 0}, "back to token -1, k 0"},
-      {{0, 0, 1, 1, 2, 0}, "back to token 1, k 1"},
-      {{0, 0, 1, 0, 2, -7}, "back to token 2, k -7"}};
+  } cases[] = {{1 << 28, 0, "back to token 268435456, k 0 of rank 0; valid are tokens 0..2 and k 0..0"},
+               {-1, 0, "back to token -1, k 0"},
+               {2, -7, "back to token 2, k -7"},
+               // These would lie in the slots of tokens 1 and 2.
+               {1, 1, "back to token 1, k 1"},
+               {2, -1, "back to token 2, k -1"},
+               {-1, 2, "back to token -1, k 2"},
+               {1 << 28, 1 - (1 << 28), "back to token 268435456, k -268435455"}};
   for (const auto& bad : cases) {
-    auto src_info = rank.upload(bad.src_info).value();
+    auto src_info = rank.upload<int32_t>({0, 0, bad.token_idx, bad.k, bad.token_idx, bad.k}).value();
+    ASSERT_TRUE(ExpertParallelTestAccess::poison_receive_buffers(harness.ep(), 0xdd).ok());
     ASSERT_TRUE(harness.enqueue_dispatch(step).ok());
-    ASSERT_TRUE(harness.ep()
-                    .combine(0, {rows.data(), src_info.data()},
-                             {ids.data(), weights.data(), 3, {.output = output.data()}})
-                    .ok());
+    ASSERT_TRUE(combine(src_info.data(), CombineReduction::kWeighted).ok());
     expect_message(harness.ep().synchronize(), StatusCode::kInvalidArgument, bad.message);
     ASSERT_TRUE(harness.ep().reset().ok());
+    // A step without rows writes no slot; combine still reads those of the ids that it is given.
+    ASSERT_TRUE(harness.enqueue_dispatch(without_rows).ok());
+    ASSERT_TRUE(combine(src_info.data(), CombineReduction::kUnreduced).ok());
+    ASSERT_TRUE(harness.ep().synchronize().ok());
+    // Row 0 may have gone where it belongs before the fault was found.
+    const std::vector<bf16> slots = output.download().value();
+    for (size_t i = 64; i < slots.size(); ++i) ASSERT_EQ(slots[i].bits, 0xdddd) << bad.message;
     harness.run_and_check(step);
   }
 }
