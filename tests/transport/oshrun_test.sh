@@ -52,6 +52,7 @@ FormatsOfEachLayout() {
   must_verify --p2p-world-size 1 --protocol slotted --format mxfp8
   must_verify --p2p-world-size 1 --protocol direct --format nvfp4-by-expert --mode fused
   must_verify --p2p-world-size 2 --protocol direct --format mxfp8-tiled
+  must_verify --p2p-world-size 2 --protocol direct --format fp8-ue8m0
   tokens=(--tokens 5)
   must_verify --skip-a2a
 }

@@ -127,8 +127,8 @@ TEST_P(ProcessSteps, FourRanks) {
 }
 
 TEST_P(ProcessSteps, AFormatOfEachLayout) {
-  for (const TokenFormatKind format :
-       {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8, TokenFormatKind::kNVFP4ByExpert}) {
+  for (const TokenFormatKind format : {TokenFormatKind::kFP8, TokenFormatKind::kMXFP8,
+                                       TokenFormatKind::kNVFP4ByExpert, TokenFormatKind::kFP8UE8M0}) {
     RunOptions run = options();
     run.format = format;
     run.shared_expert = SharedExpert::kFused;
