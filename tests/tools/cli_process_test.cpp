@@ -1,10 +1,14 @@
-// The command with a process for every rank.
+// The command with a process for every rank, and what `doctor` says of the transports.
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli_fixture.hpp"
 #include "commands/merged_report.hpp"
+#include "commands/mps.hpp"
 #include "commands/rank_processes.hpp"
 
 namespace switchyard {
@@ -147,6 +151,47 @@ TEST_F(CliProcess, EveryRankIsHeardWhateverIsWrongWithAnother) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(tools::merge_outcomes(outcomes, report).status().message().rfind("the report of rank 0", 0), 0u);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 0: first\nrank 1: last\n");
+}
+
+TEST_F(CliProcess, DoctorSaysOfEachTransportWhetherItWorksAndWhy) {
+  const std::string text = run("doctor").out;
+  EXPECT_NE(text.find("\n  local    yes: all ranks in one process\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  process  yes: a process per rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  shmem    "), std::string::npos) << text;
+  // MPS is looked for where the environment says, if there is a GPU to share.
+  const bool has_gpus = read_json(run("doctor --json -").out).at("cuda_runs");
+  const std::string elsewhere = run("doctor", "", "CUDA_MPS_PIPE_DIRECTORY='" + folder.string() + "' ").out;
+  EXPECT_EQ(elsewhere.find((folder / "control").string()) != std::string::npos, has_gpus) << elsewhere;
+}
+
+TEST_F(CliProcess, DoctorSaysWhereItHasLookedForAPluginThatIsNotThere) {
+  // The plugin may lie beside the program, so a copy of the program runs, which has nothing beside it.
+  const std::string alone = folder / "switchyard";
+  std::filesystem::copy_file(SWITCHYARD_TOOL, alone);
+  const Outcome outcome =
+      run("doctor", "", "copy() { shift; SWITCHYARD_PLUGIN_PATH=/nowhere '" + alone + "' \"$@\"; }; copy ");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const size_t begin = outcome.out.find("\n  shmem    no: transport shmem: no libswitchyard_");
+  ASSERT_NE(begin, std::string::npos) << outcome.out;
+  const std::string line = outcome.out.substr(begin + 1, outcome.out.find('\n', begin + 1) - begin - 1);
+  for (const std::string& part :
+       {std::string("/nowhere, "), folder.string() + "/, ", std::string("SWITCHYARD_PLUGIN_PATH: install "),
+        std::string(" and build Switchyard again")})
+    EXPECT_NE(line.find(part), std::string::npos) << part << "\n" << line;
+}
+
+TEST_F(CliProcess, MpsRunsWhereItsControlPipeIs) {
+  const std::string control = folder / "control";
+  EXPECT_FALSE(tools::mps_runs(folder));
+  EXPECT_FALSE(tools::mps_runs(folder / "not_there"));
+  for (const std::string& part : {control, std::string("start it by nvidia-cuda-mps-control -d")})
+    EXPECT_NE(tools::describe_mps(folder).find(part), std::string::npos) << tools::describe_mps(folder);
+  std::ofstream(control).close();
+  EXPECT_FALSE(tools::mps_runs(folder)) << "a plain file is no pipe";
+  std::filesystem::remove(control);
+  ASSERT_EQ(mkfifo(control.c_str(), 0600), 0);
+  EXPECT_TRUE(tools::mps_runs(folder));
+  EXPECT_EQ(tools::describe_mps(folder), "MPS runs (" + control + "), so processes may share a GPU");
 }
 
 }  // namespace

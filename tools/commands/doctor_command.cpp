@@ -7,6 +7,7 @@
 #include "commands.hpp"
 #include "files/json_object.hpp"
 #include "files/output.hpp"
+#include "mps.hpp"
 #include "options.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/attention/tuning.hpp"
@@ -78,9 +79,7 @@ std::vector<TransportHint> transport_hints() {
   else if (num_cuda_devices() == 0)
     hints.push_back({"process", true, "a process per rank, on the host"});
   else
-    hints.push_back({"process", true,
-                     "a process per rank; processes that share a GPU need MPS (nvidia-cuda-mps-control -d): "
-                     "without it they run in time slices, and kernels that wait for each other starve"});
+    hints.push_back({"process", true, "a process per rank; " + describe_mps(mps_folder())});
   const Target target = num_cuda_devices() > 0 ? Target::kCuda : Target::kHost;
   const Result<std::string> shmem = describe_shmem(target);
   hints.push_back({"shmem", shmem.ok(),
