@@ -1,6 +1,7 @@
 // docs/memory-model.md and the code, held together: every pair of a release and an acquire has a tag, a row
 // in the document and its two sides in the code, every row that crosses blocks is weakened by a mutant, no
-// release of a kernel's room stands without a tag, and no proxy fence without a mutant.
+// release of a kernel's room stands without a tag, and no proxy fence without a mutant. docs/transports.md
+// says for every pair between ranks how each transport keeps its order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,14 +28,16 @@ std::vector<std::string> tags_in(const std::string& text, const std::regex& tag)
 }
 
 // The rows of the document's tables. Only the first table has a column for the scope: its rows order blocks
-// and ranks.
+// and ranks. Those that order ranks are of scope system, or have a word of the wire; the tags that they name
+// are of pairs which collect what they publish.
 struct Tables {
   std::set<std::string> tags;
   std::set<std::string> between_blocks;
+  std::set<std::string> between_ranks;
   std::vector<std::string> faults;
 };
 Tables tables_of(const std::string& document) {
-  static const std::regex kRow(R"(^\| MM-(\d\d) \|.*)"), kHeader(R"(^\| tag \|.*)");
+  static const std::regex kRow(R"(^\| MM-(\d\d) \|.*)"), kHeader(R"(^\| tag \|.*)"), kTag(R"(\bMM-(\d\d)\b)");
   Tables tables;
   bool has_scope = false;
   std::istringstream lines(document);
@@ -44,9 +47,24 @@ Tables tables_of(const std::string& document) {
     if (!std::regex_match(line, row, kRow)) continue;
     const std::string tag = "MM-" + row[1].str();
     if (!tables.tags.insert(tag).second) tables.faults.push_back(tag + " has two rows");
-    if (has_scope) tables.between_blocks.insert(tag);
+    if (!has_scope) continue;
+    tables.between_blocks.insert(tag);
+    if (line.find("| system |") == std::string::npos && line.find("`wire_") == std::string::npos) continue;
+    for (const std::string& named : tags_in(line, kTag)) tables.between_ranks.insert(named);
   }
   return tables;
+}
+
+// What is wrong with the table by which a page about transports says how they keep the document's order.
+std::vector<std::string> order_faults_of(const std::string& document, const std::string& page) {
+  static const std::regex kTag(R"(\bMM-(\d\d)\b)");
+  const Tables pairs = tables_of(document), orders = tables_of(page);
+  std::vector<std::string> faults = orders.faults;
+  for (const std::string& tag : pairs.between_ranks)
+    if (!orders.tags.contains(tag)) faults.push_back(tag + " orders ranks, but the page has no row of it");
+  for (const std::string& tag : tags_in(page, kTag))
+    if (!pairs.tags.contains(tag)) faults.push_back("the page names " + tag + ", which the document has not");
+  return faults;
 }
 
 // Where the code names a side of a pair: `// release MM-01: ..`, `// acquire MM-01, MM-02: ..` or, for a word
@@ -235,6 +253,18 @@ TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {
   for (const std::string& fault : faults_of(document, code, mutants_of(root))) ADD_FAILURE() << fault;
 }
 
+TEST(MemoryModel, EveryPairBetweenRanksHasItsOrderOnEachTransport) {
+  const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
+  const std::string document = text_of(root / "docs/memory-model.md");
+  const std::set<std::string> between_ranks = tables_of(document).between_ranks;
+  for (const char* tag : {"MM-01", "MM-02", "MM-14", "MM-28", "MM-29"})
+    EXPECT_TRUE(between_ranks.contains(tag)) << tag;
+  EXPECT_FALSE(between_ranks.contains("MM-03"));
+  EXPECT_GE(between_ranks.size(), 13u);
+  for (const std::string& fault : order_faults_of(document, text_of(root / "docs/transports.md")))
+    ADD_FAILURE() << fault;
+}
+
 TEST(MemoryModel, NoProxyFenceIsWithoutAMutant) {
   const std::filesystem::path root = SWITCHYARD_SOURCE_DIR;
   const std::string mutants = mutants_of(root);
@@ -354,6 +384,28 @@ const std::string kMutants = "{\"MM01IsRelaxed\"}, {\"MM02DoesNotAcquire\"}";
 
 TEST(MemoryModel, TheCheckAcceptsWhatIsComplete) {
   EXPECT_EQ(faults_of(kDocument, {{"src/a.cpp", kCode}}, kMutants), std::vector<std::string>());
+}
+
+TEST(MemoryModel, TheCheckFindsAPairWithoutItsOrderOnTransports) {
+  const std::string document =
+      "| tag | release | scope | publishes | acquire |\n"
+      "| MM-01 | a() | device | a block's rows | b() |\n"
+      "| MM-02 | c() | system | everything acquired through MM-01 | d() |\n"
+      "| MM-03 | e() | device | who is last | the same add |\n"
+      "| MM-04 | f() after a `wire_settle` | device | puts | the same add |\n"
+      "| tag | release | decides | acquire |\n"
+      "| MM-05 | g() | who is first | the same add |\n";
+  const std::string page = "| MM-01 | x |\n| MM-02 | x |\n| MM-04 | x |\n";
+  using Faults = std::vector<std::string>;
+  EXPECT_EQ(order_faults_of(document, page), Faults());
+  EXPECT_EQ(order_faults_of(document, page + "| MM-03 | x |\n| MM-05 | x |\n"), Faults());
+  EXPECT_EQ(order_faults_of(document, "| MM-01, MM-02 | x |\nMM-04\n"),
+            (Faults{"MM-01 orders ranks, but the page has no row of it",
+                    "MM-02 orders ranks, but the page has no row of it",
+                    "MM-04 orders ranks, but the page has no row of it"}));
+  EXPECT_EQ(order_faults_of(document, page + "| MM-02 | again |\n"), Faults{"MM-02 has two rows"});
+  EXPECT_EQ(order_faults_of(document, page + "as MM-06\n"),
+            Faults{"the page names MM-06, which the document has not"});
 }
 
 TEST(MemoryModel, TheCheckFindsEachKindOfFault) {
