@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "ep/step_runner.hpp"
+#include "runtime/layer_harness.hpp"
 #include "switchyard/attention.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
+#include "switchyard/grouped_matmul.hpp"
 #include "switchyard/world.hpp"
 
 namespace switchyard {
@@ -21,8 +23,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, Lifetime, testing_support::all_targets(),
                          [](const auto& info) { return testing_support::target_name(info.param); });
 
 // Long enough that what is dropped behind it is dropped while it waits to run.
-Status enqueue_stall(Rank& rank) {
-  return rank.launch(kernel_table(rank).stall, {}, StallParams{30'000'000});
+Status enqueue_stall(Rank& rank, Stream stream = {}) {
+  return rank.launch_on(stream, kernel_table(rank).stall, {}, StallParams{30'000'000});
 }
 
 AttentionShape small_attention() {
@@ -101,6 +103,48 @@ TEST_P(Lifetime, AnAttentionWaitsForItsLaunches) {
                   .ok());
   attention.reset();
   for (const bf16 value : must(output.download())) ASSERT_EQ(to_float(value), 2.0f);
+}
+
+// On a stream of the caller's the destructor waits itself: the download waits for the rank's stream only.
+TEST_P(Lifetime, AMatmulWaitsForItsLaunches) {
+  const auto world = must(World::create({.target = GetParam()}));
+  Rank& rank = world->rank(0);
+  const Buffer<bf16> rows = must(rank.upload(std::vector<bf16>(64 * 64, to_bf16(2.0f))));
+  const Buffer<bf16> weights = must(rank.upload(std::vector<bf16>(64 * 64, to_bf16(0.5f))));
+  const Buffer<uint32_t> offsets = must(rank.upload(std::vector<uint32_t>{0, 64}));
+  for (const Stream stream : {Stream(), must(rank.create_stream())}) {
+    const Buffer<bf16> output = must(rank.allocate<bf16>(64 * 64));
+    std::unique_ptr<GroupedMatmul> matmul =
+        must(GroupedMatmul::create(rank, {.inner = 64, .columns = 64, .max_rows = 64}));
+    ASSERT_TRUE(enqueue_stall(rank, stream).ok());
+    ASSERT_TRUE(matmul
+                    ->run({.rows = rows.data(),
+                           .weights = weights.data(),
+                           .output = output.data(),
+                           .row_offsets = offsets.data()},
+                          stream)
+                    .ok());
+    matmul.reset();
+    for (const bf16 value : must(output.download())) ASSERT_EQ(to_float(value), 64.0f);
+  }
+}
+
+// The same of a layer, whose exchange and rows go with it.
+TEST_P(Lifetime, ALayerWaitsForItsSteps) {
+  for (const Protocol protocol : {Protocol::kSlotted, Protocol::kDirect})
+    for (const bool has_callers_streams : {false, true}) {
+      const auto world = must(World::create({.target = GetParam(), .n_ranks = 2}));
+      LayerHarness harness(*world, {.n_ranks = 2, .protocol = protocol, .has_router = true});
+      std::vector<Stream> streams(2);
+      for (int rank = 0; rank < 2; ++rank) {
+        Stream& stream = streams[static_cast<size_t>(rank)];
+        if (has_callers_streams) stream = must(world->rank(rank).create_stream());
+        ASSERT_TRUE(enqueue_stall(world->rank(rank), stream).ok());
+      }
+      ASSERT_TRUE(harness.enqueue(streams).ok());
+      harness.drop_layer();
+      EXPECT_EQ(harness.compare(), "") << to_string(protocol);
+    }
 }
 
 TEST_P(Lifetime, AGraphWaitsForItsLastLaunch) {

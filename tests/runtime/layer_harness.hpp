@@ -218,11 +218,16 @@ class LayerHarness {
     }
     return step;
   }
-  Status enqueue() {
-    for (const int rank : world_.local_ranks()) SWITCHYARD_RETURN_IF_ERROR(layer_->run(rank, step(rank)));
+  // On the ranks' own streams, or on those of the caller's, one for each rank.
+  Status enqueue(const std::vector<Stream>& streams = {}) {
+    for (const int rank : world_.local_ranks())
+      SWITCHYARD_RETURN_IF_ERROR(
+          layer_->run(rank, step(rank), streams.empty() ? Stream() : streams[static_cast<size_t>(rank)]));
     return Status();
   }
   MoeLayer& layer() { return *layer_; }
+  // What steps have written can still be compared.
+  void drop_layer() { layer_.reset(); }
   const std::vector<bf16>& tokens(int rank) const { return ranks_[static_cast<size_t>(rank)].tokens; }
   const std::vector<int32_t>& ids(int rank) const { return ranks_[static_cast<size_t>(rank)].ids; }
   // Of the rank's tokens.
