@@ -64,7 +64,7 @@ void WeakMemory::make_bulk_copy(Thread& self, const BulkCopy& copy) {
       bytes = location.line.compose(location.memory, as_of);
       // A write over the source of a pending store shows in what the store then writes.
       if (copy.barrier != nullptr)
-        note_read(copy.actor, copy.epoch, location, as_of, /*is_checked=*/true, copy.where);
+        note_read(copy.actor, copy.epoch, location, as_of, Looking::kNow, copy.where);
     }
     const WeakAccess access = line_of(copy, copy.dst, WordKind::kStore, at);
     append(copy.actor, copy.epoch, access, locate(self, access), bytes.at(0), nullptr);

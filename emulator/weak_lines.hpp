@@ -122,21 +122,24 @@ struct WeakMemory::Write {
 struct WeakMemory::Read {
   uint32_t actor;
   uint16_t mask;
-  uint64_t sequence;           // of the newest write it returned
-  uint32_t epoch;              // in which it first did
-  uint32_t checked_epoch = 0;  // of the last read that is not part of a wait
+  uint64_t sequence;            // of the newest write it returned
+  uint32_t epoch;               // in which it first did
+  uint32_t checked_epoch = 0;   // of the last read that is neither part of a wait nor relaxed
+  uint32_t any_time_epoch = 0;  // of the last relaxed one, which a signal of the wire may overtake
   Where where;
 };
 
 struct WeakMemory::Line {
   uint64_t generation = 0;
-  uint16_t known_mask = 0;    // bytes that `base` or a write has
+  uint16_t known_mask = 0;  // bytes that `base` or a write has
+  // Bytes that were compared and exchanged: several may want to store there, and whoever does will do.
+  uint16_t contested_mask = 0;
   LineBytes base;             // what was there before the oldest write
   std::vector<Write> writes;  // oldest first
   std::vector<Read> reads;
 
   void clear() {
-    known_mask = 0;
+    known_mask = contested_mask = 0;
     writes.clear();
     reads.clear();
   }

@@ -274,7 +274,7 @@ bool WeakMemory::are_mutual(const Actor& writer, Scope writer_scope, const Actor
 
 // Joins what the write carries to the actor's clock, and records the read.
 void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Location& location, uint64_t as_of,
-                         bool is_checked) {
+                         Looking looking) {
   const Write* write = location.line.newest(location.mask, as_of);
   if (write != nullptr && write->published != nullptr) {
     join(actor.knowledge.seen, write->published->seen);
@@ -285,11 +285,11 @@ void WeakMemory::observe(Actor& actor, const WeakAccess& access, const Location&
           join(actor.knowledge.over, release.over);
         }
   }
-  note_read(actor.index, actor.epoch, location, as_of, is_checked, access.where);
+  note_read(actor.index, actor.epoch, location, as_of, looking, access.where);
 }
 
 void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Location& location, uint64_t as_of,
-                           bool is_checked, Where where) {
+                           Looking looking, Where where) {
   const Write* write = location.line.newest(location.mask, as_of);
   const uint64_t sequence = write == nullptr ? 0 : write->sequence;
   Read* read = nullptr;
@@ -302,8 +302,8 @@ void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Location& locat
     read->sequence = sequence;
     read->epoch = epoch;
   }
-  if (!is_checked) return;
-  read->checked_epoch = epoch;
+  if (looking == Looking::kInAWait) return;
+  (looking == Looking::kNow ? read->checked_epoch : read->any_time_epoch) = epoch;
   read->where = where;
 }
 
@@ -311,18 +311,20 @@ void WeakMemory::note_read(uint32_t actor, uint32_t epoch, const Location& locat
 // earlier load may return it, an earlier store may land on top of it. The simulation cannot continue with
 // such a value.
 void WeakMemory::check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
-                                      const Location& location) {
+                                      const Location& location, bool is_signal) {
   if (mutant_ && !mutant_->stops_at_overtaking) return;
   const char* what = nullptr;
   uint32_t overtaken = 0;
   Where where;
   for (const Read& read : location.line.reads) {
-    if ((read.mask & location.mask) == 0 || read.checked_epoch == 0 ||
-        view.is_over(read.actor, read.checked_epoch) || !view.has_heard_of(read.actor, read.checked_epoch))
+    const uint32_t epoch = is_signal ? read.checked_epoch : std::max(read.checked_epoch, read.any_time_epoch);
+    if ((read.mask & location.mask) == 0 || epoch == 0 || view.is_over(read.actor, epoch) ||
+        !view.has_heard_of(read.actor, epoch))
       continue;
     what = "load", overtaken = read.actor, where = read.where;
   }
-  const Write* newest = location.line.newest(location.mask, kNewest);
+  const bool is_contested = (location.line.contested_mask & location.mask) == location.mask;
+  const Write* newest = is_contested ? nullptr : location.line.newest(location.mask, kNewest);
   if (newest != nullptr && !view.is_over(newest->actor, newest->epoch) &&
       view.has_heard_of(newest->actor, newest->epoch) && floor_of(view, location) < newest->sequence)
     what = "store", overtaken = newest->actor, where = newest->where;
@@ -373,6 +375,8 @@ void WeakMemory::append(uint32_t actor, uint32_t epoch, const WeakAccess& access
 }
 
 void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
+  // The kernel says itself that it wants no order, as where it looks for poison.
+  const bool may_be_any = access.is_atomic && access.order == Order::kRelaxed;
   mutate(access);
   Actor& actor = actor_of(self);
   const Location location = locate(self, access);
@@ -381,7 +385,10 @@ void WeakMemory::load(Thread& self, WeakAccess access, void* value) {
   const uint64_t as_of = is_polling ? kNewest : choose(view_of(self), location);
   LineBytes bytes = location.line.compose(location.memory, as_of);
   std::memcpy(value, bytes.at(location.offset), access.bytes);
-  observe(actor, access, location, as_of, !is_polling);
+  observe(actor, access, location, as_of,
+          is_polling   ? Looking::kInAWait
+          : may_be_any ? Looking::kAnyTime
+                       : Looking::kNow);
 }
 
 void WeakMemory::store(Thread& self, WeakAccess access, const void* value) {
@@ -398,11 +405,12 @@ void WeakMemory::modify(Thread& self, WeakAccess access, void* old, ModifyFuncti
   mutate(access);
   Actor& actor = actor_of(self);
   const Location location = locate(self, access);
+  if (access.kind == WordKind::kCompareExchange) location.line.contested_mask |= location.mask;
   std::memcpy(old, access.address, access.bytes);
   alignas(16) std::byte value[kLineBytes];
   std::memcpy(value, old, access.bytes);
   const bool is_modified = modify(value, operands);
-  observe(actor, access, location, kNewest, /*is_checked=*/false);
+  observe(actor, access, location, kNewest, Looking::kInAWait);
   if (!is_modified) return;
   append(actor.index, actor.epoch, access, location, value,
          publish(actor, access, location.line.newest(location.mask, kNewest)));

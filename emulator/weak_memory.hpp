@@ -118,15 +118,17 @@ class WeakMemory {
   void deliver_signal(size_t index);
   void forget_traffic_history();
   void drop_traffic(uintptr_t begin, uintptr_t end);
+  // How a thread reads: in the predicate of a wait, by a relaxed atomic load, or in any other way.
+  enum class Looking { kInAWait, kAnyTime, kNow };
   void check_range(Thread& self, const WeakAccess& access);
   uint64_t floor_of(const View& view, const Location& location) const;
   uint64_t choose(const View& view, const Location& location);
   void observe(Actor& actor, const WeakAccess& access, const Location& location, uint64_t as_of,
-               bool is_checked);
-  void note_read(uint32_t actor, uint32_t epoch, const Location& location, uint64_t as_of, bool is_checked,
+               Looking looking);
+  void note_read(uint32_t actor, uint32_t epoch, const Location& location, uint64_t as_of, Looking looking,
                  Where where);
   void check_not_overtaking(const View& view, Thread& self, const WeakAccess& access,
-                            const Location& location);
+                            const Location& location, bool is_signal = false);
   std::shared_ptr<const Published> publish(Actor& actor, const WeakAccess& access, const Write* continued);
   void append(uint32_t actor, uint32_t epoch, const WeakAccess& access, const Location& location,
               const void* value, std::shared_ptr<const Published> published);

@@ -143,7 +143,7 @@ void WeakMemory::wire_signal(Thread& self, int rank, int peer, uint64_t* peer_ce
                              Where where) {
   Actor& warp = actor_of(self);
   const WeakAccess access = line_access(peer_cell, sizeof(value), WordKind::kStore, where);
-  check_not_overtaking(view_of(self), self, access, locate(self, access));
+  check_not_overtaking(view_of(self), self, access, locate(self, access), /*is_signal=*/true);
   Clock settled, settled_towards_peer;
   for (const auto& [settler, settles] : wire_->settles) {
     const uint32_t known = known_epoch(warp.knowledge.before, settler);

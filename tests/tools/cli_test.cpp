@@ -374,6 +374,11 @@ TEST_F(Cli, SimulatedSeedsAreRightAndReplay) {
   EXPECT_NE(plain.out.find("60 right, 0 wrong"), std::string::npos) << plain.out;
   EXPECT_EQ(run("simulate --seeds 60 --faults all").exit_code, 0);
   EXPECT_EQ(run("simulate --seeds 10 --faults kill,bad-id --ranks 2").exit_code, 0);
+  // Poison over the wire meets a look for it, and poison of others; no order is wanted.
+  for (const char* seed : {"1280", "3299", "5000"}) {
+    const Outcome poisoned = run(std::string("simulate --seeds 1 --faults all --first-seed ") + seed);
+    EXPECT_EQ(poisoned.exit_code, 0) << poisoned.out;
+  }
   for (const char* format : {"bf16", "fp8", "nvfp4-by-expert"})
     for (const char* protocol : {"slotted", "direct"}) {
       const Outcome one = run(std::string("simulate --seeds 6 --faults all --combine-format fp8 --format ") +
