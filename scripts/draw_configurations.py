@@ -41,6 +41,20 @@ def write_placement(draw, ranks, experts):
     return file.name
 
 
+def draw_tensors(draw, token_format, can_be_encoded, skips):
+    """What tokens, ids and outputs come as."""
+    words = []
+    if draw.random() < 0.3:
+        words += ["--ids", draw.choice(["int32", "int64"])]
+    if not skips and draw.random() < 0.3:
+        words += ["--row-gap", 16 * often_small(draw, 0, 64)]
+    if can_be_encoded and draw.random() < 0.3:
+        words += ["--encoded-tokens"]
+    if token_format == "nvfp4" and draw.random() < 0.5:
+        words += ["--device-scale"]
+    return words
+
+
 def draw_run(formats, draw, target):
     ranks = draw.choice([1, 2, 2, 3, 4, 5, 8, draw.randint(1, 16), draw.randint(1, 64)])
     experts = ranks * often_small(draw, 1, max(1, min(15, 1024 // ranks - 1)))
@@ -115,6 +129,10 @@ def draw_run(formats, draw, target):
     words += ["--in-flight", in_flight]
     if draw.random() < 0.3:
         words += ["--alignment", draw.choice([1, 2, 3, 8, 64, 100, 128, 256])]
+    can_be_encoded = token_format not in ["bf16", "nvfp4-by-expert"]  # once for all experts, with scales
+    words += draw_tensors(draw, token_format, can_be_encoded, skips)
+    if skips and draw.random() < 0.6:
+        words += ["--allreduce-world-size", draw.choice([0, groups])]
     if draw.random() < 0.3:
         words += ["--shared-expert"]
     if draw.random() < 0.3:
@@ -132,31 +150,43 @@ def draw_run(formats, draw, target):
         phase = "dispatch" if "fused" in words else "dispatch_async"
         words += ["--stall", f"{draw.randrange(ranks)}@{phase}:{draw.randint(0, 20)}"]
     if draw.random() < 0.05:  # one rule broken
-        flag, value = draw.choice([("--hidden", hidden + 4), ("--experts", 1025), ("--top-k", 33), ("--ranks", 513),
-                                   ("--expert-width", 12), ("--steps", 0)])
-        words[words.index(flag) + 1] = value
+        broken = [["--hidden", hidden + 4], ["--experts", 1025], ["--top-k", 33], ["--ranks", 513],
+                  ["--expert-width", 12], ["--steps", 0], ["--row-gap", 24], ["--allreduce-world-size", 2 * ranks]]
+        broken += [["--encoded-tokens"]] * (not can_be_encoded) + [["--device-scale"]] * (token_format != "nvfp4")
+        flag, *value = draw.choice(broken)
+        if flag in words:
+            del words[words.index(flag):words.index(flag) + 2]
+        words += [flag, *value]
         allowed = {"refused"}
     return words, allowed
 
 
 def draw_attend(draw, target):
-    kv_heads = draw.choice([1, 1, 2, 3, 4])
-    head_dim = draw.choice([64, 128, 256])
+    is_latent, has_codes = draw.choice([(False, False)] * 3 + [(True, False), (False, True)])
+    is_decoding = is_latent or has_codes  # of at most 16 queries
+    kv_heads = 1 if is_latent else draw.choice([1, 1, 2, 3, 4])
+    heads = kv_heads * (often_small(draw, 1, 32) if is_latent else draw.choice([1, 1, 2, 4]))
+    head_dim = 576 if is_latent else draw.choice([64, 128, 256])
     batch = draw.choice([0, 1, 2, 3, often_small(draw, 1, 20)])
-    budget = MAX_ELEMENTS[target] * 8 // (head_dim * kv_heads * max(1, batch))
-    longest = max(1, min(700 if target == "host" else 5000, round(budget ** 0.5)))
+    if is_decoding:
+        budget = MAX_ELEMENTS[target] * 16 // (head_dim * heads * max(1, batch))
+    else:  # there may be as many queries as keys
+        budget = round((MAX_ELEMENTS[target] * 8 // (head_dim * kv_heads * max(1, batch))) ** 0.5)
+    longest = max(1, min(700 if target == "host" else 5000, budget))
     length = lambda: draw.choice([0, 1, draw.randint(1, 16), often_small(draw, 1, longest), longest])
-    words = ["attend", "--target", target, "--heads", kv_heads * draw.choice([1, 1, 2, 4]), "--kv-heads", kv_heads,
-             "--head-dim", head_dim, "--seed", draw.randint(0, 2**64 - 1),
+    query_length = (lambda: draw.choice([0, 1, 1, draw.randint(1, 16)])) if is_decoding else length
+    words = ["attend", "--target", target, "--heads", heads, "--seed", draw.randint(0, 2**64 - 1),
              "--scheduler", draw.choice(["auto", "auto", "transient", "tile", "queued"]),
              "--order", draw.choice(["auto", "auto", "default", "rotate", "lpt"])]
+    words += ["--mla"] if is_latent else ["--kv-heads", kv_heads, "--head-dim", head_dim]
+    words += ["--kv-format", "fp8"] * has_codes
     if batch > 0 and draw.random() < 0.5:
-        words += ["--seq-lens", ",".join(str(length()) for _ in range(batch))]
-        if draw.random() < 0.5:
+        words += ["--seq-lens", ",".join(str(query_length()) for _ in range(batch))]
+        if is_decoding or draw.random() < 0.5:
             words += ["--kv-lens", ",".join(str(length()) for _ in range(batch))]
     else:
-        words += ["--batch", batch, "--seq", length()]
-        if draw.random() < 0.5:
+        words += ["--batch", batch, "--seq", query_length()]
+        if is_decoding or draw.random() < 0.5:
             words += ["--kv-lens", length()]
     if draw.random() < 0.5:
         words += ["--causal"]
@@ -166,8 +196,15 @@ def draw_attend(draw, target):
         words += ["--page-size", draw.choice([16, 32, 64, 128, 256])]
     if draw.random() < 0.3:
         words += ["--ctas", draw.choice([1, 2, 3, 7, 132])]
-    # Which options go together is told by Attention::create(); a refusal must say why.
-    return words, {0, "refused"}
+    adjustments = ["--soft-cap", draw.choice([0.5, 5, 30, 50])] * (draw.random() < 0.3)
+    adjustments += ["--sinks"] * (draw.random() < 0.3)
+    if not is_decoding:
+        return words + adjustments, {0}
+    if draw.random() < 0.9:
+        return words, {0}
+    # Kernels for latents and for codes leave scores as they are, and there are no codes of latents.
+    adjustments += ["--kv-format", "fp8"] * (is_latent and not adjustments)
+    return words + adjustments, {"refused"} if adjustments else {0}
 
 
 def outcome_of(result):
