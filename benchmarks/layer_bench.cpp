@@ -42,6 +42,18 @@ std::vector<float> weights_of(const PeriodicNumbers& numbers, MatmulElement elem
   return values;
 }
 
+// The rows of the rank that gets most, as a part of an even share.
+double largest_share(const reference::Step& step) {
+  std::vector<double> rows_of_rank(static_cast<size_t>(step.n_ranks));
+  double num_rows = 0;
+  for (const std::vector<int32_t>& ids : step.topk_ids)
+    for (const int32_t id : ids) {
+      ++rows_of_rank[static_cast<size_t>(id / (step.n_experts / step.n_ranks))];
+      ++num_rows;
+    }
+  return *std::max_element(rows_of_rank.begin(), rows_of_rank.end()) * step.n_ranks / std::max(1.0, num_rows);
+}
+
 }  // namespace
 
 double LayerBenchResult::part_us(const std::string& name) const {
@@ -151,8 +163,8 @@ Result<LayerBenchResult> LayerBench::time(int num_tokens, int num_replays) {
   SWITCHYARD_RETURN_IF_ERROR(upload(step, logits));
   MoeLayerConfig config = config_;
   config.ep.max_tokens_per_rank = num_tokens;
-  // Routing is even: memory for the worst case would only leave less for the weights.
-  config.ep.capacity_factor = kEpLimits.suggested_capacity_factor;
+  // Memory for the worst case would only leave less for the weights.
+  config.ep.capacity_factor = std::max(kEpLimits.suggested_capacity_factor, largest_share(step));
   std::vector<ExpertWeights> weights;
   for (const RankBuffers& buffers : ranks_)
     weights.push_back({.gate_up = buffers.gate_up.data(),

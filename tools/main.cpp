@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "commands/commands.hpp"
@@ -33,6 +34,11 @@ Result<ExitCode> run_and_catch(const Work& work) {
     return work();
   } catch (const std::bad_alloc&) {
     return resource_exhausted("the memory of this process does not suffice");
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      return resource_exhausted(
+          "no further thread can be started; the memory of this process may not suffice");
+    return internal_error("%s", error.what());
   } catch (const std::exception& error) {
     return internal_error("%s", error.what());
   }

@@ -45,6 +45,19 @@ double host_bytes(const AttentionCase& attention_case, Target target) {
   return bytes * (target == Target::kHost ? 2 : 1);
 }
 
+Status with_attention_flags(const Status& status) {
+  return with_flags(status, {{"head_dim", "--head-dim"},
+                             {"num_heads", "--heads"},
+                             {"num_kv_heads", "--kv-heads"},
+                             {"max_query_len", "--seq"},
+                             {"max_key_len", "--kv-lens"},
+                             {"page_size", "--page-size"},
+                             {"soft_cap", "--soft-cap"},
+                             {"sinks", "--sinks"},
+                             {"kv_format", "--kv-format"},
+                             {"value_dim", "--mla"}});
+}
+
 Status attend(const AttentionOptions& options, Report& report) {
   const AttentionCase& attention_case = options.attention_case;
   Progress progress(4);
@@ -56,7 +69,7 @@ Status attend(const AttentionOptions& options, Report& report) {
   SWITCHYARD_RETURN_IF_ERROR(check_host_memory(host_bytes(attention_case, report.target)));
   Result<std::unique_ptr<AttentionHarness>> created =
       AttentionHarness::create(world.value()->rank(0), attention_case);
-  if (!created.ok()) return created.status();
+  if (!created.ok()) return with_attention_flags(created.status());
   AttentionHarness& harness = *created.value();
   report.choice = harness.choice();
   report.flops = attention_case.flops();
@@ -69,7 +82,7 @@ Status attend(const AttentionOptions& options, Report& report) {
     SWITCHYARD_RETURN_IF_ERROR(world.value()->mark("attention"));
     return harness.launch();
   });
-  if (!graph.ok()) return graph.status();
+  if (!graph.ok()) return with_attention_flags(graph.status());
   graphs.push_back(std::move(graph).value());
   progress.begin("timing");
   const Result<std::vector<SpanSamples>> samples =

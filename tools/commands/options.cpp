@@ -85,16 +85,33 @@ void add_combine_format_option(Command& command, std::optional<CombineFormat>& f
 }
 
 Status with_flags(const Status& status) {
+  return with_flags(status, {{"n_sms", "--n-sms"},
+                             {"n_experts", "--experts"},
+                             {"max_tokens_per_rank", "--tokens"},
+                             {"top_k", "--top-k"},
+                             {"hidden", "--hidden"},
+                             {"timeout_ns", "--deadline-ms"},
+                             {"capacity_factor", "--capacity-factor"},
+                             {"num_threads", "--num-threads"},
+                             {"protocol is", "--protocol is"},
+                             {"row_layout", "--layout"},
+                             {"row_delivery", "--delivery"},
+                             {"reduce_at_owner", "--reduce-at-owner"},
+                             {"row_alignment", "--alignment"},
+                             {"dispatch_format", "--format"},
+                             {"combine_format", "--combine-format"},
+                             {"shared_expert", "--shared-expert"},
+                             {"allreduce_world_size", "--allreduce-world-size"},
+                             {"p2p_world_size", "--p2p-world-size"},
+                             {"enable_trace", "--trace"},
+                             {"gate_up_start", "--gate-up-start"},
+                             {"steps_in_flight", "--in-flight"}});
+}
+
+Status with_flags(const Status& status, const std::vector<std::pair<const char*, const char*>>& flags) {
   if (status.ok()) return status;
   std::string message = status.message();
-  for (const auto& [field, flag] :
-       {std::pair("n_sms", "--n-sms"), std::pair("max_tokens_per_rank", "--tokens"),
-        std::pair("top_k", "--top-k"), std::pair("hidden", "--hidden"),
-        std::pair("capacity_factor", "--capacity-factor"), std::pair("num_threads", "--num-threads"),
-        std::pair("row_layout", "--layout"), std::pair("row_delivery", "--delivery"),
-        std::pair("reduce_at_owner", "--reduce-at-owner"), std::pair("row_alignment", "--alignment"),
-        std::pair("p2p_world_size", "--p2p-world-size"), std::pair("enable_trace", "--trace"),
-        std::pair("gate_up_start", "--gate-up-start"), std::pair("steps_in_flight", "--in-flight")}) {
+  for (const auto& [field, flag] : flags) {
     const auto is_letter = [&](size_t position) {
       return position < message.size() &&
              (std::isalnum(static_cast<unsigned char>(message[position])) != 0 || message[position] == '_');

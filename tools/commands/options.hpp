@@ -60,6 +60,8 @@ std::string name_of(const std::optional<Format>& format) {
 }
 // What the library says of a configuration, with the flags of its fields.
 Status with_flags(const Status& status);
+// The same for these names, each with its flag.
+Status with_flags(const Status& status, const std::vector<std::pair<const char*, const char*>>& flags);
 // Whether --hidden suits the format.
 Status check_hidden_option(int hidden, TokenFormatKind format);
 

@@ -274,6 +274,7 @@ Result<ExitCode> print_report(const BenchOptions& options, const BenchReport& re
   if (options.json != "-" && options.svg != "-") print_table(report);
   SWITCHYARD_RETURN_IF_ERROR(write_output({"--json", options.json}, to_json(report)));
   if (!options.svg.empty()) SWITCHYARD_RETURN_IF_ERROR(write_output({"--svg", options.svg}, to_svg(report)));
+  if (!report.anything_ran()) return resource_exhausted("every size was skipped, so nothing was run");
   return report.verified() ? kVerified : kNotVerified;
 }
 
