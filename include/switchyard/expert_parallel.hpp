@@ -58,6 +58,7 @@ namespace switchyard {
 
 struct OwnEpilogue;
 struct OwnFormat;
+struct RowCompletion;
 struct RowReadiness;
 
 // How rows travel. Slotted: messages go to receive slots, and the receiver copies them to rows in any memory.
@@ -86,6 +87,15 @@ const char* to_string(RowLayout layout);
 enum class RowDelivery { kAutomatic, kSender, kReceiver };
 
 const char* to_string(RowDelivery delivery);
+
+// When combine takes the rows of an expert: when those of all are complete, that is, behind whatever is in
+// front of it on the stream; or when that expert's are (row_completion.hpp), so that it begins while other
+// experts work. The latter is for the fused combine of the direct protocol, weighted and in bf16, between
+// ranks that reach each other's memory. Its blocks hold their multiprocessors while they wait, and it takes
+// the same bits.
+enum class CombineStart { kBehindExperts, kWithExperts };
+
+const char* to_string(CombineStart start);
 
 // Whether there is a shared expert, to which every token goes on its own rank. If it is fused, its rows are
 // group 0 of what dispatch writes.
@@ -137,6 +147,7 @@ struct ExpertParallelConfig {
   // (DispatchInput::topk_weights), and there is no unreduced output. For the direct protocol; not per rank,
   // where the caller sums up.
   bool reduce_at_owner = false;
+  CombineStart combine_start = CombineStart::kBehindExperts;
   // The format in which tokens are sent, and in which dispatch writes rows (docs/formats.md).
   TokenFormatKind dispatch_format = TokenFormatKind::kBF16;
   float input_scale = 1;  // NVFP4: the tensor scale, 2^-100..2^100
@@ -270,6 +281,10 @@ struct CombineInput {
   const void* expert_rows = nullptr;
   // As dispatch wrote it. The direct protocol has its own and does not need it.
   const int32_t* src_info = nullptr;
+  // With CombineStart::kWithExperts: the launch in front of combine on its stream is the one that completes
+  // the rows, such as a GroupedMatmul with `completion`. It was behind everything else that combine reads
+  // when it let the next launch in. Combine may then be resident while it still runs.
+  bool follows_experts = false;
 };
 
 struct CombineOutput {
@@ -363,7 +378,8 @@ class ExpertParallel {
   // The same protocol. Opens a step whose rows are those of the rank's last dispatch, so that combine may
   // follow, also if one did before. It enqueues a dispatch without tokens, and is called by every rank
   // instead of one. A step that was skipped has nothing to combine: it remains skipped on all ranks, whether
-  // or not they know of it, and synchronize() says so, again if it has before.
+  // or not they know of it, and synchronize() says so, again if it has before. With
+  // CombineStart::kWithExperts it is refused: nobody would complete the rows again.
   Status reopen_step(int rank, Stream stream = {});
   // The same protocol. Takes part in a step without tokens, instead of a dispatch, and has all ranks skip it:
   // for a rank that cannot do what the others expect of it, such as one with more than max_tokens_per_rank,
@@ -458,6 +474,9 @@ class ExpertParallel {
   // dispatch_wait stores their scales, and so are rows that the receiver lays out: they are complete behind
   // dispatch_wait.
   Result<RowReadiness> row_readiness(int rank, int num_blocks) const;
+  // With CombineStart::kWithExperts: what a kernel of the experts needs to say that the rows of a group are
+  // complete. In every step every group that has rows must be completed, on all ranks.
+  Result<RowCompletion> row_completion(int rank) const;
   // The most blocks that row_readiness() takes; 0: none, since dispatch itself has all room (n_sms).
   int max_early_blocks(int rank) const;
 

@@ -20,6 +20,7 @@
 
 namespace switchyard {
 
+struct RowCompletion;
 struct RowReadiness;
 
 // What a grouped matmul reads.
@@ -97,6 +98,10 @@ struct GroupedMatmulTensors {
   // experts; the groups before them need no wait. Only in bf16 with an activation, and without row_counts,
   // which dispatch_wait writes. Null: all rows are there. It is read before run() returns.
   const RowReadiness* readiness = nullptr;
+  // Rows that combine takes while this launch still runs: it tells of each group that is complete
+  // (row_completion.hpp), and lets the launch behind it in at once. Without an activation, with weights as
+  // rows and without expert_ids. Null: the end of the launch tells. It is read before run() returns.
+  const RowCompletion* completion = nullptr;
 };
 
 // A grouped matmul of one shape on one rank.

@@ -7,8 +7,8 @@
 //
 // The parts of a step are the router (unless ids and weights are given), dispatch, gate_up with the
 // activation, down and combine; parts_of() names them. They run one after the other on the rank's stream;
-// gate_up may start while rows of other ranks are on their way (gate_up_start). Dispatch and combine may be
-// two launches each (launches).
+// gate_up may start while rows of other ranks are on their way (gate_up_start), and combine while experts
+// still work (ep.combine_start). Dispatch and combine may be two launches each (launches).
 #pragma once
 
 #include <memory>

@@ -20,9 +20,10 @@ const CombineKernels* combine_of_sums(CombineFormat format) {
 
 constexpr KernelTable this_table() {
   constexpr AllReduceKernel kReduce = kAllReduce<RunTimeShape>;
-  KernelTable table = make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
-                                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce,
-                                         &linked_dispatch<RunTimeShape>, &combine_of_sums});
+  KernelTable table =
+      make_kernel_table({&slotted_dispatch<RunTimeShape>, &combine<Slotted>, kReduce},
+                        {&direct_dispatch<RunTimeShape>, &combine<Direct>, kReduce,
+                         &linked_dispatch<RunTimeShape>, &combine_of_sums, kEarlyCombine<RunTimeShape>});
   table.wired = kWiredKernels;
 #if defined(__CUDACC__)
   table.traced = &cuda_traced_kernels;

@@ -62,5 +62,10 @@ const EarlyMatmulKernel* early_matmul_kernel(Target target, const MatmulTuning& 
     return early_matmul_kernel_of<kTarget>(tuning);
   });
 }
+const TellingMatmulKernel* telling_matmul_kernel(Target target, const MatmulTuning& tuning) {
+  return for_target(target, [&]<Target kTarget>() -> const TellingMatmulKernel* {
+    return telling_matmul_kernel_of<kTarget>(tuning);
+  });
+}
 
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include "switchyard/detail/launch/early_matmul_kernels.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
+#include "switchyard/row_completion.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
@@ -101,8 +102,9 @@ struct GroupedMatmul::Impl {
   Rank& rank;
   GroupedMatmulShape shape;
   const MatmulKernel& kernel;
-  const MatmulKernel* affine_kernel;      // for launches with a bias or with weights of rows
-  const EarlyMatmulKernel* early_kernel;  // for launches that wait for rows; null: there is none
+  const MatmulKernel* affine_kernel;          // for launches with a bias or with weights of rows
+  const EarlyMatmulKernel* early_kernel;      // for launches that wait for rows; null: there is none
+  const TellingMatmulKernel* telling_kernel;  // for launches with a completion; null: there is none
   uint32_t num_blocks;
   Buffer<uint32_t> queue;
   bool uses_callers_streams = false;
@@ -110,6 +112,7 @@ struct GroupedMatmul::Impl {
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
   Status check_epilogue(const GroupedMatmulTensors& tensors) const;
   Status check_readiness(const GroupedMatmulTensors& tensors) const;
+  Status check_completion(const GroupedMatmulTensors& tensors) const;
   MatmulSettings settings_of(const GroupedMatmulTensors& tensors) const;
 };
 
@@ -154,6 +157,8 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
                                           : kernel;
   const EarlyMatmulKernel* early_kernel =
       epilogue_of(shape) == MatmulEpilogue::kGated ? early_matmul_kernel(target, tuning) : nullptr;
+  const TellingMatmulKernel* telling_kernel =
+      shape.activation == Activation::kNone ? telling_matmul_kernel(target, tuning) : nullptr;
   if (budget < kernel->cluster_blocks)
     return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
                             kernel->cluster_blocks, to_string(tuning).c_str());
@@ -164,8 +169,9 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
   SWITCHYARD_RETURN_IF_ERROR(kernel->load());
   if (affine_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(affine_kernel->load());
   if (early_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(early_kernel->load());
+  if (telling_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(telling_kernel->load());
   return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(
-      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel, early_kernel,
+      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel, early_kernel, telling_kernel,
                                      budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
 }
 
@@ -191,6 +197,7 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
     return invalid_argument("row_counts: with group_capacity there are counts, and no row_offsets");
   if (tensors.readiness != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_readiness(tensors));
+  if (tensors.completion != nullptr) SWITCHYARD_RETURN_IF_ERROR(check_completion(tensors));
   return check_epilogue(tensors);
 }
 
@@ -206,6 +213,20 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
   if (tensors.row_counts != nullptr)
     return invalid_argument(
         "readiness: must be null with row_counts, and so with group_capacity: dispatch_wait writes them");
+  return Status();
+}
+
+Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors) const {
+  if (telling_kernel == nullptr)
+    return invalid_argument(
+        "completion: must be null with weights %s, activation %s and tuning %s, of which there is no such "
+        "kernel",
+        to_string(shape.weights), to_string(shape.activation), to_string(kernel.tuning).c_str());
+  if (tensors.completion->num_groups != shape.num_groups)
+    return invalid_argument("completion: is of %d groups, and num_groups is %d",
+                            tensors.completion->num_groups, shape.num_groups);
+  if (tensors.expert_ids != nullptr)
+    return invalid_argument("completion: must be null with expert_ids; group g is that of expert g");
   return Status();
 }
 
@@ -262,6 +283,9 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
   if (tensors.readiness != nullptr)
     return impl_->early_kernel->launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors),
                                        *tensors.readiness);
+  if (tensors.completion != nullptr)
+    return impl_->telling_kernel->launch(impl_->num_blocks, handle.value(), shapes,
+                                         impl_->settings_of(tensors), *tensors.completion);
   return (is_affine ? *impl_->affine_kernel : impl_->kernel)
       .launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors));
 }

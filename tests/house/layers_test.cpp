@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {{"attention.hpp"
                                                                 {"moe_layer.hpp", "runtime"},
                                                                 {"own_attention_kernels.hpp", "runtime"},
                                                                 {"own_kernels.hpp", "launch"},
+                                                                {"row_completion.hpp", "ep"},
                                                                 {"row_readiness.hpp", "ep"},
                                                                 {"status.hpp", "base"},
                                                                 {"switchyard.h", "c_api"},

@@ -237,7 +237,8 @@ std::string mutants_of(const std::filesystem::path& root) {
   return text_of(root / "tests/emulator/weak_protocol_test.cpp") +
          text_of(root / "tests/emulator/weak_matmul_test.cpp") +
          text_of(root / "tests/ep/wire_mutant_test.cpp") +
-         text_of(root / "tests/runtime/early_gate_up_test.cpp");
+         text_of(root / "tests/runtime/early_gate_up_test.cpp") +
+         text_of(root / "tests/runtime/early_combine_test.cpp");
 }
 
 TEST(MemoryModel, TheDocumentAndTheCodeNameTheSamePairs) {

@@ -56,6 +56,7 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           {"row_sets", config.row_sets},
           {"row_delivery", static_cast<int64_t>(config.row_delivery)},
           {"reduce_at_owner", config.reduce_at_owner},
+          {"combine_start", static_cast<int64_t>(config.combine_start)},
           {"dispatch_format", static_cast<int64_t>(config.dispatch_format)},
           {"combine_format", static_cast<int64_t>(config.combine_format)},
           {"shared_expert", static_cast<int64_t>(config.shared_expert)},

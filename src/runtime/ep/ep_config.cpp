@@ -45,6 +45,16 @@ const char* to_string(RowDelivery delivery) {
   return "unknown";
 }
 
+const char* to_string(CombineStart start) {
+  switch (start) {
+    case CombineStart::kBehindExperts:
+      return "behind-experts";
+    case CombineStart::kWithExperts:
+      return "with-experts";
+  }
+  return "unknown";
+}
+
 namespace {
 
 constexpr int kMaxStepsInFlight = 8;
@@ -192,6 +202,27 @@ Status check_reduction(const ExpertParallelConfig& config) {
   return Status();
 }
 
+Status check_start(const ExpertParallelConfig& config, int n_ranks) {
+  if (config.combine_start == CombineStart::kBehindExperts) return Status();
+  if (config.combine_start != CombineStart::kWithExperts)
+    return invalid_argument("combine_start is %d; it must be behind-experts or with-experts",
+                            static_cast<int>(config.combine_start));
+  const char* wrong = nullptr;
+  if (config.protocol == Protocol::kSlotted)
+    wrong = "protocol must be direct";
+  else if (config.combine_format != CombineFormat::kBF16)
+    wrong = "combine_format must be bf16";
+  else if (config.reduce_at_owner)
+    wrong = "reduce_at_owner must be false: sums are made when all experts have ended";
+  else if (config.row_layout == RowLayout::kPerRank)
+    wrong = "row_layout must not be per-rank, where no rows are those of one expert";
+  else if (config.own_epilogue != nullptr)
+    wrong = "own_epilogue must be null";
+  else if (needs_wire(config, n_ranks))
+    wrong = "all ranks must reach each other's memory, without a wire";
+  return wrong == nullptr ? Status() : invalid_argument("combine_start is with-experts; %s", wrong);
+}
+
 Status check_seats(const ExpertParallelConfig& config, int n_ranks) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_range("max_experts_per_rank", config.max_experts_per_rank, 0, kMaxExperts));
@@ -312,6 +343,7 @@ Status validate(const ExpertParallelConfig& config, int n_ranks) {
         "wire",
         n_ranks, kMaxDirectRanks);
   SWITCHYARD_RETURN_IF_ERROR(check_seats(config, n_ranks));
+  SWITCHYARD_RETURN_IF_ERROR(check_start(config, n_ranks));
   if (config.hidden % kHiddenMultiple != 0)
     return invalid_argument("hidden is %d; it must be a multiple of %d", config.hidden, kHiddenMultiple);
   SWITCHYARD_RETURN_IF_ERROR(check_hidden(config.dispatch_format, config.hidden));
@@ -464,6 +496,8 @@ ProtocolChoice choose_protocol(const ExpertParallelConfig& config, int n_ranks) 
   if (config.row_delivery == RowDelivery::kReceiver)
     return {Protocol::kDirect, "rows that the receiver lays out are the direct protocol's"};
   if (config.reduce_at_owner) return {Protocol::kDirect, "sums at the owner are the direct protocol's"};
+  if (config.combine_start == CombineStart::kWithExperts)
+    return {Protocol::kDirect, "a combine that starts with the experts is the direct protocol's"};
   const int num_exchanging = num_exchanging_ranks(config, n_ranks);
   if (num_exchanging == 1) return {Protocol::kDirect, "every row moves once, and no rank waits for another"};
   if (num_exchanging > kEpLimits.max_direct_ranks &&

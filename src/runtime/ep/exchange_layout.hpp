@@ -23,6 +23,7 @@ struct ExchangeLayout {
   ArenaPart dispatch_recv, dispatch_counts, combine_recv, combine_counts, counters, count_table, row_of;
   ArenaPart row_memory, src_info;                              // direct
   ArenaPart reopened_offsets;                                  // direct: of reopen_step(), which nobody reads
+  ArenaPart parts_done;                                        // direct: of RowCompletion
   ArenaPart kept_seats, kept_weights, rank_ids, rank_weights;  // rows per rank: KeptChoices
   ArenaPart send;          // slotted: messages for the shared expert, and for the wire
   ArenaPart combine_send;  // slotted, with a wire

@@ -40,7 +40,7 @@ Status ExchangeMemory::clear(const Rank& owner) {
   SWITCHYARD_RETURN_IF_ERROR(fill(layout->dispatch_counts, nothing_arrived));
   SWITCHYARD_RETURN_IF_ERROR(fill(layout->combine_counts, nothing_arrived));
   for (const ArenaPart* part : {&layout->count_table, &layout->counters, &layout->counts_ready,
-                                &layout->poison, &layout->reduce_cells})
+                                &layout->poison, &layout->reduce_cells, &layout->parts_done})
     SWITCHYARD_RETURN_IF_ERROR(fill(*part, 0));
   std::memset(static_cast<void*>(faults), 0, 2 * sizeof(FaultRecord));
   return Status();

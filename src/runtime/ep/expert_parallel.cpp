@@ -179,6 +179,23 @@ Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) con
                       wait_context};
 }
 
+Result<RowCompletion> ExpertParallel::row_completion(int rank) const {
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("row_completion", rank));
+  if (!impl_->starts_with_experts())
+    return failed_precondition("row_completion: combine_start is behind-experts; combine waits for all rows");
+  const ExchangeMemory& memory = impl_->state(rank).memory;
+  const CombineStep& step = impl_->state(rank).combine_call.step;
+  return RowCompletion{.cells = step.recv_counts,
+                       .num_steps = DirectCounters{step.ep_counters}.num_steps(),
+                       .num_parts_done = memory.at<uint32_t>(impl_->layout.parts_done),
+                       .my_rank = step.my_rank,
+                       .n_ranks = step.shape.n_ranks,
+                       .n_experts = step.shape.n_experts,
+                       .n_local_experts = impl_->n_local_experts(),
+                       .num_groups = impl_->num_groups(),
+                       .signal_scope = step.signal_scope};
+}
+
 // Every buffer of every rank is ready before any rank may send: nothing can arrive in between, and what a
 // broken step has left in flight arrives first.
 Status ExpertParallel::Impl::clear_buffers() {

@@ -104,6 +104,13 @@ Status ExpertParallel::Impl::look_up_kernels() {
   Kernels found{.dispatch = dispatch(config.dispatch_format),
                 .combine = combine(config.combine_format),
                 .all_reduce = of_protocol.all_reduce};
+  if (starts_with_experts()) {
+    found.early_combine = of_protocol.early_combine;
+    if (found.early_combine.launch == nullptr)
+      return invalid_argument("combine_start is with-experts; %s",
+                              has_wire ? "all ranks must reach each other's memory, without a wire"
+                                       : "this table of kernels has none of it");
+  }
   SWITCHYARD_RETURN_IF_ERROR(look_up_own_kernels(found));
   if (found.dispatch == nullptr)
     return invalid_argument("dispatch_format is %s; this table of kernels has none of it",
@@ -183,6 +190,8 @@ Result<int> ExpertParallel::Impl::max_resident_blocks() const {
   };
   SWITCHYARD_RETURN_IF_ERROR(count(kernels.dispatch->max_resident_blocks(shape, launch)));
   SWITCHYARD_RETURN_IF_ERROR(count(kernels.combine->max_resident_blocks(shape, launch)));
+  if (starts_with_experts())
+    SWITCHYARD_RETURN_IF_ERROR(count(kernels.early_combine.max_resident_blocks(launch)));
   if (kernels.own_combine != nullptr)
     SWITCHYARD_RETURN_IF_ERROR(count(kernels.own_combine->max_resident_blocks(shape, launch)));
   if (config.routing == Routing::kSkipAllToAll && num_reducing_ranks(config, n_ranks()) > 1)

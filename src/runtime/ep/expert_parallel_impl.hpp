@@ -19,6 +19,7 @@
 #include "switchyard/detail/runtime/trace_recorder.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "switchyard/expert_parallel.hpp"
+#include "switchyard/row_completion.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
@@ -58,6 +59,7 @@ struct ExpertParallel::Impl {
     const DispatchKernels* dispatch = nullptr;
     const CombineKernels* combine = nullptr;
     const CombineKernels* own_combine = nullptr;  // with the caller's own epilogue; null: there is none
+    EarlyCombineKernel early_combine = {};        // CombineStart::kWithExperts
     AllReduceKernel all_reduce = {};
   };
 
@@ -123,6 +125,7 @@ struct ExpertParallel::Impl {
   int num_expert_groups() const { return switchyard::num_expert_groups(config, n_ranks()); }
   int num_groups() const { return num_expert_groups() + (has_group_in_front(config) ? 1 : 0); }
   uint64_t rows_per_set() const { return layout.row_capacity / static_cast<uint64_t>(config.row_sets); }
+  bool starts_with_experts() const { return config.combine_start == CombineStart::kWithExperts; }
   bool is_per_rank() const { return config.row_layout == RowLayout::kPerRank; }
   bool is_direct() const { return config.protocol == Protocol::kDirect; }
   SharedExpertTokens shared_expert_tokens(int rank, int num_tokens) const;
@@ -169,6 +172,7 @@ struct ExpertParallel::Impl {
   Status check_input(int rank, const char* call, const CombineInput& input) const;
   Status check_destination(int rank, const char* call, const CombineOutput& output) const;
   Status check_rows(int rank, const char* call, const DispatchOutput& output) const;
+  Status check_start(int rank, const CombineInput& input, const CombineOutput& output) const;
   Status check_epilogue(const char* call, const CombineDestination& destination) const;
   Status check_expert_rows(int rank, const char* call, const void* expert_rows) const;
   int max_early_blocks(int rank) const;
@@ -183,9 +187,11 @@ struct ExpertParallel::Impl {
   void fill_in(const CombineOutput& output, CombineCall& call) const;
   // Those of the epilogue that the output asks for.
   const CombineKernels& combine_to(const CombineOutput& output) const;
-  // .. and enqueued; `next` is where the rank's step is then.
+  // .. and enqueued; `next` is where the rank's step is then. is_dependent: instead of what the configuration
+  // says.
   template <typename Call>
-  Status enqueue(int rank, LaunchFunction<Call> launch, Call& call, Step next, Stream stream) const {
+  Status enqueue(int rank, LaunchFunction<Call> launch, Call& call, Step next, Stream stream,
+                 std::optional<bool> is_dependent = {}) const {
     RankState& own = state(rank);
     if (own.step == Step::kIdle) own.is_first_step = !own.has_begun;
     call.step.wait_context.timeout_ns = begin_call(rank, stream);
@@ -194,7 +200,9 @@ struct ExpertParallel::Impl {
     if (!handle.ok()) return handle.status();
     const DeviceScope active = device_of(here).activate();
     SWITCHYARD_RETURN_IF_ERROR(active.status());
-    SWITCHYARD_RETURN_IF_ERROR(launch(launch_shape(), handle.value(), call));
+    LaunchShape shape = launch_shape();
+    if (is_dependent) shape.programmatic_dependent = *is_dependent;
+    SWITCHYARD_RETURN_IF_ERROR(launch(shape, handle.value(), call));
     own.has_begun |= call.step.wait_context.timeout_ns == first_timeout_ns(config);
     own.num_tokens = call.step.num_tokens;
     own.step = next;

@@ -203,6 +203,26 @@ Status ExpertParallel::Impl::check_destination(int rank, const char* call,
              : check_pointer(call, "topk_weights", output.topk_weights);
 }
 
+// Of combine.
+Status ExpertParallel::Impl::check_start(int rank, const CombineInput& input,
+                                         const CombineOutput& output) const {
+  if (!starts_with_experts())
+    return input.follows_experts ? invalid_argument(
+                                       "combine: follows_experts must be false: combine_start is "
+                                       "behind-experts")
+                                 : Status();
+  if (output.destination.reduction != CombineReduction::kWeighted)
+    return invalid_argument(
+        "combine: with combine_start with-experts the output is weighted, and nothing else");
+  if (is_lent(rank, input.expert_rows))
+    return invalid_argument(
+        "combine: with combine_start with-experts expert_rows must be those of row_buffers(%d), not rows "
+        "that "
+        "were offered",
+        rank);
+  return Status();
+}
+
 Status ExpertParallel::Impl::check_epilogue(const char* call, const CombineDestination& destination) const {
   if (config.own_epilogue == nullptr)
     return invalid_argument("%s: the destination has an epilogue, but the configuration has no own_epilogue",
@@ -418,6 +438,8 @@ Status ExpertParallel::Impl::enqueue_combine(int rank, LaunchFunction<CombineCal
 
 Status ExpertParallel::combine_async(int rank, const CombineInput& input, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine_async", Impl::Step::kDispatched));
+  if (impl_->starts_with_experts())
+    return failed_precondition("combine_async: combine_start is with-experts; call combine instead");
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine_async", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->exchange_offers(rank, input, stream));
   CombineCall call = impl_->make_combine_call(rank);
@@ -441,10 +463,14 @@ Status ExpertParallel::combine(int rank, const CombineInput& input, const Combin
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "combine", Impl::Step::kDispatched));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_input(rank, "combine", input));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_destination(rank, "combine", output));
+  SWITCHYARD_RETURN_IF_ERROR(impl_->check_start(rank, input, output));
   SWITCHYARD_RETURN_IF_ERROR(impl_->exchange_offers(rank, input, stream));
   CombineCall call = impl_->make_combine_call(rank);
   impl_->fill_in(rank, input, call);
   impl_->fill_in(output, call);
+  if (impl_->starts_with_experts())
+    return impl_->enqueue(rank, impl_->kernels.early_combine.launch, call, Impl::Step::kIdle, stream,
+                          input.follows_experts);
   return impl_->enqueue_combine(rank, impl_->combine_to(output).fused, call, Impl::Step::kIdle, stream);
 }
 

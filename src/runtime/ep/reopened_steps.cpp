@@ -47,6 +47,9 @@ Status ExpertParallel::abandon_step(int rank) {
 Status ExpertParallel::reopen_step(int rank, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_call(rank, "reopen_step", Impl::Step::kIdle));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_reopening("reopen_step"));
+  if (impl_->starts_with_experts())
+    return failed_precondition(
+        "reopen_step: combine_start is with-experts; nobody would complete the rows again");
   Impl::RankState& own = impl_->state(rank);
   if (!own.has_dispatched)
     return failed_precondition(

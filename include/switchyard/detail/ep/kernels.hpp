@@ -90,4 +90,14 @@ SWITCHYARD_KERNEL void combine_kernel(CombineParams<typename P::CombinePart, Epi
   typename P::template CombineWait<Fixed, Epilogue, Rows>(params).run();
 }
 
+// A combine that may be resident while the launch in front of it, that of the experts, still runs; that one
+// is behind all else that is read here. What comes behind this launch is to be behind both.
+template <EpProtocol P, FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
+SWITCHYARD_KERNEL void early_combine_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
+  typename P::template CombineAsync<Fixed, Epilogue, Rows>(params).run();
+  P::template between_combine_halves<Fixed>();
+  typename P::template CombineWait<Fixed, Epilogue, Rows>(params).run();
+  target::grid_dependency_wait();
+}
+
 }  // namespace switchyard::inline SWITCHYARD_TARGET

@@ -72,6 +72,17 @@ inline constexpr bool kLinksRows = requires {
   requires Fixed::kLinksRows;
 };
 
+// The same for combines that begin while experts still work, and so wait for the outputs of each expert.
+template <FixedShape Fixed>
+struct Early : Fixed {
+  static constexpr bool kAwaitsExperts = true;
+};
+
+template <FixedShape Fixed>
+inline constexpr bool kAwaitsExperts = requires {
+  requires Fixed::kAwaitsExperts;
+};
+
 template <FixedShape Fixed>
 struct ShapeOf {
   static constexpr EpShape kFixed = Fixed::kShape;

@@ -56,6 +56,12 @@ struct CombineKernels {
   Result<int> (*max_resident_blocks)(const EpShape& shape, const LaunchShape& launch);
 };
 
+// A combine that begins while experts still work. Null: there is none.
+struct EarlyCombineKernel {
+  LaunchFunction<CombineCall> launch = nullptr;
+  Result<int> (*max_resident_blocks)(const LaunchShape& launch) = nullptr;
+};
+
 struct AllReduceKernel {
   LaunchFunction<AllReduceParams> launch;
   Result<int> (*max_resident_blocks)(const LaunchShape& launch);  // as those of dispatch
@@ -71,6 +77,7 @@ struct EpKernels {
   const DispatchKernels* (*linked_dispatch)(TokenFormatKind format) = nullptr;
   // As combine, by kernels that pull siblings as their sum. Null: there are none.
   const CombineKernels* (*linked_combine)(CombineFormat format) = nullptr;
+  EarlyCombineKernel early_combine = {};  // direct
 };
 
 // The kernels of both protocols.

@@ -29,14 +29,18 @@ Status launch_combine_kernel(const LaunchShape& shape, StreamHandle stream, cons
       CombineParamsOf<P, Epilogue>{call.step, std::get<typename P::CombinePart>(call.parts), epilogue});
 }
 
+// Elements from an output to the next.
+inline int32_t output_stride(const CombineCall& call) {
+  const uint64_t stride_bytes = call.destination.output_stride_bytes;
+  return stride_bytes == 0 ? call.step.shape.hidden : static_cast<int32_t>(stride_bytes / sizeof(bf16));
+}
+
 // The kernel of the epilogue that the destination asks for.
 template <const char* kName, EpProtocol P, FixedShape Fixed, typename Rows,
           CombineKernel<P, StoreWeighted> kWeighted, CombineKernel<P, StoreUnreduced> kUnreduced>
 Status launch_combine_to(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
   const CombineDestination& destination = call.destination;
-  const int32_t stride = destination.output_stride_bytes == 0
-                             ? call.step.shape.hidden
-                             : static_cast<int32_t>(destination.output_stride_bytes / sizeof(bf16));
+  const int32_t stride = output_stride(call);
   if (destination.reduction == CombineReduction::kUnreduced)
     return launch_combine_kernel<kName, P, Fixed, Rows, StoreUnreduced, kUnreduced>(
         shape, stream, call, {destination.output, stride});
@@ -69,6 +73,27 @@ inline constexpr CombineKernels kCombineKernels = {
                                 &combine_kernel<P, Fixed, StoreUnreduced, Rows>>,
     .max_resident_blocks = &max_resident_combine<P, Fixed, Rows, StoreWeighted, StoreUnreduced>,
 };
+
+// The combine that begins while experts still work: weighted, in bf16.
+template <FixedShape Fixed>
+Status launch_early_combine(const LaunchShape& shape, StreamHandle stream, const CombineCall& call) {
+  return launch_combine_kernel<kCombine, Direct, Early<Fixed>, BF16CombineRows, StoreWeighted,
+                               &early_combine_kernel<Direct, Early<Fixed>, StoreWeighted>>(
+      shape, stream, call, {call.destination.output, output_stride(call)});
+}
+template <FixedShape Fixed>
+Result<int> max_resident_early_combine([[maybe_unused]] const LaunchShape& launch) {
+#if defined(__CUDACC__)
+  const target::ResidentKernel kernels[] = {{&early_combine_kernel<Direct, Early<Fixed>, StoreWeighted>,
+                                             combine_bytes<Direct, Early<Fixed>, BF16CombineRows>(launch)}};
+  return target::max_resident_blocks(kernels, static_cast<int>(launch.num_threads));
+#else
+  return kMaxResidentOnHost;
+#endif
+}
+template <FixedShape Fixed>
+inline constexpr EarlyCombineKernel kEarlyCombine = {&launch_early_combine<Fixed>,
+                                                     &max_resident_early_combine<Fixed>};
 
 // These have files of their own, since they take long to compile.
 template <EpProtocol P, FixedShape Fixed>

@@ -29,6 +29,7 @@ constexpr EpKernels make_bf16_kernels() {
   if constexpr (std::is_same_v<P, Direct>) {
     kernels.linked_dispatch = &bf16_linked_dispatch_kernels<Fixed>;
     kernels.linked_combine = &bf16_linked_combine_kernels<Fixed>;
+    kernels.early_combine = kEarlyCombine<Fixed>;
   }
   return kernels;
 }

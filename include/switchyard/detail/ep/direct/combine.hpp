@@ -23,6 +23,11 @@ SWITCHYARD_DEVICE bool was_skipped(const DirectCounters& counters) {
   return mutate<Fixed, LogicMutant::kSkippedStepCombined>(target::ld(counters.is_skipped()) != 0, false);
 }
 
+template <FixedShape Fixed>
+SWITCHYARD_DEVICE OutputCellLayout output_cells(const ShapeOf<Fixed>& shape) {
+  return {shape.n_ranks(), shape.n_experts()};
+}
+
 // What far ranks put to this one: rows in the format of the combine.
 template <FixedShape Fixed, typename Rows>
 SWITCHYARD_DEVICE CombineRecvLayout far_recv_layout(const ShapeOf<Fixed>& shape) {
@@ -68,7 +73,7 @@ struct DirectCombineAsync {
     } else {
       const std::byte* rows = params.lent_rows[rank];
       if (rows == nullptr) return false;
-      target::st(OutputCellLayout{shape.n_ranks()}.address(params.recv_counts.of_rank[rank], params.my_rank),
+      target::st(output_cells(shape).address(params.recv_counts.of_rank[rank], params.my_rank),
                  static_cast<uint64_t>(reinterpret_cast<uintptr_t>(rows)));
       return true;
     }
@@ -128,11 +133,12 @@ struct DirectCombineWait {
       first_choice = choice_of_lane(first_token);  // in flight while the experts' signals come
     if (is_skipped) return;
     if (!find_outputs(step, is_healthy)) return;  // a fault: the host resets everything
-    admit_successor();
+    if constexpr (!kAwaitsExperts<Fixed>) admit_successor();
     make_token_outputs<Epilogue, Rows>(*this, reinterpret_cast<std::byte*>(&shared + 1));
   }
 
-  // Waits until every rank's expert output is complete.
+  // Waits until every rank's expert output is complete, or, in front of await_experts(), until it is known
+  // where it will be.
   SWITCHYARD_DEVICE bool find_outputs(uint32_t step, bool is_healthy) {
     const TraceSlice slice(params.wait_context.trace, Phase::kCombineWait, TraceName::kFindOutputs);
     const auto signal_of = [&](int rank) {
@@ -163,9 +169,8 @@ struct DirectCombineWait {
     if constexpr (kHasWire<Fixed>) {
       if (memory == nullptr) return nullptr;
     } else if (location == OutputCellLayout::kElsewhere) {
-      const OutputCellLayout cells{shape.n_ranks()};
       return reinterpret_cast<const std::byte*>(
-          static_cast<uintptr_t>(target::ld(cells.address(params.recv_counts.mine, rank))));
+          static_cast<uintptr_t>(target::ld(output_cells(shape).address(params.recv_counts.mine, rank))));
     }
     return memory + uint64_t{location} * OutputCellLayout::kUnit;
   }
@@ -198,10 +203,33 @@ struct DirectCombineWait {
   }
 
   SWITCHYARD_DEVICE void reduce(RowSum<Rows>& row_sum, int token_idx, int worker_idx, int num_workers) {
+    if constexpr (kAwaitsExperts<Fixed>)
+      if (!await_experts(token_idx)) return;
     const int num_sources = shared.sources.gather(source_of_lane(token_idx), shared_expert_of(token_idx));
     row_sum.run(
         {shared.sources.of_warp[target::warp_idx()], num_sources, shape.hidden()}, worker_idx, num_workers,
         [&](int column, const float(&sums)[kColumnsPerThread]) { params.epilogue(token_idx, column, sums); });
+  }
+
+  // Called by a whole warp. Waits for the outputs of the experts that the token has rows of, each lane for
+  // one. gather() then passes them on to the other lanes.
+  SWITCHYARD_DEVICE bool await_experts(int token_idx) const {
+    const uint32_t step = static_cast<uint32_t>(target::ld(counters.num_steps()));
+    const auto is_complete = [&](const uint64_t* cell, int rank, int expert_idx) {
+      StepCell none{};
+      // acquire MM-34: the expert's outputs; pairs with the release in complete_part()
+      return AwaitedStep<StepCell>{params.wait_context, cell}.wait_until(step, Phase::kCombineWait, rank,
+                                                                         expert_idx, none);
+    };
+    const OutputCellLayout cells = output_cells(shape);
+    const int expert_idx = (token_idx == first_token ? first_choice : choice_of_lane(token_idx)).expert_idx;
+    bool arrived = true;
+    if (expert_idx >= 0)
+      arrived = is_complete(cells.expert(params.recv_counts.mine, expert_idx), shape.owner_rank(expert_idx),
+                            expert_idx);
+    if (target::lane_idx() == 0 && params.shared_expert.row_of(token_idx) >= 0)
+      arrived &= is_complete(cells.shared_expert(params.recv_counts.mine), params.my_rank, -1);
+    return target::ballot(!arrived) == 0;
   }
 
   // Choice `lane_idx` of the token; all loads are in flight at once.

@@ -64,14 +64,23 @@ struct CountTableLayout {
 };
 
 // uint64 [n_ranks]: where in its memory each rank's expert output lies, in units of 16 bytes. Behind them,
-// uint64 [n_ranks]: the address by which the reader finds an output that lies elsewhere.
+// uint64 [n_ranks]: the address by which the reader finds an output that lies elsewhere. Behind these, uint64
+// [n_experts + 1], a StepCell each: the outputs of the expert, or of the reader's own shared expert, are
+// complete; only combines that begin while experts work look at them.
 struct OutputCellLayout {
   int n_ranks;
+  int n_experts;  // of all ranks
   static constexpr uint32_t kUnit = 16;
   static constexpr uint32_t kElsewhere = UINT32_MAX;
 
-  CheckedSize bytes() const { return CheckedSize(2 * n_ranks) * CheckedSize(sizeof(uint64_t)); }
+  CheckedSize bytes() const {
+    return CheckedSize(2 * n_ranks + n_experts + 1) * CheckedSize(sizeof(uint64_t));
+  }
   SWITCHYARD_HD uint64_t* address(uint64_t* cells, int rank) const { return cells + n_ranks + rank; }
+  SWITCHYARD_HD uint64_t* expert(uint64_t* cells, int expert_idx) const {
+    return cells + 2 * n_ranks + expert_idx;
+  }
+  SWITCHYARD_HD uint64_t* shared_expert(uint64_t* cells) const { return expert(cells, n_experts); }
 };
 
 // The counters of the direct protocol by name, in dispatch_async's region of EPLocalSyncCounters. All but the

@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "switchyard/detail/format/blockwise_fp8.hpp"
+#include "switchyard/detail/gemm/tiled/completion.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
+#include "switchyard/detail/gemm/tiled/tile_grid.hpp"
 #if defined(__CUDACC__)
 #include "switchyard/detail/gemm/tiled/coded_product.cuh"
 #include "switchyard/detail/gemm/tiled/warpgroup_product.cuh"
@@ -16,13 +18,14 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config>
+template <typename Config, MatmulCompletion Completion>
 class MatmulConsumer {
  public:
   // consumer_idx: this warpgroup among the consumers.
-  SWITCHYARD_DEVICE MatmulConsumer(const MatmulSettings& settings, MatmulShared<Config>& shared,
-                                   int consumer_idx)
+  SWITCHYARD_DEVICE MatmulConsumer(const MatmulSettings& settings, const Completion& completion,
+                                   MatmulShared<Config>& shared, int consumer_idx)
       : settings_(settings),
+        completion_(completion),
         shared_(shared),
         consumer_idx_(consumer_idx),
         first_row_(Config::kSplitsRows ? consumer_idx * kWarpgroupRows : 0),
@@ -47,6 +50,7 @@ class MatmulConsumer {
       } else {
         pass_over();
       }
+      if constexpr (Completion::kTells) complete_part(tile);
     }
     if (consumer_idx_ == 0) take_turn();  // the last turn, which nobody else takes
   }
@@ -59,6 +63,7 @@ class MatmulConsumer {
   static constexpr int kNumScales = Config::kNumColumnGroups * Config::kScalesPerGroup;  // of the weights
   static constexpr uint32_t kFirstTurnBarrier = 1;  // a named barrier for each consumer
   static constexpr uint32_t kAmaxBarrier = kFirstTurnBarrier + Config::kNumConsumers;
+  static constexpr uint32_t kFirstStoredBarrier = kAmaxBarrier + 1;  // as that of turns
 
   SWITCHYARD_DEVICE void take_turn() {
     if constexpr (Config::kTakesTurns)
@@ -304,6 +309,16 @@ class MatmulConsumer {
     }
   }
 
+  // Every consumer counts every tile, also one in which it has no rows. (Tells: group g has expert g.)
+  SWITCHYARD_DEVICE void complete_part(const MatmulTile& tile) {
+    target::named_barrier_sync(kFirstStoredBarrier + consumer_idx_, kWarpgroupThreads);
+    if (target::warp_idx() % (kWarpgroupThreads / kWarpSize) != 0) return;
+    const uint32_t group_idx = static_cast<uint32_t>(tile.expert);
+    const uint32_t num_units =
+        TileUnit<Config>::count(rows_of_group(settings_.groups, group_idx).count, settings_.columns);
+    completion_.complete_part(group_idx, num_units * Config::kClusterBlocks * Config::kNumConsumers);
+  }
+
   // The epilogue.
   SWITCHYARD_DEVICE void store(const MatmulTile& tile) {
     if constexpr (Config::kEpilogue == MatmulEpilogue::kPlain) {
@@ -412,6 +427,7 @@ class MatmulConsumer {
   }
 
   const MatmulSettings& settings_;
+  const Completion& completion_;
   MatmulShared<Config>& shared_;
   const int consumer_idx_;
   const int first_row_, first_column_;  // of this consumer in a tile

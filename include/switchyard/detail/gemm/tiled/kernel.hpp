@@ -11,8 +11,9 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <typename Config, MatmulArrivals Arrivals>
-SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals& arrivals) {
+template <typename Config, MatmulArrivals Arrivals, MatmulCompletion Completion>
+SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals& arrivals,
+                                      const Completion& completion) {
   constexpr int kProducerWarp = 0, kPlannerWarp = 1;  // of the first warpgroup; the others consume
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);
@@ -35,7 +36,7 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
       MatmulPlanner<Config, Arrivals>(params.settings, arrivals, shared).run();
   } else {
     if constexpr (Config::kMovesRegisters) target::take_registers<Config::kConsumerRegisters>();
-    MatmulConsumer<Config>(params.settings, shared, warpgroup - 1).run();
+    MatmulConsumer<Config, Completion>(params.settings, completion, shared, warpgroup - 1).run();
   }
   // A block must not end while the other still loads into its shared memory or releases its stages.
   if constexpr (Config::kIsPair) target::sync_cluster();
@@ -44,14 +45,23 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
 template <typename Config>
 SWITCHYARD_KERNEL_OF(Config::kNumThreads)
 void tiled_matmul_kernel(SWITCHYARD_GRID_CONSTANT const MatmulParams params) {
-  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params, CompleteRows{});
+  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params, CompleteRows{}, CompleteAtEnd{});
 }
 
 // The same, launched before all rows are there. A tile is begun when the rows of its group have arrived.
 template <typename Config, MatmulArrivals Arrivals>
 SWITCHYARD_KERNEL_OF(Config::kNumThreads)
 void early_matmul_kernel(SWITCHYARD_GRID_CONSTANT const EarlyMatmulParams<Arrivals> params) {
-  if constexpr (target::kHasMatrixUnit) multiply_tiles<Config>(params.matmul, params.arrivals);
+  if constexpr (target::kHasMatrixUnit)
+    multiply_tiles<Config>(params.matmul, params.arrivals, CompleteAtEnd{});
+}
+
+// The same, which tells of each group that is complete while others are not.
+template <typename Config, MatmulCompletion Completion>
+SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+void telling_matmul_kernel(SWITCHYARD_GRID_CONSTANT const TellingMatmulParams<Completion> params) {
+  if constexpr (target::kHasMatrixUnit)
+    multiply_tiles<Config>(params.matmul, CompleteRows{}, params.completion);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

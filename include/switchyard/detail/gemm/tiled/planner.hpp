@@ -18,7 +18,7 @@ class MatmulPlanner {
       : settings_(settings),
         arrivals_(arrivals),
         shared_(shared),
-        num_column_units_(ceil_div(settings.columns, uint32_t{kUnitColumns})) {}
+        num_column_units_(ceil_div(settings.columns, uint32_t{TileUnit<Config>::kColumns})) {}
 
   SWITCHYARD_DEVICE void run() {
     uint32_t idx = static_cast<uint32_t>(target::block_idx()) / Config::kClusterBlocks;
@@ -45,30 +45,13 @@ class MatmulPlanner {
   }
 
  private:
-  // What a place in the order holds: the tile of a block, or the two tiles of a pair.
-  static constexpr uint32_t kUnitRows = Config::kTileRows * (Config::kSharesWeights ? 2 : 1);
-  static constexpr uint32_t kUnitColumns = Config::kTileColumns * (Config::kSharesRows ? 2 : 1);
+  using Unit = TileUnit<Config>;
 
-  struct Rows {
-    uint32_t first;
-    uint32_t count;
-  };
-  // Returns the rows of a group: none past the last group, and none past the end of the tensors.
-  SWITCHYARD_DEVICE Rows rows_of(uint32_t group_idx) const {
-    const GroupRows& groups = settings_.groups;
-    if (group_idx >= groups.num_groups) return {0, 0};
-    Rows rows;
-    rows.first = groups.row_offsets == nullptr ? group_idx * groups.capacity
-                                               : target::ld(&groups.row_offsets[group_idx]);
-    const uint32_t end = groups.row_counts == nullptr
-                             ? target::ld(&groups.row_offsets[group_idx + 1])
-                             : rows.first + target::ld(&groups.row_counts[group_idx]);
-    const uint32_t last = end < groups.max_rows ? end : groups.max_rows;
-    rows.count = rows.first < last ? last - rows.first : 0;
-    return rows;
+  SWITCHYARD_DEVICE RowRange rows_of(uint32_t group_idx) const {
+    return rows_of_group(settings_.groups, group_idx);
   }
-  SWITCHYARD_DEVICE uint32_t num_units(const Rows& rows) const {
-    return ceil_div(rows.count, kUnitRows) * num_column_units_;
+  SWITCHYARD_DEVICE uint32_t num_units(const RowRange& rows) const {
+    return ceil_div(rows.count, Unit::kRows) * num_column_units_;
   }
 
   // Of the group of the last tile that was found. A block comes to a group once, so it waits for it once.
@@ -106,7 +89,7 @@ class MatmulPlanner {
   SWITCHYARD_DEVICE MatmulTile find(uint32_t idx) {
     for (; first_group_ < settings_.groups.num_groups; first_group_ += kWarpSize) {
       const uint32_t group_idx = first_group_ + static_cast<uint32_t>(target::lane_idx());
-      const Rows rows = rows_of(group_idx);
+      const RowRange rows = rows_of(group_idx);
       const uint32_t count = num_units(rows);
       uint32_t end = count;  // the units of this group and of those before it
       for (int delta = 1; delta < kWarpSize; delta *= 2) {
@@ -117,7 +100,7 @@ class MatmulPlanner {
       const uint32_t holders = target::ballot(in_groups < end);
       if (holders != 0) {
         const int lane = target::lowest_set_bit(holders);
-        const Rows rows_of_tile{target::shuffle(rows.first, lane), target::shuffle(rows.count, lane)};
+        const RowRange rows_of_tile{target::shuffle(rows.first, lane), target::shuffle(rows.count, lane)};
         const uint32_t in_group = in_groups - target::shuffle(end - count, lane);
         group_of_tile_ = first_group_ + static_cast<uint32_t>(lane);
         return describe(group_of_tile_, rows_of_tile, in_group);
@@ -126,10 +109,10 @@ class MatmulPlanner {
     }
     return MatmulTile{};
   }
-  SWITCHYARD_DEVICE MatmulTile describe(uint32_t group_idx, const Rows& rows, uint32_t in_group) const {
-    const uint32_t num_row_units = ceil_div(rows.count, kUnitRows);
+  SWITCHYARD_DEVICE MatmulTile describe(uint32_t group_idx, const RowRange& rows, uint32_t in_group) const {
+    const uint32_t num_row_units = ceil_div(rows.count, Unit::kRows);
     const TileIndex index = tile_of_place(in_group, num_row_units, num_column_units_, Config::kBandTiles);
-    uint32_t row = index.row_tile * kUnitRows, column = index.column_tile * kUnitColumns;
+    uint32_t row = index.row_tile * Unit::kRows, column = index.column_tile * Unit::kColumns;
     if constexpr (Config::kSharesWeights) row += target::cluster_block_idx() * Config::kTileRows;
     if constexpr (Config::kSharesRows) column += target::cluster_block_idx() * Config::kTileColumns;
     const uint32_t num_left = row < rows.count ? rows.count - row : 0;

@@ -5,6 +5,8 @@
 
 #include "switchyard/detail/base/checked.hpp"
 #include "switchyard/detail/base/macros.hpp"
+#include "switchyard/detail/gemm/tiled/params.hpp"
+#include "switchyard/detail/target/target.hpp"
 
 namespace switchyard {
 
@@ -25,3 +27,37 @@ SWITCHYARD_HD constexpr TileIndex tile_of_place(uint32_t idx, uint32_t num_row_t
 }
 
 }  // namespace switchyard
+
+namespace switchyard::inline SWITCHYARD_TARGET {
+
+struct RowRange {
+  uint32_t first;
+  uint32_t count;
+};
+
+// Returns the rows of a group: none past the last group, and none past the end of the tensors.
+SWITCHYARD_DEVICE RowRange rows_of_group(const GroupRows& groups, uint32_t group_idx) {
+  if (group_idx >= groups.num_groups) return {0, 0};
+  RowRange rows;
+  rows.first = groups.row_offsets == nullptr ? group_idx * groups.capacity
+                                             : target::ld(&groups.row_offsets[group_idx]);
+  const uint32_t end = groups.row_counts == nullptr ? target::ld(&groups.row_offsets[group_idx + 1])
+                                                    : rows.first + target::ld(&groups.row_counts[group_idx]);
+  const uint32_t last = end < groups.max_rows ? end : groups.max_rows;
+  rows.count = rows.first < last ? last - rows.first : 0;
+  return rows;
+}
+
+// What a place in the order holds: the tile of a block, or the two tiles of a pair.
+template <typename Config>
+struct TileUnit {
+  static constexpr uint32_t kRows = Config::kTileRows * (Config::kSharesWeights ? 2 : 1);
+  static constexpr uint32_t kColumns = Config::kTileColumns * (Config::kSharesRows ? 2 : 1);
+
+  // Of a group with so many rows.
+  SWITCHYARD_DEVICE static uint32_t count(uint32_t num_rows, uint32_t num_columns) {
+    return ceil_div(num_rows, kRows) * ceil_div(num_columns, kColumns);
+  }
+};
+
+}  // namespace switchyard::inline SWITCHYARD_TARGET
