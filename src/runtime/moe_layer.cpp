@@ -7,6 +7,7 @@
 #include "runtime/moe_layer_checks.hpp"
 #include "switchyard/detail/launch/kernel_table.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
+#include "switchyard/row_completion.hpp"
 #include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
@@ -49,12 +50,13 @@ struct MoeLayer::Impl {
   Status gate_up_with_rows(int rank, Stream stream);
   GroupedMatmulTensors gate_up_tensors(int rank) const;
   Status down(int rank, Stream stream);
-  CombineInput combine_input(int rank) const;
+  CombineInput combine_input(int rank, bool follows_down) const;
   CombineOutput combine_output(int rank, const MoeLayerStep& step) const;
-  Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream);
+  Status run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream, bool is_whole_step);
 
   bool is_split() const { return config.launches == StepLaunches::kSplit; }
   bool starts_with_rows() const { return config.gate_up_start == GateUpStart::kWithRows; }
+  bool combines_with_experts() const { return config.ep.combine_start == CombineStart::kWithExperts; }
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
   const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
@@ -330,6 +332,12 @@ Status MoeLayer::Impl::gate_up_with_rows(int rank, Stream stream) {
 
 Status MoeLayer::Impl::down(int rank, Stream stream) {
   RankState& state = of(rank);
+  std::optional<RowCompletion> completion;
+  if (combines_with_experts()) {
+    const Result<RowCompletion> found = ep->row_completion(rank);
+    if (!found.ok()) return found.status();
+    completion = found.value();
+  }
   return state.down->run({.rows = state.activated.data(),
                           .weights = state.weights.down,
                           .output = state.rows.expert_outputs,
@@ -338,12 +346,15 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
                           .weight_scales = state.weights.down_scales,
                           .weight_tensor_scales = state.weights.down_tensor_scales,
-                          .bias = state.weights.down_bias},
+                          .bias = state.weights.down_bias,
+                          .completion = completion ? &*completion : nullptr},
                          stream);
 }
 
-CombineInput MoeLayer::Impl::combine_input(int rank) const {
-  return {of(rank).rows.expert_outputs, of(rank).rows.src_info};
+CombineInput MoeLayer::Impl::combine_input(int rank, bool follows_down) const {
+  return {.expert_rows = of(rank).rows.expert_outputs,
+          .src_info = of(rank).rows.src_info,
+          .follows_experts = follows_down && combines_with_experts()};
 }
 
 CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step) const {
@@ -353,7 +364,9 @@ CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step)
           .destination = {.output = step.output, .output_stride_bytes = step.output_stride_bytes}};
 }
 
-Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream) {
+// Of a whole step nothing is enqueued between its parts.
+Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream,
+                                bool is_whole_step) {
   of(rank).uses_callers_streams |= stream.is_callers();
   switch (part) {
     case MoePart::kRoute:
@@ -369,9 +382,9 @@ Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step
     case MoePart::kDown:
       return down(rank, stream);
     case MoePart::kCombine:
-      return ep->combine(rank, combine_input(rank), combine_output(rank, step), stream);
+      return ep->combine(rank, combine_input(rank, is_whole_step), combine_output(rank, step), stream);
     case MoePart::kCombineAsync:
-      return ep->combine_async(rank, combine_input(rank), stream);
+      return ep->combine_async(rank, combine_input(rank, false), stream);
     case MoePart::kCombineWait:
       return ep->combine_wait(rank, combine_output(rank, step), stream);
     case MoePart::kAllReduce:
@@ -385,13 +398,13 @@ Status MoeLayer::run_part(MoePart part, int rank, const MoeLayerStep& step, Stre
     return invalid_argument("part: %s is none of this layer's, which parts_of(config()) returns",
                             to_string(part));
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
-  return impl_->run_part(part, rank, step, stream);
+  return impl_->run_part(part, rank, step, stream, false);
 }
 
 Status MoeLayer::run(int rank, const MoeLayerStep& step, Stream stream) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_step(rank, step));
   for (const MoePart part : impl_->parts)
-    SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream));
+    SWITCHYARD_RETURN_IF_ERROR(impl_->run_part(part, rank, step, stream, true));
   return Status();
 }
 

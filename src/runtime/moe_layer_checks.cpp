@@ -53,6 +53,20 @@ std::vector<MoePart> parts_of(const MoeLayerConfig& config) {
   return parts;
 }
 
+namespace {
+
+Status check_combine_start(const MoeLayerConfig& config) {
+  if (config.ep.combine_start == CombineStart::kBehindExperts) return Status();
+  if (config.launches != StepLaunches::kFused)
+    return invalid_argument("combine_start: %s; launches must be fused", to_string(config.ep.combine_start));
+  if (is_coded(config.weights))
+    return invalid_argument("combine_start: %s; weights must be those of the rows' format, not %s",
+                            to_string(config.ep.combine_start), to_string(config.weights));
+  return Status();
+}
+
+}  // namespace
+
 Status check_config(const MoeLayerConfig& config) {
   const TokenFormatKind format = config.ep.dispatch_format;
   if (config.ep.own_format != nullptr || !matmul_rows_of(format))
@@ -91,7 +105,7 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.gate_up_start == GateUpStart::kWithRows && has_codes)
     return invalid_argument("gate_up_start: with the rows; weights must be in bf16, not %s",
                             to_string(config.weights));
-  return Status();
+  return check_combine_start(config);
 }
 
 namespace {
@@ -172,7 +186,7 @@ Status check_strides(const MoeLayerConfig& config, const MoeLayerStep& step) {
   return check_stride("run", "output_stride_bytes", step.output_stride_bytes, token_bytes, 16);
 }
 
-Status check_tensors(const MoeLayerConfig& config, const MoeLayerStep& step) {
+Status check_tensors(const MoeLayerStep& step) {
   const bool is_encoded = step.format == InputFormat::kEncoded;
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("run", "tokens", step.tokens));
   SWITCHYARD_RETURN_IF_ERROR(check_pointer("run", "output", step.output));
@@ -196,7 +210,7 @@ Status check_step(const MoeLayerConfig& config, const MoeLayerStep& step) {
   SWITCHYARD_RETURN_IF_ERROR(check_strides(config, step));
   if (step.num_tokens == 0) return Status();
   SWITCHYARD_RETURN_IF_ERROR(check_choices(step));
-  return check_tensors(config, step);
+  return check_tensors(step);
 }
 
 }  // namespace switchyard

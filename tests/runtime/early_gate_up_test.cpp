@@ -35,12 +35,6 @@ INSTANTIATE_TEST_SUITE_P(Targets, EarlyGateUp, ::testing::Values(TargetChoice::k
                            return info.param == TargetChoice::kHost ? "Host" : "Cuda";
                          });
 
-std::string outcome_of(LayerHarness& harness) {
-  if (const Status status = harness.enqueue(); !status.ok()) return status.to_string();
-  if (const Status status = harness.layer().ep().synchronize(); !status.ok()) return status.to_string();
-  return harness.compare();
-}
-
 TEST_P(EarlyGateUp, AnyNumberOfRanksWithAndWithoutASharedExpert) {
   for (const int n_ranks : sweep({1, 2, 4}))
     for (const SharedExpert shared : {SharedExpert::kNone, SharedExpert::kFused}) {
@@ -50,7 +44,7 @@ TEST_P(EarlyGateUp, AnyNumberOfRanksWithAndWithoutASharedExpert) {
       layer_case.has_router = layer_case.has_bias = shared == SharedExpert::kFused;
       const auto world = make_world(n_ranks);
       LayerHarness harness(*world, layer_case);
-      EXPECT_EQ(outcome_of(harness), "") << layer_case.name();
+      EXPECT_EQ(harness.outcome(), "") << layer_case.name();
     }
 }
 
@@ -61,7 +55,7 @@ TEST_P(EarlyGateUp, HasTheBitsOfALayerThatWaitsForAllRows) {
     layer_case.gate_up_start = start;
     const auto world = make_world(2);
     LayerHarness harness(*world, layer_case);
-    ASSERT_EQ(outcome_of(harness), "");
+    ASSERT_EQ(harness.outcome(), "");
     for (const int rank : {0, 1}) outputs.push_back(harness.output(rank));
   }
   for (const size_t rank : {0, 1}) {
@@ -100,13 +94,13 @@ TEST_P(EarlyGateUp, AfterARankThatDoesNotComeAndAResetTheNextStepIsRight) {
   layer_case.timeout_ns = 300'000'000;
   const auto world = make_world(2);
   LayerHarness harness(*world, layer_case);
-  ASSERT_EQ(outcome_of(harness), "");
+  ASSERT_EQ(harness.outcome(), "");
   ASSERT_TRUE(harness.layer().run(0, harness.step(0)).ok());
   const Status status = harness.layer().ep().synchronize();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
   ASSERT_TRUE(harness.layer().ep().reset().ok());
-  EXPECT_EQ(outcome_of(harness), "");
+  EXPECT_EQ(harness.outcome(), "");
 }
 
 TEST_P(EarlyGateUp, WhatItCannotRunIsRefusedByName) {
@@ -188,7 +182,7 @@ std::string run_weak(uint64_t seed, const std::optional<OrderMutant>& mutant) {
   LayerCase layer_case = kEarly;
   layer_case.hidden = layer_case.width = 64;
   LayerHarness harness(*world, layer_case);
-  return outcome_of(harness);
+  return harness.outcome();
 }
 
 class EarlyGateUpInWeakMemory : public ::testing::Test {

@@ -35,6 +35,7 @@ struct LayerCase {
   bool has_bias = false;
   bool has_router = false;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
+  CombineStart combine_start = CombineStart::kBehindExperts;
   StepLaunches launches = StepLaunches::kFused;
   RowLayout row_layout = RowLayout::kRagged;
   int row_alignment = 1;
@@ -52,6 +53,7 @@ struct LayerCase {
            (shared_expert == SharedExpert::kNone ? "" : ", shared expert") + (has_router ? ", router" : "") +
            (has_bias ? ", bias" : "") +
            (gate_up_start == GateUpStart::kWithRows ? ", gate_up with the rows" : "") +
+           (combine_start == CombineStart::kWithExperts ? ", combine with the experts" : "") +
            (launches == StepLaunches::kSplit ? ", split" : "") + ", " + to_string(row_layout) +
            " rows aligned to " + std::to_string(row_alignment) +
            (reduce_at_owner ? ", reduced at the owner" : "");
@@ -166,6 +168,7 @@ class LayerHarness {
     config.ep.row_layout = case_.row_layout;
     config.ep.row_alignment = case_.row_alignment;
     config.ep.reduce_at_owner = case_.reduce_at_owner;
+    config.ep.combine_start = case_.combine_start;
     config.ep.steps_in_flight = case_.steps_in_flight;
     config.ep.timeout_ns = case_.timeout_ns;
     // Blocks that wait for rows need some room beside those of dispatch.
@@ -224,6 +227,12 @@ class LayerHarness {
       SWITCHYARD_RETURN_IF_ERROR(
           layer_->run(rank, step(rank), streams.empty() ? Stream() : streams[static_cast<size_t>(rank)]));
     return Status();
+  }
+  // Runs a step; what is wrong.
+  std::string outcome() {
+    if (const Status status = enqueue(); !status.ok()) return status.to_string();
+    if (const Status status = layer_->ep().synchronize(); !status.ok()) return status.to_string();
+    return compare();
   }
   MoeLayer& layer() { return *layer_; }
   // What steps have written can still be compared.

@@ -1,0 +1,272 @@
+// A layer whose combine takes each expert's rows when these are complete: on every target that is here, and
+// in weak memory, where each part of the signal that is left out must show.
+#include <iostream>
+
+#include "layer_harness.hpp"
+#include "sweep.hpp"
+#include "switchyard/detail/runtime/internals.hpp"
+#include "switchyard/detail/testing/test_hooks.hpp"
+#include "switchyard/row_completion.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::kFewCases;
+using testing_support::LayerCase;
+using testing_support::LayerHarness;
+using testing_support::must;
+using testing_support::seeds;
+using testing_support::sweep;
+
+constexpr LayerCase kWithExperts{
+    .n_ranks = 2, .protocol = Protocol::kDirect, .combine_start = CombineStart::kWithExperts};
+
+class EarlyCombine : public ::testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+  std::unique_ptr<World> make_world(int n_ranks) {
+    return must(World::create({.target = GetParam(), .n_ranks = n_ranks}));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, EarlyCombine, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
+                         [](const auto& info) {
+                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
+                         });
+
+TEST_P(EarlyCombine, AnyNumberOfRanksInEveryFormat) {
+  for (const int n_ranks : sweep({1, 2, 4}))
+    for (const TokenFormatKind format :
+         {TokenFormatKind::kBF16, TokenFormatKind::kFP8, TokenFormatKind::kFP8UE8M0})
+      for (const SharedExpert shared : {SharedExpert::kNone, SharedExpert::kFused}) {
+        LayerCase layer_case = kWithExperts;
+        layer_case.n_ranks = n_ranks;
+        layer_case.format = format;
+        layer_case.shared_expert = shared;
+        layer_case.has_router = layer_case.has_bias = shared == SharedExpert::kFused;
+        const auto world = make_world(n_ranks);
+        LayerHarness harness(*world, layer_case);
+        for (int step = 0; step < 2; ++step) EXPECT_EQ(harness.outcome(), "") << layer_case.name();
+      }
+}
+
+TEST_P(EarlyCombine, MaskedAndAlignedRowsGateUpWithTheRowsAndNoAllToAll) {
+  for (LayerCase layer_case :
+       {LayerCase{.row_layout = RowLayout::kMasked}, LayerCase{.row_alignment = 16},
+        LayerCase{.gate_up_start = GateUpStart::kWithRows}, LayerCase{.routing = Routing::kSkipAllToAll}}) {
+    layer_case.n_ranks = 2;
+    layer_case.protocol = Protocol::kDirect;
+    layer_case.combine_start = CombineStart::kWithExperts;
+    const auto world = make_world(2);
+    LayerHarness harness(*world, layer_case);
+    for (int step = 0; step < 2; ++step) EXPECT_EQ(harness.outcome(), "") << layer_case.name();
+  }
+}
+
+TEST_P(EarlyCombine, HasTheBitsOfALayerThatWaitsForAllExperts) {
+  std::vector<std::vector<bf16>> outputs;
+  for (const CombineStart start : {CombineStart::kBehindExperts, CombineStart::kWithExperts}) {
+    LayerCase layer_case = kWithExperts;
+    layer_case.combine_start = start;
+    const auto world = make_world(2);
+    LayerHarness harness(*world, layer_case);
+    ASSERT_EQ(harness.outcome(), "");
+    for (const int rank : {0, 1}) outputs.push_back(harness.output(rank));
+  }
+  for (const size_t rank : {0, 1}) EXPECT_EQ(outputs[rank], outputs[2 + rank]) << "rank " << rank;
+}
+
+TEST_P(EarlyCombine, AGraphOfItReadsTokensAndIdsAnew) {
+  const auto world = make_world(2);
+  LayerHarness harness(*world, kWithExperts);
+  const auto graph = must(world->capture([&] { return harness.enqueue(); }));
+  for (const uint64_t seed : {2, 3, 2}) {
+    harness.fill(seed);
+    ASSERT_TRUE(graph->launch().ok());
+    ASSERT_TRUE(graph->synchronize().ok());
+    ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+    EXPECT_EQ(harness.compare(), "") << "seed " << seed;
+  }
+}
+
+TEST_P(EarlyCombine, PartsOneByOneAndStepsInFlight) {
+  LayerCase layer_case = kWithExperts;
+  layer_case.steps_in_flight = 2;
+  const auto world = make_world(2);
+  LayerHarness harness(*world, layer_case);
+  MoeLayer* const flights[] = {must(harness.layer().flight(0)), must(harness.layer().flight(1))};
+  std::vector<Buffer<bf16>> outputs;
+  for (int rank = 0; rank < 2; ++rank)
+    outputs.push_back(must(world->rank(rank).allocate<bf16>(harness.tokens(rank).size())));
+  for (const MoePart part : parts_of(harness.layer().config()))
+    for (MoeLayer* const flight : flights)
+      for (int rank = 0; rank < 2; ++rank) {
+        MoeLayerStep step = harness.step(rank);
+        if (flight != flights[0]) step.output = outputs[static_cast<size_t>(rank)].data();
+        ASSERT_TRUE(flight->run_part(part, rank, step).ok()) << to_string(part);
+      }
+  ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+  EXPECT_EQ(harness.compare(), "");
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(must(outputs[static_cast<size_t>(rank)].download()), harness.output(rank));
+}
+
+TEST_P(EarlyCombine, ARankWithoutTokensStillServesTheOthers) {
+  const auto world = make_world(2);
+  LayerHarness harness(*world, kWithExperts);
+  ASSERT_TRUE(harness.layer().run(0, harness.step(0)).ok());
+  ASSERT_TRUE(harness.layer().run(1, {}).ok());
+  ASSERT_TRUE(harness.layer().ep().synchronize().ok());
+  EXPECT_EQ(harness.compare(0), "");
+}
+
+// The counts of parts are 0 again, although nobody came for the rows.
+TEST_P(EarlyCombine, AfterARankThatDoesNotComeAndAResetTheNextStepIsRight) {
+  SWITCHYARD_SKIP_IF_UNCHECKED();
+  LayerCase layer_case = kWithExperts;
+  layer_case.timeout_ns = 300'000'000;
+  const auto world = make_world(2);
+  LayerHarness harness(*world, layer_case);
+  ASSERT_EQ(harness.outcome(), "");
+  ASSERT_TRUE(harness.layer().run(0, harness.step(0)).ok());
+  Status status = harness.layer().ep().synchronize();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+  ASSERT_TRUE(harness.layer().ep().reset().ok());
+  ASSERT_EQ(harness.outcome(), "");
+  // Rank 1 comes, but its experts do not: who waits for them says so.
+  for (const MoePart part : parts_of(harness.layer().config()))
+    for (int rank = 0; rank < 2; ++rank)
+      if (!(rank == 1 && part == MoePart::kDown)) {
+        ASSERT_TRUE(harness.layer().run_part(part, rank, harness.step(rank)).ok()) << to_string(part);
+      }
+  status = harness.layer().ep().synchronize();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(status.message().find("for rank 1, but the output of its expert"), std::string::npos)
+      << status.message();
+  ASSERT_TRUE(harness.layer().ep().reset().ok());
+  EXPECT_EQ(harness.outcome(), "");
+}
+
+TEST_P(EarlyCombine, WhatItCannotRunIsRefusedByName) {
+  const auto world = make_world(2);
+  LayerHarness harness(*world, kWithExperts);
+  alignas(16) const float any = 0;
+  const auto message_of = [&](auto change) {
+    MoeLayerConfig config = harness.config();
+    change(config);
+    const ExpertWeights weights{&any, &any, &any, &any, nullptr, nullptr};
+    return MoeLayer::create(*world, config, {weights, weights}).status().message();
+  };
+  const auto expect_named = [](const std::string& message, const char* name) {
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+  };
+  expect_named(message_of([](auto& c) { c.ep.protocol = Protocol::kSlotted; }),
+               "combine_start is with-experts; protocol must be direct");
+  expect_named(message_of([](auto& c) { c.launches = StepLaunches::kSplit; }), "launches must be fused");
+  expect_named(message_of([](auto& c) { c.weights = WeightFormat::kMXFP4; }), "not mxfp4");
+  expect_named(message_of([](auto& c) { c.ep.reduce_at_owner = true; }), "reduce_at_owner must be false");
+  expect_named(message_of([](auto& c) { c.ep.p2p_world_size = 1; }), "without a wire");
+  expect_named(message_of([](auto& c) { c.ep.combine_start = static_cast<CombineStart>(7); }),
+               "combine_start is 7");
+
+  ExpertParallelConfig config = harness.config().ep;
+  config.protocol = Protocol::kAutomatic;
+  const auto ep = must(ExpertParallel::create(*world, config));
+  EXPECT_EQ(ep->config().protocol, Protocol::kDirect);
+  EXPECT_TRUE(ep->row_completion(1).ok());
+  EXPECT_FALSE(ep->row_completion(2).ok());
+  const auto memory = must(world->rank(0).allocate<uint32_t>(1024));
+  const DispatchOutput output{.row_offsets = memory.data(),
+                              .expert_ids = reinterpret_cast<int32_t*>(memory.data() + 64)};
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ep->dispatch(rank, {}, output).ok());
+  expect_named(ep->combine_async(0, {}).message(), "combine_start is with-experts; call combine");
+  expect_named(ep->combine(0, {}, {.destination = {.reduction = CombineReduction::kUnreduced}}).message(),
+               "the output is weighted");
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ep->combine(rank, {}, {}).ok());
+  expect_named(ep->reopen_step(0).message(), "reopen_step: combine_start is with-experts");
+  EXPECT_TRUE(ep->synchronize().ok());
+
+  config.combine_start = CombineStart::kBehindExperts;
+  const auto behind = must(ExpertParallel::create(*world, config));
+  expect_named(behind->row_completion(0).status().message(), "combine_start is behind-experts");
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(behind->dispatch(rank, {}, output).ok());
+  expect_named(behind->combine(0, {.follows_experts = true}, {}).message(), "follows_experts must be false");
+
+  const RowCompletion completion = must(ep->row_completion(0));
+  auto matmul = must(GroupedMatmul::create(
+      world->rank(0), {.num_groups = completion.num_groups, .inner = 64, .columns = 128, .max_rows = 64}));
+  GroupedMatmulTensors tensors{.rows = memory.data(),
+                               .weights = memory.data(),
+                               .output = memory.data(),
+                               .row_offsets = memory.data(),
+                               .expert_ids = reinterpret_cast<const int32_t*>(memory.data()),
+                               .completion = &completion};
+  expect_named(matmul->run(tensors).message(), "completion: must be null with expert_ids");
+  RowCompletion other = completion;
+  other.num_groups = 1;
+  tensors.expert_ids = nullptr;
+  tensors.completion = &other;
+  expect_named(matmul->run(tensors).message(), "completion: is of 1 groups, and num_groups is 4");
+}
+
+// With combine on another stream than the experts, so that nothing but their signals orders the two, as where
+// the GPU lets combine in while they run. Two blocks work for each expert.
+std::string run_side_by_side(uint64_t seed, const std::optional<OrderMutant>& mutant) {
+  const TestHooks hooks{.mutant = mutant};
+  const int n_ranks = seed % 2 == 0 ? 1 : 2;
+  const auto world = must(World::create({.target = TargetChoice::kHost,
+                                         .n_ranks = n_ranks,
+                                         .host = testing_support::weak_memory(seed, &hooks)}));
+  LayerCase layer_case = kWithExperts;
+  layer_case.n_ranks = n_ranks;
+  layer_case.shared_expert = seed / 2 % 2 == 0 ? SharedExpert::kNone : SharedExpert::kFused;
+  LayerHarness harness(*world, layer_case);
+  std::vector<Stream> beside;
+  for (int rank = 0; rank < n_ranks; ++rank) beside.push_back(must(world->rank(rank).create_stream()));
+  for (const MoePart part : parts_of(harness.layer().config())) {
+    if (part == MoePart::kDown)
+      if (const Status status = world->synchronize(); !status.ok()) return status.to_string();
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      const Stream stream = part == MoePart::kCombine ? beside[static_cast<size_t>(rank)] : Stream{};
+      if (const Status status = harness.layer().run_part(part, rank, harness.step(rank), stream);
+          !status.ok())
+        return status.to_string();
+    }
+  }
+  const Status status = harness.layer().ep().synchronize();
+  return status.ok() ? harness.compare() : status.to_string();
+}
+
+class EarlyCombineInWeakMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kFewCases) GTEST_SKIP() << "a sanitizer's build has no weak memory";
+  }
+};
+
+TEST_F(EarlyCombineInWeakMemory, IsRightForEverySeed) {
+  for (uint64_t seed = 0; seed < seeds(12); ++seed)
+    ASSERT_EQ(run_side_by_side(seed, std::nullopt), "") << seed;
+}
+
+// What would not be noticed on the emulator's usual memory.
+TEST_F(EarlyCombineInWeakMemory, EveryPartOfTheSignalThatIsLeftOutShows) {
+  const std::pair<const char*, OrderMutant> mutants[] = {
+      {"MM34: an expert's output is not acquired", {"await_experts(", WordKind::kLoad, Order::kRelaxed}},
+      {"MM34: it is not released", {"complete_part(", WordKind::kStore, Order::kRelaxed}},
+      {"MM33: the count of its parts is not released", {"complete_part(", WordKind::kAdd, Order::kAcquire}},
+      {"MM33: the count of its parts is not acquired", {"complete_part(", WordKind::kAdd, Order::kRelease}}};
+  constexpr uint64_t kMaxSeeds = 40;
+  for (auto [name, mutant] : mutants) {
+    mutant.stops_at_overtaking = false;
+    std::string difference;
+    uint64_t seed = 0;
+    for (; seed < kMaxSeeds && difference.empty(); ++seed) difference = run_side_by_side(seed, mutant);
+    EXPECT_NE(difference, "") << name << ": none of " << kMaxSeeds << " seeds shows it";
+    std::cout << name << ", seed " << seed - 1 << ": " << difference << "\n";
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
