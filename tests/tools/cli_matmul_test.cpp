@@ -93,15 +93,26 @@ TEST_F(CliMatmul, BenchTimesALayerAndItsPartsAndVerifies) {
 
 TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
   for (const char* options :
-       {"--protocol slotted", "--protocol direct --mode fused --shared-expert",
-        "--format fp8 --protocol direct", "--format fp8-ue8m0 --protocol direct",
+       {"--protocol slotted",
+        "--protocol direct --mode fused --shared-expert",
+        "--format fp8 --protocol direct",
+        "--format fp8-ue8m0 --protocol direct",
         "--format fp8-ue8m0 --protocol slotted --shared-expert",
         "--format fp8 --protocol slotted --padding 0.2 --combine-format fp8",
-        "--combine-format fp8 --mode fused", "--format fp8 --skip-a2a", "--layout masked --alignment 8",
-        "--format fp8 --layout masked --shared-expert", "--in-flight 2 --mode fused", "--reduce-at-owner",
-        "--format fp8 --encoded-tokens --ids int64 --row-gap 32", "--gate-up-start with-rows --mode fused",
-        "--gate-up-start with-rows --shared-expert --in-flight 2", "--p2p-world-size 1 --format fp8",
-        "--replicas 1 --padding 0.3", "--routing one-expert"}) {
+        "--combine-format fp8 --mode fused",
+        "--format fp8 --skip-a2a",
+        "--layout masked --alignment 8",
+        "--format fp8 --layout masked --shared-expert",
+        "--in-flight 2 --mode fused",
+        "--reduce-at-owner",
+        "--format fp8 --encoded-tokens --ids int64 --row-gap 32",
+        "--gate-up-start with-rows --mode fused",
+        "--gate-up-start with-rows --shared-expert --in-flight 2",
+        "--combine-start with-experts --mode fused --shared-expert --format fp8",
+        "--combine-start with-experts --gate-up-start with-rows --mode fused --in-flight 2",
+        "--p2p-world-size 1 --format fp8",
+        "--replicas 1 --padding 0.3",
+        "--routing one-expert"}) {
     const Outcome outcome =
         run("run --target host --matmul fast --ranks 2 --hidden 256 --experts 4 --expert-width 64 --top-k 2 "
             "--tokens 9 --steps 2 --json " +
@@ -146,6 +157,13 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   EXPECT_NE(early.find("direct: gate_up starts with the rows"), std::string::npos) << early;
   EXPECT_EQ(phases_of("--mode fused --skip-a2a --routing one-expert"),
             (std::vector<std::string>{"all_reduce", "combine", "dispatch", "down", "gate_up"}));
+  EXPECT_NE(run(shape + "--mode fused --combine-start with-experts").out.find("combine with the experts"),
+            std::string::npos);
+  expect_refused(shape + "--mode split --combine-start with-experts", {"--combine-start", "--mode fused"});
+  expect_refused(shape + "--mode fused --combine-start with-experts --protocol slotted",
+                 {"--combine-start", "--protocol direct"});
+  expect_refused(shape + "--mode fused --combine-start with-experts --p2p-world-size 1",
+                 {"--combine-start", "without a wire"});
   const std::string trace = folder / "trace.json";
   ASSERT_EQ(run(shape + "--stall 1@down:5 --trace " + trace).exit_code, 0);
   EXPECT_NE(testing_support::read_file(trace).find("gate_up"), std::string::npos);

@@ -105,6 +105,7 @@ Status with_flags(const Status& status) {
                              {"p2p_world_size", "--p2p-world-size"},
                              {"enable_trace", "--trace"},
                              {"gate_up_start", "--gate-up-start"},
+                             {"combine_start", "--combine-start"},
                              {"steps_in_flight", "--in-flight"}});
 }
 
@@ -160,6 +161,24 @@ void add_gate_up_start_option(Command& command, GateUpStart& start) {
 
 const char* name_of(GateUpStart start) {
   return start == GateUpStart::kWithRows ? "with-rows" : "behind-dispatch";
+}
+
+void add_combine_start_option(Command& command, CombineStart& start) {
+  command.add_choice(
+      "--combine-start", start,
+      {{"behind-experts", CombineStart::kBehindExperts}, {"with-experts", CombineStart::kWithExperts}},
+      "When combine starts: when all experts have ended, or with them, taking each expert's\n"
+      "rows when they are complete (needs fast matmuls): behind-experts, with-experts");
+}
+
+Status check_combine_start(CombineStart start, Protocol protocol, CombineFormat format) {
+  if (start == CombineStart::kBehindExperts) return Status();
+  if (protocol == Protocol::kSlotted)
+    return invalid_argument("--combine-start: with-experts needs --protocol direct, not slotted");
+  if (format != CombineFormat::kBF16)
+    return invalid_argument("--combine-start: with-experts needs --combine-format bf16, not %s",
+                            to_string(format));
+  return Status();
 }
 
 void add_groups_option(Command& command, int& p2p_world_size) {

@@ -39,6 +39,9 @@ void add_reduction_option(Command& command, bool& reduce_at_owner);
 // --gate-up-start: of a MoeLayer.
 void add_gate_up_start_option(Command& command, GateUpStart& start);
 const char* name_of(GateUpStart start);
+// --combine-start: of a MoeLayer; and whether it suits these.
+void add_combine_start_option(Command& command, CombineStart& start);
+Status check_combine_start(CombineStart start, Protocol protocol, CombineFormat format);
 // --p2p-world-size: the ranks of a group.
 void add_groups_option(Command& command, int& p2p_world_size);
 // Whether it suits --ranks and, where the all-to-all is skipped, --skip-a2a.

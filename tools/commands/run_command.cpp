@@ -217,6 +217,7 @@ void add_run_command(CommandLine& line) {
       "Plain matmuls, verified bit by bit, or the library's MoeLayer with tiled ones, verified\n"
       "within a bound: reference, fast");
   add_gate_up_start_option(command, options->gate_up_start);
+  add_combine_start_option(command, options->combine_start);
   command.add_number(
       "--allreduce-world-size", options->allreduce_world_size, 0, kMaxRanks,
       "With --skip-a2a: ranks that share the shared expert's tokens and add up their outputs; it\n"

@@ -136,6 +136,12 @@ Status check_fast_matmuls(const RunOptions& options) {
         "--combine-format: %s with --matmul fast, whose matmuls write bf16; --protocol slotted encodes "
         "it; %s",
         to_string(options.combine_format), instead);
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_combine_start(options.combine_start, options.protocol, options.combine_format));
+  if (options.combine_start == CombineStart::kWithExperts && options.mode != "fused")
+    return invalid_argument("--combine-start: with-experts needs --mode fused, not %s", options.mode.c_str());
+  if (options.combine_start == CombineStart::kWithExperts && options.reduce_at_owner)
+    return invalid_argument("--combine-start: with-experts does without --reduce-at-owner");
   if (options.gate_up_start == GateUpStart::kBehindDispatch) return Status();
   if (options.format != TokenFormatKind::kBF16 || options.combine_format != CombineFormat::kBF16)
     return invalid_argument("--gate-up-start: with-rows needs --format bf16 and --combine-format bf16");
@@ -155,6 +161,8 @@ Status check_experts(const RunOptions& options) {
   if (workload.matmuls == Matmuls::kFast) return check_fast_matmuls(options);
   if (options.gate_up_start != GateUpStart::kBehindDispatch)
     return invalid_argument("--gate-up-start: with-rows needs --matmul fast");
+  if (options.combine_start != CombineStart::kBehindExperts)
+    return invalid_argument("--combine-start: with-experts needs --matmul fast");
   return Status();
 }
 
@@ -193,6 +201,7 @@ LayerOptions layer_options(const RunOptions& options) {
                  .max_rows_per_expert = masked_capacity(options),
                  .row_delivery = options.row_delivery,
                  .reduce_at_owner = options.reduce_at_owner,
+                 .combine_start = options.combine_start,
                  .dispatch_format = options.format,
                  // Kernels that do not take the scale from the device are found out.
                  .input_scale = options.style.has_device_scale ? 4 * kInputScale : kInputScale,

@@ -34,6 +34,7 @@ struct RunOptions {
   reference::TensorStyle style;
   int steps_in_flight = 1;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
+  CombineStart combine_start = CombineStart::kBehindExperts;
   PlacementOptions placement_options;
   std::optional<ExpertPlacement> placement;  // from these
   std::string mode = "split";

@@ -30,9 +30,10 @@ void print_table(const RunOptions& options, const RunReport& report) {
   if (const std::string special = options.style.describe(); !special.empty())
     std::printf("  inputs    %s\n", special.c_str());
   if (workload.matmuls == Matmuls::kFast)
-    std::printf("  matmuls   fast; gate_up starts %s\n", options.gate_up_start == GateUpStart::kWithRows
-                                                             ? "with the rows of each expert"
-                                                             : "behind dispatch");
+    std::printf(
+        "  matmuls   fast; gate_up starts %s, combine %s\n",
+        options.gate_up_start == GateUpStart::kWithRows ? "with the rows of each expert" : "behind dispatch",
+        options.combine_start == CombineStart::kWithExperts ? "with the experts" : "behind them");
   if (options.steps_in_flight > 1) std::printf("  flights   %d steps at once\n", options.steps_in_flight);
   if (options.placement)
     std::printf("  placement at most %d experts per rank, %d replicas\n",
@@ -100,6 +101,7 @@ std::string to_json(const RunOptions& options, const RunReport& report) {
       .add("shared_expert", workload.has_shared_expert)
       .add("matmul", workload.matmuls == Matmuls::kFast ? "fast" : "reference")
       .add("gate_up_start", name_of(options.gate_up_start))
+      .add("combine_start", to_string(options.combine_start))
       .add("skip_a2a", options.skips_all_to_all)
       .add("allreduce_world_size", options.allreduce_world_size)
       .add("p2p_world_size", report.p2p_world_size)

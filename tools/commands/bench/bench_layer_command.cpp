@@ -17,6 +17,7 @@ struct BenchOptions : ReplayOptions {
   int n_sms = 0;
   int num_matmul_blocks = 0;
   GateUpStart gate_up_start = GateUpStart::kBehindDispatch;
+  CombineStart combine_start = CombineStart::kBehindExperts;
 };
 
 using BenchReport = ReplayReport<LayerBenchResult>;
@@ -41,6 +42,8 @@ Status finish_options(BenchOptions& options) {
                             to_string(options.format));
   if (options.gate_up_start == GateUpStart::kWithRows && options.protocol == Protocol::kSlotted)
     return invalid_argument("--gate-up-start: with-rows needs --protocol direct, not slotted");
+  SWITCHYARD_RETURN_IF_ERROR(
+      check_combine_start(options.combine_start, options.protocol, CombineFormat::kBF16));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
   const int multiple = rows->element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
@@ -67,6 +70,7 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   config.ep.top_k = options.workload.top_k;
   config.ep.hidden = options.workload.hidden;
   config.ep.n_sms = options.n_sms;
+  config.ep.combine_start = options.combine_start;
   config.ep.timeout_ns = default_timeout_ns(report.target);
   config.ep.protocol = options.protocol;
   config.ep.dispatch_format = options.format;
@@ -124,6 +128,7 @@ std::string to_json(const BenchOptions& options, const BenchReport& report) {
       .add("expert_width", workload.expert_width)
       .add("top_k", workload.top_k)
       .add("gate_up_start", name_of(options.gate_up_start))
+      .add("combine_start", to_string(options.combine_start))
       .add("results", std::move(results));
   return json.to_text();
 }
@@ -161,6 +166,7 @@ void add_bench_layer_command(Command& bench) {
                   "Blocks of a matmul per rank [one per multiprocessor]")
       .hide_default();
   add_gate_up_start_option(command, options->gate_up_start);
+  add_combine_start_option(command, options->combine_start);
   finish_replay_command<BenchReport>(command, options, "[20; host 2]");
 }
 
