@@ -117,9 +117,15 @@ MoeLayerStep LayerBench::step_of(int rank, int num_tokens) const {
           .output = buffers.output.data()};
 }
 
-// All ranks begin a part before any of them begins the next.
+// All ranks begin a part before any of them begins the next; unless combine starts with the experts, which it
+// does where a rank's step is one call.
 Status LayerBench::enqueue(MoeLayer& layer, int num_tokens, bool marks_parts) {
   if (!marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark("step"));
+  if (!marks_parts && layer.config().ep.combine_start == CombineStart::kWithExperts) {
+    for (int rank = 0; rank < world_.n_ranks(); ++rank)
+      SWITCHYARD_RETURN_IF_ERROR(layer.run(rank, step_of(rank, num_tokens)));
+    return Status();
+  }
   for (const MoePart part : parts_of(layer.config())) {
     if (marks_parts) SWITCHYARD_RETURN_IF_ERROR(world_.mark(to_string(part)));
     for (int rank = 0; rank < world_.n_ranks(); ++rank)

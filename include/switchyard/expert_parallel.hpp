@@ -91,8 +91,8 @@ const char* to_string(RowDelivery delivery);
 // When combine takes the rows of an expert: when those of all are complete, that is, behind whatever is in
 // front of it on the stream; or when that expert's are (row_completion.hpp), so that it begins while other
 // experts work. The latter is for the fused combine of the direct protocol, weighted and in bf16, between
-// ranks that reach each other's memory. Its blocks hold their multiprocessors while they wait, and it takes
-// the same bits.
+// ranks that reach each other's memory. Its blocks hold their multiprocessors while they wait, so there are
+// at most as many of all ranks as the device has; the output has the same bits.
 enum class CombineStart { kBehindExperts, kWithExperts };
 
 const char* to_string(CombineStart start);
@@ -119,7 +119,8 @@ struct ExpertParallelConfig {
   uint64_t first_timeout_ns = 0;
   // CUDA: a launch may become resident before the one in front of it has ended (programmatic dependent
   // launch). Two launches of every rank must then fit on the device at once. It is off by default: it pays
-  // only where nothing else wants the multiprocessors.
+  // only where nothing else wants the multiprocessors. (CombineInput::follows_experts says so for one
+  // launch.)
   bool dependent_launch = false;
   Protocol protocol = Protocol::kAutomatic;
   // Rows of row_buffers(), as a multiple of a rank's even share (max_tokens_per_rank x top_k). 0: enough for
@@ -294,7 +295,7 @@ struct CombineOutput {
   int num_tokens = 0;                   // as dispatched
   CombineDestination destination = {};  // of an epilogue of one's own: own_destination()
   // As DispatchOutput::rank_wait_ns: both protocols wait once, in combine_wait, for what each rank sends
-  // back.
+  // back; with CombineStart::kWithExperts for its combine to begin, and not for its experts.
   uint64_t* rank_wait_ns = nullptr;
 };
 

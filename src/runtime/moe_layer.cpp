@@ -354,7 +354,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
 CombineInput MoeLayer::Impl::combine_input(int rank, bool follows_down) const {
   return {.expert_rows = of(rank).rows.expert_outputs,
           .src_info = of(rank).rows.src_info,
-          .follows_experts = follows_down && combines_with_experts()};
+          .follows_experts = follows_down && combines_with_experts() && of(rank).rows.max_rows > 0};
 }
 
 CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step) const {
@@ -364,7 +364,7 @@ CombineOutput MoeLayer::Impl::combine_output(int rank, const MoeLayerStep& step)
           .destination = {.output = step.output, .output_stride_bytes = step.output_stride_bytes}};
 }
 
-// Of a whole step nothing is enqueued between its parts.
+// Of a whole step nothing is enqueued between its parts; without memory for rows, down is no launch.
 Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step, Stream stream,
                                 bool is_whole_step) {
   of(rank).uses_callers_streams |= stream.is_callers();

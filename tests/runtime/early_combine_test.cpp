@@ -3,7 +3,9 @@
 #include <iostream>
 
 #include "layer_harness.hpp"
+#include "runtime/ep/exchange_layout.hpp"
 #include "sweep.hpp"
+#include "switchyard/detail/launch/early_matmul_kernels.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/row_completion.hpp"
@@ -120,7 +122,6 @@ TEST_P(EarlyCombine, ARankWithoutTokensStillServesTheOthers) {
   EXPECT_EQ(harness.compare(0), "");
 }
 
-// The counts of parts are 0 again, although nobody came for the rows.
 TEST_P(EarlyCombine, AfterARankThatDoesNotComeAndAResetTheNextStepIsRight) {
   SWITCHYARD_SKIP_IF_UNCHECKED();
   LayerCase layer_case = kWithExperts;
@@ -146,6 +147,101 @@ TEST_P(EarlyCombine, AfterARankThatDoesNotComeAndAResetTheNextStepIsRight) {
       << status.message();
   ASSERT_TRUE(harness.layer().ep().reset().ok());
   EXPECT_EQ(harness.outcome(), "");
+}
+
+// Every tiling, with groups of no, one and many rows: each group with rows is complete once, for this step.
+TEST_P(EarlyCombine, EveryMatmulWithACompletionTellsOfEachGroupOnce) {
+  constexpr int kNumExperts = 4, kInner = 128, kColumns = 384;
+  constexpr int64_t kMaxRows = 272;
+  const auto world = make_world(1);
+  const Rank& rank = world->rank(0);
+  const auto ep = must(ExpertParallel::create(*world, {.n_experts = kNumExperts,
+                                                       .top_k = 1,
+                                                       .hidden = kColumns,
+                                                       .max_tokens_per_rank = 8,
+                                                       .n_sms = 2,
+                                                       .combine_start = CombineStart::kWithExperts}));
+  const auto sizes = must(rank.allocate<uint32_t>(64));
+  const auto experts = must(rank.allocate<int32_t>(64));
+  ASSERT_TRUE(ep->dispatch(0, {}, {.row_offsets = sizes.data(), .expert_ids = experts.data()}).ok());
+  ASSERT_TRUE(ep->synchronize().ok());
+  const RowCompletion completion = must(ep->row_completion(0));
+  const OutputCellLayout layout{1, kNumExperts};
+  const auto cells = rank.view(completion.cells.mine, layout.bytes().value() / sizeof(uint64_t));
+  const auto parts = rank.view(completion.num_parts_done, kNumExperts);
+  ASSERT_EQ(completion.num_groups, kNumExperts);
+  // The last group would end behind the tensors.
+  const auto offsets = must(rank.upload(std::vector<uint32_t>{0, 0, 1, 130, kMaxRows + 50}));
+  const auto counts = must(rank.upload(std::vector<uint32_t>{0, 1, 65, 129}));
+  for (const MatmulTuning& tuning : kMatmulTunings) {
+    if (telling_matmul_kernel(world->target(), tuning) == nullptr) continue;
+    const bool is_fp8 = tuning.element == MatmulElement::kFP8;
+    const auto rows = must(rank.upload(std::vector<uint8_t>(kMaxRows * kInner * 2, 0x31)));
+    const auto weights =
+        must(rank.upload(std::vector<uint8_t>(size_t{kNumExperts} * kColumns * kInner * 2, 0x32)));
+    const auto scales = must(rank.upload(std::vector<float>(4096, 0.5f)));
+    auto matmul = must(GroupedMatmul::create(world->rank(0), {.num_groups = kNumExperts,
+                                                              .element = tuning.element,
+                                                              .inner = kInner,
+                                                              .columns = kColumns,
+                                                              .max_rows = kMaxRows,
+                                                              .num_blocks = 3,
+                                                              .tuning = tuning}));
+    for (const bool has_counts : {false, true}) {
+      std::vector<std::vector<bf16>> outputs;
+      for (const bool tells : {false, true}) {
+        auto output = must(rank.upload(std::vector<bf16>(kMaxRows * kColumns, to_bf16(7))));
+        ASSERT_TRUE(world->rank(0).view(completion.cells.mine, cells.size()).fill_bytes(0).ok());
+        const Status status = matmul->run({.rows = rows.data(),
+                                           .weights = weights.data(),
+                                           .output = output.data(),
+                                           .row_offsets = offsets.data(),
+                                           .row_counts = has_counts ? counts.data() : nullptr,
+                                           .row_scales = is_fp8 ? scales.data() : nullptr,
+                                           .weight_scales = is_fp8 ? scales.data() : nullptr,
+                                           .completion = tells ? &completion : nullptr});
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        ASSERT_TRUE(rank.synchronize().ok());
+        outputs.push_back(must(output.download()));
+        const std::vector<uint64_t> told = must(cells.download());
+        for (int expert = 0; expert < kNumExperts; ++expert)
+          EXPECT_EQ(told[static_cast<size_t>(2 + expert)],
+                    tells && expert > 0 ? (StepCell{1, 0}.pack()) : uint64_t{0})
+              << to_string(tuning) << ", expert " << expert;
+        EXPECT_EQ(must(parts.download()), std::vector<uint32_t>(kNumExperts, 0)) << to_string(tuning);
+      }
+      EXPECT_EQ(outputs[0], outputs[1]) << to_string(tuning);
+    }
+  }
+}
+
+TEST(EarlyCombineMemory, EveryGroupHasACountOfItsParts) {
+  for (const SharedExpert shared : {SharedExpert::kNone, SharedExpert::kFused}) {
+    const ExpertParallelConfig config{.n_experts = 256,
+                                      .top_k = 8,
+                                      .hidden = 64,
+                                      .max_tokens_per_rank = 4,
+                                      .protocol = Protocol::kDirect,
+                                      .combine_start = CombineStart::kWithExperts,
+                                      .shared_expert = shared};
+    const int num_groups = 256 / 4 + (shared == SharedExpert::kFused ? 1 : 0);
+    EXPECT_EQ(must(ExchangeLayout::of(config, 4, /*has_wire=*/false)).parts_done.bytes,
+              static_cast<uint64_t>(num_groups) * sizeof(uint32_t));
+  }
+}
+
+TEST_P(EarlyCombine, WithoutMemoryForTokensThereIsNothingToFollow) {
+  const auto world = make_world(2);
+  LayerHarness harness(*world, kWithExperts);
+  MoeLayerConfig config = harness.config();
+  config.ep.max_tokens_per_rank = 0;
+  alignas(16) static const float kAny[4] = {};
+  const ExpertWeights weights{.gate_up = kAny, .down = kAny};
+  const auto layer = must(MoeLayer::create(*world, config, {weights, weights}));
+  for (int step = 0; step < 3; ++step)
+    for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(layer->run(rank, {}).ok());
+  const Status status = layer->ep().synchronize();
+  EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
 TEST_P(EarlyCombine, WhatItCannotRunIsRefusedByName) {

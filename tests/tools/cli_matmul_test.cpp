@@ -157,7 +157,7 @@ TEST_F(CliMatmul, FastRunsHaveThePhasesOfTheLibrarysLayer) {
   EXPECT_NE(early.find("direct: gate_up starts with the rows"), std::string::npos) << early;
   EXPECT_EQ(phases_of("--mode fused --skip-a2a --routing one-expert"),
             (std::vector<std::string>{"all_reduce", "combine", "dispatch", "down", "gate_up"}));
-  EXPECT_NE(run(shape + "--mode fused --combine-start with-experts").out.find("combine with the experts"),
+  EXPECT_NE(run(shape + "--mode fused --combine-start with-experts").out.find("combine takes each expert's rows"),
             std::string::npos);
   expect_refused(shape + "--mode split --combine-start with-experts", {"--combine-start", "--mode fused"});
   expect_refused(shape + "--mode fused --combine-start with-experts --protocol slotted",

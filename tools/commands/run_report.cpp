@@ -33,7 +33,7 @@ void print_table(const RunOptions& options, const RunReport& report) {
     std::printf(
         "  matmuls   fast; gate_up starts %s, combine %s\n",
         options.gate_up_start == GateUpStart::kWithRows ? "with the rows of each expert" : "behind dispatch",
-        options.combine_start == CombineStart::kWithExperts ? "with the experts" : "behind them");
+        options.combine_start == CombineStart::kWithExperts ? "takes each expert's rows" : "follows");
   if (options.steps_in_flight > 1) std::printf("  flights   %d steps at once\n", options.steps_in_flight);
   if (options.placement)
     std::printf("  placement at most %d experts per rank, %d replicas\n",

@@ -425,9 +425,6 @@ uint64_t worst_case_copies(const ExpertParallelConfig& config, int n_ranks) {
   return static_cast<uint64_t>(num_exchanging_ranks(config, n_ranks)) *
          static_cast<uint64_t>(config.max_tokens_per_rank) * static_cast<uint64_t>(num_copies);
 }
-uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
-  return static_cast<uint64_t>(num_expert_groups(config, n_ranks)) + (has_group_in_front(config) ? 1 : 0);
-}
 // Counts the shared expert's rows, and at most as many as pad each group to its alignment.
 uint64_t other_rows(const ExpertParallelConfig& config, int n_ranks) {
   const bool has_shared = config.shared_expert == SharedExpert::kFused;
@@ -443,6 +440,10 @@ bool has_group_in_front(const ExpertParallelConfig& config) {
 
 int num_expert_groups(const ExpertParallelConfig& config, int n_ranks) {
   return config.row_layout == RowLayout::kPerRank ? 1 : num_seats_per_rank(config, n_ranks);
+}
+
+uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks) {
+  return static_cast<uint64_t>(num_expert_groups(config, n_ranks)) + (has_group_in_front(config) ? 1 : 0);
 }
 
 GroupLayout group_layout(const ExpertParallelConfig& config, int n_ranks) {

@@ -45,6 +45,8 @@ EpShape exchange_shape(const ExpertParallelConfig& config, int n_ranks);
 bool has_group_in_front(const ExpertParallelConfig& config);
 // The groups of a rank's rows, without that one.
 int num_expert_groups(const ExpertParallelConfig& config, int n_ranks);
+// Both together.
+uint64_t num_groups(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks that send each other rows.
 int num_exchanging_ranks(const ExpertParallelConfig& config, int n_ranks);
 // The number of ranks whose partial outputs are added up, if the all-to-all is skipped.

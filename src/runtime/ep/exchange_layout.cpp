@@ -118,7 +118,7 @@ void add_direct(const ExpertParallelConfig& config, const EpShape& shape, Exchan
   parts.add(layout.src_info, layout.src_info_bytes);
   parts.add(layout.combine_counts, OutputCellLayout{shape.n_ranks, shape.n_experts}.bytes());
   parts.add(layout.parts_done,
-            CheckedSize(num_expert_groups(config, shape.n_ranks)) * CheckedSize(sizeof(uint32_t)));
+            CheckedSize(num_groups(config, shape.n_ranks)) * CheckedSize(sizeof(uint32_t)));
   parts.add(layout.count_table, CountTableLayout{shape.n_ranks, num_counts}.bytes());
   const CheckedSize choice_bytes =
       CheckedSize(config.max_tokens_per_rank) * CheckedSize(config.top_k) * CheckedSize(sizeof(uint32_t));

@@ -94,6 +94,8 @@ SWITCHYARD_KERNEL void combine_kernel(CombineParams<typename P::CombinePart, Epi
 // is behind all else that is read here. What comes behind this launch is to be behind both.
 template <EpProtocol P, FixedShape Fixed, typename Epilogue, typename Rows = BF16CombineRows>
 SWITCHYARD_KERNEL void early_combine_kernel(CombineParams<typename P::CombinePart, Epilogue> params) {
+  // What this multiprocessor has cached of earlier steps is not read again: an acquire, in front of any load.
+  (void)target::ld_acquire_device(DirectCounters{params.ep_counters}.num_steps());
   typename P::template CombineAsync<Fixed, Epilogue, Rows>(params).run();
   P::template between_combine_halves<Fixed>();
   typename P::template CombineWait<Fixed, Epilogue, Rows>(params).run();

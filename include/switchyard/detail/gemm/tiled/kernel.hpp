@@ -26,7 +26,7 @@ SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals
   if constexpr (Config::kIsPair) target::sync_cluster();  // the other block's barriers are initialised, too
   if (warpgroup == 0) {
     if constexpr (Config::kMovesRegisters) target::give_registers<Config::kProducerRegisters>();
-    target::grid_dependency_wait();  // before anything is read; consumers only write what follows from it
+    target::grid_dependency_wait();  // before anything is read; consumers read and write behind the first tile, which follows from it
     // Where rows are awaited the next launch becomes resident when the blocks end: a peer's kernel, for which
     // this one waits, may need the room.
     if constexpr (!Arrivals::kAwaits) target::grid_dependency_launch();
