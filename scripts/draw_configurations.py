@@ -113,6 +113,11 @@ def draw_run(formats, draw, target):
         words += ["--matmul", "fast"] + ["--gate-up-start", "with-rows"] * starts_with_rows
         if starts_with_rows and target == "cuda":
             allowed.add("refused")  # ranks that share a GPU may have no room for it
+    ends_with_experts = is_fast and "fused" in words and not is_slotted and draw.random() < 0.4
+    if ends_with_experts:
+        words += ["--combine-start", "with-experts"]
+        if has_wire:
+            allowed.add("refused")
     differs_by_expert = token_format == "nvfp4-by-expert"
     if layout == "per-rank" and (is_slotted or has_wire or differs_by_expert):
         allowed.add("refused")
@@ -123,7 +128,7 @@ def draw_run(formats, draw, target):
             allowed.add("refused")
     if draw.random() < 0.3:
         words += ["--reduce-at-owner"]
-        if is_slotted or skips or layout == "per-rank":
+        if is_slotted or skips or layout == "per-rank" or ends_with_experts:
             allowed.add("refused")
     in_flight = draw.choice([1, 1, 1, 2, 3])
     words += ["--in-flight", in_flight]
