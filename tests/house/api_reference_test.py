@@ -170,6 +170,7 @@ concept Thing = requires(T thing) {
 HANDED_ON = {
     "OwnAttentionKernels", "OwnEpilogue", "OwnFormat",  # own_..() makes them, a configuration takes them
     "WaitContext",  # ExpertParallel::row_readiness() makes it, wait_for_expert_rows() takes it
+    "RankPointers", "Scope",  # ExpertParallel::row_completion() makes them, complete_part() takes them
     "Vec16",  # target::ld_16() and pack_bf16() make it, target::st_16() takes it
     "Device", "KernelTable",  # a Rank has them, and hands them on to the library's own launches
     "Impl",  # of a World, for the library itself

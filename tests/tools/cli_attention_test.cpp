@@ -62,8 +62,8 @@ TEST_F(CliAttention, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("attend --head-dim 96", {"--head-dim", "64", "256"});
   expect_refused(kSmall + "--page-size 24", {"--page-size"});
   expect_refused("attend --target host --mla --head-dim 64", {"--mla", "--head-dim"});
-  expect_refused("attend --target host --mla --batch 1 --seq 17", {"max_query_len is 17"});
-  expect_refused(kSmall + "--kv-format fp8 --batch 1 --seq 17", {"max_query_len is 17", "fp8"});
+  expect_refused("attend --target host --mla --batch 1 --seq 17", {"--seq is 17", "--mla"});
+  expect_refused(kSmall + "--kv-format fp8 --batch 1 --seq 17", {"--seq is 17", "fp8"});
   expect_refused(kSmall + "--kv-lens 1,2,3", {"--kv-lens", "3 values given for 2 sequences"});
   expect_refused(kSmall + "--scheduler best", {"--scheduler"});
   expect_refused(kSmall + "--seq-lens 5 --batch 2", {"--seq-lens", "--batch"});
