@@ -86,6 +86,20 @@ TEST_F(CliProcess, WrongOptionsAreRefusedOnce) {
   expect_refused(shape_ + "--rank 3 --rendezvous unix:@x", {"--rank: 3 must be below --ranks (3)"});
 }
 
+// By hand: who started a rank with another option is told which.
+TEST_F(CliProcess, RanksThatAreStartedWithOtherOptionsSaySo) {
+  const std::string shape =
+      "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 128 --expert-width 8 "
+      "--tokens 3 --rendezvous unix:@switchyard-cli-" +
+      std::to_string(getpid()) + " ";
+  const std::string other =
+      std::string(SWITCHYARD_TOOL) + " " + shape + "--rank 1 --seed 7 >/dev/null 2>&1 & ";
+  const Outcome outcome = run(shape + "--rank 0 --format fp8", "", other);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_EQ(outcome.err,
+            "switchyard run: --rank: rank 1 was started with --seed 7, and rank 0 with --format fp8\n");
+}
+
 TEST_F(CliProcess, ATraceAndADumpHoldAllRanks) {
   const std::string trace_path = folder / "trace.json", dump = folder / "dump";
   const Outcome outcome =

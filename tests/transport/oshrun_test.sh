@@ -147,7 +147,7 @@ DifferencesAreRefused() {
   timeout 60 oshrun --oversubscribe -np 2 "$tool" run --transport shmem "${shape[@]}" : \
     -np 2 "$tool" run --transport shmem "${shape[@]}" --format fp8 >"$work/out" 2>&1
   [ $? -ne 0 ] || fail "exit code 0"
-  must_say "dispatch_format is"
+  must_say "--format is"
   must_say "there and"
 }
 

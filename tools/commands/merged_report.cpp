@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+
+#include "rank_processes.hpp"
 
 namespace switchyard::tools {
 namespace {
@@ -110,6 +113,36 @@ Result<std::vector<std::string>> gather_texts(const World& world, const std::str
   std::vector<std::string> texts;
   for (const std::vector<std::byte>& bytes : all.value()) texts.push_back(to_text(bytes));
   return texts;
+}
+
+Status check_same_options(const World& world, const std::vector<std::string>& options_that_may_differ) {
+  std::vector<std::string> arguments = own_arguments_without(options_that_may_differ);
+  arguments.erase(arguments.begin());  // the program
+  std::string mine;
+  for (const std::string& argument : arguments)
+    mine += (mine.empty() ? "" : argument.rfind("--", 0) == 0 ? "\n" : " ") + argument;
+  const Result<std::vector<std::string>> all = gather_texts(world, mine);
+  if (!all.ok()) return all.status();
+  const auto options_of = [&](size_t rank) {
+    std::istringstream text(all.value()[rank]);
+    std::set<std::string> options;
+    for (std::string line; std::getline(text, line);) options.insert(line);
+    return options;
+  };
+  const std::set<std::string> of_first = options_of(0);
+  for (size_t rank = 1; rank < all.value().size(); ++rank) {
+    const std::set<std::string> of_rank = options_of(rank);
+    if (of_rank == of_first) continue;
+    const auto only_in = [](const std::set<std::string>& options, const std::set<std::string>& others) {
+      std::string found;
+      for (const std::string& option : options)
+        if (!others.contains(option)) found += (found.empty() ? "" : " ") + option;
+      return found.empty() ? std::string("nothing else") : found;
+    };
+    return invalid_argument("--rank: rank %zu was started with %s, and rank 0 with %s", rank,
+                            only_in(of_rank, of_first).c_str(), only_in(of_first, of_rank).c_str());
+  }
+  return Status();
 }
 
 Status gather_reports(const World& world, const std::string& json, RunReport& report) {

@@ -39,6 +39,10 @@ Status finish_launched_options(const World& world, bool ranks_given, int& n_rank
 // processes as soon as one fails: rank 0 might not have spoken yet.
 constexpr ExitCode kSaidByRank0 = kVerified;
 
+// Whether the processes of all ranks were started with the same options but for these; if not, all of them
+// say what differs. Collective.
+Status check_same_options(const World& world, const std::vector<std::string>& options_that_may_differ);
+
 // The text of every rank's process. Collective.
 Result<std::vector<std::string>> gather_texts(const World& world, const std::string& mine);
 

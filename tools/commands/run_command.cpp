@@ -170,6 +170,9 @@ Result<ExitCode> run_and_report(RunOptions& options) {
   } else {
     const Result<std::unique_ptr<World>> world = make_world(options);
     if (!world.ok()) return with_flags(world.status());
+    if (options.rank >= 0)
+      SWITCHYARD_RETURN_IF_ERROR(
+          check_same_options(*world.value(), {"--rank", "--rendezvous", "--json", "--trace", "--dump"}));
     SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, *world.value(), report)));
   }
   return print_report(options, report);

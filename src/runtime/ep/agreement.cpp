@@ -23,11 +23,20 @@ int64_t identity_of(const OwnFormat* format, int hidden) {
   return hash_of(layout.name, std::strlen(layout.name)) ^ layout.encoded_bytes;
 }
 
-// A value of the configuration, by its name.
+// A value of the configuration, by its name. `text` says what people call the value; null: it is a number.
 struct ConfigField {
   const char* name;
   int64_t value;
+  std::string (*text)(int64_t value) = nullptr;
+
+  std::string to_text(int64_t of) const { return text != nullptr ? text(of) : std::to_string(of); }
 };
+
+template <typename Enum>
+ConfigField named_field(const char* name, Enum value) {
+  return {name, static_cast<int64_t>(value),
+          [](int64_t of) { return std::string(to_string(static_cast<Enum>(of))); }};
+}
 
 int64_t hash_of(const ExpertPlacement& placement) {
   std::vector<int> numbers;
@@ -49,16 +58,16 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           {"timeout_ns", static_cast<int64_t>(config.timeout_ns)},
           {"first_timeout_ns", static_cast<int64_t>(config.first_timeout_ns)},
           {"dependent_launch", config.dependent_launch},
-          {"protocol", static_cast<int64_t>(config.protocol)},
-          {"row_layout", static_cast<int64_t>(config.row_layout)},
+          named_field("protocol", config.protocol),
+          named_field("row_layout", config.row_layout),
           {"row_alignment", config.row_alignment},
           {"max_rows_per_expert", config.max_rows_per_expert},
           {"row_sets", config.row_sets},
-          {"row_delivery", static_cast<int64_t>(config.row_delivery)},
+          named_field("row_delivery", config.row_delivery),
           {"reduce_at_owner", config.reduce_at_owner},
-          {"combine_start", static_cast<int64_t>(config.combine_start)},
-          {"dispatch_format", static_cast<int64_t>(config.dispatch_format)},
-          {"combine_format", static_cast<int64_t>(config.combine_format)},
+          named_field("combine_start", config.combine_start),
+          named_field("dispatch_format", config.dispatch_format),
+          named_field("combine_format", config.combine_format),
           {"shared_expert", static_cast<int64_t>(config.shared_expert)},
           {"routing", static_cast<int64_t>(config.routing)},
           {"p2p_world_size", config.p2p_world_size},
@@ -79,19 +88,32 @@ Status check_fields(const std::vector<ConfigField>& mine, int my_rank, const std
                     int rank) {
   for (size_t i = 0; i < mine.size() && i < theirs.size(); ++i)
     if (mine[i].value != theirs[i])
-      return invalid_argument(
-          "rank %d has another configuration than rank %d: %s is %lld there and %lld here", rank, my_rank,
-          mine[i].name, static_cast<long long>(theirs[i]), static_cast<long long>(mine[i].value));
+      return invalid_argument("rank %d has another configuration than rank %d: %s is %s there and %s here",
+                              rank, my_rank, mine[i].name, mine[i].to_text(theirs[i]).c_str(),
+                              mine[i].to_text(mine[i].value).c_str());
   if (mine.size() == theirs.size()) return Status();
   return invalid_argument("rank %d has another configuration than rank %d: %zu fields there and %zu here",
                           rank, my_rank, theirs.size(), mine.size());
 }
 
+// What processes send each other begins with a byte that says which of the two it is.
+enum class Sent : uint8_t { kConfiguration, kStatus };
+
 Bytes to_bytes(const std::vector<ConfigField>& fields) {
-  Bytes bytes(fields.size() * sizeof(int64_t));
+  Bytes bytes(1 + fields.size() * sizeof(int64_t));
+  bytes[0] = static_cast<std::byte>(Sent::kConfiguration);
   for (size_t i = 0; i < fields.size(); ++i)
-    std::memcpy(&bytes[i * sizeof(int64_t)], &fields[i].value, sizeof(int64_t));
+    std::memcpy(&bytes[1 + i * sizeof(int64_t)], &fields[i].value, sizeof(int64_t));
   return bytes;
+}
+
+// Whether `theirs` is what this rank has sent, too: all processes make the same calls.
+Status check_sent(const Bytes& theirs, Sent mine, int my_rank, int rank) {
+  if (!theirs.empty() && theirs[0] == static_cast<std::byte>(mine)) return Status();
+  return invalid_argument(
+      "rank %d makes another call than rank %d, such as the create() of another object; the processes of a "
+      "world make the same ones",
+      rank, my_rank);
 }
 
 }  // namespace
@@ -113,8 +135,10 @@ Status agree_on(Transport& transport, std::span<const int> members, const Expert
   if (!all.ok()) return all.status();
   for (size_t i = 0; i < members.size(); ++i) {
     const Bytes& bytes = all.value()[i];
+    SWITCHYARD_RETURN_IF_ERROR(
+        check_sent(bytes, Sent::kConfiguration, transport.first_local_rank(), members[i]));
     std::vector<int64_t> theirs(bytes.size() / sizeof(int64_t));
-    std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(int64_t));
+    std::memcpy(theirs.data(), bytes.data() + 1, theirs.size() * sizeof(int64_t));
     SWITCHYARD_RETURN_IF_ERROR(check_fields(mine, transport.first_local_rank(), theirs, members[i]));
   }
   return Status();
@@ -123,20 +147,22 @@ Status agree_on(Transport& transport, std::span<const int> members, const Expert
 Status agree_that(Transport& transport, std::span<const int> members, const Status& mine) {
   if (is_alone(transport)) return mine;
   const std::string& text = mine.message();
-  Bytes message(mine.ok() ? 0 : 1 + text.size());
+  Bytes message(mine.ok() ? 1 : 2 + text.size());
+  message[0] = static_cast<std::byte>(Sent::kStatus);
   if (!mine.ok()) {
-    message[0] = static_cast<std::byte>(mine.code());
-    std::memcpy(message.data() + 1, text.data(), text.size());
+    message[1] = static_cast<std::byte>(mine.code());
+    std::memcpy(message.data() + 2, text.data(), text.size());
   }
   const Result<std::vector<Bytes>> all = transport.all_gather(members, message);
   if (!mine.ok()) return mine;
   if (!all.ok()) return all.status();
   for (size_t i = 0; i < members.size(); ++i) {
     const Bytes& theirs = all.value()[i];
-    if (theirs.empty()) continue;
-    return Status(static_cast<StatusCode>(theirs[0]),
+    SWITCHYARD_RETURN_IF_ERROR(check_sent(theirs, Sent::kStatus, transport.first_local_rank(), members[i]));
+    if (theirs.size() == 1) continue;
+    return Status(static_cast<StatusCode>(theirs[1]),
                   "rank " + std::to_string(members[i]) + ": " +
-                      std::string(reinterpret_cast<const char*>(theirs.data() + 1), theirs.size() - 1));
+                      std::string(reinterpret_cast<const char*>(theirs.data() + 2), theirs.size() - 2));
   }
   return Status();
 }
