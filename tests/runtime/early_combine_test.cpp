@@ -272,10 +272,16 @@ TEST_P(EarlyCombine, WhatItCannotRunIsRefusedByName) {
   EXPECT_EQ(ep->config().protocol, Protocol::kDirect);
   EXPECT_TRUE(ep->row_completion(1).ok());
   EXPECT_FALSE(ep->row_completion(2).ok());
-  const auto memory = must(world->rank(0).allocate<uint32_t>(1024));
-  const DispatchOutput output{.row_offsets = memory.data(),
-                              .expert_ids = reinterpret_cast<int32_t*>(memory.data() + 64)};
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ep->dispatch(rank, {}, output).ok());
+  std::vector<Buffer<uint32_t>> memory_of_rank;
+  std::vector<DispatchOutput> output;
+  for (int rank = 0; rank < 2; ++rank) {
+    memory_of_rank.push_back(must(world->rank(rank).allocate<uint32_t>(1024)));
+    uint32_t* const begin = memory_of_rank.back().data();
+    output.push_back({.row_offsets = begin, .expert_ids = reinterpret_cast<int32_t*>(begin + 64)});
+  }
+  const Buffer<uint32_t>& memory = memory_of_rank.front();
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_TRUE(ep->dispatch(rank, {}, output[static_cast<size_t>(rank)]).ok());
   expect_named(ep->combine_async(0, {}).message(), "combine_start is with-experts; call combine");
   expect_named(ep->combine(0, {}, {.destination = {.reduction = CombineReduction::kUnreduced}}).message(),
                "the output is weighted");
@@ -286,7 +292,8 @@ TEST_P(EarlyCombine, WhatItCannotRunIsRefusedByName) {
   config.combine_start = CombineStart::kBehindExperts;
   const auto behind = must(ExpertParallel::create(*world, config));
   expect_named(behind->row_completion(0).status().message(), "combine_start is behind-experts");
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(behind->dispatch(rank, {}, output).ok());
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_TRUE(behind->dispatch(rank, {}, output[static_cast<size_t>(rank)]).ok());
   expect_named(behind->combine(0, {.follows_experts = true}, {}).message(), "follows_experts must be false");
 
   const RowCompletion completion = must(ep->row_completion(0));

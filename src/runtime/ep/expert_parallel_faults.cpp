@@ -78,8 +78,9 @@ Status ExpertParallel::Impl::fail_without_record(int rank, int poisoner) {
   return state(rank).failure;
 }
 
-// Every rank that finds a fault writes its record before it poisons the others, and the host sees the records
-// of all ranks of its machine: no word of the device's memory has to be fetched for them.
+// Every rank that finds a fault writes its record before it poisons the others, and, but over NVSHMEM, the
+// host sees the records of all ranks of its machine: no word of the device's memory has to be fetched for
+// them.
 Status ExpertParallel::Impl::poll(int rank) {
   RankState& own = state(rank);
   if (!own.failure.ok()) return own.failure;
