@@ -50,7 +50,13 @@ std::string awaited_of(const FaultRecord& record) {
 std::string describe_timeout(const FaultRecord& record) {
   char text[320];
   const double milliseconds = static_cast<double>(record.elapsed_ns) * 1e-6;
-  if (record.late_rank == record.waiting_rank)
+  if (record.late_rank == record.waiting_rank && record.phase == Phase::kCombineWait && record.expert >= 0)
+    std::snprintf(
+        text, sizeof(text),
+        "%s: rank %d waited %.3f ms for the output of its own expert %d; was everything launched that "
+        "makes it, and are all of its blocks resident?",
+        to_string(record.phase), record.waiting_rank, milliseconds, record.expert);
+  else if (record.late_rank == record.waiting_rank)
     std::snprintf(text, sizeof(text),
                   "%s: rank %d waited %.3f ms for blocks of its own launch; does something else hold the "
                   "device, so that not all of them are resident?",
