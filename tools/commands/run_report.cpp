@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "files/json_object.hpp"
+#include "options.hpp"
 #include "report/traffic_report.hpp"
 
 namespace switchyard::tools {
