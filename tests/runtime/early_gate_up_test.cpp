@@ -18,22 +18,15 @@ using testing_support::LayerHarness;
 using testing_support::must;
 using testing_support::seeds;
 using testing_support::sweep;
+using testing_support::WholeLayerTest;
 
 constexpr LayerCase kEarly{
     .n_ranks = 2, .protocol = Protocol::kDirect, .gate_up_start = GateUpStart::kWithRows};
 
-class EarlyGateUp : public ::testing::TestWithParam<TargetChoice> {
- protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
-  std::unique_ptr<World> make_world(int n_ranks) {
-    return must(World::create({.target = GetParam(), .n_ranks = n_ranks}));
-  }
-};
+class EarlyGateUp : public WholeLayerTest {};
 
 INSTANTIATE_TEST_SUITE_P(Targets, EarlyGateUp, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
-                         [](const auto& info) {
-                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
-                         });
+                         testing_support::layer_target_name);
 
 TEST_P(EarlyGateUp, AnyNumberOfRanksWithAndWithoutASharedExpert) {
   for (const int n_ranks : sweep({1, 2, 4}))

@@ -367,4 +367,16 @@ class LayerHarness {
   std::unique_ptr<MoeLayer> layer_;
 };
 
+// Tests of layers, on every target that is here.
+class WholeLayerTest : public ::testing::TestWithParam<TargetChoice> {
+ protected:
+  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
+  std::unique_ptr<World> make_world(int n_ranks) {
+    return must(World::create({.target = GetParam(), .n_ranks = n_ranks}));
+  }
+};
+inline std::string layer_target_name(const ::testing::TestParamInfo<TargetChoice>& info) {
+  return info.param == TargetChoice::kHost ? "Host" : "Cuda";
+}
+
 }  // namespace switchyard::testing_support

@@ -14,13 +14,10 @@ using testing_support::LayerCase;
 using testing_support::LayerHarness;
 using testing_support::must;
 using testing_support::sweep;
+using testing_support::WholeLayerTest;
 
-class MoeLayerTest : public ::testing::TestWithParam<TargetChoice> {
+class MoeLayerTest : public WholeLayerTest {
  protected:
-  void SetUp() override { SWITCHYARD_SKIP_IF_ABSENT(GetParam()); }
-  std::unique_ptr<World> make_world(int n_ranks) {
-    return must(World::create({.target = GetParam(), .n_ranks = n_ranks}));
-  }
   void expect_right(const LayerCase& layer_case) {
     const auto world = make_world(layer_case.n_ranks);
     LayerHarness harness(*world, layer_case);
@@ -32,9 +29,7 @@ class MoeLayerTest : public ::testing::TestWithParam<TargetChoice> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Targets, MoeLayerTest, ::testing::Values(TargetChoice::kHost, TargetChoice::kCuda),
-                         [](const auto& info) {
-                           return info.param == TargetChoice::kHost ? "Host" : "Cuda";
-                         });
+                         testing_support::layer_target_name);
 
 constexpr Protocol kProtocols[] = {Protocol::kSlotted, Protocol::kDirect};
 constexpr TokenFormatKind kFormats[] = {TokenFormatKind::kBF16, TokenFormatKind::kFP8,

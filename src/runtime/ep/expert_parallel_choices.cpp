@@ -173,8 +173,7 @@ Status ExpertParallel::Impl::choose_launch() {
     if (starts_with_experts() && world.target() == Target::kCuda && num_blocks > device.num_multiprocessors())
       return invalid_argument(
           "n_sms is %d; with combine_start with-experts the blocks of %d launch(es) of each of %d rank(s) "
-          "must "
-          "be at most %d, the multiprocessors of %s",
+          "must be at most %d, the multiprocessors of %s",
           config.n_sms, num_launches, num_sharing, device.num_multiprocessors(), device.name().c_str());
     if (num_blocks > resident.value())
       return invalid_argument(
