@@ -463,16 +463,18 @@ Routing topk_softmax(const std::vector<float>& logits, int num_tokens, int n_exp
 
 namespace {
 
+// sums[column] += value * weights[column].
+SWITCHYARD_WIDE void add_scaled_row(std::vector<float>& sums, float value, const bf16* weights) {
+  for (size_t column = 0; column < sums.size(); ++column)
+    sums[column] = sums[column] + value * to_float(weights[column]);
+}
+
 // row [inner] times matrix [inner][columns], summed over k in order.
 std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vector<bf16>& matrix,
                                    int columns) {
   std::vector<float> sums(columns, 0.0f);
-  for (size_t k = 0; k < row.size(); ++k) {
-    const float value = to_float(row[k]);
-    const bf16* weights = matrix.data() + k * columns;
-    for (int column = 0; column < columns; ++column)
-      sums[column] = sums[column] + value * to_float(weights[column]);
-  }
+  for (size_t k = 0; k < row.size(); ++k)
+    add_scaled_row(sums, to_float(row[k]), matrix.data() + k * columns);
   return rounded(sums);
 }
 

@@ -24,8 +24,8 @@ SWITCHYARD_DEVICE void unpack_bf16(const Vec16& packed, float* values) {
     values[i] = to_float(bf16{static_cast<uint16_t>(packed.words[i / 2] >> (i % 2 * 16))});
 }
 
-SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t first_row, int num_rows,
-                                     const bf16* weights, int first_column) {
+SWITCHYARD_WIDE SWITCHYARD_DEVICE void multiply_tile(const GroupedMatmulParams& params, int64_t first_row,
+                                                     int num_rows, const bf16* weights, int first_column) {
   float sums[kTileRows][kTileColumns];
   // All loops have fixed lengths: a tile of one Vec16 has all its columns, and its rows past the end repeat
   // the last row.
