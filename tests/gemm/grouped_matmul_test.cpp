@@ -481,8 +481,7 @@ TEST(MatmulSimulation, AnyInterleavingOnAWeakMemory) {
     for (const MatmulTuning& tuning :
          {MatmulTuning{64, 128, 64, 8}, MatmulTuning{128, 128, 64, 6},
           MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
-          MatmulTuning{128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
-          MatmulTuning{192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
+          MatmulTuning{128, 256, 128, 4, MatmulSharing::kNone, MatmulElement::kFP8},
           coded_tuning(WeightFormat::kNVFP4, 16)})
       EXPECT_EQ(
           compare(

@@ -215,7 +215,6 @@ std::vector<JsonObject> matmul_tunings_json() {
                                                                                               : "none")
                                     .add("element", to_string(tuning.element))
                                     .add("weights", to_string(tuning.weights))
-                                    .add("step_sums", tuning.num_step_sums)
                                     .add("threads", tuning.num_threads())
                                     .add("producer_registers", tuning.producer_registers())
                                     .add("consumer_registers", tuning.consumer_registers())));

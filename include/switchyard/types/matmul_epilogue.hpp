@@ -73,7 +73,6 @@ constexpr bool has_matmul_kernel(MatmulEpilogue epilogue, const MatmulTuning& tu
   if (epilogue == MatmulEpilogue::kPlain) return true;
   if (is_coded(tuning.weights)) return epilogue != MatmulEpilogue::kGatedFP8;
   if (tuning.sharing != MatmulSharing::kNone || tuning.stage_inner > 128) return false;
-  if (tuning.num_step_sums > 1 || tuning.tile_rows > 128 || tuning.tile_columns == 192) return false;
   // The scale of an output needs 128 gates and 128 ups.
   if (epilogue == MatmulEpilogue::kGatedFP8)
     return tuning.element == MatmulElement::kFP8 && tuning.tile_columns == 256;

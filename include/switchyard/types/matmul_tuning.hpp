@@ -50,19 +50,16 @@ constexpr int inner_multiple_of(WeightFormat weights) { return weights == Weight
 // e8m0 codes, four of a row in a word, as dispatch in fp8-ue8m0 writes them.
 enum class MatmulRowScales { kFloat, kPackedE8M0 };
 
-// A block of one warpgroup that loads and plans, and one to three that multiply.
+// A block of one warpgroup that loads and plans, and one or two that multiply.
 struct MatmulTuning {
-  int tile_rows = 64;      // 64, 128 or 192; of coded weights 16, 64 or 128
-  int tile_columns = 128;  // 128, 192 or 256
+  int tile_rows = 64;      // 64 or 128; of coded weights 16, 64 or 128
+  int tile_columns = 128;  // 128 or 256
   // Elements of the inner dimension that are loaded at a time: a multiple of 128 bytes; of coded weights 128
   // bytes of codes.
   int stage_inner = 64;
   int num_stages = 8;
   MatmulSharing sharing = MatmulSharing::kNone;
   MatmulElement element = MatmulElement::kBF16;
-  // fp8: how many steps' sums a consumer has registers for. With two of them the products of a step run while
-  // those of the last are scaled.
-  int num_step_sums = 1;
   WeightFormat weights = WeightFormat::kAsRows;
 
   // The warpgroups that multiply. They share a tile by rows, 64 each, or, if it has only 64 or the weights
@@ -71,10 +68,10 @@ struct MatmulTuning {
     return tile_rows > 64 && !is_coded(weights) ? tile_rows / 64 : tile_columns / 128;
   }
   constexpr int num_threads() const { return (1 + num_consumers()) * 128; }
-  // The registers of a thread that loads and plans, and of one that multiplies. Two or more consumers need
-  // more than a block of so many threads is launched with; with one they are left as they are.
-  constexpr int producer_registers() const { return num_consumers() > 2 ? 32 : 40; }
-  constexpr int consumer_registers() const { return num_consumers() > 2 ? 160 : 232; }
+  // The registers of a thread that loads and plans, and of one that multiplies. Two consumers need more than
+  // a block of so many threads is launched with; with one they are left as they are.
+  static constexpr int producer_registers() { return 40; }
+  static constexpr int consumer_registers() { return 232; }
 
   friend constexpr bool operator==(const MatmulTuning&, const MatmulTuning&) = default;
 };
@@ -105,9 +102,6 @@ inline constexpr MatmulTuning kMatmulTunings[] = {
     {64, 256, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8},
     {128, 256, 128, 4, MatmulSharing::kNone, MatmulElement::kFP8},
-    {128, 128, 128, 6, MatmulSharing::kNone, MatmulElement::kFP8, 2},
-    {128, 192, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
-    {192, 128, 128, 5, MatmulSharing::kNone, MatmulElement::kFP8},
     coded_tuning(WeightFormat::kMXFP4, 16),
     coded_tuning(WeightFormat::kMXFP4, 64),
     coded_tuning(WeightFormat::kMXFP4, 128),
@@ -142,8 +136,8 @@ constexpr MatmulTuning choose_matmul_tuning(WeightFormat weights, int64_t rows_p
   return coded_tuning(weights, rows_per_group <= 16 ? 16 : rows_per_group <= 64 ? 64 : 128);
 }
 
-// Formats as "128x256x64x4+weights", "128x128x128x6 fp8 x2" or "16x256x256x5 mxfp4": rows, columns, inner
-// elements of a stage, stages; after an x, the steps whose sums a consumer has.
+// Formats as "128x256x64x4+weights", "128x128x128x6 fp8" or "16x256x256x5 mxfp4": rows, columns, inner
+// elements of a stage, stages.
 inline std::string to_string(const MatmulTuning& tuning) {
   return std::to_string(tuning.tile_rows) + "x" + std::to_string(tuning.tile_columns) + "x" +
          std::to_string(tuning.stage_inner) + "x" + std::to_string(tuning.num_stages) +
@@ -151,8 +145,7 @@ inline std::string to_string(const MatmulTuning& tuning) {
           : tuning.sharing == MatmulSharing::kRows  ? "+rows"
                                                     : "") +
          (tuning.element == MatmulElement::kFP8 ? " fp8" : "") +
-         (is_coded(tuning.weights) ? std::string(" ") + to_string(tuning.weights) : "") +
-         (tuning.num_step_sums > 1 ? " x" + std::to_string(tuning.num_step_sums) : "");
+         (is_coded(tuning.weights) ? std::string(" ") + to_string(tuning.weights) : "");
 }
 
 }  // namespace switchyard

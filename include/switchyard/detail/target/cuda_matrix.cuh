@@ -152,12 +152,18 @@ SWITCHYARD_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+SWITCHYARD_DEVICE uint32_t matrix_address(const void* tile) { return (shared_address(tile) & 0x3ffff) >> 4; }
 // The matrix unit's descriptor of a tile in shared memory. `group_stride` is the distance from 8 rows to the
 // next 8, `panel_stride` that from 64 columns to the next 64 (for a second operand whose rows run along the
 // inner dimension).
 SWITCHYARD_DEVICE uint64_t matrix_operand(const void* tile, uint32_t group_stride, uint32_t panel_stride) {
   return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 |
-         static_cast<uint64_t>(panel_stride >> 4) << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+         static_cast<uint64_t>(panel_stride >> 4) << 16 | matrix_address(tile);
+}
+// The same in two parts, for a tile that is found long before it is multiplied: where it lies, in units of 16
+// bytes, to which others may be added; and the descriptor of what lies there.
+SWITCHYARD_DEVICE uint64_t matrix_operand_at(uint32_t address, uint32_t group_stride) {
+  return uint64_t{1} << 62 | static_cast<uint64_t>(group_stride >> 4) << 32 | address;
 }
 
 // Products are started, committed in groups, and waited for. matrix_fence() must stand between other writes

@@ -42,7 +42,6 @@
 #define SWITCHYARD_SUMS_64(first) SWITCHYARD_SUMS_32(first), SWITCHYARD_SUMS_32(first + 32)
 #define SWITCHYARD_SUMS_80(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_16(first + 64)
 #define SWITCHYARD_SUMS_88(first) SWITCHYARD_SUMS_80(first), SWITCHYARD_SUMS_8(first + 80)
-#define SWITCHYARD_SUMS_96(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_32(first + 64)
 #define SWITCHYARD_SUMS_128(first) SWITCHYARD_SUMS_64(first), SWITCHYARD_SUMS_64(first + 64)
 
 // Both operands in shared memory: a_at, b_at and p_at are the numbers of the three operands behind the sums.
@@ -107,11 +106,6 @@ struct MatrixUnit<176> {
 };
 
 template <>
-struct MatrixUnit<192> {
-  SWITCHYARD_MULTIPLY(multiply_fp8, "m64n192k32.f32.e4m3.e4m3", "", 96, 96, 97, 98)
-};
-
-template <>
 struct MatrixUnit<256> {
   SWITCHYARD_MULTIPLY(multiply, "m64n256k16.f32.bf16.bf16", ", 0, 0", 128, 128, 129, 130)
   SWITCHYARD_MULTIPLY_REGISTERS(multiply_transposed, "m64n256k16.f32.bf16.bf16", 1, 128, 128, 129, 130, 131,
@@ -136,7 +130,6 @@ struct MatrixUnit<256> {
 #undef SWITCHYARD_SUMS_64
 #undef SWITCHYARD_SUMS_80
 #undef SWITCHYARD_SUMS_88
-#undef SWITCHYARD_SUMS_96
 #undef SWITCHYARD_SUMS_128
 #undef SWITCHYARD_MULTIPLY
 #undef SWITCHYARD_MULTIPLY_REGISTERS

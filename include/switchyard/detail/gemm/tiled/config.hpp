@@ -31,8 +31,6 @@ struct MatmulConfig {
   static constexpr int kNumWeightPanels = kIsCoded ? 1 : kNumPanels;
   static_assert(!kIsCoded || kStageInner * code_bits_of(kWeights) == 8 * kPanelRowBytes);
   static_assert(!kIsCoded || (kTuning.element == MatmulElement::kBF16 && kTuning.tile_columns % 128 == 0));
-  // Ordinary loads read scales or codes in a stage.
-  static constexpr bool kLoadsFromStages = kIsScaled || kIsCoded;
 
   static constexpr bool kSharesWeights = target::kHasClusters && kTuning.sharing == MatmulSharing::kWeights;
   static constexpr bool kSharesRows = target::kHasClusters && kTuning.sharing == MatmulSharing::kRows;
@@ -42,10 +40,6 @@ struct MatmulConfig {
   static constexpr bool kSplitsRows = kTileRows > kWarpgroupRows && !kIsCoded;
   static constexpr int kNumConsumers = kTuning.num_consumers();
   static constexpr int kConsumerColumns = kSplitsRows ? kTileColumns : kTileColumns / kNumConsumers;
-  // Consumers of fp8 start their products in turn: one scales while those of the others run. One that has two
-  // steps' sums does both itself.
-  static constexpr int kNumStepSums = kTuning.num_step_sums;
-  static constexpr bool kTakesTurns = kIsScaled && kNumConsumers > 1 && kNumStepSums == 1;
   static constexpr int kNumThreads = kTuning.num_threads();
   static_assert(kNumThreads == (1 + kNumConsumers) * kWarpgroupThreads);
   static constexpr bool kMovesRegisters = kNumConsumers > 1;
@@ -74,12 +68,10 @@ struct MatmulConfig {
   static constexpr int kColumnGroup =
       kIsScaled && kConsumerColumns % kMatmulScaleGroup == 0 ? kMatmulScaleGroup : kConsumerColumns;
   static constexpr int kNumColumnGroups = kConsumerColumns / kColumnGroup;
-  static_assert(kNumStepSums == 1 || (kIsScaled && kNumColumnGroups == 1));
   // How many scales of the weights they have: one, or one for every 64 columns where a scale may end there.
   static constexpr bool kSplitsScales = kIsScaled && (kIsGated || kColumnGroup != kMatmulScaleGroup);
   static constexpr int kScalesPerGroup = kSplitsScales ? kColumnGroup / 64 : 1;
-  // The scales of a stage's rows begin at a row that is a multiple of four, as the copy engine requires.
-  static constexpr int kScaleRows = kIsScaled ? kTileRows + 4 : 4;
+  static constexpr int kNumScales = kNumColumnGroups * kScalesPerGroup;
 
   // A band has about as many rows as all blocks of a GPU then have columns.
   static constexpr int kBandTiles = 2048 / kTileRows / (kSharesWeights ? 2 : 1);

@@ -8,7 +8,7 @@
 
 #include "switchyard/detail/base/minifloat.hpp"
 #include "switchyard/detail/gemm/tiled/activate.hpp"
-#include "switchyard/detail/gemm/tiled/row_scale.hpp"
+#include "switchyard/detail/gemm/tiled/step_scales.hpp"
 #include "switchyard/detail/gemm/tiled/weight_codes.hpp"
 #include "switchyard/detail/target/host_arithmetic.hpp"
 #include "switchyard/detail/target/matrix.hpp"
@@ -173,6 +173,34 @@ class CodedProduct : public WarpgroupSums<Config> {
   uint32_t num_scales_ = 0;
 };
 
+// The scales of each step, as in warpgroup_product.cuh.
+template <typename Config>
+class StepScales {
+ public:
+  using Factors = float[Config::kScalesPerGroup][1];
+
+  explicit StepScales(const StepScaleTensors<Config::kNumScales>& tensors) : tensors_(tensors) {}
+  void advance_to(uint32_t step) {
+    constexpr uint32_t kPerWord = PackedScaleLayout::kScalesPerWord;
+    step_ = step;
+    const int row = WarpgroupSums<Config>::row_of(0);
+    if (!WarpgroupSums<Config>::has_rows() || row >= tensors_.num_rows) return;
+    const uint32_t word = tensors_.row_kind == MatmulRowScales::kFloat ? step : step / kPerWord;
+    const RowScaleInWord in_word{tensors_.row_kind, step % kPerWord};
+    of_row_ = in_word.scale(target::ld(tensors_.rows + uint64_t{word} * tensors_.row_stride + row));
+  }
+  void find_factors(int group, Factors& factors) const {
+    for (int part = 0; part < Config::kScalesPerGroup; ++part)
+      factors[part][0] =
+          of_row_ * target::ld(tensors_.weights[group * Config::kScalesPerGroup + part] + step_);
+  }
+
+ private:
+  const StepScaleTensors<Config::kNumScales> tensors_;
+  uint32_t step_ = 0;
+  float of_row_ = 0;
+};
+
 // The product for fp8: a step's products with the columns that share a scale are separate sums, which are
 // scaled before they are added up.
 template <typename Config>
@@ -181,35 +209,34 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   using Sums::sums_, Sums::has_row, Sums::row;
 
  public:
+  struct Operands {
+    const unsigned char *rows, *weights;
+  };
+  static Operands operands(const unsigned char* rows, const unsigned char* weights) {
+    return {rows, weights};
+  }
+
   void clear() {
     for (float& sum : sums_) sum = 0;
   }
   // Rows past num_rows were not loaded.
-  template <int kSet = 0>
-  void start(const unsigned char* rows, const unsigned char* weights, int num_rows) {
+  void start(const Operands& operands, int group, int num_rows) {
     has_sums_ = has_row() && row() < num_rows;
     if (!has_sums_) return;
     float values[kPanelRowBytes];
-    load(rows, row(), values);
+    load(operands.rows, row(), values);
     for (int column = 0; column < Config::kColumnGroup; ++column) {
       float column_values[kPanelRowBytes];
-      load(weights, column, column_values);
-      step_sums_[kSet][column] = add_products<kPanelRowBytes>(0, values, column_values);
+      load(operands.weights, group * Config::kColumnGroup + column, column_values);
+      step_sums_[column] = add_products<kPanelRowBytes>(0, values, column_values);
     }
   }
-  template <int kSet = 0>
-  void load_row_scales(const uint32_t* words, int num_rows, RowScaleInWord in_word) {
-    if (has_row() && row() < num_rows) row_scale_[kSet] = in_word.scale(target::ld(words + row()));
-  }
-  template <int kSet = 0, int kPending = 0>
   void wait() {}
-  // `group` is the group of columns whose products were started last; equal parts of it have a scale each.
-  template <int kSet = 0>
-  void add_scaled(int group, const float (&weight_scales)[Config::kScalesPerGroup]) {
+  // `group` is the one whose products were started last; equal parts of it have factors of their own.
+  void add_scaled(int group, const typename StepScales<Config>::Factors& factors) {
     constexpr int kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
     for (int i = 0; has_sums_ && i < Config::kColumnGroup; ++i)
-      sums_[group * Config::kColumnGroup + i] +=
-          step_sums_[kSet][i] * (row_scale_[kSet] * weight_scales[i / kColumnsPerScale]);
+      sums_[group * Config::kColumnGroup + i] += step_sums_[i] * factors[i / kColumnsPerScale][0];
   }
 
  private:
@@ -219,8 +246,7 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
       unpack_codes(packed, kValuesOfCodes<e4m3>.data(), values + unit * 16);
     }
   }
-  float step_sums_[Config::kNumStepSums][Config::kColumnGroup];
-  float row_scale_[Config::kNumStepSums] = {};
+  float step_sums_[Config::kColumnGroup];
   bool has_sums_ = false;
 };
 

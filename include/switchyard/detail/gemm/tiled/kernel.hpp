@@ -14,6 +14,8 @@ namespace switchyard::inline SWITCHYARD_TARGET {
 template <typename Config, MatmulArrivals Arrivals, MatmulCompletion Completion>
 SWITCHYARD_DEVICE void multiply_tiles(const MatmulParams& params, const Arrivals& arrivals,
                                       const Completion& completion) {
+  // Ordinary loads may find scales in the L1 that were read beside those of an expert that came earlier.
+  static_assert(!(Arrivals::kAwaits && Config::kIsScaled));
   constexpr int kProducerWarp = 0, kPlannerWarp = 1;  // of the first warpgroup; the others consume
   MatmulShared<Config>& shared = target::shared_storage<MatmulShared<Config>>();
   const int warpgroup = target::shuffle(target::thread_idx() / kWarpgroupThreads, 0);

@@ -2,7 +2,6 @@
 // the consumers as there are stages.
 #pragma once
 
-#include "switchyard/detail/format/scale_layout.hpp"
 #include "switchyard/detail/gemm/tiled/arrivals.hpp"
 #include "switchyard/detail/gemm/tiled/kernel_params.hpp"
 #include "switchyard/detail/gemm/tiled/shared.hpp"
@@ -50,22 +49,8 @@ class MatmulProducer {
     const int num_boxes = (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
     target::TransferBarrier& full = shared_.full[stage];
     // release MM-24: the stage, once the loads are complete; pairs with the consumers' waits for `full`
-    const uint32_t panel_bytes = static_cast<uint32_t>(Config::kNumPanels * num_boxes * Config::kBoxBytes +
-                                                       Config::kNumWeightPanels * Config::kWeightPanelBytes);
-    if constexpr (Config::kIsScaled) {
-      const uint32_t first = tile.first_row & ~3u;
-      const uint32_t scale_bytes =
-          align_up(tile.first_row + tile.num_rows - first, 4u) * static_cast<uint32_t>(sizeof(float));
-      full.arrive_expect(panel_bytes + scale_bytes);
-      const bool is_packed = params_.settings.row_scale_kind == MatmulRowScales::kPackedE8M0;
-      const uint32_t word = is_packed ? step / PackedScaleLayout::kScalesPerWord : step;
-      target::bulk_load(
-          shared_.row_scales[stage],
-          params_.settings.row_scales + uint64_t{word} * params_.settings.row_scale_stride + first,
-          scale_bytes, full);
-    } else {
-      full.arrive_expect(panel_bytes);
-    }
+    full.arrive_expect(static_cast<uint32_t>(Config::kNumPanels * num_boxes * Config::kBoxBytes +
+                                             Config::kNumWeightPanels * Config::kWeightPanelBytes));
     SWITCHYARD_UNROLL
     for (int panel = 0; panel < Config::kNumWeightPanels; ++panel)
       load_weights(tile, inner_of_weights + panel * kPanelColumns,

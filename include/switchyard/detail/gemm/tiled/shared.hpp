@@ -29,7 +29,6 @@ struct MatmulShared {
   alignas(target::kTileAlignment) Bytes rows[Config::kNumStages][Config::kNumPanels * Config::kRowPanelBytes];
   alignas(target::kTileAlignment)
       Bytes weights[Config::kNumStages][Config::kNumWeightPanels * Config::kWeightPanelBytes];
-  alignas(16) uint32_t row_scales[Config::kIsScaled ? Config::kNumStages : 1][Config::kScaleRows];
   target::TransferBarrier full[Config::kNumStages], empty[Config::kNumStages];
   target::TransferBarrier tile_full, tile_empty;
   MatmulTile tile;
@@ -43,8 +42,7 @@ struct MatmulShared {
     constexpr uint32_t kNumConsumerWarps = kNumConsumerThreads / kWarpSize;
     for (int stage = 0; stage < Config::kNumStages; ++stage) {
       full[stage].init(1);
-      empty[stage].init(Config::kLoadsFromStages ? kNumConsumerThreads
-                                                 : kNumConsumerWarps * Config::kClusterBlocks);
+      empty[stage].init(Config::kIsCoded ? kNumConsumerThreads : kNumConsumerWarps * Config::kClusterBlocks);
     }
     tile_full.init(1);
     tile_empty.init(kNumConsumerWarps + 1);  // and the producer

@@ -1,4 +1,4 @@
-// Where the scale of a row lies in the word that a step of the matmul has loaded for it.
+// Where the scales of a step of the matmul lie.
 #pragma once
 
 #include <bit>
@@ -9,14 +9,27 @@
 
 namespace switchyard {
 
+// Of a packed scale, which of those in its word.
 struct RowScaleInWord {
   MatmulRowScales kind;
-  uint32_t idx;  // of a packed scale, among those of the word
+  uint32_t idx;
 
   SWITCHYARD_HD constexpr float scale(uint32_t word) const {
     if (kind == MatmulRowScales::kFloat) return std::bit_cast<float>(word);
     return to_float(e8m0{static_cast<uint8_t>(word >> (8 * idx))});
   }
+};
+
+// The scales of a consumer's part of a tile.
+template <int kNumScales>
+struct StepScaleTensors {
+  const uint32_t* rows;  // of the first row in the first step
+  uint32_t row_stride;   // from a word of a row to its next one
+  MatmulRowScales row_kind;
+  int num_rows;
+  const float*
+      weights[kNumScales];  // of those columns that share them, in the first step; the next ones follow
+  uint32_t num_steps;
 };
 
 }  // namespace switchyard

@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "switchyard/detail/gemm/tiled/activate.hpp"
-#include "switchyard/detail/gemm/tiled/row_scale.hpp"
+#include "switchyard/detail/gemm/tiled/step_scales.hpp"
 #include "switchyard/detail/target/matrix.hpp"
 #include "switchyard/detail/target/warpgroup.hpp"
 #include "switchyard/types/bf16.hpp"
@@ -151,6 +151,86 @@ class WarpgroupProduct : public WarpgroupSums<Config> {
   }
 };
 
+// The scales of each step. The lanes of a quad have the same rows, and each loads their scales in one step of
+// four; those of a warp have the same columns, and each loads the weights' scales in one step of 32. So a
+// scale is loaded long before the step that takes it from the lane that has it.
+template <typename Config>
+class StepScales {
+ public:
+  static constexpr int kThreadRows = WarpgroupSums<Config>::kThreadRows;
+  using Factors = float[Config::kScalesPerGroup][kThreadRows];
+
+  SWITCHYARD_DEVICE explicit StepScales(const StepScaleTensors<Config::kNumScales>& tensors)
+      : tensors_(tensors), in_word_{tensors.row_kind, in_quad()} {
+    const bool is_packed = tensors.row_kind == MatmulRowScales::kPackedE8M0;
+    words_ = tensors.rows + WarpgroupSums<Config>::row_of(0) +
+             (is_packed ? 0 : uint64_t{in_quad()} * tensors.row_stride);
+    stride_ = uint64_t{tensors.row_stride} * (is_packed ? 1 : kQuadSteps);
+    load_rows(0);
+    load_weights(0);
+  }
+  // Goes on to a step; they come one after the other.
+  SWITCHYARD_DEVICE void advance_to(uint32_t step) {
+    step_ = step;
+    if (step % kQuadSteps == 0) {
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kThreadRows; ++i) rows_[i] = in_word_.scale(next_words_[i]);
+      load_rows(step + kQuadSteps);
+      if (step % kWarpSize == 0) {
+        SWITCHYARD_UNROLL
+        for (int i = 0; i < Config::kNumScales; ++i) weights_[i] = next_weights_[i];
+        load_weights(step + kWarpSize);
+      }
+    }
+    const int lane = target::lane_idx() / kQuadSteps * kQuadSteps + static_cast<int>(step % kQuadSteps);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) of_rows_[i] = target::shuffle(rows_[i], lane);
+  }
+  // What the products of a group of columns are multiplied by.
+  SWITCHYARD_DEVICE void find_factors(int group, Factors& factors) const {
+    SWITCHYARD_UNROLL
+    for (int part = 0; part < Config::kScalesPerGroup; ++part) {
+      const float of_weights = target::shuffle(weights_[group * Config::kScalesPerGroup + part],
+                                               static_cast<int>(step_ % kWarpSize));
+      SWITCHYARD_UNROLL
+      for (int i = 0; i < kThreadRows; ++i) factors[part][i] = of_rows_[i] * of_weights;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kQuadSteps = PackedScaleLayout::kScalesPerWord;
+  static_assert(kQuadSteps == 4);
+  SWITCHYARD_DEVICE static uint32_t in_quad() {
+    return static_cast<uint32_t>(target::lane_idx()) % kQuadSteps;
+  }
+
+  SWITCHYARD_DEVICE void load_rows(uint32_t first_step) {
+    const uint32_t step = first_step + (in_word_.kind == MatmulRowScales::kFloat ? in_quad() : 0);
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      const int row = WarpgroupSums<Config>::row_of(i);
+      if (step < tensors_.num_steps && row < tensors_.num_rows)
+        next_words_[i] = target::ld(words_ + (row - WarpgroupSums<Config>::row_of(0)));
+    }
+    words_ += stride_;
+  }
+  SWITCHYARD_DEVICE void load_weights(uint32_t first_step) {
+    const uint32_t step = first_step + static_cast<uint32_t>(target::lane_idx());
+    SWITCHYARD_UNROLL
+    for (int i = 0; i < Config::kNumScales; ++i)
+      if (step < tensors_.num_steps) next_weights_[i] = target::ld(tensors_.weights[i] + step);
+  }
+
+  const StepScaleTensors<Config::kNumScales> tensors_;
+  const RowScaleInWord in_word_;
+  const uint32_t* words_;  // of row_of(0), that are loaded next
+  uint64_t stride_;
+  uint32_t step_ = 0;
+  uint32_t next_words_[kThreadRows] = {};
+  float rows_[kThreadRows] = {}, of_rows_[kThreadRows] = {};
+  float weights_[Config::kNumScales] = {}, next_weights_[Config::kNumScales] = {};
+};
+
 // The product for fp8: a step's products with the columns that share a scale are separate sums, which are
 // scaled before they are added up.
 template <typename Config>
@@ -158,58 +238,52 @@ class ScaledWarpgroupProduct : public WarpgroupSums<Config> {
   using WarpgroupSums<Config>::kGroupBytes, WarpgroupSums<Config>::sums_;
 
  public:
+  // Where the rows and the weights of a stage lie.
+  struct Operands {
+    uint32_t addresses[2];
+  };
+  SWITCHYARD_DEVICE static Operands operands(const unsigned char* rows, const unsigned char* weights) {
+    Operands found{{target::matrix_address(rows), target::matrix_address(weights)}};
+    target::hold_registers(found.addresses);  // found now, not when they are needed
+    return found;
+  }
+
   SWITCHYARD_DEVICE void clear() {
     SWITCHYARD_UNROLL
     for (float& sum : sums_) sum = 0;
   }
-  // kSet: into which step's sums.
-  template <int kSet = 0>
-  SWITCHYARD_DEVICE void start(const unsigned char* rows, const unsigned char* weights, int /*num_rows*/) {
-    target::hold_registers(step_sums_[kSet]);
+  // Starts the products with a group of columns.
+  SWITCHYARD_DEVICE void start(const Operands& operands, int group, int /*num_rows*/) {
+    constexpr uint32_t kUnitsOfGroup = Config::kColumnGroup * kPanelRowBytes / 16;
+    const uint32_t rows = operands.addresses[0], weights = operands.addresses[1] + group * kUnitsOfGroup;
+    target::hold_registers(step_sums_);
     target::matrix_fence();
-    const uint64_t row_operand = target::matrix_operand(rows, kGroupBytes, 0);
-    const uint64_t weight_operand = target::matrix_operand(weights, kGroupBytes, 0);
     SWITCHYARD_UNROLL
     for (int step = 0; step < kPanelRowBytes / 32; ++step)  // 32 elements are two units of 16 bytes
-      target::MatrixUnit<Config::kColumnGroup>::multiply_fp8(step_sums_[kSet], row_operand + 2 * step,
-                                                             weight_operand + 2 * step, step != 0);
+      target::MatrixUnit<Config::kColumnGroup>::multiply_fp8(
+          step_sums_, target::matrix_operand_at(rows + 2 * step, kGroupBytes),
+          target::matrix_operand_at(weights + 2 * step, kGroupBytes), step != 0);
     target::matrix_commit();
-    target::hold_registers(step_sums_[kSet]);
+    target::hold_registers(step_sums_);
   }
-  // Loads the scales of this warpgroup's rows while the products are in flight.
-  template <int kSet = 0>
-  SWITCHYARD_DEVICE void load_row_scales(const uint32_t* words, int /*num_rows*/, RowScaleInWord in_word) {
-    const int row = target::thread_idx() % kWarpgroupThreads / kWarpSize * 16 + target::lane_idx() / 4;
-    row_scales_[kSet][0] = in_word.scale(target::ld(words + row));
-    row_scales_[kSet][1] = in_word.scale(target::ld(words + row + 8));
-  }
-  // kPending: how many later steps' products may still be in flight.
-  template <int kSet = 0, int kPending = 0>
   SWITCHYARD_DEVICE void wait() {
-    target::matrix_wait<kPending>();
-    target::hold_registers(step_sums_[kSet]);
+    target::matrix_wait<0>();
+    target::hold_registers(step_sums_);
   }
-  // `group` is the group of columns whose products were started last; equal parts of it have a scale each.
-  template <int kSet = 0>
-  SWITCHYARD_DEVICE void add_scaled(int group, const float (&weight_scales)[Config::kScalesPerGroup]) {
+  // `group` is the one whose products were started last; equal parts of it have factors of their own.
+  SWITCHYARD_DEVICE void add_scaled(int group, const typename StepScales<Config>::Factors& factors) {
     constexpr int kSumsPerScale = kGroupSums / Config::kScalesPerGroup;
     SWITCHYARD_UNROLL
-    for (int part = 0; part < Config::kScalesPerGroup; ++part) {
-      const float scales[2] = {row_scales_[kSet][0] * weight_scales[part],
-                               row_scales_[kSet][1] * weight_scales[part]};
-      SWITCHYARD_UNROLL
-      for (int i = part * kSumsPerScale; i < (part + 1) * kSumsPerScale; ++i) {
-        float& sum = sums_[group * kGroupSums + i];
-        sum = target::multiply_add(step_sums_[kSet][i], scales[i / 2 % 2], sum);
-      }
+    for (int i = 0; i < kGroupSums; ++i) {
+      float& sum = sums_[group * kGroupSums + i];
+      sum = target::multiply_add(step_sums_[i], factors[i / kSumsPerScale][i / 2 % 2], sum);
     }
   }
 
  private:
   static constexpr int kGroupSums = Config::kColumnGroup / 2;
 
-  float step_sums_[Config::kNumStepSums][kGroupSums];
-  float row_scales_[Config::kNumStepSums][2];
+  float step_sums_[kGroupSums];
 };
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET
