@@ -154,6 +154,14 @@ const NumberFormat& elements_of(TokenFormatKind format) {
   std::abort();  // bf16 has no codes
 }
 
+std::vector<uint8_t> QuantizedToken::scale_bytes() const {
+  std::vector<uint8_t> bytes = scale_codes;
+  for (const float scale : float_scales)
+    for (int byte = 0; byte < 4; ++byte)
+      bytes.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
+  return bytes;
+}
+
 QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token, float tensor_scale) {
   switch (info_of(format).scale) {
     case ScaleType::kNone:
@@ -171,11 +179,7 @@ QuantizedToken quantized(TokenFormatKind format, const std::vector<float>& token
 
 EncodedToken encode_token(TokenFormatKind format, const std::vector<bf16>& token, float tensor_scale) {
   const QuantizedToken codes = quantized(format, to_floats(token), tensor_scale);
-  std::vector<uint8_t> scales = codes.scale_codes;
-  for (const float scale : codes.float_scales)
-    for (int byte = 0; byte < 4; ++byte)
-      scales.push_back(static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> (8 * byte)));
-  return decode_token(format, packed(codes.codes, elements_of(format).num_bits()), std::move(scales),
+  return decode_token(format, packed(codes.codes, elements_of(format).num_bits()), codes.scale_bytes(),
                       tensor_scale);
 }
 
@@ -212,7 +216,8 @@ uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int 
     case ScalePlacement::kTransposed:
       return 4 * (group * ((max_rows + 3) / 4 * 4) + row);
     case ScalePlacement::kByRow:
-      return row * (static_cast<uint64_t>(hidden) / 32) + group;
+      return (row * static_cast<uint64_t>(info_of(format).num_scales(hidden)) + group) *
+             static_cast<uint64_t>(info_of(format).scale_bytes);
     case ScalePlacement::kPacked:
       return 4 * (group / 4 * ((max_rows + 3) / 4 * 4) + row) + group % 4;
     case ScalePlacement::kTiled:

@@ -16,6 +16,8 @@ struct QuantizedToken {
   std::vector<uint8_t> codes;        // [element], not packed
   std::vector<float> float_scales;   // [group] of blockwise fp8
   std::vector<uint8_t> scale_codes;  // [group] of the others: e8m0, or e4m3 for NVFP4
+
+  std::vector<uint8_t> scale_bytes() const;  // of either, as a message has them
 };
 
 // Groups of 128; scale = max(amax, 1e-4) / largest number of the format. A group with a NaN or an infinity

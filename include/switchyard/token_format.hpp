@@ -209,7 +209,9 @@ struct TokenFormatInfo {
                 2,
                 {num_groups, TransposedScaleLayout{num_scales(hidden), max_rows}.stride()}};
       case ScalePlacement::kByRow:
-        return {ScaleTensorElement::kE8M0, 2, {max_rows, num_groups}};
+        return {scale == ScaleType::kFloat ? ScaleTensorElement::kFloat : ScaleTensorElement::kE8M0,
+                2,
+                {max_rows, num_groups}};
       case ScalePlacement::kTiled:
         return {ScaleTensorElement::kTileByte,
                 1,

@@ -168,7 +168,7 @@ def test_arrays_are_kept_until_the_step_has_ended(world):
         del garbage
 
 
-@pytest.mark.parametrize("name", ["fp8", "fp8-ue8m0", "mxfp8", "nvfp4", "mxfp6"])
+@pytest.mark.parametrize("name", ["fp8", "fp8-ue8m0", "fp8-by-row", "mxfp8", "nvfp4", "mxfp6"])
 def test_formats_have_rows_and_scales(world, step, name):
     ep = sy.ExpertParallel(world, dispatch_format=name, protocol="direct", **SHAPE)
     sent = [ep.dispatch(r, step.tokens[r], step.topk_ids[r]) for r in range(4)]
@@ -177,8 +177,11 @@ def test_formats_have_rows_and_scales(world, step, name):
     rows = sent[0].rows.numpy()
     assert rows.dtype.itemsize * rows.shape[1] == 256 * info["num_bits"] // 8
     assert sent[0].scales is not None
-    if name.startswith("fp8"):  # element = code * scale, a scale for each 128 elements, [group][row]
+    if name.startswith("fp8"):  # element = code * scale, a scale for each 128 elements
         scales = sent[0].scales.numpy()
+        if name == "fp8-by-row":  # [row][group], of the others [group][row]
+            assert scales.dtype == np.float32 and scales.shape == (rows.shape[0], 2)
+            scales = scales.T
         if name == "fp8-ue8m0":  # four exponents in a word, [group / 4][row]
             assert scales.dtype == np.uint32 and scales.shape[0] == 1
             exponents = np.stack([scales[0] >> (8 * g) & 0xFF for g in range(2)]).astype(np.int32)

@@ -21,7 +21,7 @@ auto silu_mul_writer(const SiluMulDestination& to) {
     if constexpr (kPlacement == ScalePlacement::kTransposed)
       return with_scales(TransposedScales<Quantizer>{static_cast<float*>(to.scales), to.max_rows});
     else if constexpr (kPlacement == ScalePlacement::kByRow)
-      return with_scales(RowScales<Quantizer>{static_cast<e8m0*>(to.scales)});
+      return with_scales(RowScales<Quantizer>{static_cast<typename Quantizer::Scale*>(to.scales)});
     else if constexpr (kPlacement == ScalePlacement::kPacked)
       return with_scales(PackedScales<Quantizer>{static_cast<uint8_t*>(to.scales), to.max_rows});
     else if constexpr (kPlacement == ScalePlacement::kTiled)

@@ -260,7 +260,8 @@ std::vector<std::byte> encoded_rows_of_set(ManySteps& many, int rank, int set, u
     case ScalePlacement::kNone:
       break;
     case ScalePlacement::kByRow:
-      append(own.scales + first_row * scales.shape[1], num_rows * scales.shape[1]);
+      append(own.scales + first_row * scales.shape[1] * element_bytes,
+             num_rows * scales.shape[1] * element_bytes);
       break;
     case ScalePlacement::kTiled: {
       const TiledScaleLayout layout{format.num_scales(ManySteps::kHidden)};

@@ -47,6 +47,7 @@ TEST(Registry, TheTensorOfScalesHasTheShapeAndTheElementOfItsPlacement) {
   expect_tensor(TokenFormatKind::kFP8, ScaleTensorElement::kFloat, 9, 12);
   expect_tensor(TokenFormatKind::kFP8UE8M0, ScaleTensorElement::kWord, 3, 12);
   expect_tensor(TokenFormatKind::kMXFP8, ScaleTensorElement::kE8M0, 10, 36);
+  expect_tensor(TokenFormatKind::kFP8ByRow, ScaleTensorElement::kFloat, 10, 9);
   const ScaleTensor tiles = tensor_of(TokenFormatKind::kNVFP4);
   EXPECT_EQ(tiles.num_dimensions, 1);
   EXPECT_EQ(tiles.element, ScaleTensorElement::kTileByte);
@@ -57,6 +58,7 @@ TEST(Registry, TheTensorOfScalesHasTheShapeAndTheElementOfItsPlacement) {
   EXPECT_EQ(info_of(TokenFormatKind::kFP8).scale_tensor_bytes(10, 1152).value(), 9u * 12 * 4);
   EXPECT_EQ(info_of(TokenFormatKind::kFP8UE8M0).scale_tensor_bytes(10, 1152).value(), 3u * 12 * 4);
   EXPECT_EQ(info_of(TokenFormatKind::kMXFP8).scale_tensor_bytes(10, 1152).value(), 10u * 36);
+  EXPECT_EQ(info_of(TokenFormatKind::kFP8ByRow).scale_tensor_bytes(10, 1152).value(), 10u * 9 * 4);
   EXPECT_EQ(info_of(TokenFormatKind::kNVFP4).scale_tensor_bytes(10, 1152).value(), 18u * 512);
 }
 

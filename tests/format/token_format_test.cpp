@@ -293,25 +293,27 @@ class QuantizedTokens : public testing_support::OneRankTest {
     }
   }
 
-  template <typename Element>
-  void check_mx() {
-    using Format = MXTokenFormat<Element>;
+  template <typename Quantizer>
+  void check_by_row() {
+    using Format = RowScaledTokenFormat<Quantizer>;
+    using Scale = typename Quantizer::Scale;
     for (const Shape& shape : shapes<Format>()) {
       SCOPED_TRACE("hidden " + std::to_string(shape.hidden));
       const auto tokens = tokens_of_all_kinds(shape.hidden);
-      const size_t num_rows = num_rows_of(tokens.size()), num_scales = shape.hidden / 32;
-      const auto rows = unwritten<uint8_t>(num_rows * shape.hidden * Element::kNumBits / 8);
-      const auto scales = unwritten<e8m0>(num_rows * num_scales);
-      const Format format{shape.hidden, rows.data(), scales.data()};
+      const size_t num_rows = num_rows_of(tokens.size());
+      const size_t scale_bytes = static_cast<size_t>(shape.hidden / Quantizer::kGroupSize) * sizeof(Scale);
+      const auto rows = unwritten<uint8_t>(num_rows * shape.hidden * Quantizer::Element::kNumBits / 8);
+      const auto scales = unwritten<uint8_t>(num_rows * scale_bytes);
+      const Format format{shape.hidden, rows.data(), reinterpret_cast<Scale*>(scales.data())};
       const auto messages = encode_checked(format, tokens, shape.num_threads);
       decode(format, messages, tokens.size(), shape.num_threads);
       check_rows(format, rows, tokens);
-      std::vector<e8m0> expected(num_rows * num_scales, e8m0{kUnwritten});
+      std::vector<uint8_t> expected(num_rows * scale_bytes, kUnwritten);
       for (size_t i = 0; i < tokens.size(); ++i) {
-        const auto token_scales =
-            quantized(static_cast<MXQuantizer<Element>*>(nullptr), tokens[i]).scale_codes;
-        for (size_t group = 0; group < num_scales; ++group)
-          expected[rows_of(tokens.size())[i] * num_scales + group] = e8m0{token_scales[group]};
+        const std::vector<uint8_t> of_token =
+            quantized(static_cast<Quantizer*>(nullptr), tokens[i]).scale_bytes();
+        std::copy(of_token.begin(), of_token.end(),
+                  expected.begin() + rows_of(tokens.size())[i] * static_cast<int64_t>(scale_bytes));
       }
       EXPECT_TRUE(download(scales) == expected);
     }
@@ -375,17 +377,21 @@ TEST_P(QuantizedTokens, BlockwiseFP8IsTheReferenceBitForBit) {
   check_blockwise<e5m2>();
 }
 
+TEST_P(QuantizedTokens, BlockwiseFP8ByRowIsTheReferenceBitForBit) {
+  check_by_row<BlockwiseFP8Quantizer<e4m3>>();
+}
+
 TEST_P(QuantizedTokens, MXFP8IsTheReferenceBitForBit) {
-  check_mx<e4m3>();
-  check_mx<e5m2>();
+  check_by_row<MXQuantizer<e4m3>>();
+  check_by_row<MXQuantizer<e5m2>>();
 }
 
 TEST_P(QuantizedTokens, MXFP6IsTheReferenceBitForBit) {
-  check_mx<e2m3>();
-  check_mx<e3m2>();
+  check_by_row<MXQuantizer<e2m3>>();
+  check_by_row<MXQuantizer<e3m2>>();
 }
 
-TEST_P(QuantizedTokens, MXFP4IsTheReferenceBitForBit) { check_mx<e2m1>(); }
+TEST_P(QuantizedTokens, MXFP4IsTheReferenceBitForBit) { check_by_row<MXQuantizer<e2m1>>(); }
 
 TEST_P(QuantizedTokens, NVFP4IsTheReferenceBitForBit) { check_tiled(NVFP4<OneInputScale>{{kTensorScale}}); }
 

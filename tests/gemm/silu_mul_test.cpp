@@ -29,9 +29,7 @@ struct QuantizedOutput {
 
   size_t row_bytes(int width) const { return static_cast<size_t>(width) * format.num_bits() / 8; }
   reference::QuantizedToken quantized(const std::vector<float>& row, float tensor_scale) const {
-    if (info.placement == ScalePlacement::kTransposed) return reference::blockwise_fp8(format, row);
-    if (info.placement == ScalePlacement::kPacked) return reference::packed_fp8(format, row);
-    return info.scale == ScaleType::kE4M3 ? reference::nvfp4(row, tensor_scale) : reference::mx(format, row);
+    return reference::quantized(kind, row, tensor_scale);
   }
 };
 
@@ -153,12 +151,11 @@ class SiluMul : public testing_support::LayerTest {
   static Expected expected_of(const QuantizedOutput& to, const Input& input, const GroupTables& tables,
                               uint32_t max_rows, size_t num_scale_rows) {
     const size_t num_scales = static_cast<size_t>(input.width / to.info.group_size);
-    const size_t stride = (max_rows + 3) / 4 * 4;
-    const size_t scale_bytes =
-        to.info.placement == ScalePlacement::kTransposed ? num_scales * stride * sizeof(float)
-        : to.info.placement == ScalePlacement::kByRow    ? max_rows * num_scales
-        : to.info.placement == ScalePlacement::kPacked   ? (num_scales + 3) / 4 * stride * sizeof(uint32_t)
-                                                         : num_scale_rows * ((num_scales + 3) / 4 * 4);
+    const bool is_tiled = to.info.placement == ScalePlacement::kTiled;
+    const size_t scale_bytes = is_tiled ? num_scale_rows * ((num_scales + 3) / 4 * 4)
+                                        : to.info.scale_tensor_bytes(max_rows, input.width).value();
+    const size_t num_written =
+        is_tiled || to.info.placement == ScalePlacement::kPacked ? (num_scales + 3) / 4 * 4 : num_scales;
     Expected expected{std::vector<uint8_t>(max_rows * to.row_bytes(input.width), kUnwritten),
                       std::vector<uint8_t>(scale_bytes, kUnwritten)};
     for (int group = 0; group < input.num_groups(); ++group)
@@ -172,18 +169,15 @@ class SiluMul : public testing_support::LayerTest {
         const size_t scale_row = tables.scale_row_offsets.empty()
                                      ? row
                                      : tables.scale_row_offsets[group] + row - input.row_offsets[group];
-        for (size_t i = 0; i < (num_scales + 3) / 4 * 4; ++i) {
-          if (to.info.placement == ScalePlacement::kTiled)
-            expected.scales.at(reference::tiled_scale_offset(scale_row, i, num_scales)) =
-                i < num_scales ? token.scale_codes[i] : 0;
-          else if (to.info.placement == ScalePlacement::kPacked)
-            expected.scales.at((i / 4 * stride + row) * sizeof(uint32_t) + i % 4) =
-                i < num_scales ? token.scale_codes[i] : 0;
-          else if (i < num_scales && to.info.placement == ScalePlacement::kByRow)
-            expected.scales.at(row * num_scales + i) = token.scale_codes[i];
-          else if (i < num_scales)
-            std::memcpy(&expected.scales.at((i * stride + row) * sizeof(float)), &token.float_scales[i],
-                        sizeof(float));
+        const std::vector<uint8_t> scales = token.scale_bytes();
+        const size_t bytes = static_cast<size_t>(to.info.scale_bytes);
+        for (size_t i = 0; i < num_written; ++i) {
+          uint8_t* const place =
+              &expected.scales.at(reference::scale_offset(to.kind, scale_row, i, input.width, max_rows));
+          if (i < num_scales)
+            std::memcpy(place, &scales[i * bytes], bytes);
+          else
+            *place = 0;
         }
       }
     return expected;

@@ -282,6 +282,7 @@ AnnotateRowsParams ExpertParallel::Impl::make_annotation(int rank, const Dispatc
                             .scales = static_cast<std::byte*>(output.scales),
                             .scale_placement = format.placement,
                             .num_scales = format.num_scales(config.hidden),
+                            .row_scale_bytes = format_layout(config).scales_bytes,
                             .max_rows = is_direct() ? step.max_rows : output.max_rows,
                             .wait_context = step.wait_context};
   if (!is_direct()) return params;

@@ -64,7 +64,8 @@ struct AnnotateRows {
       case ScalePlacement::kNone:
         return;
       case ScalePlacement::kByRow:
-        return store<uint8_t>(params.scales, uint64_t{first_row} * num_scales, uint64_t{end} * num_scales, 0);
+        return store<uint8_t>(params.scales, uint64_t{first_row} * params.row_scale_bytes,
+                              uint64_t{end} * params.row_scale_bytes, 0);
       case ScalePlacement::kTransposed: {
         const TransposedScaleLayout layout{params.num_scales, params.max_rows};
         for (int i = 0; i < params.num_scales; ++i)

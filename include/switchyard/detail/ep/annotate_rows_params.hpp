@@ -30,7 +30,8 @@ struct AnnotateRowsParams {
   uint32_t row_bytes;
   std::byte* scales;
   ScalePlacement scale_placement;
-  int32_t num_scales;  // of a row
+  int32_t num_scales;        // of a row
+  uint32_t row_scale_bytes;  // likewise
   uint32_t max_rows;
   WaitContext wait_context;
 };

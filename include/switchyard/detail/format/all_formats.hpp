@@ -6,6 +6,7 @@
 #include "switchyard/detail/format/mx.hpp"
 #include "switchyard/detail/format/nv_block_scaled.hpp"
 #include "switchyard/detail/format/packed_fp8.hpp"
+#include "switchyard/detail/format/row_scaled.hpp"
 #include "switchyard/token_format.hpp"
 
 namespace switchyard::inline SWITCHYARD_TARGET {

@@ -30,5 +30,6 @@
   X(kNVFP4ByExpert, "nvfp4-by-expert", NVBlockScaledTokenFormat<NVFP4<ExpertInputScales>>, kE2M1, 16,  kE4M3,  kTiled,      kByExpert) \
   X(kMXFP8Tiled,    "mxfp8-tiled",     NVBlockScaledTokenFormat<TiledMX<e4m3>>,            kE4M3, 32,  kE8M0,  kTiled,      kOnce)     \
   X(kMXFP4Tiled,    "mxfp4-tiled",     NVBlockScaledTokenFormat<TiledMX<e2m1>>,            kE2M1, 32,  kE8M0,  kTiled,      kOnce)     \
-  X(kFP8UE8M0,      "fp8-ue8m0",       PackedFP8TokenFormat<e4m3>,                         kE4M3, 128, kE8M0,  kPacked,     kOnce)
+  X(kFP8UE8M0,      "fp8-ue8m0",       PackedFP8TokenFormat<e4m3>,                         kE4M3, 128, kE8M0,  kPacked,     kOnce)     \
+  X(kFP8ByRow,      "fp8-by-row",      RowScaledTokenFormat<BlockwiseFP8Quantizer<e4m3>>,  kE4M3, 128, kFloat, kByRow,      kOnce)
 // clang-format on

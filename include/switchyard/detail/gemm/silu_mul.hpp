@@ -99,11 +99,12 @@ struct RowScales {
   using Quantizer = QuantizerOf;
   static constexpr bool kWantsGroup = false;
 
-  e8m0* scales;  // [rows][width / 32]
+  using Scale = typename Quantizer::Scale;
+  Scale* scales;  // [rows][width / kGroupSize]
 
   SWITCHYARD_DEVICE Quantizer quantizer(const RowChunk&) const { return {}; }
   SWITCHYARD_DEVICE void store(const SiluMulInput& input, const RowChunk& chunk, int scale_idx,
-                               e8m0 scale) const {
+                               Scale scale) const {
     target::st(scales + chunk.row * (input.width / Quantizer::kGroupSize) + scale_idx, scale);
   }
 };
