@@ -141,6 +141,7 @@ enum { SWITCHYARD_ROWS_RAGGED = 0, SWITCHYARD_ROWS_MASKED = 1, SWITCHYARD_ROWS_P
 enum { SWITCHYARD_COMBINE_BF16 = 0, SWITCHYARD_COMBINE_FP8 = 1 };
 enum { SWITCHYARD_REDUCTION_WEIGHTED = 0, SWITCHYARD_REDUCTION_UNREDUCED = 1 };
 enum { SWITCHYARD_INPUT_BF16 = 0, SWITCHYARD_INPUT_ENCODED = 1 };
+enum { SWITCHYARD_DELIVERY_AUTOMATIC = 0, SWITCHYARD_DELIVERY_SENDER = 1, SWITCHYARD_DELIVERY_RECEIVER = 2 };
 enum { SWITCHYARD_UNWRITTEN_LEFT = 0, SWITCHYARD_UNWRITTEN_MARKED = 1, SWITCHYARD_UNWRITTEN_ZEROED = 2 };
 #define SWITCHYARD_ALL_RANKS (-1)
 
@@ -175,6 +176,10 @@ typedef struct switchyard_ep_config {
   const int32_t* placement;
   const int32_t* num_experts_of_rank; /* [ranks] */
   int32_t steps_in_flight;            /* 0: 1 */
+  int32_t reserved;                   /* not read: where older structs ended in padding */
+  int32_t row_sets;                   /* 0: 1 */
+  int32_t row_delivery;
+  int32_t reduce_at_owner;
 } switchyard_ep_config;
 
 typedef struct switchyard_ep_info {
@@ -189,6 +194,8 @@ typedef struct switchyard_ep_info {
   uint32_t dispatch_message_bytes;
   uint32_t combine_message_bytes;
   uint64_t bytes_per_rank;
+  uint64_t rows_per_set;
+  int32_t row_delivery;
 } switchyard_ep_info;
 
 typedef struct switchyard_row_buffers {
@@ -214,6 +221,7 @@ typedef struct switchyard_dispatch_input {
   const float* input_scale;     /* NVFP4, in the rank's memory; NULL: the configuration's */
   int32_t input_format;
   uint64_t* rank_wait_ns; /* of dispatch_async; NULL: not wanted */
+  int32_t row_set;
 } switchyard_dispatch_input;
 
 typedef struct switchyard_dispatch_output {
@@ -231,6 +239,9 @@ typedef struct switchyard_dispatch_output {
   int32_t* row_experts; /* of rows per rank, as the next; NULL: not wanted */
   float* row_weights;
   uint64_t* rank_wait_ns; /* [ranks], to which the waits for each rank are added; NULL: not wanted */
+  int32_t* expert_totals; /* NULL: not wanted, as the next two */
+  uint64_t* source_ranges;
+  int32_t* row_totals;
 } switchyard_dispatch_output;
 
 typedef struct switchyard_combine_input {
@@ -249,6 +260,31 @@ typedef struct switchyard_combine_output {
   uint64_t output_stride_bytes; /* from a row of the output to the next; 0: contiguous */
   uint64_t* rank_wait_ns;       /* as in dispatch */
 } switchyard_combine_output;
+
+/* What the experts made of the rows that dispatch wrote, in memory of the caller's. */
+typedef struct switchyard_expert_rows {
+  size_t size;
+  const void* rows; /* bf16 */
+  uint64_t num_rows;
+  const uint32_t* row_offsets; /* as that dispatch wrote them, as the next */
+  const uint32_t* row_counts;
+  uint32_t rows_per_group; /* 0: they lie as those of the row buffers */
+} switchyard_expert_rows;
+
+typedef struct switchyard_routing_input {
+  size_t size;
+  const int64_t* topk_ids;
+  int32_t num_tokens;
+  int32_t top_k;
+  int32_t n_experts;
+} switchyard_routing_input;
+
+typedef struct switchyard_routing_counts {
+  size_t size;
+  int32_t* tokens_of_rank;    /* [ranks], added to what is there */
+  int32_t* choices_of_expert; /* [n_experts], likewise */
+  uint8_t* is_token_in_rank;  /* [num_tokens][ranks] */
+} switchyard_routing_counts;
 
 enum {
   SWITCHYARD_FAULT_NONE = 0,
@@ -271,8 +307,8 @@ enum {
   SWITCHYARD_PHASE_ALL_REDUCE = 5
 };
 
-/* What a rank itself found wrong, or was last told of a step that was skipped; kind is SWITCHYARD_FAULT_NONE if
- * neither. */
+/* What a rank itself found wrong, or was last told of a step that was skipped; kind is SWITCHYARD_FAULT_NONE
+ * if neither. */
 typedef struct switchyard_fault {
   size_t size;
   int32_t kind;
@@ -322,6 +358,30 @@ SWITCHYARD_API switchyard_status switchyard_ep_combine_wait(switchyard_ep* ep, i
 SWITCHYARD_API switchyard_status switchyard_ep_all_reduce(switchyard_ep* ep, int32_t rank, void* values,
                                                           int32_t num_tokens, switchyard_stream stream);
 
+/* Steps that are not a dispatch and its combine, of the direct protocol: without a combine; a combine again,
+ * of the rows of the last dispatch; one that all ranks skip, since this one cannot do its part. */
+SWITCHYARD_API switchyard_status switchyard_ep_abandon_step(switchyard_ep* ep, int32_t rank);
+SWITCHYARD_API switchyard_status switchyard_ep_reopen_step(switchyard_ep* ep, int32_t rank,
+                                                           switchyard_stream stream);
+SWITCHYARD_API switchyard_status switchyard_ep_call_off_step(switchyard_ep* ep, int32_t rank,
+                                                             switchyard_stream stream);
+/* Copies rows to where a combine of the direct protocol finds them. */
+SWITCHYARD_API switchyard_status switchyard_ep_store_expert_rows(switchyard_ep* ep, int32_t rank,
+                                                                 const switchyard_expert_rows* rows,
+                                                                 switchyard_stream stream);
+/* Whether such a combine may be given `rows`, bf16, where they are: 1 if peers can read them, else 0. */
+SWITCHYARD_API switchyard_status switchyard_ep_offer_expert_rows(switchyard_ep* ep, int32_t rank,
+                                                                 const void* rows, switchyard_stream stream,
+                                                                 int32_t* can_be_read);
+/* offsets[num_offsets], [n_local_experts][ranks], per rank [ranks]: where the rows of each rank begin. */
+SWITCHYARD_API switchyard_status switchyard_ep_source_row_offsets(const switchyard_ep* ep, int32_t rank,
+                                                                  uint32_t* offsets, int32_t num_offsets);
+/* Counts where tokens would go, for callers who ask that before a dispatch, which needs none of it. */
+SWITCHYARD_API switchyard_status switchyard_count_routing(const switchyard_world* world, int32_t rank,
+                                                          const switchyard_routing_input* input,
+                                                          const switchyard_routing_counts* counts,
+                                                          switchyard_stream stream);
+
 SWITCHYARD_API switchyard_status switchyard_ep_warm_up(switchyard_ep* ep);
 /* Waits for the stream; SWITCHYARD_RANK_STREAM: for everything that calls of the rank have enqueued. */
 SWITCHYARD_API switchyard_status switchyard_ep_synchronize(switchyard_ep* ep, int32_t rank,
@@ -346,6 +406,8 @@ SWITCHYARD_API switchyard_status switchyard_ep_clear_expert_counts(switchyard_ep
 
 typedef struct switchyard_attention switchyard_attention;
 
+enum { SWITCHYARD_KV_BF16 = 0, SWITCHYARD_KV_FP8 = 1 };
+
 typedef struct switchyard_attention_shape {
   size_t size;
   int32_t head_dim;     /* 0: 128 */
@@ -362,19 +424,27 @@ typedef struct switchyard_attention_shape {
   int32_t pages_per_sequence;
   float scale;
   int32_t num_blocks;
+  int32_t value_dim; /* MLA: 512, with head_dim 576 */
+  int32_t kv_format;
+  float soft_cap;
 } switchyard_attention_shape;
 
 typedef struct switchyard_attention_tensors {
   size_t size;
   const void* queries;
   const void* keys;
-  const void* values;
+  const void* values; /* NULL with value_dim */
   void* output;
   float* lse;
   const uint32_t* query_offsets;
   const uint32_t* key_offsets;
   const uint32_t* key_lengths;
   const int32_t* page_table;
+  const float* sinks;
+  const uint8_t* key_codes; /* fp8: instead of keys, as the next instead of values */
+  const uint8_t* value_codes;
+  const float* key_scales; /* [num_kv_heads], of the codes, as the next */
+  const float* value_scales;
 } switchyard_attention_tensors;
 
 SWITCHYARD_API switchyard_status switchyard_attention_create(const switchyard_world* world, int32_t rank,
@@ -397,6 +467,13 @@ enum {
   SWITCHYARD_ACTIVATION_CLAMPED_SWIGLU = 3
 };
 enum { SWITCHYARD_GATES_STACKED = 0, SWITCHYARD_GATES_INTERLEAVED = 1 };
+enum {
+  SWITCHYARD_WEIGHTS_AS_ROWS = 0,
+  SWITCHYARD_WEIGHTS_MXFP4 = 1,
+  SWITCHYARD_WEIGHTS_NVFP4 = 2,
+  SWITCHYARD_WEIGHTS_MXFP8 = 3
+};
+enum { SWITCHYARD_ROW_SCALES_FLOAT = 0, SWITCHYARD_ROW_SCALES_PACKED_E8M0 = 1 };
 
 typedef struct switchyard_matmul_shape {
   size_t size;
@@ -412,6 +489,9 @@ typedef struct switchyard_matmul_shape {
   int64_t group_capacity;
   int64_t expected_rows_per_group;
   int32_t num_blocks;
+  int32_t reserved; /* not read: where older structs ended in padding */
+  int32_t weights;
+  int32_t row_scales; /* of fp8 */
 } switchyard_matmul_shape;
 
 typedef struct switchyard_matmul_tensors {
@@ -422,11 +502,12 @@ typedef struct switchyard_matmul_tensors {
   const uint32_t* row_offsets;
   const uint32_t* row_counts;
   const int32_t* expert_ids;
-  const float* row_scales;
-  const float* weight_scales;
+  const void* row_scales; /* of fp8, as the shape says */
+  const void* weight_scales;
   const float* bias;
   const float* row_weights;
   float* output_scales;
+  const float* weight_tensor_scales; /* [num_experts], of coded weights; NULL: 1 */
 } switchyard_matmul_tensors;
 
 SWITCHYARD_API switchyard_status switchyard_matmul_create(const switchyard_world* world, int32_t rank,

@@ -42,6 +42,10 @@ static_assert(is_same(SWITCHYARD_REDUCTION_UNREDUCED, CombineReduction::kUnreduc
 static_assert(is_same(SWITCHYARD_INPUT_BF16, InputFormat::kBF16));
 static_assert(is_same(SWITCHYARD_INPUT_ENCODED, InputFormat::kEncoded));
 
+static_assert(is_same(SWITCHYARD_DELIVERY_AUTOMATIC, RowDelivery::kAutomatic));
+static_assert(is_same(SWITCHYARD_DELIVERY_SENDER, RowDelivery::kSender));
+static_assert(is_same(SWITCHYARD_DELIVERY_RECEIVER, RowDelivery::kReceiver));
+
 static_assert(is_same(SWITCHYARD_UNWRITTEN_LEFT, UnwrittenRows::kLeft));
 static_assert(is_same(SWITCHYARD_UNWRITTEN_MARKED, UnwrittenRows::kMarked));
 static_assert(is_same(SWITCHYARD_UNWRITTEN_ZEROED, UnwrittenRows::kZeroed));
@@ -64,6 +68,9 @@ static_assert(is_same(SWITCHYARD_PHASE_COMBINE_ASYNC, Phase::kCombineAsync));
 static_assert(is_same(SWITCHYARD_PHASE_COMBINE_WAIT, Phase::kCombineWait));
 static_assert(is_same(SWITCHYARD_PHASE_ALL_REDUCE, Phase::kAllReduce));
 
+static_assert(is_same(SWITCHYARD_KV_BF16, KvFormat::kBF16));
+static_assert(is_same(SWITCHYARD_KV_FP8, KvFormat::kFP8));
+
 static_assert(is_same(SWITCHYARD_MATMUL_BF16, MatmulElement::kBF16));
 static_assert(is_same(SWITCHYARD_MATMUL_FP8, MatmulElement::kFP8));
 
@@ -77,6 +84,14 @@ static_assert(is_same(SWITCHYARD_ACTIVATION_CLAMPED_SWIGLU, Activation::kClamped
 
 static_assert(is_same(SWITCHYARD_GATES_STACKED, GateLayout::kStacked));
 static_assert(is_same(SWITCHYARD_GATES_INTERLEAVED, GateLayout::kInterleaved));
+
+static_assert(is_same(SWITCHYARD_WEIGHTS_AS_ROWS, WeightFormat::kAsRows));
+static_assert(is_same(SWITCHYARD_WEIGHTS_MXFP4, WeightFormat::kMXFP4));
+static_assert(is_same(SWITCHYARD_WEIGHTS_NVFP4, WeightFormat::kNVFP4));
+static_assert(is_same(SWITCHYARD_WEIGHTS_MXFP8, WeightFormat::kMXFP8));
+
+static_assert(is_same(SWITCHYARD_ROW_SCALES_FLOAT, MatmulRowScales::kFloat));
+static_assert(is_same(SWITCHYARD_ROW_SCALES_PACKED_E8M0, MatmulRowScales::kPackedE8M0));
 
 }  // namespace
 }  // namespace switchyard::c_api

@@ -52,6 +52,8 @@ Status read_numbers(const switchyard_ep_config& from, ExpertParallelConfig& conf
   config.allreduce_world_size =
       from.allreduce_world_size == SWITCHYARD_ALL_RANKS ? 0 : or_default(from.allreduce_world_size, 1);
   config.steps_in_flight = or_default(from.steps_in_flight, 1);
+  config.row_sets = or_default(from.row_sets, 1);
+  config.reduce_at_owner = from.reduce_at_owner != 0;
   config.max_experts_per_rank = from.max_experts_per_rank;
   config.counts_experts = from.counts_experts != 0;
   config.shared_expert = from.has_shared_expert != 0 ? SharedExpert::kFused : SharedExpert::kNone;
@@ -75,6 +77,8 @@ Status read_config(const switchyard_ep_config* given, int n_ranks, ExpertParalle
       read_enum("row_layout", from.row_layout, RowLayout::kPerRank, config.row_layout));
   SWITCHYARD_RETURN_IF_ERROR(
       read_enum("combine_format", from.combine_format, CombineFormat::kFP8, config.combine_format));
+  SWITCHYARD_RETURN_IF_ERROR(
+      read_enum("row_delivery", from.row_delivery, RowDelivery::kReceiver, config.row_delivery));
   SWITCHYARD_RETURN_IF_ERROR(read_format(from.dispatch_format, config.dispatch_format));
   if (from.placement == nullptr && from.num_experts_of_rank == nullptr) return Status();
   Result<ExpertPlacement> placement =
@@ -95,6 +99,7 @@ Status read_input(const switchyard_dispatch_input* given, DispatchInput& input) 
            .scales = from.scales,
            .scales_stride_bytes = from.scales_stride_bytes,
            .input_scale = from.input_scale,
+           .row_set = from.row_set,
            .rank_wait_ns = from.rank_wait_ns};
   return read_enum("input_format", from.input_format, InputFormat::kEncoded, input.format);
 }
@@ -113,6 +118,9 @@ Status read_output(const switchyard_dispatch_output* given, DispatchOutput& outp
             .src_ranks = from.src_ranks,
             .row_experts = from.row_experts,
             .row_weights = from.row_weights,
+            .expert_totals = from.expert_totals,
+            .source_ranges = from.source_ranges,
+            .row_totals = from.row_totals,
             .rank_wait_ns = from.rank_wait_ns};
   return read_enum("unwritten", from.unwritten, UnwrittenRows::kZeroed, output.unwritten);
 }
@@ -132,6 +140,15 @@ Status read_output(const switchyard_combine_output* given, CombineOutput& output
   output.destination.output_stride_bytes = from.output_stride_bytes;
   output.rank_wait_ns = from.rank_wait_ns;
   return read_enum("reduction", from.reduction, CombineReduction::kUnreduced, output.destination.reduction);
+}
+
+// Copies numbers to the caller's array, which `name` says the length of.
+template <typename T>
+Status copy_out(const char* name, const std::vector<T>& numbers, T* to, int32_t length) {
+  if (length != static_cast<int64_t>(numbers.size()))
+    return invalid_argument("%s is %d; it must be %zu", name, length, numbers.size());
+  std::copy(numbers.begin(), numbers.end(), to);
+  return Status();
 }
 
 // Calls `function` with the object behind the handle.
@@ -199,7 +216,9 @@ switchyard_status switchyard_ep_get_info(const switchyard_ep* ep, switchyard_ep_
                   .max_recv_rows = of.max_recv_rows(),
                   .dispatch_message_bytes = of.dispatch_message_bytes(),
                   .combine_message_bytes = of.combine_message_bytes(),
-                  .bytes_per_rank = of.bytes_per_rank()},
+                  .bytes_per_rank = of.bytes_per_rank(),
+                  .rows_per_set = of.rows_per_set(),
+                  .row_delivery = static_cast<int32_t>(of.config().row_delivery)},
                  info);
   });
 }
@@ -291,6 +310,69 @@ switchyard_status switchyard_ep_all_reduce(switchyard_ep* ep, int32_t rank, void
   });
 }
 
+switchyard_status switchyard_ep_abandon_step(switchyard_ep* ep, int32_t rank) {
+  return with(ep, [&](ExpertParallel& of) { return of.abandon_step(rank); });
+}
+
+switchyard_status switchyard_ep_reopen_step(switchyard_ep* ep, int32_t rank, switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) { return of.reopen_step(rank, stream_of(stream)); });
+}
+
+switchyard_status switchyard_ep_call_off_step(switchyard_ep* ep, int32_t rank, switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) { return of.call_off_step(rank, stream_of(stream)); });
+}
+
+switchyard_status switchyard_ep_store_expert_rows(switchyard_ep* ep, int32_t rank,
+                                                  const switchyard_expert_rows* rows,
+                                                  switchyard_stream stream) {
+  return with(ep, [&](ExpertParallel& of) {
+    switchyard_expert_rows from;
+    SWITCHYARD_RETURN_IF_ERROR(read("rows", rows, from));
+    return of.store_expert_rows(rank,
+                                {.rows = from.rows,
+                                 .num_rows = from.num_rows,
+                                 .rows_per_group = from.rows_per_group,
+                                 .row_offsets = from.row_offsets,
+                                 .row_counts = from.row_counts},
+                                stream_of(stream));
+  });
+}
+
+switchyard_status switchyard_ep_offer_expert_rows(switchyard_ep* ep, int32_t rank, const void* rows,
+                                                  switchyard_stream stream, int32_t* can_be_read) {
+  return with(ep, [&](ExpertParallel& of) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("can_be_read", can_be_read));
+    const Result<bool> answer = of.offer_expert_rows(rank, rows, stream_of(stream));
+    if (answer.ok()) *can_be_read = answer.value() ? 1 : 0;
+    return answer.status();
+  });
+}
+
+switchyard_status switchyard_ep_source_row_offsets(const switchyard_ep* ep, int32_t rank, uint32_t* offsets,
+                                                   int32_t num_offsets) {
+  return with(ep, [&](const ExpertParallel& of) {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("offsets", offsets));
+    const Result<std::vector<uint32_t>> found = of.source_row_offsets(rank);
+    return found.ok() ? copy_out("num_offsets", found.value(), offsets, num_offsets) : found.status();
+  });
+}
+
+switchyard_status switchyard_count_routing(const switchyard_world* world, int32_t rank,
+                                           const switchyard_routing_input* input,
+                                           const switchyard_routing_counts* counts,
+                                           switchyard_stream stream) {
+  return guard([&] {
+    SWITCHYARD_RETURN_IF_ERROR(check_pointer("world", world));
+    switchyard_routing_input from;
+    switchyard_routing_counts to;
+    SWITCHYARD_RETURN_IF_ERROR(read("input", input, from));
+    SWITCHYARD_RETURN_IF_ERROR(read("counts", counts, to));
+    return ExpertParallel::count_routing(
+        *world->world, rank, {from.topk_ids, from.num_tokens, from.top_k, from.n_experts},
+        {to.tokens_of_rank, to.choices_of_expert, to.is_token_in_rank}, stream_of(stream));
+  });
+}
+
 switchyard_status switchyard_ep_warm_up(switchyard_ep* ep) {
   return with(ep, [](ExpertParallel& of) { return of.warm_up(); });
 }
@@ -349,12 +431,8 @@ switchyard_status switchyard_ep_expert_counts(const switchyard_ep* ep, int32_t r
                                               int32_t num_counts) {
   return with(ep, [&](const ExpertParallel& of) {
     SWITCHYARD_RETURN_IF_ERROR(check_pointer("counts", counts));
-    if (num_counts != of.config().n_experts)
-      return invalid_argument("num_counts is %d; it must be %d (n_experts)", num_counts,
-                              of.config().n_experts);
     const Result<std::vector<int64_t>> found = of.expert_counts(rank);
-    if (found.ok()) std::copy(found.value().begin(), found.value().end(), counts);
-    return found.status();
+    return found.ok() ? copy_out("num_counts", found.value(), counts, num_counts) : found.status();
   });
 }
 

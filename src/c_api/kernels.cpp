@@ -21,7 +21,9 @@ Status read_shape(const switchyard_attention_shape* given, AttentionShape& shape
   shape.pages_per_sequence = from.pages_per_sequence;
   shape.scale = from.scale;
   shape.num_blocks = from.num_blocks;
-  return Status();
+  shape.value_dim = from.value_dim;
+  shape.soft_cap = from.soft_cap;
+  return read_enum("kv_format", from.kv_format, KvFormat::kFP8, shape.kv_format);
 }
 
 Status read_shape(const switchyard_matmul_shape* given, GroupedMatmulShape& shape) {
@@ -40,7 +42,9 @@ Status read_shape(const switchyard_matmul_shape* given, GroupedMatmulShape& shap
       read_enum("activation", from.activation, Activation::kClampedSwiGLU, shape.activation));
   SWITCHYARD_RETURN_IF_ERROR(
       read_enum("gate_layout", from.gate_layout, GateLayout::kInterleaved, shape.gate_layout));
-  return read_enum("output", from.output, MatmulOutput::kFP8, shape.output);
+  SWITCHYARD_RETURN_IF_ERROR(read_enum("output", from.output, MatmulOutput::kFP8, shape.output));
+  SWITCHYARD_RETURN_IF_ERROR(read_enum("weights", from.weights, WeightFormat::kMXFP8, shape.weights));
+  return read_enum("row_scales", from.row_scales, MatmulRowScales::kPackedE8M0, shape.row_scales);
 }
 
 }  // namespace
@@ -80,7 +84,12 @@ switchyard_status switchyard_attention_run(switchyard_attention* attention,
                                       .query_offsets = from.query_offsets,
                                       .key_offsets = from.key_offsets,
                                       .key_lengths = from.key_lengths,
-                                      .page_table = from.page_table},
+                                      .page_table = from.page_table,
+                                      .sinks = from.sinks,
+                                      .key_codes = from.key_codes,
+                                      .value_codes = from.value_codes,
+                                      .key_scales = from.key_scales,
+                                      .value_scales = from.value_scales},
                                      stream_of(stream));
   });
 }
@@ -114,6 +123,7 @@ switchyard_status switchyard_matmul_run(switchyard_matmul* matmul, const switchy
                                 .expert_ids = from.expert_ids,
                                 .row_scales = from.row_scales,
                                 .weight_scales = from.weight_scales,
+                                .weight_tensor_scales = from.weight_tensor_scales,
                                 .bias = from.bias,
                                 .row_weights = from.row_weights,
                                 .output_scales = from.output_scales},

@@ -62,7 +62,7 @@ static void check_world_info(void) {
 }
 
 static void check_ep_config(void) {
-  SIZE(switchyard_ep_config, 152);
+  SIZE(switchyard_ep_config, 168);
   OFFSET(switchyard_ep_config, size, 0);
   OFFSET(switchyard_ep_config, n_experts, 8);
   OFFSET(switchyard_ep_config, top_k, 12);
@@ -92,10 +92,14 @@ static void check_ep_config(void) {
   OFFSET(switchyard_ep_config, placement, 128);
   OFFSET(switchyard_ep_config, num_experts_of_rank, 136);
   OFFSET(switchyard_ep_config, steps_in_flight, 144);
+  OFFSET(switchyard_ep_config, reserved, 148);
+  OFFSET(switchyard_ep_config, row_sets, 152);
+  OFFSET(switchyard_ep_config, row_delivery, 156);
+  OFFSET(switchyard_ep_config, reduce_at_owner, 160);
 }
 
 static void check_ep_info(void) {
-  SIZE(switchyard_ep_info, 56);
+  SIZE(switchyard_ep_info, 72);
   OFFSET(switchyard_ep_info, size, 0);
   OFFSET(switchyard_ep_info, n_ranks, 8);
   OFFSET(switchyard_ep_info, n_local_experts, 12);
@@ -107,6 +111,8 @@ static void check_ep_info(void) {
   OFFSET(switchyard_ep_info, dispatch_message_bytes, 40);
   OFFSET(switchyard_ep_info, combine_message_bytes, 44);
   OFFSET(switchyard_ep_info, bytes_per_rank, 48);
+  OFFSET(switchyard_ep_info, rows_per_set, 56);
+  OFFSET(switchyard_ep_info, row_delivery, 64);
 }
 
 static void check_row_buffers(void) {
@@ -121,7 +127,7 @@ static void check_row_buffers(void) {
 }
 
 static void check_dispatch_input(void) {
-  SIZE(switchyard_dispatch_input, 96);
+  SIZE(switchyard_dispatch_input, 104);
   OFFSET(switchyard_dispatch_input, size, 0);
   OFFSET(switchyard_dispatch_input, tokens, 8);
   OFFSET(switchyard_dispatch_input, topk_ids, 16);
@@ -134,10 +140,11 @@ static void check_dispatch_input(void) {
   OFFSET(switchyard_dispatch_input, input_scale, 72);
   OFFSET(switchyard_dispatch_input, input_format, 80);
   OFFSET(switchyard_dispatch_input, rank_wait_ns, 88);
+  OFFSET(switchyard_dispatch_input, row_set, 96);
 }
 
 static void check_dispatch_output(void) {
-  SIZE(switchyard_dispatch_output, 104);
+  SIZE(switchyard_dispatch_output, 128);
   OFFSET(switchyard_dispatch_output, size, 0);
   OFFSET(switchyard_dispatch_output, rows, 8);
   OFFSET(switchyard_dispatch_output, src_info, 16);
@@ -152,6 +159,9 @@ static void check_dispatch_output(void) {
   OFFSET(switchyard_dispatch_output, row_experts, 80);
   OFFSET(switchyard_dispatch_output, row_weights, 88);
   OFFSET(switchyard_dispatch_output, rank_wait_ns, 96);
+  OFFSET(switchyard_dispatch_output, expert_totals, 104);
+  OFFSET(switchyard_dispatch_output, source_ranges, 112);
+  OFFSET(switchyard_dispatch_output, row_totals, 120);
 }
 
 static void check_combine_input(void) {
@@ -173,6 +183,30 @@ static void check_combine_output(void) {
   OFFSET(switchyard_combine_output, rank_wait_ns, 48);
 }
 
+static void check_expert_rows(void) {
+  SIZE(switchyard_expert_rows, 48);
+  OFFSET(switchyard_expert_rows, size, 0);
+  OFFSET(switchyard_expert_rows, rows, 8);
+  OFFSET(switchyard_expert_rows, num_rows, 16);
+  OFFSET(switchyard_expert_rows, row_offsets, 24);
+  OFFSET(switchyard_expert_rows, row_counts, 32);
+  OFFSET(switchyard_expert_rows, rows_per_group, 40);
+}
+
+static void check_routing(void) {
+  SIZE(switchyard_routing_input, 32);
+  OFFSET(switchyard_routing_input, size, 0);
+  OFFSET(switchyard_routing_input, topk_ids, 8);
+  OFFSET(switchyard_routing_input, num_tokens, 16);
+  OFFSET(switchyard_routing_input, top_k, 20);
+  OFFSET(switchyard_routing_input, n_experts, 24);
+  SIZE(switchyard_routing_counts, 32);
+  OFFSET(switchyard_routing_counts, size, 0);
+  OFFSET(switchyard_routing_counts, tokens_of_rank, 8);
+  OFFSET(switchyard_routing_counts, choices_of_expert, 16);
+  OFFSET(switchyard_routing_counts, is_token_in_rank, 24);
+}
+
 static void check_fault(void) {
   SIZE(switchyard_fault, 56);
   OFFSET(switchyard_fault, size, 0);
@@ -187,7 +221,7 @@ static void check_fault(void) {
 }
 
 static void check_attention_shape(void) {
-  SIZE(switchyard_attention_shape, 72);
+  SIZE(switchyard_attention_shape, 88);
   OFFSET(switchyard_attention_shape, size, 0);
   OFFSET(switchyard_attention_shape, head_dim, 8);
   OFFSET(switchyard_attention_shape, num_heads, 12);
@@ -203,10 +237,13 @@ static void check_attention_shape(void) {
   OFFSET(switchyard_attention_shape, pages_per_sequence, 60);
   OFFSET(switchyard_attention_shape, scale, 64);
   OFFSET(switchyard_attention_shape, num_blocks, 68);
+  OFFSET(switchyard_attention_shape, value_dim, 72);
+  OFFSET(switchyard_attention_shape, kv_format, 76);
+  OFFSET(switchyard_attention_shape, soft_cap, 80);
 }
 
 static void check_attention_tensors(void) {
-  SIZE(switchyard_attention_tensors, 80);
+  SIZE(switchyard_attention_tensors, 120);
   OFFSET(switchyard_attention_tensors, size, 0);
   OFFSET(switchyard_attention_tensors, queries, 8);
   OFFSET(switchyard_attention_tensors, keys, 16);
@@ -217,10 +254,15 @@ static void check_attention_tensors(void) {
   OFFSET(switchyard_attention_tensors, key_offsets, 56);
   OFFSET(switchyard_attention_tensors, key_lengths, 64);
   OFFSET(switchyard_attention_tensors, page_table, 72);
+  OFFSET(switchyard_attention_tensors, sinks, 80);
+  OFFSET(switchyard_attention_tensors, key_codes, 88);
+  OFFSET(switchyard_attention_tensors, value_codes, 96);
+  OFFSET(switchyard_attention_tensors, key_scales, 104);
+  OFFSET(switchyard_attention_tensors, value_scales, 112);
 }
 
 static void check_matmul_shape(void) {
-  SIZE(switchyard_matmul_shape, 72);
+  SIZE(switchyard_matmul_shape, 80);
   OFFSET(switchyard_matmul_shape, size, 0);
   OFFSET(switchyard_matmul_shape, num_groups, 8);
   OFFSET(switchyard_matmul_shape, num_experts, 12);
@@ -234,10 +276,13 @@ static void check_matmul_shape(void) {
   OFFSET(switchyard_matmul_shape, group_capacity, 48);
   OFFSET(switchyard_matmul_shape, expected_rows_per_group, 56);
   OFFSET(switchyard_matmul_shape, num_blocks, 64);
+  OFFSET(switchyard_matmul_shape, reserved, 68);
+  OFFSET(switchyard_matmul_shape, weights, 72);
+  OFFSET(switchyard_matmul_shape, row_scales, 76);
 }
 
 static void check_matmul_tensors(void) {
-  SIZE(switchyard_matmul_tensors, 96);
+  SIZE(switchyard_matmul_tensors, 104);
   OFFSET(switchyard_matmul_tensors, size, 0);
   OFFSET(switchyard_matmul_tensors, rows, 8);
   OFFSET(switchyard_matmul_tensors, weights, 16);
@@ -250,6 +295,7 @@ static void check_matmul_tensors(void) {
   OFFSET(switchyard_matmul_tensors, bias, 72);
   OFFSET(switchyard_matmul_tensors, row_weights, 80);
   OFFSET(switchyard_matmul_tensors, output_scales, 88);
+  OFFSET(switchyard_matmul_tensors, weight_tensor_scales, 96);
 }
 
 static void check_constants(void) {
@@ -279,6 +325,9 @@ static void check_constants(void) {
   expect("SWITCHYARD_COMBINE_FP8", SWITCHYARD_COMBINE_FP8, 1);
   expect("SWITCHYARD_REDUCTION_WEIGHTED", SWITCHYARD_REDUCTION_WEIGHTED, 0);
   expect("SWITCHYARD_REDUCTION_UNREDUCED", SWITCHYARD_REDUCTION_UNREDUCED, 1);
+  expect("SWITCHYARD_DELIVERY_AUTOMATIC", SWITCHYARD_DELIVERY_AUTOMATIC, 0);
+  expect("SWITCHYARD_DELIVERY_SENDER", SWITCHYARD_DELIVERY_SENDER, 1);
+  expect("SWITCHYARD_DELIVERY_RECEIVER", SWITCHYARD_DELIVERY_RECEIVER, 2);
   expect("SWITCHYARD_UNWRITTEN_LEFT", SWITCHYARD_UNWRITTEN_LEFT, 0);
   expect("SWITCHYARD_UNWRITTEN_MARKED", SWITCHYARD_UNWRITTEN_MARKED, 1);
   expect("SWITCHYARD_UNWRITTEN_ZEROED", SWITCHYARD_UNWRITTEN_ZEROED, 2);
@@ -298,6 +347,8 @@ static void check_constants(void) {
   expect("SWITCHYARD_PHASE_COMBINE_ASYNC", SWITCHYARD_PHASE_COMBINE_ASYNC, 3);
   expect("SWITCHYARD_PHASE_COMBINE_WAIT", SWITCHYARD_PHASE_COMBINE_WAIT, 4);
   expect("SWITCHYARD_PHASE_ALL_REDUCE", SWITCHYARD_PHASE_ALL_REDUCE, 5);
+  expect("SWITCHYARD_KV_BF16", SWITCHYARD_KV_BF16, 0);
+  expect("SWITCHYARD_KV_FP8", SWITCHYARD_KV_FP8, 1);
   expect("SWITCHYARD_MATMUL_BF16", SWITCHYARD_MATMUL_BF16, 0);
   expect("SWITCHYARD_MATMUL_FP8", SWITCHYARD_MATMUL_FP8, 1);
   expect("SWITCHYARD_ACTIVATION_NONE", SWITCHYARD_ACTIVATION_NONE, 0);
@@ -306,6 +357,12 @@ static void check_constants(void) {
   expect("SWITCHYARD_ACTIVATION_CLAMPED_SWIGLU", SWITCHYARD_ACTIVATION_CLAMPED_SWIGLU, 3);
   expect("SWITCHYARD_GATES_STACKED", SWITCHYARD_GATES_STACKED, 0);
   expect("SWITCHYARD_GATES_INTERLEAVED", SWITCHYARD_GATES_INTERLEAVED, 1);
+  expect("SWITCHYARD_WEIGHTS_AS_ROWS", SWITCHYARD_WEIGHTS_AS_ROWS, 0);
+  expect("SWITCHYARD_WEIGHTS_MXFP4", SWITCHYARD_WEIGHTS_MXFP4, 1);
+  expect("SWITCHYARD_WEIGHTS_NVFP4", SWITCHYARD_WEIGHTS_NVFP4, 2);
+  expect("SWITCHYARD_WEIGHTS_MXFP8", SWITCHYARD_WEIGHTS_MXFP8, 3);
+  expect("SWITCHYARD_ROW_SCALES_FLOAT", SWITCHYARD_ROW_SCALES_FLOAT, 0);
+  expect("SWITCHYARD_ROW_SCALES_PACKED_E8M0", SWITCHYARD_ROW_SCALES_PACKED_E8M0, 1);
   expect("SWITCHYARD_RANK_STREAM", (size_t)(uintptr_t)SWITCHYARD_RANK_STREAM, (size_t)-1);
 }
 
@@ -321,6 +378,8 @@ int main(void) {
   check_dispatch_output();
   check_combine_input();
   check_combine_output();
+  check_expert_rows();
+  check_routing();
   check_fault();
   check_attention_shape();
   check_attention_tensors();

@@ -1,0 +1,177 @@
+// Attention and grouped matmul through the C functions.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "c_api/c_api_harness.hpp"
+
+namespace switchyard::c_api_test {
+namespace {
+
+// Arrays in the memory of a rank of its own.
+class CApiKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(switchyard_stream_create(world_, 0, &stream_), SWITCHYARD_OK) << switchyard_last_error();
+  }
+  void TearDown() override { switchyard_world_destroy(world_); }
+
+  template <typename T>
+  T* upload(const std::vector<T>& values) {
+    void* memory = nullptr;
+    const size_t bytes = values.size() * sizeof(T);
+    EXPECT_EQ(switchyard_allocate(world_, 0, bytes, &memory), SWITCHYARD_OK) << switchyard_last_error();
+    EXPECT_EQ(switchyard_copy(world_, 0, memory, values.data(), bytes), SWITCHYARD_OK);
+    return static_cast<T*>(memory);
+  }
+  // So many values of bf16, all of them the same, when what is on the stream has ended.
+  void expect_all(const uint16_t* memory, size_t count, uint16_t expected) {
+    ASSERT_EQ(switchyard_stream_synchronize(world_, 0, stream_), SWITCHYARD_OK) << switchyard_last_error();
+    std::vector<uint16_t> found(count);
+    ASSERT_EQ(switchyard_copy(world_, 0, found.data(), memory, count * 2), SWITCHYARD_OK);
+    EXPECT_EQ(found, std::vector<uint16_t>(count, expected));
+  }
+  void run_attention(const switchyard_attention_shape& shape, const switchyard_attention_tensors& tensors) {
+    switchyard_attention* attention = nullptr;
+    ASSERT_EQ(switchyard_attention_create(world_, 0, &shape, &attention), SWITCHYARD_OK)
+        << switchyard_last_error();
+    switchyard_attention_tensors incomplete = tensors;
+    incomplete.output = nullptr;
+    expect_error(switchyard_attention_run(attention, &incomplete, stream_), SWITCHYARD_INVALID_ARGUMENT,
+                 "output");
+    EXPECT_EQ(switchyard_attention_run(attention, &tensors, stream_), SWITCHYARD_OK)
+        << switchyard_last_error();
+    switchyard_attention_destroy(attention);
+  }
+  void run_matmul(const switchyard_matmul_shape& shape, const switchyard_matmul_tensors& tensors) {
+    switchyard_matmul* matmul = nullptr;
+    ASSERT_EQ(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_OK) << switchyard_last_error();
+    EXPECT_EQ(switchyard_matmul_run(matmul, &tensors, stream_), SWITCHYARD_OK) << switchyard_last_error();
+    switchyard_matmul_destroy(matmul);
+  }
+
+  static constexpr size_t kRows = 16, kColumns = 64;
+  static constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000, kThree = 0x4040;
+  static constexpr uint8_t kOneE4M3 = 0x38, kOneE8M0 = 127;
+
+  switchyard_attention_shape attention_shape(int32_t head_dim) const {
+    switchyard_attention_shape shape{};
+    shape.size = sizeof(shape);
+    shape.head_dim = head_dim;
+    shape.max_query_len = shape.max_key_len = kRows;
+    shape.num_query_rows = shape.num_key_rows = kRows;
+    return shape;
+  }
+  switchyard_matmul_shape matmul_shape() const {
+    switchyard_matmul_shape shape{};
+    shape.size = sizeof(shape);
+    shape.inner = shape.columns = kColumns;
+    shape.max_rows = kRows;
+    return shape;
+  }
+  switchyard_matmul_tensors matmul_tensors(const void* rows, const void* weights) {
+    switchyard_matmul_tensors tensors{};
+    tensors.size = sizeof(tensors);
+    tensors.rows = rows;
+    tensors.weights = weights;
+    tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
+    tensors.row_offsets = upload(std::vector<uint32_t>{0, kRows});
+    return tensors;
+  }
+
+  switchyard_world* world_ = make_world();
+  switchyard_stream stream_ = nullptr;
+  uint16_t* output_ = nullptr;
+};
+
+// The mean of ones is one, and half of it where a sink has as much weight as all keys together.
+TEST_F(CApiKernels, Attention) {
+  const uint16_t* ones = upload(std::vector<uint16_t>(kRows * kColumns, kOne));
+  const switchyard_attention_shape shape = attention_shape(kColumns);
+  switchyard_attention_tensors tensors{};
+  tensors.size = sizeof(tensors);
+  tensors.queries = tensors.keys = tensors.values = ones;
+  tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
+  run_attention(shape, tensors);
+  expect_all(output_, kRows * kColumns, kOne);
+  const float score = 8, log_of_16 = 2.7725887f;  // 64 ones over the square root of 64
+  tensors.sinks = upload(std::vector<float>{score + log_of_16});
+  run_attention(shape, tensors);
+  expect_all(output_, kRows * kColumns, 0x3f00);
+}
+
+TEST_F(CApiKernels, AttentionOverCodesAndLatents) {
+  switchyard_attention_shape shape = attention_shape(kColumns);
+  shape.kv_format = 2;
+  switchyard_attention* attention = nullptr;
+  expect_error(switchyard_attention_create(world_, 0, &shape, &attention), SWITCHYARD_INVALID_ARGUMENT,
+               "kv_format is 2");
+  shape.kv_format = SWITCHYARD_KV_FP8;
+  shape.soft_cap = 1;
+  expect_error(switchyard_attention_create(world_, 0, &shape, &attention), SWITCHYARD_INVALID_ARGUMENT,
+               "soft_cap is 1");
+  shape.soft_cap = 0;
+  switchyard_attention_tensors tensors{};
+  tensors.size = sizeof(tensors);
+  tensors.queries = upload(std::vector<uint16_t>(kRows * kColumns, kOne));
+  tensors.key_codes = tensors.value_codes = upload(std::vector<uint8_t>(kRows * kColumns, kOneE4M3));
+  tensors.key_scales = upload(std::vector<float>{1});
+  tensors.value_scales = upload(std::vector<float>{3});
+  tensors.output = output_ = upload(std::vector<uint16_t>(kRows * kColumns));
+  run_attention(shape, tensors);
+  expect_all(output_, kRows * kColumns, kThree);
+
+  constexpr size_t kLatent = 576, kValues = 512;
+  switchyard_attention_shape latents = attention_shape(kLatent);
+  latents.value_dim = kValues;
+  latents.scale = 0.125f;
+  switchyard_attention_tensors of_latents{};
+  of_latents.size = sizeof(of_latents);
+  of_latents.queries = of_latents.keys = upload(std::vector<uint16_t>(kRows * kLatent, kTwo));
+  of_latents.output = output_ = upload(std::vector<uint16_t>(kRows * kValues));
+  run_attention(latents, of_latents);
+  expect_all(output_, kRows * kValues, kTwo);
+}
+
+TEST_F(CApiKernels, Matmul) {
+  const uint16_t* ones = upload(std::vector<uint16_t>(kColumns * kColumns, kOne));
+  run_matmul(matmul_shape(), matmul_tensors(ones, ones));
+  expect_all(output_, kRows * kColumns, 0x4280);  // 64
+}
+
+TEST_F(CApiKernels, MatmulOfCodes) {
+  const uint16_t* ones = upload(std::vector<uint16_t>(kRows * kColumns, kOne));
+  constexpr uint8_t kTwoOnes = 0x22;  // of e2m1
+  switchyard_matmul_shape shape = matmul_shape();
+  shape.weights = SWITCHYARD_WEIGHTS_MXFP4;
+  switchyard_matmul_tensors tensors =
+      matmul_tensors(ones, upload(std::vector<uint8_t>(kColumns * kColumns / 2, kTwoOnes)));
+  tensors.weight_scales = upload(std::vector<uint8_t>(kColumns * kColumns / 32, kOneE8M0 + 1));
+  tensors.weight_tensor_scales = upload(std::vector<float>{0.25f});
+  run_matmul(shape, tensors);
+  expect_all(output_, kRows * kColumns, 0x4200);  // 64 x 2 x 0.25
+  shape.weights = 4;
+  switchyard_matmul* matmul = nullptr;
+  expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
+               "weights is 4");
+}
+
+// Rows whose scales are powers of two, four exponents in a word, as dispatch in fp8-ue8m0 writes them.
+TEST_F(CApiKernels, MatmulOfPackedRowScales) {
+  const uint8_t* ones = upload(std::vector<uint8_t>(kColumns * kColumns, kOneE4M3));
+  switchyard_matmul_shape shape = matmul_shape();
+  shape.element = SWITCHYARD_MATMUL_FP8;
+  shape.row_scales = 2;
+  switchyard_matmul* matmul = nullptr;
+  expect_error(switchyard_matmul_create(world_, 0, &shape, &matmul), SWITCHYARD_INVALID_ARGUMENT,
+               "row_scales is 2");
+  shape.row_scales = SWITCHYARD_ROW_SCALES_PACKED_E8M0;
+  switchyard_matmul_tensors tensors = matmul_tensors(ones, ones);
+  tensors.row_scales = upload(std::vector<uint32_t>(kRows, kOneE8M0 - 1));
+  tensors.weight_scales = upload(std::vector<float>{1});
+  run_matmul(shape, tensors);
+  expect_all(output_, kRows * kColumns, 0x4200);  // 64 / 2
+}
+
+}  // namespace
+}  // namespace switchyard::c_api_test
