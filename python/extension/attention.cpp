@@ -27,14 +27,17 @@ constexpr auto kOrderChoices = [] {
   return choices;
 }();
 
+constexpr Choice<KvFormat> kKvFormatChoices[] = {{"bf16", KvFormat::kBF16}, {"fp8", KvFormat::kFP8}};
+
 using AttentionHandle = KernelHandle<Attention>;
 
 std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int rank, int head_dim,
                                         int num_heads, int num_kv_heads, int batch_size, int max_query_len,
                                         int max_key_len, int64_t num_query_rows, int64_t num_key_rows,
                                         bool causal, int window, int page_size, int pages_per_sequence,
-                                        float scale, const std::string& scheduler, const std::string& order,
-                                        int num_blocks) {
+                                        float scale, float soft_cap, int value_dim,
+                                        const std::string& kv_format, const std::string& scheduler,
+                                        const std::string& order, int num_blocks) {
   const AttentionShape shape{
       .head_dim = head_dim,
       .num_heads = num_heads,
@@ -49,15 +52,42 @@ std::unique_ptr<AttentionHandle> create(std::shared_ptr<Session> session, int ra
       .page_size = page_size,
       .pages_per_sequence = pages_per_sequence,
       .scale = scale,
+      .soft_cap = soft_cap,
       .scheduler = parse(kSchedulerChoices, "scheduler", scheduler),
       .order = parse(kOrderChoices, "order", order),
-      .num_blocks = num_blocks};
+      .num_blocks = num_blocks,
+      .value_dim = value_dim,
+      .kv_format = parse(kKvFormatChoices, "kv_format", kv_format)};
   return make_handle<Attention>("Attention", std::move(session), rank, shape);
+}
+
+// Keys and values: rows of bfloat16, or codes with a scale for each head. Latents are keys alone.
+void add_keys(const AttentionShape& shape, Arguments& arguments, nb::handle keys, nb::handle values,
+              nb::handle key_scales, nb::handle value_scales, AttentionTensors& tensors) {
+  const bool has_codes = shape.kv_format == KvFormat::kFP8;
+  const Expected rows{has_codes ? kE4M3 : kBFloat16,
+                      {shape.num_key_rows, shape.num_kv_heads, shape.head_dim},
+                      "(num_key_rows, num_kv_heads, head_dim)",
+                      Access::kRead,
+                      has_codes ? &kUInt8 : nullptr};
+  const void* const of_keys = arguments.pointer<const void>(keys, "keys", rows);
+  const void* const of_values = arguments.pointer<const void>(values, "values", rows);
+  if (has_codes) {
+    tensors.key_codes = static_cast<const uint8_t*>(of_keys);
+    tensors.value_codes = static_cast<const uint8_t*>(of_values);
+  } else {
+    tensors.keys = static_cast<const bf16*>(of_keys);
+    tensors.values = static_cast<const bf16*>(of_values);
+  }
+  const Expected scales{kFloat32, {shape.num_kv_heads}, "(num_kv_heads,)"};
+  tensors.key_scales = arguments.pointer<const float>(key_scales, "key_scales", scales);
+  tensors.value_scales = arguments.pointer<const float>(value_scales, "value_scales", scales);
 }
 
 nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::handle values, nb::object out,
             nb::handle lse, nb::handle query_offsets, nb::handle key_offsets, nb::handle key_lengths,
-            nb::handle page_table, nb::handle stream) {
+            nb::handle page_table, nb::handle sinks, nb::handle key_scales, nb::handle value_scales,
+            nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const AttentionShape& shape = handle.kernel->shape();
@@ -65,17 +95,18 @@ nb::any run(AttentionHandle& handle, nb::handle queries, nb::handle keys, nb::ha
   const Expected query_rows{kBFloat16,
                             {shape.num_query_rows, shape.num_heads, shape.head_dim},
                             "(num_query_rows, num_heads, head_dim)"};
-  const Expected key_rows{kBFloat16,
-                          {shape.num_key_rows, shape.num_kv_heads, shape.head_dim},
-                          "(num_key_rows, num_kv_heads, head_dim)"};
-  arguments.make_output(out, "out", query_rows.shape, kBFloat16);
+  const Expected output_rows{
+      kBFloat16,
+      {shape.num_query_rows, shape.num_heads, shape.value_dim != 0 ? shape.value_dim : shape.head_dim},
+      shape.value_dim != 0 ? "(num_query_rows, num_heads, value_dim)" : query_rows.shape_name,
+      Access::kWrite};
+  arguments.make_output(out, "out", output_rows.shape, kBFloat16);
   AttentionTensors tensors;
   tensors.queries = arguments.pointer<const bf16>(queries, "queries", query_rows);
-  tensors.keys = arguments.pointer<const bf16>(keys, "keys", key_rows);
-  tensors.values = arguments.pointer<const bf16>(values, "values", key_rows);
-  Expected written = query_rows;
-  written.access = Access::kWrite;
-  tensors.output = arguments.pointer<bf16>(out, "out", written);
+  add_keys(shape, arguments, keys, values, key_scales, value_scales, tensors);
+  tensors.output = arguments.pointer<bf16>(out, "out", output_rows);
+  tensors.sinks =
+      arguments.pointer<const float>(sinks, "sinks", {kFloat32, {shape.num_heads}, "(num_heads,)"});
   tensors.lse = arguments.pointer<float>(
       lse, "lse",
       {kFloat32, {shape.num_query_rows, shape.num_heads}, "(num_query_rows, num_heads)", Access::kWrite});
@@ -101,23 +132,29 @@ void bind_attention(nb::module_& module) {
   const std::string text =
       "Softmax attention over bfloat16, of one shape on one rank: full, causal, windowed or decoding, ragged "
       "or paged. num_query_rows and num_key_rows are those of all sequences together; 0: batch_size x the "
-      "longest. scheduler is one of " +
+      "longest. With value_dim 512, head_dim 576 and a scale it decodes latents (MLA), which are the keys, "
+      "and "
+      "whose first columns are the values; with kv_format 'fp8' it decodes codes, float8_e4m3fn, with a "
+      "scale "
+      "for each K/V head. scheduler is one of " +
       names_of(kSchedulerChoices) + "; order is one of " + names_of(kOrderChoices) + ".";
   nb::class_<AttentionHandle>(module, "Attention", text.c_str())
       .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("head_dim"),
            nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("batch_size") = 1, nb::arg("max_query_len"),
            nb::arg("max_key_len"), nb::arg("num_query_rows") = 0, nb::arg("num_key_rows") = 0,
            nb::arg("causal") = false, nb::arg("window") = 0, nb::arg("page_size") = 0,
-           nb::arg("pages_per_sequence") = 0, nb::arg("scale") = 0.0f, nb::arg("scheduler") = "auto",
+           nb::arg("pages_per_sequence") = 0, nb::arg("scale") = 0.0f, nb::arg("soft_cap") = 0.0f,
+           nb::arg("value_dim") = 0, nb::arg("kv_format") = "bf16", nb::arg("scheduler") = "auto",
            nb::arg("order") = "auto", nb::arg("num_blocks") = 0)
       .def(
-          "run", &run, nb::arg("queries").none(), nb::arg("keys").none(), nb::arg("values").none(),
+          "run", &run, nb::arg("queries").none(), nb::arg("keys").none(), nb::arg("values") = nb::none(),
           nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(),
           nb::arg("query_offsets") = nb::none(), nb::arg("key_offsets") = nb::none(),
           nb::arg("key_lengths") = nb::none(), nb::arg("page_table") = nb::none(),
-          nb::arg("stream") = nb::none(),
+          nb::arg("sinks") = nb::none(), nb::arg("key_scales") = nb::none(),
+          nb::arg("value_scales") = nb::none(), nb::arg("stream") = nb::none(),
           "Enqueues the attention on the stream, or the rank's, and returns out, (num_query_rows, num_heads, "
-          "head_dim). Offsets "
+          "head_dim), or with value_dim (.., value_dim); values is None then. Offsets "
           "and lengths are uint32, the page table is int32; those of a GPU, and a Tensor's, are taken on "
           "trust.")
       .def(

@@ -21,17 +21,27 @@ constexpr Choice<Activation> kActivations[] = {{"none", Activation::kNone},
 constexpr Choice<GateLayout> kGateLayouts[] = {{"stacked", GateLayout::kStacked},
                                                {"interleaved", GateLayout::kInterleaved}};
 
+constexpr Choice<WeightFormat> kWeightFormats[] = {{"as-rows", WeightFormat::kAsRows},
+                                                   {"mxfp4", WeightFormat::kMXFP4},
+                                                   {"nvfp4", WeightFormat::kNVFP4},
+                                                   {"mxfp8", WeightFormat::kMXFP8}};
+constexpr Choice<MatmulRowScales> kRowScales[] = {{"float32", MatmulRowScales::kFloat},
+                                                  {"packed-e8m0", MatmulRowScales::kPackedE8M0}};
+
 using MatmulHandle = KernelHandle<GroupedMatmul>;
 
 std::unique_ptr<MatmulHandle> create(std::shared_ptr<Session> session, int rank, int num_groups, int inner,
                                      int columns, int64_t max_rows, int num_experts,
-                                     const std::string& element, const std::string& activation,
+                                     const std::string& element, const std::string& row_scale_format,
+                                     const std::string& weight_format, const std::string& activation,
                                      const std::string& gate_layout, const std::string& output,
                                      int64_t group_capacity, int64_t expected_rows_per_group,
                                      int num_blocks) {
   const GroupedMatmulShape shape{.num_groups = num_groups,
                                  .num_experts = num_experts,
                                  .element = parse(kElementChoices, "element", element),
+                                 .row_scales = parse(kRowScales, "row_scale_format", row_scale_format),
+                                 .weights = parse(kWeightFormats, "weight_format", weight_format),
                                  .inner = inner,
                                  .columns = columns,
                                  .activation = parse(kActivations, "activation", activation),
@@ -63,9 +73,46 @@ void add_groups(const MatmulHandle& handle, Arguments& arguments, nb::handle row
                                                 {kInt32, {groups}, "(num_groups,)"}, shape.num_experts - 1);
 }
 
+// The weights, as rows or as codes, and their scales.
+void add_weights(const GroupedMatmulShape& shape, Arguments& arguments, nb::handle weights,
+                 nb::handle weight_scales, nb::handle weight_tensor_scales, GroupedMatmulTensors& tensors) {
+  const int64_t experts = shape.num_experts, columns = shape.columns;
+  const Expected of_experts{kFloat32, {experts}, "(num_experts,)"};
+  tensors.weight_tensor_scales =
+      arguments.pointer<const float>(weight_tensor_scales, "weight_tensor_scales", of_experts);
+  if (!is_coded(shape.weights)) {
+    const Element& element = shape.element == MatmulElement::kFP8 ? kE4M3 : kBFloat16;
+    tensors.weights = arguments.pointer<const void>(
+        weights, "weights", {element, {experts, columns, shape.inner}, "(num_experts, columns, inner)"});
+    tensors.weight_scales =
+        arguments.pointer<const float>(weight_scales, "weight_scales",
+                                       {kFloat32,
+                                        {experts, ceil_of(columns, 128), ceil_of(shape.inner, 128)},
+                                        "(num_experts, ceil(columns / 128), ceil(inner / 128))"});
+    return;
+  }
+  const bool is_mxfp8 = shape.weights == WeightFormat::kMXFP8,
+             is_nvfp4 = shape.weights == WeightFormat::kNVFP4;
+  tensors.weights = arguments.pointer<const void>(
+      weights, "weights",
+      {kUInt8,
+       {experts, columns, shape.inner * code_bits_of(shape.weights) / 8},
+       is_mxfp8 ? "(num_experts, columns, inner)" : "(num_experts, columns, inner / 2)",
+       Access::kRead,
+       is_mxfp8 ? &kE4M3 : nullptr});
+  tensors.weight_scales = arguments.pointer<const void>(
+      weight_scales, "weight_scales",
+      {is_nvfp4 ? kE4M3 : kE8M0,
+       {experts, columns, shape.inner / scale_group_size(shape.weights)},
+       is_nvfp4 ? "(num_experts, columns, inner / 16)" : "(num_experts, columns, inner / 32)",
+       Access::kRead,
+       &kUInt8});
+}
+
 nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handle row_offsets, nb::object out,
             nb::handle row_counts, nb::handle expert_ids, nb::handle row_scales, nb::handle weight_scales,
-            nb::handle bias, nb::handle row_weights, nb::handle output_scales, nb::handle stream) {
+            nb::handle weight_tensor_scales, nb::handle bias, nb::handle row_weights,
+            nb::handle output_scales, nb::handle stream) {
   Session& session = *handle.session;
   (void)session.rank("run", handle.rank);
   const GroupedMatmulShape& shape = handle.kernel->shape();
@@ -74,26 +121,24 @@ nb::any run(MatmulHandle& handle, nb::handle rows, nb::handle weights, nb::handl
              is_fp8_output = shape.output == MatmulOutput::kFP8;
   const int64_t experts = shape.num_experts, columns = shape.columns;
   const int64_t out_columns = shape.activation == Activation::kNone ? columns : columns / 2;
-  const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4, inner_scales = ceil_of(shape.inner, 128);
+  const int64_t scale_rows = ceil_of(shape.max_rows, 4) * 4;
   const Element& element = is_fp8 ? kE4M3 : kBFloat16;
   const Element& out_element = is_fp8_output ? kE4M3 : kBFloat16;
   arguments.make_output(out, "out", {shape.max_rows, out_columns}, out_element);
   GroupedMatmulTensors tensors;
   tensors.rows = arguments.pointer<const void>(rows, "rows",
                                                {element, {shape.max_rows, shape.inner}, "(max_rows, inner)"});
-  tensors.weights = arguments.pointer<const void>(
-      weights, "weights", {element, {experts, columns, shape.inner}, "(num_experts, columns, inner)"});
+  add_weights(shape, arguments, weights, weight_scales, weight_tensor_scales, tensors);
   tensors.output = arguments.pointer<void>(
       out, "out", {out_element, {shape.max_rows, out_columns}, "(max_rows, output columns)", Access::kWrite});
   add_groups(handle, arguments, row_offsets, row_counts, expert_ids, tensors);
-  tensors.row_scales = arguments.pointer<const float>(
-      row_scales, "row_scales",
-      {kFloat32, {inner_scales, scale_rows}, "(ceil(inner / 128), max_rows rounded up to 4)"});
-  tensors.weight_scales =
-      arguments.pointer<const float>(weight_scales, "weight_scales",
-                                     {kFloat32,
-                                      {experts, ceil_of(columns, 128), inner_scales},
-                                      "(num_experts, ceil(columns / 128), ceil(inner / 128))"});
+  const bool is_packed = shape.row_scales == MatmulRowScales::kPackedE8M0;
+  tensors.row_scales =
+      arguments.pointer<const void>(row_scales, "row_scales",
+                                    {is_packed ? kUInt32 : kFloat32,
+                                     {ceil_of(shape.inner, is_packed ? 512 : 128), scale_rows},
+                                     is_packed ? "(ceil(inner / 512), max_rows rounded up to 4)"
+                                               : "(ceil(inner / 128), max_rows rounded up to 4)"});
   tensors.bias =
       arguments.pointer<const float>(bias, "bias", {kFloat32, {experts, columns}, "(num_experts, columns)"});
   tensors.row_weights =
@@ -123,23 +168,30 @@ nb::dict to_python(TokenFormatKind kind) {
 }  // namespace
 
 void bind_grouped_matmul(nb::module_& module) {
-  nb::class_<MatmulHandle>(module, "GroupedMatmul",
-                           "A matmul over the groups of rows that dispatch writes, of one shape on one rank: "
-                           "the rows of each group times the "
-                           "weights of its expert. element is 'bf16' or 'fp8', activation 'none', 'silu', "
-                           "'gelu' or 'clamped-swiglu', "
-                           "gate_layout 'stacked' or 'interleaved', output 'bf16' or 'fp8'.")
+  nb::class_<MatmulHandle>(
+      module, "GroupedMatmul",
+      "A matmul over the groups of rows that dispatch writes, of one shape on one rank: "
+      "the rows of each group times the "
+      "weights of its expert. element is 'bf16' or 'fp8', activation 'none', 'silu', "
+      "'gelu' or 'clamped-swiglu', "
+      "gate_layout 'stacked' or 'interleaved', output 'bf16' or 'fp8'. row_scale_format, of fp8, "
+      "is 'float32' or 'packed-e8m0', as dispatch in fp8 or in fp8-ue8m0 writes scales. "
+      "weight_format is 'as-rows', or, with element 'bf16', 'mxfp4', 'nvfp4' or 'mxfp8': codes, "
+      "of 4 bits two in a byte of uint8, with scales of float8_e8m0fnu, of nvfp4 "
+      "float8_e4m3fn, or either as uint8.")
       .def(nb::new_(&create), nb::arg("world"), nb::arg("rank"), nb::kw_only(), nb::arg("num_groups"),
            nb::arg("inner"), nb::arg("columns"), nb::arg("max_rows"), nb::arg("num_experts") = 0,
-           nb::arg("element") = "bf16", nb::arg("activation") = "none", nb::arg("gate_layout") = "stacked",
-           nb::arg("output") = "bf16", nb::arg("group_capacity") = 0, nb::arg("expected_rows_per_group") = 0,
-           nb::arg("num_blocks") = 0)
+           nb::arg("element") = "bf16", nb::arg("row_scale_format") = "float32",
+           nb::arg("weight_format") = "as-rows", nb::arg("activation") = "none",
+           nb::arg("gate_layout") = "stacked", nb::arg("output") = "bf16", nb::arg("group_capacity") = 0,
+           nb::arg("expected_rows_per_group") = 0, nb::arg("num_blocks") = 0)
       .def("run", &run, nb::arg("rows").none(), nb::arg("weights").none(),
            nb::arg("row_offsets") = nb::none(), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("row_counts") = nb::none(), nb::arg("expert_ids") = nb::none(),
            nb::arg("row_scales") = nb::none(), nb::arg("weight_scales") = nb::none(),
-           nb::arg("bias") = nb::none(), nb::arg("row_weights") = nb::none(),
-           nb::arg("output_scales") = nb::none(), nb::arg("stream") = nb::none(),
+           nb::arg("weight_tensor_scales") = nb::none(), nb::arg("bias") = nb::none(),
+           nb::arg("row_weights") = nb::none(), nb::arg("output_scales") = nb::none(),
+           nb::arg("stream") = nb::none(),
            "Enqueues the matmul on the stream, or the rank's, and returns out, (max_rows, columns); rows of "
            "no group "
            "are not "

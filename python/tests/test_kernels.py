@@ -1,5 +1,6 @@
 """Attention and grouped matmul against NumPy."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,6 +68,65 @@ def test_attention_over_a_ragged_batch(one):
         attention.run(q, k, v, query_offsets=offsets, key_offsets=np.array([0, 10, 9], np.uint32))
 
 
+def test_attention_with_sinks_and_a_soft_cap(one):
+    random = np.random.default_rng(4)
+    q, k, v = (random_bf16(random, 20, 2, 64) for _ in range(3))
+    sizes = dict(head_dim=64, num_heads=2, num_kv_heads=2, max_query_len=20, max_key_len=20)
+    sinks = np.array([2.0, -np.inf], np.float32)
+    out = sy.Attention(one, 0, **sizes).run(q, k, v, sinks=sinks)
+    capped = sy.Attention(one, 0, soft_cap=0.5, **sizes).run(q, k, v)
+    one.synchronize()
+    scores = np.einsum("qhd,khd->hqk", q.astype(np.float64), k.astype(np.float64)) / 8
+    weights = np.exp(scores)
+    weights /= weights.sum(-1, keepdims=True) + np.exp(sinks.astype(np.float64))[:, None, None]
+    expected = np.einsum("hqk,khd->qhd", weights, v.astype(np.float64))
+    np.testing.assert_allclose(out.numpy().astype(np.float64), expected, atol=0.03)
+    weights = np.exp(0.5 * np.tanh(scores / 0.5))
+    expected = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v.astype(np.float64))
+    np.testing.assert_allclose(capped.numpy().astype(np.float64), expected, atol=0.03)
+    with pytest.raises(sy.InvalidArgument, match=r"sinks has shape \(1,\); it must be \(num_heads,\)"):
+        sy.Attention(one, 0, **sizes).run(q, k, v, sinks=sinks[:1])
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_attention_decodes_codes(one, as_bytes):
+    random = np.random.default_rng(5)
+    q = random_bf16(random, 3, 4, 64)
+    codes = [random.standard_normal((50, 2, 64)).astype(ml_dtypes.float8_e4m3fn) for _ in range(2)]
+    scales = np.array([0.5, 2], np.float32), np.array([3, 1], np.float32)
+    sizes = dict(head_dim=64, num_heads=4, num_kv_heads=2, max_query_len=3, max_key_len=50)
+    attention = sy.Attention(one, 0, kv_format="fp8", **sizes)
+    given = [one_of.view(np.uint8) if as_bytes else one_of for one_of in codes]
+    out = attention.run(q, *given, key_scales=scales[0], value_scales=scales[1])
+    one.synchronize()
+    # Each K/V head is seen by two query heads.
+    k, v = (
+        (of.astype(np.float64) * scale[:, None].astype(np.float64)).repeat(2, 1) for of, scale in zip(codes, scales)
+    )
+    np.testing.assert_allclose(out.numpy().astype(np.float64), reference(q, k, v, False), atol=0.1)
+    with pytest.raises(sy.InvalidArgument, match="keys has dtype bfloat16; it must be float8_e4m3fn or uint8"):
+        attention.run(q, *(of.astype(BF16) for of in codes), key_scales=scales[0], value_scales=scales[1])
+    with pytest.raises(sy.InvalidArgument, match="key_scales is null; kv_format is fp8"):
+        attention.run(q, *codes)
+    with pytest.raises(sy.InvalidArgument, match="kv_format is 'fp4'; it must be one of: bf16, fp8"):
+        sy.Attention(one, 0, kv_format="fp4", **sizes)
+
+
+def test_attention_decodes_latents(one):
+    random = np.random.default_rng(6)
+    q, latents = random_bf16(random, 2, 16, 576), random_bf16(random, 40, 1, 576)
+    sizes = dict(head_dim=576, value_dim=512, num_heads=16, num_kv_heads=1, max_query_len=2, max_key_len=40)
+    attention = sy.Attention(one, 0, scale=1 / 24, **sizes)
+    out = attention.run(q, latents)
+    one.synchronize()
+    k = latents.repeat(16, 1)
+    np.testing.assert_allclose(out.numpy().astype(np.float64), reference(q, k, k[:, :, :512], False), atol=0.03)
+    with pytest.raises(sy.InvalidArgument, match="values is given; it must be null with value_dim"):
+        attention.run(q, latents, latents)
+    with pytest.raises(sy.InvalidArgument, match="scale is 0; it must be given with value_dim"):
+        sy.Attention(one, 0, **sizes)
+
+
 def test_grouped_matmul(one):
     random = np.random.default_rng(3)
     rows, weights = random_bf16(random, 24, 64), random_bf16(random, 3, 128, 64)
@@ -78,6 +138,93 @@ def test_grouped_matmul(one):
         begin, end = offsets[expert], offsets[expert + 1]
         expected = rows[begin:end].astype(np.float32) @ weights[expert].astype(np.float32).T
         np.testing.assert_allclose(out.numpy()[begin:end].astype(np.float32), expected, rtol=0.02, atol=0.05)
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+# Codes as floats, and the same as the bytes of the weights.
+def random_codes(random, weight_format, *shape):
+    if weight_format == "mxfp8":
+        codes = random.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn)
+        return codes.astype(np.float64), codes
+    codes = random.integers(0, 16, shape).astype(np.uint8)
+    return E2M1[codes], codes[..., ::2] | codes[..., 1::2] << 4
+
+
+@pytest.mark.parametrize("weight_format, group", [("mxfp4", 32), ("nvfp4", 16), ("mxfp8", 32)])
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_grouped_matmul_of_codes(one, weight_format, group, as_bytes):
+    random = np.random.default_rng(7)
+    rows = random_bf16(random, 24, 128)
+    values, weights = random_codes(random, weight_format, 3, 64, 128)
+    scale_type = ml_dtypes.float8_e4m3fn if weight_format == "nvfp4" else ml_dtypes.float8_e8m0fnu
+    scales = (2.0 ** random.integers(-3, 3, (3, 64, 128 // group))).astype(scale_type)
+    tensor_scales = np.array([1, 0.5, 3], np.float32)
+    offsets = np.array([0, 5, 5, 20], np.uint32)
+    matmul = sy.GroupedMatmul(
+        one, 0, num_groups=3, inner=128, columns=64, max_rows=24, weight_format=weight_format
+    )
+    given = [of.view(np.uint8) if as_bytes else of for of in (weights, scales)]
+    out = matmul.run(rows, given[0], offsets, weight_scales=given[1], weight_tensor_scales=tensor_scales)
+    one.synchronize()
+    for expert in range(3):
+        begin, end = offsets[expert], offsets[expert + 1]
+        decoded = values[expert] * scales[expert].astype(np.float64).repeat(group, -1) * tensor_scales[expert]
+        expected = rows[begin:end].astype(np.float64) @ decoded.T
+        np.testing.assert_allclose(out.numpy()[begin:end].astype(np.float64), expected, rtol=0.02, atol=0.1)
+    with pytest.raises(sy.InvalidArgument, match="weights has shape"):
+        matmul.run(rows, given[0][:, :, :-1], offsets, weight_scales=given[1])
+    with pytest.raises(sy.InvalidArgument, match="weight_scales"):
+        matmul.run(rows, given[0], offsets)
+
+
+def test_codes_need_rows_of_bfloat16(one):
+    sizes = dict(num_groups=1, inner=128, columns=64, max_rows=8)
+    with pytest.raises(sy.InvalidArgument, match="weight_format is 'fp4'; it must be one of: as-rows, mxfp4"):
+        sy.GroupedMatmul(one, 0, weight_format="fp4", **sizes)
+    with pytest.raises(sy.InvalidArgument, match="weights"):
+        sy.GroupedMatmul(one, 0, weight_format="mxfp4", element="fp8", **sizes)
+
+
+@pytest.mark.parametrize("row_scale_format", ["float32", "packed-e8m0"])
+def test_grouped_matmul_of_what_a_dispatch_in_fp8_writes(one, row_scale_format):
+    random = np.random.default_rng(8)
+    tokens, ids = random_bf16(random, 10, 256), random.integers(0, 4, (10, 2)).astype(np.int32)
+    weights = random.standard_normal((4, 128, 256)).astype(ml_dtypes.float8_e4m3fn)
+    weight_scales = (random.random((4, 1, 2)) + 0.5).astype(np.float32)
+    dispatch_format = "fp8" if row_scale_format == "float32" else "fp8-ue8m0"
+    ep = sy.ExpertParallel(
+        one,
+        n_experts=4,
+        top_k=2,
+        hidden=256,
+        max_tokens_per_rank=10,
+        protocol="direct",
+        dispatch_format=dispatch_format,
+    )
+    sent = ep.dispatch(0, tokens, ids)
+    matmul = sy.GroupedMatmul(
+        one,
+        0,
+        num_groups=4,
+        inner=256,
+        columns=128,
+        max_rows=sent.rows.shape[0],
+        element="fp8",
+        row_scale_format=row_scale_format,
+    )
+    out = matmul.run(sent.rows, weights, sent.row_offsets, row_scales=sent.scales, weight_scales=weight_scales)
+    ep.synchronize()
+    one.synchronize()
+    offsets, counts, sources = (part.numpy() for part in (sent.row_offsets, sent.row_counts, sent.src_info))
+    assert counts.sum() > 10
+    for expert in range(4):
+        scaled = weights[expert].astype(np.float64) * weight_scales[expert].repeat(128, -1)
+        for row in range(offsets[expert], offsets[expert] + counts[expert]):
+            expected = tokens[sources[row, 0]].astype(np.float64) @ scaled.T
+            error = np.abs(out.numpy()[row].astype(np.float64) - expected).max()
+            assert error < 0.05 * np.abs(expected).max(), (expert, row)
 
 
 def test_bad_groups_are_refused(one):
