@@ -138,7 +138,8 @@ class Exchange:
         self.memory = self.ep.row_buffers(rank)
         self.rows_per_set = self.ep.rows_per_set
         self.row_set = 0  # of the last dispatch
-        self._holders: List[Any] = [None] * options.get("row_sets", 1)  # of each set, while it is lent
+        # Of each set, while it is lent.
+        self._holders: List[List[Any]] = [[] for _ in range(options.get("row_sets", 1))]
         self.rows = arrays.view(self.memory.rows)
         self.outputs = arrays.view(self.memory.expert_outputs)
         self.counts = arrays.view(self.memory.row_counts, "int32")
@@ -195,19 +196,26 @@ class Exchange:
         """Chooses a set of rows that nobody holds. The last one is never lent, so that there is always one. Who held
         another may have left kernels that read it on PyTorch's current stream."""
         self.row_set = len(self._holders) - 1
-        for number, holder in enumerate(self._holders[:-1] if may_lend else ()):
-            if holder is None or holder() is None:
+        for number, holders in enumerate(self._holders[:-1] if may_lend else ()):
+            if all(holder() is None for holder in holders):
                 self.row_set = number
                 return
 
-    def lend(self) -> Any:
-        """The rows of the last dispatch's set as an array whose memory is not written to while anybody holds any of it;
-        None: there is no such set."""
+    def last_set(self) -> List[Any]:
+        """The rows of the last dispatch's set, and their scales if they have any, which lie by row."""
+        end = self.first_row + self.rows_per_set
+        return [part[self.first_row : end] for part in (self.rows, self.scales) if part is not None]
+
+    def lend(self) -> Optional[List[Any]]:
+        """The same as arrays whose memory is not written to while anybody holds any of it; None: there is no such
+        set."""
         if self.row_set == len(self._holders) - 1:
             return None
-        rows = self.memory.rows.part(self.first_row, self.first_row + self.rows_per_set)
-        array, self._holders[self.row_set] = self.arrays.lend(rows)
-        return array
+        end = self.first_row + self.rows_per_set
+        parts = [part.part(self.first_row, end) for part in (self.memory.rows, self.memory.scales) if part is not None]
+        lent = [self.arrays.lend(part) for part in parts]
+        self._holders[self.row_set] = [holder for _, holder in lent]
+        return [array for array, _ in lent]
 
     def begin(self, layout: int) -> None:
         """In front of a dispatch, behind which the state is "sent" or "open"."""

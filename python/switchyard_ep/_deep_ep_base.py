@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import threading
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -12,6 +14,22 @@ from ._arrays import arrays_of, is_torch
 from ._deep_ep import EventOverlap, Exchange, not_here
 from ._deep_ep_survivors import Survivors
 from .errors import FailedPrecondition, SwitchyardError
+
+
+def in_one_thread(method: Any) -> Any:
+    """Calls of a Buffer must not overlap: a thread that comes while another is in one gets an exception."""
+
+    @functools.wraps(method)
+    def guarded(self: "BufferBase", *args: Any, **kwargs: Any) -> Any:
+        if not self._gate.acquire(blocking=False):
+            name = method.__name__.lstrip("_")
+            raise FailedPrecondition(f"{name} is called while another thread is in a call of this Buffer")
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._gate.release()
+
+    return guarded
 
 
 class Call:
@@ -95,6 +113,7 @@ class BufferBase:
         self._is_capturing = False
         self._captured: Dict[Any, Exchange] = {}  # those that graphs hold the steps of
         self._arrays_of: Dict[Any, Any] = {}
+        self._gate = threading.RLock()
 
     def _join_options(self) -> Dict[str, Any]:
         """The current GPU of PyTorch if there is one and the target is not 'host'."""
@@ -118,6 +137,7 @@ class BufferBase:
             raise FailedPrecondition("the buffer has been destroyed")
         return self._world
 
+    @in_one_thread
     def destroy(self) -> None:
         """Leaves the world, when all ranks have called this; the buffer is of no use then."""
         if self._world is not None and self._survivors is None:

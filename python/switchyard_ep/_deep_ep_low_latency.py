@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _core
 from ._deep_ep import SCALE_GROUP, EventOverlap, Exchange, LowLatencyHandle, not_here
-from ._deep_ep_base import BufferBase, Call
+from ._deep_ep_base import BufferBase, Call, in_one_thread
 
 
 def low_latency_options(
@@ -39,6 +39,7 @@ class LowLatencyMode(BufferBase):
         options = low_latency_options(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts, 8, "bf16")
         return 2 * _core.ExpertParallel.memory_needed(num_ranks, **options)["total"]
 
+    @in_one_thread
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Does nothing, since no step needs buffers to be cleaned; with enable_shrink, finds ranks that do not come."""
         if self._survivors is not None:
@@ -78,6 +79,7 @@ class LowLatencyMode(BufferBase):
         owners = numbers[arrays.where(ids >= 0, ids // num_local, self.group_size)]
         return arrays.cast(arrays.where(owners >= 0, owners * num_local + ids % num_local, -1), "int64")
 
+    @in_one_thread
     def low_latency_dispatch(
         self,
         x: Any,
@@ -204,14 +206,19 @@ class LowLatencyMode(BufferBase):
         """What enqueues the receiving half on the stream that is current then; once."""
 
         def run() -> None:
-            if exchange.finish is run:
-                exchange.finish = None
-                with self._call(exchange.arrays, None, False) as call:
-                    finish(call.stream)
+            self._run_hook(exchange, run, finish)
 
         exchange.finish = run
         return run
 
+    @in_one_thread
+    def _run_hook(self, exchange: Exchange, hook: Callable[[], None], finish: Callable[[Any], None]) -> None:
+        if exchange.finish is hook:
+            exchange.finish = None
+            with self._call(exchange.arrays, None, False) as call:
+                finish(call.stream)
+
+    @in_one_thread
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Any:
         """Returns the memory, (local experts, ranks x max tokens, hidden) of bfloat16, that a low_latency_combine with
         zero_copy reads. It may be written behind what is on the current stream."""
@@ -247,6 +254,7 @@ class LowLatencyMode(BufferBase):
         exchange.state = "open"
         return exchange
 
+    @in_one_thread
     def low_latency_combine(
         self,
         x: Any,
@@ -362,6 +370,7 @@ class LowLatencyMode(BufferBase):
 
     # Ranks that are left out.
 
+    @in_one_thread
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """With mask, the others go on without the rank from the next call on; without it, with the rank again. All of
         them ask for it, and a rank that is to come back asks for it, too."""
@@ -383,6 +392,7 @@ class LowLatencyMode(BufferBase):
         for rank in self._members:
             mask_status[rank] = 0
 
+    @in_one_thread
     def low_latency_clean_mask_buffer(self) -> None:
         """Unmasks all ranks."""
         if self._survivors is not None:

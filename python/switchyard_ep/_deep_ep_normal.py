@@ -8,8 +8,8 @@ import functools
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._deep_ep import SCALE_GROUP, Config, EventOverlap, Exchange, Handle, check_tokens, not_here
-from ._deep_ep_base import BufferBase, Call
+from ._deep_ep import Config, EventOverlap, Exchange, Handle, check_tokens, not_here
+from ._deep_ep_base import BufferBase, Call, in_one_thread
 from .errors import FailedPrecondition, ResourceExhausted
 
 
@@ -66,8 +66,8 @@ def _prefix_matrix(arrays: Any, ranges: Any, rank: int) -> Any:
 class NormalMode(BufferBase):
     # What dispatch returns is memory that the next dispatch overwrites, which saves every copy of rows.
     shares_rows: bool = os.environ.get("SWITCHYARD_DEEP_EP_SHARE_ROWS", "0") == "1"
-    # The rows of bfloat16 of so many dispatches may be returned where they are, as long as anybody holds them; with more,
-    # and with async_finish, what is returned is a copy. Each has memory for every token of every rank.
+    # The rows of so many dispatches, and their scales, may be returned where they are, as long as anybody holds them; with
+    # more, and with async_finish, what is returned is a copy. Each has memory for every token of every rank.
     lent_dispatches: int = int(os.environ.get("SWITCHYARD_DEEP_EP_LENT_DISPATCHES", "2"))
     # Combine lets other processes open the memory that x lies in, so that they read it there.
     opens_memory: bool = os.environ.get("SWITCHYARD_DEEP_EP_OPEN_MEMORY", "1") == "1"
@@ -77,6 +77,7 @@ class NormalMode(BufferBase):
     _none: Any = None
     _num_own_sms = 0
 
+    @in_one_thread
     def get_dispatch_layout(
         self,
         topk_idx: Any,
@@ -176,7 +177,7 @@ class NormalMode(BufferBase):
                 max_tokens_per_rank=self._capacity,
                 row_layout="per-rank",
                 protocol="direct",
-                dispatch_format="fp8" if is_fp8 else "bf16",
+                dispatch_format="fp8-by-row" if is_fp8 else "bf16",
                 row_sets=row_sets,
                 n_sms=n_sms,
             )
@@ -206,6 +207,7 @@ class NormalMode(BufferBase):
 
     # dispatch.
 
+    @in_one_thread
     def dispatch(
         self,
         x: Union[Any, Tuple[Any, Any]],
@@ -358,14 +360,10 @@ class NormalMode(BufferBase):
             known = None if wanted.totals is None else num_rows
             made = functools.partial(_prefix_matrix, arrays, wanted.ranges, self.rank)
             routed = routed._replace(num_recv_tokens=known, recv_src_idx=sources[:num_rows], rank_prefix_matrix=made)
-        if lent is not None:
-            rows = lent[:num_rows]
-        else:
-            rows = exchange.rows[first_row : first_row + num_rows]
-            rows = rows if self.shares_rows else arrays.copy(rows)
-        if exchange.scales is not None:
-            num_scales = exchange.rows.shape[1] // SCALE_GROUP
-            rows = (rows, arrays.copy(exchange.scales[:num_scales, first_row : first_row + num_rows].T))
+        parts = [part[:num_rows] for part in (exchange.last_set() if lent is None else lent)]
+        if lent is None and not self.shares_rows:
+            parts = [arrays.copy(part) for part in parts]
+        rows = parts[0] if len(parts) == 1 else tuple(parts)
         if ids is None:
             return rows, None, None, [], routed
         return rows, ids[:num_rows], wanted.weights[:num_rows], listed, routed
@@ -383,6 +381,7 @@ class NormalMode(BufferBase):
 
     # combine.
 
+    @in_one_thread
     def combine(
         self,
         x: Any,
@@ -428,6 +427,7 @@ class NormalMode(BufferBase):
         self._hand_over(async_finish, combined, sums)
         return combined, sums, call.event
 
+    @in_one_thread
     def get_combine_buffer(self, handle: Handle, hidden: int) -> Any:
         """Returns memory for the rows of a combine of the handle, (received, hidden) of bfloat16, which combine then reads
         where they are. DeepEP has none. It may be written behind what is on the current stream, and is the buffer's: the

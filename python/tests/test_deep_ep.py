@@ -1,7 +1,10 @@
 """The stand-in for DeepEP, several processes on the host target: random tokens, checked against plain NumPy."""
 
 import multiprocessing
+import os
 import queue
+import signal
+import threading
 import time
 import traceback
 
@@ -9,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import processes
 from switchyard_ep import FailedPrecondition, deep_ep
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -211,6 +215,13 @@ def run_rows_that_are_held(rank, buffer):
     buffer.get_combine_buffer(handle, HIDDEN)[:] = again[0] * BF16(4)
     written = buffer.get_combine_buffer(handle, HIDDEN)
     np.testing.assert_array_equal(buffer.combine(written, handle)[0], expected * BF16(4))
+    # Scales lie with their rows: who holds them alone keeps the set from being written.
+    sent = np.concatenate([tokens.fp8[1][tokens.in_rank[:, rank]] for tokens in every])
+    factors = [np.float32(factor) for factor in (1, 2, 3)]
+    scales = [buffer.dispatch((mine.fp8[0], mine.fp8[1] * factor), handle=handle)[0][1] for factor in factors]
+    assert [array.flags.owndata for array in scales] == [False, False, True]
+    for factor, array in zip(factors, scales):
+        np.testing.assert_array_equal(array, sent * factor)
 
 
 def run_low_latency(rank, buffer, num_max=16, num_local=EXPERTS // RANKS):
@@ -430,6 +441,50 @@ def test_a_step_may_be_called_off_again_after_an_interrupt():
         dispatch_alone(buffer, 40)
     assert exchange.ep.is_interrupted
     dispatch_alone(buffer, 40)
+
+
+def wait_for_a_late_rank(group):
+    """Rank 1 comes a second late to the second dispatch. Meanwhile another thread of rank 0 calls, and Ctrl-C ends the
+    wait. The steps behind it are whole."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    rank, every = group.rank(), [Tokens(of) for of in range(RANKS)]
+    mine, buffer = every[rank], deep_ep.Buffer(group)
+    layout = layout_of(buffer, mine)
+
+    def dispatch():
+        return buffer.dispatch(mine.x, topk_idx=mine.ids, topk_weights=mine.weights, **layout)
+
+    check_dispatch(rank, every, dispatch())
+    if rank == 1:
+        time.sleep(1)
+        dispatch()
+    else:
+        refused = []
+
+        def call_beside():
+            try:
+                dispatch()
+            except FailedPrecondition as error:
+                refused.append(str(error))
+
+        threading.Timer(0.2, call_beside).start()
+        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            dispatch()
+        assert time.monotonic() - begin < 0.9
+        assert refused == ["dispatch is called while another thread is in a call of this Buffer"]
+    for _ in range(2):
+        received = dispatch()
+        handle = check_dispatch(rank, every, received)
+        combined, _, _ = buffer.combine(received[0], handle)
+        times = mine.in_rank.sum(1, keepdims=True)
+        np.testing.assert_array_equal(combined, (mine.x.astype(np.float32) * times).astype(BF16))
+    buffer.destroy()
+
+
+def test_a_late_rank_a_second_thread_and_ctrl_c():
+    processes.run(wait_for_a_late_rank, RANKS)
 
 
 def test_a_rank_may_have_more_tokens_than_it_said():
