@@ -53,7 +53,7 @@ class LayerBench {
   LayerBench(World& world, const Workload& workload, const MoeLayerConfig& config)
       : world_(world), workload_(workload), config_(config) {}
   MatmulElement element() const {
-    return matmul_rows_of(config_.ep.dispatch_format).value_or(MatmulRows{}).element;
+    return matmul_rows_of(config_.ep.dispatch_format).element;
   }
   size_t num_local() const { return static_cast<size_t>(workload_.n_experts / workload_.n_ranks); }
   size_t num_groups() const {

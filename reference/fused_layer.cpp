@@ -33,7 +33,7 @@ std::vector<bf16> fused_expert(const void* experts, const Step& step, int rank, 
                                int expert_idx) {
   const auto& [mlp, element] = *static_cast<const FusedExperts*>(experts);
   const size_t width = static_cast<size_t>(mlp.width), expert = static_cast<size_t>(expert_idx);
-  const std::vector<float> token = step.format == TokenFormatKind::kBF16
+  const std::vector<float> token = element == MatmulElement::kBF16
                                        ? to_floats(step.token(rank, token_idx, expert_idx))
                                        : step.encoded_token(rank, token_idx, expert_idx).values;
   const std::vector<float> gate_up = product(token, mlp.gate_up[expert], 2 * width);

@@ -319,6 +319,8 @@ struct RowBuffers {
   std::byte* encoded_rows;     // `rows` of any format
   std::byte* scales;           // null where the format has none
   std::byte* encoded_outputs;  // direct with combine_format fp8: for CombineInput, and expert_outputs is null
+  // NVFP4 by expert: the tensor scales of the local experts' rows, which follow the placement; else null.
+  const float* expert_tensor_scales;
 };
 
 // Bytes of a rank's memory, without a few hundred bytes of addresses and fault records.

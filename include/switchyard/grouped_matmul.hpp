@@ -1,8 +1,9 @@
 // GroupedMatmul: a persistent matmul over the groups of rows that dispatch writes, in bf16 or blockwise fp8.
-// The rows of each group are multiplied by the weights of the group's expert, which may also be MXFP4, NVFP4
-// or MXFP8 codes where rows are bf16. The kernel reads the number of rows of each group on the device, so the
-// host need not know it. Before the sums are stored, an epilogue may add a bias, weigh the rows, or turn
-// gates and ups into the input of the next matmul.
+// The rows of each group are multiplied by the weights of the group's expert. In bf16 the kernel also takes
+// rows in any token format, and weights that are MXFP4, NVFP4 or MXFP8 codes, and decodes both. The kernel
+// reads the number of rows of each group on the device, so the host need not know it. Before the sums are
+// stored, an epilogue may add a bias, weigh the rows, or turn gates and ups into the input of the next
+// matmul.
 //
 //   auto matmul = GroupedMatmul::create(rank, {.num_groups = 32, .inner = 7168, .columns = 4096,
 //                                              .max_rows = 4096}).value();
@@ -27,19 +28,19 @@ struct RowReadiness;
 struct MatmulRows {
   MatmulElement element = MatmulElement::kBF16;
   MatmulRowScales row_scales = MatmulRowScales::kFloat;
+  TokenFormatKind row_format = TokenFormatKind::kBF16;
 };
-// What a matmul must read where dispatch writes rows in `format`; empty if no matmul reads that.
-constexpr std::optional<MatmulRows> matmul_rows_of(TokenFormatKind format) {
-  switch (format) {
-    case TokenFormatKind::kBF16:
-      return MatmulRows{};
-    case TokenFormatKind::kFP8:
-      return MatmulRows{MatmulElement::kFP8, MatmulRowScales::kFloat};
-    case TokenFormatKind::kFP8UE8M0:
-      return MatmulRows{MatmulElement::kFP8, MatmulRowScales::kPackedE8M0};
-    default:
-      return std::nullopt;
-  }
+// What a matmul with such weights must read where dispatch writes rows in `format`. The matrix unit
+// multiplies e4m3 whose scales are of 128 elements; rows in other formats are decoded to bf16, and so are all
+// where the weights are codes.
+constexpr MatmulRows matmul_rows_of(TokenFormatKind format, WeightFormat weights = WeightFormat::kAsRows) {
+  if (!is_coded(weights) && format == TokenFormatKind::kFP8)
+    return {MatmulElement::kFP8, MatmulRowScales::kFloat};
+  if (!is_coded(weights) && format == TokenFormatKind::kFP8UE8M0)
+    return {MatmulElement::kFP8, MatmulRowScales::kPackedE8M0};
+  if (!is_coded(weights) && format == TokenFormatKind::kFP8ByRow)
+    return {MatmulElement::kFP8, MatmulRowScales::kFloatByRow};
+  return {.row_format = format};
 }
 
 // The sizes of a grouped matmul; they are fixed when it is made.
@@ -49,7 +50,12 @@ struct GroupedMatmulShape {
   MatmulElement element = MatmulElement::kBF16;          // of rows, and of weights unless these are coded
   MatmulRowScales row_scales = MatmulRowScales::kFloat;  // in fp8
   WeightFormat weights = WeightFormat::kAsRows;          // coded ones need element bf16
-  // K: a multiple of 8; of 16 in fp8; with coded weights of inner_multiple_of() them, 64 (4 bits) or 32.
+  // With element bf16: what rows hold. Codes are decoded to bf16 on the way to the matrix unit, with the bits
+  // that recode_rows would give. Groups begin at multiples of the format's row_alignment, as dispatch has
+  // them.
+  TokenFormatKind row_format = TokenFormatKind::kBF16;
+  // K: a multiple of 8; of 16 in fp8; with coded weights of inner_multiple_of() them, 64 (4 bits) or 32; with
+  // coded rows of the format's hidden_multiple().
   int inner = 0;
   int columns = 0;  // N, a multiple of 8; of 16 with an activation, of 128 if it is in fp8
   // With an activation the columns of the weights are gates and ups, and the output has N / 2 columns.
@@ -69,17 +75,25 @@ struct GroupedMatmulShape {
 };
 
 // The tensors of one launch, in memory of the rank's device. Rows, weights and output are contiguous and
-// 16-byte aligned. Kernels do not check offsets, counts and ids: these must lie within the shape.
+// 16-byte aligned, scales 4-byte aligned; scales that the shape has not must be null. Kernels do not check
+// offsets, counts and ids: these must lie within the shape.
 struct GroupedMatmulTensors {
-  const void* rows = nullptr;             // [max_rows][K]
+  const void* rows = nullptr;             // [max_rows][K]; of a coded row_format as dispatch writes them
   const void* weights = nullptr;          // [num_experts][N][K], of codes of 4 bits two in a byte
   void* output = nullptr;                 // [max_rows][N], or [N / 2]; rows of no group are not written
   const uint32_t* row_offsets = nullptr;  // [num_groups + 1]; [num_groups] with row_counts
   const uint32_t* row_counts = nullptr;   // [num_groups]; null: a group ends where the next one begins
   const int32_t* expert_ids = nullptr;    // [num_groups]; null: group g has the weights of expert g
   // fp8: element = code * scale. float [ceil(K / 128)][max_rows rounded up to 4], as dispatch in fp8 writes
-  // them; packed, uint32_t [ceil(K / 512)][max_rows rounded up to 4], as dispatch in fp8-ue8m0 does.
+  // them; packed, uint32_t [ceil(K / 512)][max_rows rounded up to 4], as dispatch in fp8-ue8m0 does; by row,
+  // float [max_rows][ceil(K / 128)], as dispatch in fp8-by-row does.
+  // Of a coded row_format, as dispatch writes its scales: TokenFormatInfo::scale_tensor(max_rows, K).
   const void* row_scales = nullptr;
+  // Rows in NVFP4: their tensor scale; or, if row_tensor_scales is not null, those of the last groups,
+  // [num_row_tensor_scales] (0: of all groups). The groups in front of these have row_tensor_scale.
+  float row_tensor_scale = 1;
+  const float* row_tensor_scales = nullptr;
+  int num_row_tensor_scales = 0;
   // fp8: float [num_experts][ceil(N / 128)][ceil(K / 128)]. Coded weights: e8m0 [num_experts][N][K / 32], of
   // scales from 2^-80 to 2^32; of NVFP4, e4m3 [num_experts][N][K / 16]. Neither these nor the weights may be
   // NaN.
@@ -95,12 +109,14 @@ struct GroupedMatmulTensors {
   float* output_scales = nullptr;
   // Rows that may still be on their way: the launch stands between dispatch_async and dispatch_wait, and a
   // tile is begun when the rows of its group have arrived (row_readiness.hpp). Its last groups are the rank's
-  // experts; the groups before them need no wait. Only in bf16 with an activation, and without row_counts,
-  // which dispatch_wait writes. Null: all rows are there. It is read before run() returns.
+  // experts; the groups before them need no wait. Only with an activation and where neither rows nor weights
+  // are codes, and without row_counts, which dispatch_wait writes. Null: all rows are there. It is read
+  // before run() returns.
   const RowReadiness* readiness = nullptr;
   // Rows that combine takes while this launch still runs: it tells of each group that is complete
-  // (row_completion.hpp), and lets the launch behind it in at once. Without an activation, with weights as
-  // rows and without expert_ids. Null: the end of the launch tells. It is read before run() returns.
+  // (row_completion.hpp), and lets the launch behind it in at once. Without an activation, where neither rows
+  // nor weights are codes, and without expert_ids. Null: the end of the launch tells. It is read before run()
+  // returns.
   const RowCompletion* completion = nullptr;
 };
 

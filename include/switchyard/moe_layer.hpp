@@ -34,11 +34,13 @@ enum class GateUpStart {
 enum class StepLaunches { kFused, kSplit };
 
 struct MoeLayerConfig {
-  // Dispatch and combine. The matmuls read rows as dispatch writes them: dispatch_format is bf16, or fp8 or
-  // fp8-ue8m0 with weights in fp8. combine_format is bf16, or fp8 in the slotted protocol, which automatic
-  // then is. Rows are ragged or masked. A fused shared expert is group 0.
+  // Dispatch and combine. The matmuls read rows as dispatch writes them. With dispatch_format fp8,
+  // fp8-ue8m0 or fp8-by-row weights are in fp8, unless they are codes; rows in any other format are decoded
+  // to bf16 on the way to the matrix unit, and then weights are in bf16 or codes (matmul_rows_of()).
+  // combine_format is bf16, or fp8 in the slotted protocol, which automatic then is. Rows are ragged or
+  // masked. A fused shared expert is group 0.
   ExpertParallelConfig ep;
-  WeightFormat weights = WeightFormat::kAsRows;  // coded ones need rows in bf16
+  WeightFormat weights = WeightFormat::kAsRows;
   // A multiple of 8; of 64 in fp8; with coded weights of inner_multiple_of() them, as hidden must be then.
   int expert_width = 0;
   Activation activation = Activation::kSiLU;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "switchyard/detail/launch/decoding_matmul_kernels.hpp"
 #include "switchyard/detail/launch/early_matmul_kernels.hpp"
 
 namespace switchyard {
@@ -65,6 +66,12 @@ const EarlyMatmulKernel* early_matmul_kernel(Target target, const MatmulTuning& 
 const TellingMatmulKernel* telling_matmul_kernel(Target target, const MatmulTuning& tuning) {
   return for_target(target, [&]<Target kTarget>() -> const TellingMatmulKernel* {
     return telling_matmul_kernel_of<kTarget>(tuning);
+  });
+}
+const DecodingMatmulKernel* decoding_matmul_kernel(Target target, MatmulEpilogue epilogue,
+                                                   const MatmulTuning& tuning) {
+  return for_target(target, [&]<Target kTarget>() -> const DecodingMatmulKernel* {
+    return decoding_matmul_kernel_of<kTarget>(epilogue, tuning);
   });
 }
 

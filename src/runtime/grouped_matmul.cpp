@@ -1,9 +1,10 @@
 #include "switchyard/grouped_matmul.hpp"
 
 #include <cinttypes>
-#include <vector>
+#include <numeric>
 
 #include "switchyard/detail/format/scale_layout.hpp"
+#include "switchyard/detail/launch/decoding_matmul_kernels.hpp"
 #include "switchyard/detail/launch/early_matmul_kernels.hpp"
 #include "switchyard/detail/launch/matmul_kernels.hpp"
 #include "switchyard/detail/runtime/internals.hpp"
@@ -27,9 +28,29 @@ int column_multiple(const GroupedMatmulShape& shape) {
   return shape.element == MatmulElement::kFP8 ? kMatmulScaleGroup : 2 * kMultiple;
 }
 
+bool has_coded_rows(const GroupedMatmulShape& shape) { return shape.row_format != TokenFormatKind::kBF16; }
+
 // Of K: rows of either operand begin at multiples of 16 bytes, and coded ones hold whole scale groups.
 int inner_multiple(const GroupedMatmulShape& shape) {
-  return is_coded(shape.weights) ? inner_multiple_of(shape.weights) : 16 / bytes_of(shape.element);
+  const int of_weights =
+      is_coded(shape.weights) ? inner_multiple_of(shape.weights) : 16 / bytes_of(shape.element);
+  return has_coded_rows(shape) ? std::lcm(of_weights, info_of(shape.row_format).hidden_multiple())
+                               : of_weights;
+}
+
+// What coded rows ask of a shape.
+Status check_row_format(const GroupedMatmulShape& shape) {
+  if (!has_coded_rows(shape)) return Status();
+  const TokenFormatInfo format = info_of(shape.row_format);
+  if (format.scale == ScaleType::kNone)
+    return invalid_argument("row_format: there is no token format %d", static_cast<int>(shape.row_format));
+  if (shape.element != MatmulElement::kBF16)
+    return invalid_argument("row_format: %s needs element bf16, not %s", format.name,
+                            to_string(shape.element));
+  if (shape.group_capacity % format.row_alignment != 0)
+    return invalid_argument("group_capacity: %" PRId64 " must be a multiple of %u with row_format %s",
+                            shape.group_capacity, format.row_alignment, format.name);
+  return Status();
 }
 
 Status check_shape(const GroupedMatmulShape& shape) {
@@ -39,10 +60,13 @@ Status check_shape(const GroupedMatmulShape& shape) {
   if (is_coded(shape.weights) && shape.element != MatmulElement::kBF16)
     return invalid_argument("weights: %s needs element bf16, not %s", to_string(shape.weights),
                             to_string(shape.element));
+  SWITCHYARD_RETURN_IF_ERROR(check_row_format(shape));
   if (shape.inner < inner_multiple(shape) || shape.inner % inner_multiple(shape) != 0)
-    return invalid_argument("inner: %d must be a positive multiple of %d%s%s", shape.inner,
+    return invalid_argument("inner: %d must be a positive multiple of %d%s%s%s%s", shape.inner,
                             inner_multiple(shape), is_coded(shape.weights) ? " with weights " : "",
-                            is_coded(shape.weights) ? to_string(shape.weights) : "");
+                            is_coded(shape.weights) ? to_string(shape.weights) : "",
+                            has_coded_rows(shape) ? " with row_format " : "",
+                            has_coded_rows(shape) ? to_string(shape.row_format) : "");
   if (shape.columns < column_multiple(shape) || shape.columns % column_multiple(shape) != 0)
     return invalid_argument("columns: %d must be a positive multiple of %d", shape.columns,
                             column_multiple(shape));
@@ -51,7 +75,9 @@ Status check_shape(const GroupedMatmulShape& shape) {
     return invalid_argument("output: fp8 needs an activation and element fp8, not activation %s and %s",
                             to_string(shape.activation), to_string(shape.element));
   if (shape.row_scales != MatmulRowScales::kFloat && shape.element != MatmulElement::kFP8)
-    return invalid_argument("row_scales: packed ones need element fp8, not %s", to_string(shape.element));
+    return invalid_argument("row_scales: %s need element fp8, not %s",
+                            shape.row_scales == MatmulRowScales::kPackedE8M0 ? "packed ones" : "those by row",
+                            to_string(shape.element));
   if (shape.max_rows < 0 || shape.max_rows > INT32_MAX)
     return invalid_argument("max_rows: %" PRId64 " must be 0..%d", shape.max_rows, INT32_MAX);
   if (shape.group_capacity < 0 || shape.group_capacity * shape.num_groups > shape.max_rows)
@@ -67,6 +93,13 @@ Status check_shape(const GroupedMatmulShape& shape) {
     return invalid_argument("max_rows: %" PRId64 " rows in %d groups by %d columns make more than %d tiles",
                             shape.max_rows, shape.num_groups, shape.columns, INT32_MAX);
   return Status();
+}
+
+MatmulTuning choose_tuning(const GroupedMatmulShape& shape) {
+  const int64_t num_rows = shape.expected_rows_per_group;
+  if (has_coded_rows(shape)) return choose_decoding_tuning(shape.weights, num_rows, shape.columns);
+  if (is_coded(shape.weights)) return choose_matmul_tuning(shape.weights, num_rows);
+  return choose_matmul_tuning(epilogue_of(shape), shape.element, num_rows, shape.columns, shape.inner);
 }
 
 // The tensor is described in pairs of bytes.
@@ -101,19 +134,27 @@ TensorShape weights_of(const GroupedMatmulShape& shape, const void* weights) {
 struct GroupedMatmul::Impl {
   Rank& rank;
   GroupedMatmulShape shape;
-  const MatmulKernel& kernel;
-  const MatmulKernel* affine_kernel;          // for launches with a bias or with weights of rows
-  const EarlyMatmulKernel* early_kernel;      // for launches that wait for rows; null: there is none
-  const TellingMatmulKernel* telling_kernel;  // for launches with a completion; null: there is none
-  uint32_t num_blocks;
-  Buffer<uint32_t> queue;
+  MatmulTuning tuning;
+  // Null: there is none. If rows are decoded there is no other kernel.
+  const DecodingMatmulKernel* decoding_kernel = nullptr;
+  const MatmulKernel* kernel = nullptr;
+  const MatmulKernel* affine_kernel = nullptr;          // for launches with a bias or with weights of rows
+  const EarlyMatmulKernel* early_kernel = nullptr;      // for launches that wait for rows
+  const TellingMatmulKernel* telling_kernel = nullptr;  // for launches with a completion
+  uint32_t num_blocks = 0;
+  Buffer<uint32_t> queue = {};
   bool uses_callers_streams = false;
 
+  Status find_kernels(Target target);
+  Status load_kernels() const;
+  uint32_t cluster_blocks() const { return kernel != nullptr ? kernel->cluster_blocks : 1; }
   Status check_tensors(const GroupedMatmulTensors& tensors) const;
+  Status check_tensor_scales(const GroupedMatmulTensors& tensors) const;
   Status check_epilogue(const GroupedMatmulTensors& tensors) const;
   Status check_readiness(const GroupedMatmulTensors& tensors) const;
   Status check_completion(const GroupedMatmulTensors& tensors) const;
   MatmulSettings settings_of(const GroupedMatmulTensors& tensors) const;
+  RowCodes row_codes_of(const GroupedMatmulTensors& tensors) const;
 };
 
 GroupedMatmul::GroupedMatmul(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -123,7 +164,7 @@ GroupedMatmul::~GroupedMatmul() {
 }
 
 const GroupedMatmulShape& GroupedMatmul::shape() const { return impl_->shape; }
-const MatmulTuning& GroupedMatmul::tuning() const { return impl_->kernel.tuning; }
+const MatmulTuning& GroupedMatmul::tuning() const { return impl_->tuning; }
 uint32_t GroupedMatmul::num_blocks() const { return impl_->num_blocks; }
 
 Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const GroupedMatmulShape& given) {
@@ -135,63 +176,80 @@ Result<std::unique_ptr<GroupedMatmul>> GroupedMatmul::create(Rank& rank, const G
     shape.expected_rows_per_group = ceil_div<int64_t>(shape.max_rows, shape.num_groups);
   const uint32_t budget =
       static_cast<uint32_t>(shape.num_blocks > 0 ? shape.num_blocks : device_of(rank).num_multiprocessors());
-  MatmulTuning chosen = is_coded(shape.weights)
-                            ? choose_matmul_tuning(shape.weights, shape.expected_rows_per_group)
-                            : choose_matmul_tuning(epilogue_of(shape), shape.element,
-                                                   shape.expected_rows_per_group, shape.columns, shape.inner);
+  MatmulTuning chosen = choose_tuning(shape);
   if (budget == 1) chosen.sharing = MatmulSharing::kNone;
-  const MatmulTuning tuning = shape.tuning.value_or(chosen);
+  std::unique_ptr<Impl> impl(new Impl{rank, shape, shape.tuning.value_or(chosen)});
+  SWITCHYARD_RETURN_IF_ERROR(impl->find_kernels(device_of(rank).target()));
+  if (budget < impl->cluster_blocks())
+    return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
+                            impl->cluster_blocks(), to_string(impl->tuning).c_str());
+  impl->num_blocks = budget - budget % impl->cluster_blocks();
+  const DeviceScope active = device_of(rank).activate();
+  SWITCHYARD_RETURN_IF_ERROR(active.status());
+  Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
+  if (!queue.ok()) return queue.status();
+  impl->queue = std::move(queue).value();
+  SWITCHYARD_RETURN_IF_ERROR(impl->load_kernels());
+  return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(std::move(impl)));
+}
+
+Status GroupedMatmul::Impl::find_kernels(Target target) {
   if (tuning.element != shape.element)
     return invalid_argument("tuning: %s is not one of element %s", to_string(tuning).c_str(),
                             to_string(shape.element));
   if (tuning.weights != shape.weights)
     return invalid_argument("tuning: %s is not one of weights %s", to_string(tuning).c_str(),
                             to_string(shape.weights));
-  const Target target = device_of(rank).target();
-  const MatmulKernel* kernel = matmul_kernels(target, epilogue_of(shape)).find(tuning);
+  const bool is_gated = shape.activation != Activation::kNone;
+  if (has_coded_rows(shape)) {
+    decoding_kernel =
+        decoding_matmul_kernel(target, is_gated ? MatmulEpilogue::kGated : MatmulEpilogue::kAffine, tuning);
+    if (decoding_kernel != nullptr) return Status();
+    return invalid_argument("tuning: there is no matmul kernel %s with row_format %s",
+                            to_string(tuning).c_str(), to_string(shape.row_format));
+  }
+  const MatmulEpilogue epilogue = epilogue_of(shape);
+  kernel = matmul_kernels(target, epilogue).find(tuning);
   if (kernel == nullptr)
     return invalid_argument("tuning: there is no matmul kernel %s%s", to_string(tuning).c_str(),
-                            shape.activation == Activation::kNone ? "" : " with an activation");
-  const MatmulKernel* affine_kernel = shape.activation == Activation::kNone
-                                          ? matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning)
-                                          : kernel;
-  const EarlyMatmulKernel* early_kernel =
-      epilogue_of(shape) == MatmulEpilogue::kGated ? early_matmul_kernel(target, tuning) : nullptr;
-  const TellingMatmulKernel* telling_kernel =
-      shape.activation == Activation::kNone ? telling_matmul_kernel(target, tuning) : nullptr;
-  if (budget < kernel->cluster_blocks)
-    return invalid_argument("num_blocks: %u must be at least %u for the matmul kernel %s", budget,
-                            kernel->cluster_blocks, to_string(tuning).c_str());
-  const DeviceScope active = device_of(rank).activate();
-  SWITCHYARD_RETURN_IF_ERROR(active.status());
-  Result<Buffer<uint32_t>> queue = rank.allocate<uint32_t>(1);
-  if (!queue.ok()) return queue.status();
+                            is_gated ? " with an activation" : "");
+  affine_kernel = is_gated ? kernel : matmul_kernels(target, MatmulEpilogue::kAffine).find(tuning);
+  if (epilogue == MatmulEpilogue::kGated) early_kernel = early_matmul_kernel(target, tuning);
+  if (!is_gated) telling_kernel = telling_matmul_kernel(target, tuning);
+  return Status();
+}
+
+Status GroupedMatmul::Impl::load_kernels() const {
+  if (decoding_kernel != nullptr) return decoding_kernel->load();
   SWITCHYARD_RETURN_IF_ERROR(kernel->load());
   if (affine_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(affine_kernel->load());
   if (early_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(early_kernel->load());
-  if (telling_kernel != nullptr) SWITCHYARD_RETURN_IF_ERROR(telling_kernel->load());
-  return std::unique_ptr<GroupedMatmul>(new GroupedMatmul(
-      std::unique_ptr<Impl>(new Impl{rank, shape, *kernel, affine_kernel, early_kernel, telling_kernel,
-                                     budget - budget % kernel->cluster_blocks, std::move(queue).value()})));
+  return telling_kernel != nullptr ? telling_kernel->load() : Status();
 }
 
 Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) const {
-  std::vector<std::pair<const char*, const void*>> needed = {
-      {"rows", tensors.rows}, {"weights", tensors.weights}, {"output", tensors.output}};
-  if (shape.element == MatmulElement::kFP8) needed.emplace_back("row_scales", tensors.row_scales);
-  if (shape.element == MatmulElement::kFP8 || is_coded(shape.weights))
-    needed.emplace_back("weight_scales", tensors.weight_scales);
-  for (const auto& [name, tensor] : needed) {
-    if (tensor == nullptr) return invalid_argument("%s: must not be null", name);
-    if (reinterpret_cast<uintptr_t>(tensor) % sizeof(Vec16) != 0)
-      return invalid_argument("%s: %p must be aligned to %zu bytes", name, tensor, sizeof(Vec16));
+  const bool has_row_scales = shape.element == MatmulElement::kFP8 || has_coded_rows(shape),
+             has_weight_scales = shape.element == MatmulElement::kFP8 || is_coded(shape.weights);
+  struct Needed {
+    const char* name;
+    const void* tensor;
+    bool is_needed;
+    size_t alignment;
+  };
+  const Needed all_needed[] = {{"rows", tensors.rows, true, sizeof(Vec16)},
+                               {"weights", tensors.weights, true, sizeof(Vec16)},
+                               {"output", tensors.output, true, sizeof(Vec16)},
+                               {"row_scales", tensors.row_scales, has_row_scales, sizeof(float)},
+                               {"weight_scales", tensors.weight_scales, has_weight_scales, sizeof(float)}};
+  for (const auto& [name, tensor, is_needed, alignment] : all_needed) {
+    if ((tensor != nullptr) != is_needed)
+      return invalid_argument("%s: must%s be null with element %s, row_format %s and weights %s", name,
+                              is_needed ? " not" : "", to_string(shape.element), to_string(shape.row_format),
+                              to_string(shape.weights));
+    if (reinterpret_cast<uintptr_t>(tensor) % alignment != 0)
+      return invalid_argument("%s: %p must be aligned to %zu bytes", name, tensor, alignment);
   }
-  if (!is_coded(shape.weights) && tensors.weight_tensor_scales != nullptr)
-    return invalid_argument("weight_tensor_scales: must be null with weights %s, which have none",
-                            to_string(shape.weights));
-  if (reinterpret_cast<uintptr_t>(tensors.weight_tensor_scales) % sizeof(float) != 0)
-    return invalid_argument("weight_tensor_scales: %p must be aligned to %zu bytes",
-                            static_cast<const void*>(tensors.weight_tensor_scales), sizeof(float));
+  SWITCHYARD_RETURN_IF_ERROR(check_tensor_scales(tensors));
   if (shape.group_capacity == 0 && tensors.row_offsets == nullptr)
     return invalid_argument("row_offsets: must not be null where group_capacity is 0");
   if (shape.group_capacity > 0 && (tensors.row_offsets != nullptr || tensors.row_counts == nullptr))
@@ -201,12 +259,36 @@ Status GroupedMatmul::Impl::check_tensors(const GroupedMatmulTensors& tensors) c
   return check_epilogue(tensors);
 }
 
+Status GroupedMatmul::Impl::check_tensor_scales(const GroupedMatmulTensors& tensors) const {
+  if (!is_coded(shape.weights) && tensors.weight_tensor_scales != nullptr)
+    return invalid_argument("weight_tensor_scales: must be null with weights %s, which have none",
+                            to_string(shape.weights));
+  if (reinterpret_cast<uintptr_t>(tensors.weight_tensor_scales) % sizeof(float) != 0)
+    return invalid_argument("weight_tensor_scales: %p must be aligned to %zu bytes",
+                            static_cast<const void*>(tensors.weight_tensor_scales), sizeof(float));
+  const bool has_row_tensor_scale =
+      has_coded_rows(shape) && info_of(shape.row_format).scale == ScaleType::kE4M3;
+  if (!has_row_tensor_scale && (tensors.row_tensor_scale != 1 || tensors.row_tensor_scales != nullptr))
+    return invalid_argument("row_tensor_scale%s: there is none with row_format %s",
+                            tensors.row_tensor_scales != nullptr ? "s" : "", to_string(shape.row_format));
+  if (reinterpret_cast<uintptr_t>(tensors.row_tensor_scales) % sizeof(float) != 0)
+    return invalid_argument("row_tensor_scales: %p must be aligned to %zu bytes",
+                            static_cast<const void*>(tensors.row_tensor_scales), sizeof(float));
+  const int max_scales = tensors.row_tensor_scales != nullptr ? shape.num_groups : 0;
+  if (tensors.num_row_tensor_scales < 0 || tensors.num_row_tensor_scales > max_scales)
+    return invalid_argument("num_row_tensor_scales: %d must be 0..%d%s", tensors.num_row_tensor_scales,
+                            max_scales, max_scales == 0 ? " without row_tensor_scales" : "");
+  return Status();
+}
+
 Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors) const {
   if (early_kernel == nullptr)
     return invalid_argument(
-        "readiness: must be null with element %s, weights %s and activation %s; matmuls with an activation "
-        "in bf16 start before all rows are there",
-        to_string(shape.element), to_string(shape.weights), to_string(shape.activation));
+        "readiness: must be null with element %s, row_format %s, weights %s and activation %s; matmuls with "
+        "an "
+        "activation in bf16 start before all rows are there",
+        to_string(shape.element), to_string(shape.row_format), to_string(shape.weights),
+        to_string(shape.activation));
   if (tensors.readiness->n_local_experts > shape.num_groups)
     return invalid_argument("readiness: is of %d experts, and num_groups is %d",
                             tensors.readiness->n_local_experts, shape.num_groups);
@@ -219,9 +301,11 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
 Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors) const {
   if (telling_kernel == nullptr)
     return invalid_argument(
-        "completion: must be null with weights %s, activation %s and tuning %s, of which there is no such "
-        "kernel",
-        to_string(shape.weights), to_string(shape.activation), to_string(kernel.tuning).c_str());
+        "completion: must be null with row_format %s, weights %s, activation %s and tuning %s, of which "
+        "there "
+        "is no such kernel",
+        to_string(shape.row_format), to_string(shape.weights), to_string(shape.activation),
+        to_string(tuning).c_str());
   if (tensors.completion->num_groups != shape.num_groups)
     return invalid_argument("completion: is of %d groups, and num_groups is %d",
                             tensors.completion->num_groups, shape.num_groups);
@@ -233,10 +317,10 @@ Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors
 Status GroupedMatmul::Impl::check_epilogue(const GroupedMatmulTensors& tensors) const {
   if (tensors.row_weights != nullptr && shape.activation != Activation::kNone)
     return invalid_argument("row_weights: must be null with an activation (%s)", to_string(shape.activation));
-  if ((tensors.bias != nullptr || tensors.row_weights != nullptr) && affine_kernel == nullptr)
+  if ((tensors.bias != nullptr || tensors.row_weights != nullptr) && affine_kernel == nullptr &&
+      decoding_kernel == nullptr)
     return invalid_argument("%s: must be null, for there is no such matmul kernel %s",
-                            tensors.bias != nullptr ? "bias" : "row_weights",
-                            to_string(kernel.tuning).c_str());
+                            tensors.bias != nullptr ? "bias" : "row_weights", to_string(tuning).c_str());
   if (shape.output == MatmulOutput::kFP8 && tensors.output_scales == nullptr)
     return invalid_argument("output_scales: must not be null where the output is fp8");
   return Status();
@@ -250,7 +334,11 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   settings.expert_ids = tensors.expert_ids;
   settings.row_scales = static_cast<const uint32_t*>(tensors.row_scales);
   settings.row_scale_kind = shape.row_scales;
-  settings.row_scale_stride = TransposedScaleLayout{0, max_rows}.stride();
+  const uint32_t scale_stride = TransposedScaleLayout{0, max_rows}.stride();
+  const bool is_by_row = shape.row_scales == MatmulRowScales::kFloatByRow;
+  settings.row_scale_row_stride =
+      is_by_row ? ceil_div(static_cast<uint32_t>(shape.inner), uint32_t{kMatmulScaleGroup}) : 1;
+  settings.row_scale_word_stride = is_by_row ? 1 : scale_stride;
   settings.weight_scales = tensors.weight_scales;
   settings.num_experts = static_cast<uint32_t>(shape.num_experts);
   settings.inner = static_cast<uint32_t>(shape.inner);
@@ -262,9 +350,23 @@ MatmulSettings GroupedMatmul::Impl::settings_of(const GroupedMatmulTensors& tens
   settings.activation = numbers_of(shape.activation);
   settings.gate_layout = shape.gate_layout;
   settings.output_scales = tensors.output_scales;
-  settings.output_scale_stride = settings.row_scale_stride;
+  settings.output_scale_stride = scale_stride;
   settings.weight_tensor_scales = tensors.weight_tensor_scales;
   return settings;
+}
+
+RowCodes GroupedMatmul::Impl::row_codes_of(const GroupedMatmulTensors& tensors) const {
+  RowCodes codes;
+  codes.format = shape.row_format;
+  codes.group_tensor_scales = tensors.row_tensor_scales;
+  if (tensors.num_row_tensor_scales > 0)
+    codes.first_scaled_group = static_cast<uint32_t>(shape.num_groups - tensors.num_row_tensor_scales);
+  // Kernels only read what a format writes.
+  codes.tensors.rows = static_cast<std::byte*>(const_cast<void*>(tensors.rows));
+  codes.tensors.scales = static_cast<std::byte*>(const_cast<void*>(tensors.row_scales));
+  codes.tensors.max_rows = static_cast<uint32_t>(shape.max_rows);
+  codes.tensors.tensor_scale = tensors.row_tensor_scale;
+  return codes;
 }
 
 Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
@@ -280,14 +382,17 @@ Status GroupedMatmul::run(const GroupedMatmulTensors& tensors, Stream stream) {
   const int64_t row_bytes = int64_t{shape.inner} * bytes_of(shape.element);
   const MatmulTensorShapes shapes{matrix_of(tensors.rows, row_bytes, shape.max_rows, 1),
                                   weights_of(shape, tensors.weights)};
+  if (impl_->decoding_kernel != nullptr)
+    return impl_->decoding_kernel->launch(impl_->num_blocks, handle.value(), shapes,
+                                          impl_->settings_of(tensors), impl_->row_codes_of(tensors));
   if (tensors.readiness != nullptr)
     return impl_->early_kernel->launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors),
                                        *tensors.readiness);
   if (tensors.completion != nullptr)
     return impl_->telling_kernel->launch(impl_->num_blocks, handle.value(), shapes,
                                          impl_->settings_of(tensors), *tensors.completion);
-  return (is_affine ? *impl_->affine_kernel : impl_->kernel)
-      .launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors));
+  return (is_affine ? impl_->affine_kernel : impl_->kernel)
+      ->launch(impl_->num_blocks, handle.value(), shapes, impl_->settings_of(tensors));
 }
 
 }  // namespace switchyard

@@ -58,6 +58,7 @@ struct MoeLayer::Impl {
   bool starts_with_rows() const { return config.gate_up_start == GateUpStart::kWithRows; }
   bool combines_with_experts() const { return config.ep.combine_start == CombineStart::kWithExperts; }
   bool is_fp8() const { return element_of(config) == MatmulElement::kFP8; }
+  bool has_weight_scales() const { return is_fp8() || is_coded(config.weights); }
   bool has_router(const MoeLayerStep& step) const { return step.logits != nullptr; }
   const int32_t* ids_of(int rank, const MoeLayerStep& step) const {
     return has_router(step) ? of(rank).routed_ids.data() : step.topk_ids;
@@ -197,6 +198,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
                            .element = element_of(config),
                            .row_scales = rows_of(config).row_scales,
                            .weights = config.weights,
+                           .row_format = rows_of(config).row_format,
                            .inner = config.ep.hidden,
                            .columns = 2 * config.expert_width,
                            .activation = config.activation,
@@ -221,6 +223,7 @@ Status MoeLayer::Impl::make_matmuls(int r) {
         ep->row_readiness(r, static_cast<int>(gate_up.value()->num_blocks())).status());
   shape.num_blocks = config.num_matmul_blocks;
   shape.row_scales = MatmulRowScales::kFloat;  // of what gate_up writes
+  shape.row_format = TokenFormatKind::kBF16;
   shape.inner = config.expert_width;
   shape.columns = config.ep.hidden;
   shape.activation = Activation::kNone;
@@ -298,13 +301,17 @@ DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
 
 GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
   const RankState& state = of(rank);
+  const bool has_tensor_scale = info_of(config.ep.dispatch_format).scale == ScaleType::kE4M3;
   return {.rows = state.rows.encoded_rows,
           .weights = state.weights.gate_up,
           .output = state.activated.data(),
           .row_offsets = state.row_offsets.data(),
           .row_counts = state.row_counts.data(),
           .row_scales = state.rows.scales,
-          .weight_scales = state.weights.gate_up_scales,
+          .row_tensor_scale = has_tensor_scale ? config.ep.input_scale : 1.0f,
+          .row_tensor_scales = state.rows.expert_tensor_scales,
+          .num_row_tensor_scales = state.rows.expert_tensor_scales != nullptr ? ep->n_local_experts() : 0,
+          .weight_scales = has_weight_scales() ? state.weights.gate_up_scales : nullptr,
           .weight_tensor_scales = state.weights.gate_up_tensor_scales,
           .bias = state.weights.gate_up_bias,
           .output_scales = is_fp8() ? state.activated_scales.data() : nullptr};
@@ -344,7 +351,7 @@ Status MoeLayer::Impl::down(int rank, Stream stream) {
                           .row_offsets = state.row_offsets.data(),
                           .row_counts = state.row_counts.data(),
                           .row_scales = is_fp8() ? state.activated_scales.data() : nullptr,
-                          .weight_scales = state.weights.down_scales,
+                          .weight_scales = has_weight_scales() ? state.weights.down_scales : nullptr,
                           .weight_tensor_scales = state.weights.down_tensor_scales,
                           .bias = state.weights.down_bias,
                           .completion = completion ? &*completion : nullptr},

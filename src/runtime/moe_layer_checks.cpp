@@ -7,7 +7,7 @@
 namespace switchyard {
 
 MatmulRows rows_of(const MoeLayerConfig& config) {
-  return matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{});
+  return matmul_rows_of(config.ep.dispatch_format, config.weights);
 }
 MatmulElement element_of(const MoeLayerConfig& config) { return rows_of(config).element; }
 
@@ -69,18 +69,14 @@ Status check_combine_start(const MoeLayerConfig& config) {
 
 Status check_config(const MoeLayerConfig& config) {
   const TokenFormatKind format = config.ep.dispatch_format;
-  if (config.ep.own_format != nullptr || !matmul_rows_of(format))
-    return invalid_argument("dispatch_format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
-                            config.ep.own_format != nullptr ? "one of the caller's own" : to_string(format));
+  if (config.ep.own_format != nullptr)
+    return invalid_argument("own_format: must be null; a layer's matmuls read the library's formats");
   if (config.ep.row_layout == RowLayout::kPerRank)
     return invalid_argument(
         "row_layout: per-rank; a layer's matmuls take the rows of one expert after the other");
   if (config.activation == Activation::kNone)
     return invalid_argument("activation: none; gate and up must become one");
   const bool has_codes = is_coded(config.weights);
-  if (has_codes && format != TokenFormatKind::kBF16)
-    return invalid_argument("weights: %s needs dispatch_format bf16, not %s", to_string(config.weights),
-                            to_string(format));
   if (has_codes && config.ep.hidden % inner_multiple_of(config.weights) != 0)
     return invalid_argument("hidden: %d must be a multiple of %d with weights %s", config.ep.hidden,
                             inner_multiple_of(config.weights), to_string(config.weights));
@@ -96,7 +92,7 @@ Status check_config(const MoeLayerConfig& config) {
   if (config.num_matmul_blocks < 0)
     return invalid_argument("num_matmul_blocks: %d must not be negative", config.num_matmul_blocks);
   if (config.gate_up_start == GateUpStart::kWithRows && format != TokenFormatKind::kBF16)
-    return invalid_argument("gate_up_start: with the rows; in %s their scales come behind them",
+    return invalid_argument("gate_up_start: with the rows; dispatch_format must be bf16, not %s",
                             to_string(format));
   if (config.gate_up_start == GateUpStart::kWithRows && config.ep.row_layout == RowLayout::kMasked)
     return invalid_argument(

@@ -379,6 +379,7 @@ TEST_P(QuantizedTokens, BlockwiseFP8IsTheReferenceBitForBit) {
 
 TEST_P(QuantizedTokens, BlockwiseFP8ByRowIsTheReferenceBitForBit) {
   check_by_row<BlockwiseFP8Quantizer<e4m3>>();
+  check_by_row<BlockwiseFP8Quantizer<e5m2>>();
 }
 
 TEST_P(QuantizedTokens, MXFP8IsTheReferenceBitForBit) {

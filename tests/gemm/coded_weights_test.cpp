@@ -123,8 +123,13 @@ TEST_P(CodedWeightsTest, ScalesAreNeededAndRowsMustBeThere) {
                                .output = const_cast<float*>(memory.data()),
                                .row_offsets = reinterpret_cast<const uint32_t*>(memory.data())};
   EXPECT_NE(matmul->run(tensors).message().find("weight_scales: must not be null"), std::string::npos);
-  tensors.weight_scales = reinterpret_cast<const char*>(memory.data()) + 4;
-  EXPECT_NE(matmul->run(tensors).message().find("must be aligned to 16 bytes"), std::string::npos);
+  tensors.weight_scales = reinterpret_cast<const char*>(memory.data()) + 2;
+  EXPECT_NE(matmul->run(tensors).message().find("must be aligned to 4 bytes"), std::string::npos);
+  tensors.weight_scales = memory.data();
+  tensors.row_scales = memory.data();
+  EXPECT_NE(matmul->run(tensors).message().find(
+                "row_scales: must be null with element bf16, row_format bf16 and weights nvfp4"),
+            std::string::npos);
 }
 
 }  // namespace

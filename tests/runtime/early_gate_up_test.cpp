@@ -116,7 +116,7 @@ TEST_P(EarlyGateUp, WhatItCannotRunIsRefusedByName) {
                  c.ep.protocol = Protocol::kDirect;
                  c.ep.dispatch_format = TokenFormatKind::kFP8;
                }),
-               "gate_up_start: with the rows; in fp8");
+               "gate_up_start: with the rows; dispatch_format must be bf16, not fp8");
 }
 
 TEST_P(EarlyGateUp, BlocksThatLeaveDispatchNoRoomAreRefused) {

@@ -45,7 +45,12 @@ struct LayerCase {
   int hidden = 256;
   int width = 64;
 
-  bool is_fp8() const { return format != TokenFormatKind::kBF16; }
+  bool is_fp8() const { return matmul_rows_of(format, weights).element == MatmulElement::kFP8; }
+  // NVFP4: the tensor scale of what goes to an expert, or to the shared one (-1).
+  float input_scale_of(int expert) const {
+    if (info_of(format).scale != ScaleType::kE4M3) return 1;
+    return info_of(format).encodes_by_expert ? 0.01f * static_cast<float>(expert + 2) : 0.01f;
+  }
   std::string name() const {
     return std::to_string(n_ranks) + " ranks, " + to_string(protocol) + ", " + to_string(format) + ", " +
            to_string(activation) + (is_coded(weights) ? std::string(", ") + to_string(weights) : "") +
@@ -161,6 +166,10 @@ class LayerHarness {
     config.ep.max_tokens_per_rank = kLayerMaxTokens;
     config.ep.protocol = case_.protocol;
     config.ep.dispatch_format = case_.format;
+    config.ep.input_scale = case_.input_scale_of(-1);
+    if (info_of(case_.format).encodes_by_expert)
+      for (int expert = 0; expert < kLayerExperts; ++expert)
+        config.ep.expert_input_scales.push_back(case_.input_scale_of(expert));
     config.ep.combine_format = case_.combine_format;
     config.ep.shared_expert = case_.shared_expert;
     config.ep.routing = case_.routing;
@@ -344,8 +353,12 @@ class LayerHarness {
                  num_shared = case_.shared_expert == SharedExpert::kFused ? 1 : 0;
     const std::vector<bf16> token(data.tokens.begin() + static_cast<ptrdiff_t>(token_idx * hidden),
                                   data.tokens.begin() + static_cast<ptrdiff_t>((token_idx + 1) * hidden));
-    const std::vector<float> seen =
-        case_.is_fp8() ? reference::encode_token(case_.format, token, 1).values : reference::to_floats(token);
+    const auto seen_by = [&](int expert_idx) {
+      if (case_.format == TokenFormatKind::kBF16) return reference::to_floats(token);
+      const reference::EncodedToken encoded =
+          reference::encode_token(case_.format, token, case_.input_scale_of(expert_idx));
+      return case_.is_fp8() ? encoded.values : reference::to_floats(reference::decoded(encoded));
+    };
     std::vector<double> sum(hidden, 0.0);
     const auto add = [&](const std::vector<double>& values, double weight) {
       for (size_t i = 0; i < hidden; ++i) sum[i] += weight * values[i];
@@ -354,10 +367,10 @@ class LayerHarness {
       const int32_t id = data.ids[token_idx * kLayerTopK + k];
       if (id < 0) continue;
       const size_t owner = static_cast<size_t>(id) / num_local;
-      add(expert(owner, num_shared + static_cast<size_t>(id) % num_local).output(seen),
+      add(expert(owner, num_shared + static_cast<size_t>(id) % num_local).output(seen_by(id)),
           static_cast<double>(data.weights[token_idx * kLayerTopK + k]));
     }
-    if (num_shared > 0) add(expert(rank, 0).output(seen), 1);
+    if (num_shared > 0) add(expert(rank, 0).output(seen_by(-1)), 1);
     return sum;
   }
 

@@ -62,11 +62,25 @@ TEST_P(MoeLayerTest, SharedExpertRouterAndBiases) {
 
 TEST_P(MoeLayerTest, WeightsThatAreCodes) {
   for (const WeightFormat weights : {WeightFormat::kMXFP4, WeightFormat::kNVFP4, WeightFormat::kMXFP8})
-    expect_right({.n_ranks = 2,
-                  .protocol = Protocol::kDirect,
-                  .weights = weights,
-                  .shared_expert = SharedExpert::kFused,
-                  .has_bias = true});
+    for (const TokenFormatKind format : sweep({TokenFormatKind::kFP8, TokenFormatKind::kMXFP8,
+                                               TokenFormatKind::kNVFP4, TokenFormatKind::kBF16}))
+      expect_right({.n_ranks = 2,
+                    .protocol = Protocol::kDirect,
+                    .format = format,
+                    .weights = weights,
+                    .shared_expert = SharedExpert::kFused,
+                    .has_bias = true});
+}
+
+TEST_P(MoeLayerTest, RowsInEveryTokenFormat) {
+  for (const TokenFormatKind format : kTokenFormatKinds)
+    for (const Protocol protocol : sweep(kProtocols))
+      expect_right({.n_ranks = 2,
+                    .protocol = protocol,
+                    .format = format,
+                    .shared_expert = SharedExpert::kFused,
+                    .has_router = true,
+                    .row_layout = protocol == Protocol::kDirect ? RowLayout::kMasked : RowLayout::kRagged});
 }
 
 TEST_P(MoeLayerTest, CombineInFP8AndWithoutAnAllToAll) {
@@ -404,8 +418,6 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
                  c.ep.dispatch_format = TokenFormatKind::kFP8;
                }),
                "expert_width: 40 must be a positive multiple of 64");
-  expect_named(message_of([](auto& c) { c.ep.dispatch_format = TokenFormatKind::kNVFP4; }),
-               "dispatch_format");
   expect_named(message_of([](auto& c) { c.activation = Activation::kNone; }), "activation");
   expect_named(message_of([](auto& c) {
                  c.gate_up_start = GateUpStart::kWithRows;
@@ -423,10 +435,10 @@ TEST_P(MoeLayerTest, WhatItCannotRunIsRefusedByName) {
   expect_named(message_of_weights({.gate_up = kSome, .down = kSome, .gate_up_tensor_scales = kSome}),
                "tensor scales of rank 0 must be null with weights as-rows");
   expect_named(message_of([](auto& c) {
-                 c.weights = WeightFormat::kMXFP8;
-                 c.ep.dispatch_format = TokenFormatKind::kFP8;
+                 c.gate_up_start = GateUpStart::kWithRows;
+                 c.ep.dispatch_format = TokenFormatKind::kMXFP8;
                }),
-               "weights: mxfp8 needs dispatch_format bf16, not fp8");
+               "gate_up_start: with the rows; dispatch_format must be bf16, not mxfp8");
   expect_named(message_of([](auto& c) {
                  c.weights = WeightFormat::kNVFP4;
                  c.ep.hidden = 32;

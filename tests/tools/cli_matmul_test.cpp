@@ -105,6 +105,8 @@ TEST_F(CliMatmul, RunVerifiesFastMatmulsInEveryFormat) {
         "--format fp8 --layout masked --shared-expert",
         "--in-flight 2 --mode fused",
         "--reduce-at-owner",
+        "--format nvfp4-by-expert --shared-expert --replicas 1",
+        "--format mxfp6 --layout masked --encoded-tokens",
         "--format fp8 --encoded-tokens --ids int64 --row-gap 32",
         "--gate-up-start with-rows --mode fused",
         "--gate-up-start with-rows --shared-expert --in-flight 2",
@@ -210,8 +212,6 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
   expect_refused("bench matmul --target host --weights fp6", {"--weights", "bf16, fp8, mxfp4, nvfp4, mxfp8"});
   expect_refused("run --target host --matmul fast --format fp8 --expert-width 24",
                  {"--expert-width", "multiple of 64"});
-  expect_refused("run --target host --matmul fast --format nvfp4",
-                 {"--format: nvfp4", "bf16, fp8 or fp8-ue8m0", "--matmul reference"});
   expect_refused("run --target host --matmul fast --layout per-rank",
                  {"--layout: per-rank", "ragged and masked", "--matmul reference"});
   expect_refused("run --target host --matmul fast --combine-format fp8 --protocol direct",
@@ -225,7 +225,6 @@ TEST_F(CliMatmul, BadArgumentsNameTheFlagAndItsLimit) {
                  {"--gate-up-start", "--delivery sender"});
   expect_refused("run --target host --matmul fast --gate-up-start with-rows --layout masked",
                  {"--gate-up-start", "--layout ragged"});
-  expect_refused("bench layer --target host --format nvfp4", {"--format", "bf16, fp8 or fp8-ue8m0"});
   expect_refused("bench layer --target host --format fp8 --expert-width 72",
                  {"--expert-width", "multiple of 64"});
   expect_refused("bench layer --target host --format fp8 --gate-up-start with-rows",

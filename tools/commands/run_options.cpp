@@ -118,9 +118,6 @@ Status check_skipped_all_to_all(const RunOptions& options) {
 // What the library's MoeLayer does not take.
 Status check_fast_matmuls(const RunOptions& options) {
   const char* instead = "--matmul reference takes it";
-  if (!matmul_rows_of(options.format))
-    return invalid_argument("--format: %s with --matmul fast, whose matmuls read bf16, fp8 or fp8-ue8m0; %s",
-                            to_string(options.format), instead);
   if (options.multiplies_fp8() && options.workload.expert_width % (kMatmulScaleGroup / 2) != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d with --matmul fast in fp8",
                             options.workload.expert_width, kMatmulScaleGroup / 2);

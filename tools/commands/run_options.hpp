@@ -56,7 +56,7 @@ struct RunOptions {
   bool is_by_shmem() const { return transport == "shmem"; }
   bool multiplies_fp8() const {
     return workload.matmuls == Matmuls::kFast &&
-           matmul_rows_of(format).value_or(MatmulRows{}).element == MatmulElement::kFP8;
+           matmul_rows_of(format).element == MatmulElement::kFP8;
   }
   // A report that goes to stdout is alone there.
   bool prints_text() const { return json != "-" && trace != "-"; }

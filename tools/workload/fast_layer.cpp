@@ -22,7 +22,7 @@ MoeLayerConfig layer_config(const LayerOptions& options) {
 Status LayerRun::create_fast(const MoeLayerConfig& config) {
   const bool has_shared = config.ep.shared_expert == SharedExpert::kFused;
   const int num_experts = experts_per_rank(config.ep, world_.n_ranks()) + (has_shared ? 1 : 0);
-  const MatmulElement element = matmul_rows_of(config.ep.dispatch_format).value_or(MatmulRows{}).element;
+  const MatmulElement element = matmul_rows_of(config.ep.dispatch_format).element;
   std::vector<ExpertWeights> pointers(static_cast<size_t>(world_.n_ranks()));
   Status allocated;
   for (const int rank : world_.local_ranks()) {

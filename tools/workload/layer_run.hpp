@@ -149,7 +149,7 @@ class LayerRun {
   Result<std::vector<int32_t>> source_ranks(int rank, const reference::DispatchResult& dispatch) const;
   Status download_rows(int rank, uint64_t num_rows, reference::DispatchResult& dispatch) const;
   MatmulElement matmul_element() const {
-    return matmul_rows_of(ep_->config().dispatch_format).value_or(MatmulRows{}).element;
+    return matmul_rows_of(ep_->config().dispatch_format).element;
   }
   bool is_encoded() const { return ep_->config().dispatch_format != TokenFormatKind::kBF16; }
   bool is_fast() const { return workload_.matmuls == Matmuls::kFast; }

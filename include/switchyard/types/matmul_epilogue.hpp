@@ -79,6 +79,14 @@ constexpr bool has_matmul_kernel(MatmulEpilogue epilogue, const MatmulTuning& tu
   return tuning.tile_rows > 64 || tuning.tile_columns < 256;
 }
 
+// Whether there is a kernel that decodes the rows itself: of those that choose_decoding_tuning() comes to.
+constexpr bool has_decoding_matmul_kernel(const MatmulTuning& tuning) {
+  if (is_coded(tuning.weights)) return true;
+  for (const MatmulTuning& chosen : kDecodingTunings)
+    if (tuning == chosen) return true;
+  return false;
+}
+
 // Returns the tuning for a matmul with this epilogue, of those that have a kernel.
 constexpr MatmulTuning choose_matmul_tuning(MatmulEpilogue epilogue, MatmulElement element,
                                             int64_t rows_per_group, int64_t columns, int64_t inner) {

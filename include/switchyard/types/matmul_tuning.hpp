@@ -46,9 +46,10 @@ constexpr int code_bits_of(WeightFormat weights) { return weights == WeightForma
 constexpr int scale_group_size(WeightFormat weights) { return weights == WeightFormat::kNVFP4 ? 16 : 32; }
 constexpr int inner_multiple_of(WeightFormat weights) { return weights == WeightFormat::kMXFP8 ? 32 : 64; }
 
-// How the scales of rows in fp8 are stored: as floats, as dispatch in fp8 writes them; or as powers of two,
-// e8m0 codes, four of a row in a word, as dispatch in fp8-ue8m0 writes them.
-enum class MatmulRowScales { kFloat, kPackedE8M0 };
+// How the scales of rows in fp8 are stored: as floats, those of all rows for one scale group side by side, as
+// dispatch in fp8 writes them; as powers of two, e8m0 codes, four of a row in a word, as dispatch in
+// fp8-ue8m0 writes them; or as floats, those of a row side by side, as dispatch in fp8-by-row writes them.
+enum class MatmulRowScales { kFloat, kPackedE8M0, kFloatByRow };
 
 // A block of one warpgroup that loads and plans, and one or two that multiply.
 struct MatmulTuning {
@@ -134,6 +135,15 @@ constexpr MatmulTuning choose_matmul_tuning(MatmulElement element, int64_t rows_
 // The same for coded weights: the fewer rows a tile has, the fewer products the matrix unit wastes.
 constexpr MatmulTuning choose_matmul_tuning(WeightFormat weights, int64_t rows_per_group) {
   return coded_tuning(weights, rows_per_group <= 16 ? 16 : rows_per_group <= 64 ? 64 : 128);
+}
+
+// The same for rows that the kernel decodes to bf16. (With bf16 rows there are more tunings to choose from;
+// these have not been measured against each other.)
+inline constexpr MatmulTuning kDecodingTunings[] = {{64, 128, 128, 4}, {128, 128, 64, 6}, {128, 256, 64, 4}};
+constexpr MatmulTuning choose_decoding_tuning(WeightFormat weights, int64_t rows_per_group, int64_t columns) {
+  if (is_coded(weights)) return choose_matmul_tuning(weights, rows_per_group);
+  if (rows_per_group <= 64) return kDecodingTunings[0];
+  return columns <= 128 || rows_per_group <= 128 ? kDecodingTunings[1] : kDecodingTunings[2];
 }
 
 // Formats as "128x256x64x4+weights", "128x128x128x6 fp8" or "16x256x256x5 mxfp4": rows, columns, inner

@@ -53,22 +53,16 @@ constexpr TellingMatmulKernel make_telling_matmul_kernel() {
   }
 }
 
-template <typename Kernel, size_t kNumKernels>
-const Kernel* find(const Kernel (&kernels)[kNumKernels], const MatmulTuning& tuning) {
-  for (const Kernel& kernel : kernels)
-    if (kernel.tuning == tuning && kernel.launch != nullptr) return &kernel;
-  return nullptr;
-}
 template <int... kIndices>
 const EarlyMatmulKernel* find_early(const MatmulTuning& tuning, std::integer_sequence<int, kIndices...>) {
   static constexpr EarlyMatmulKernel kKernels[] = {make_early_matmul_kernel<kMatmulTunings[kIndices]>()...};
-  return find(kKernels, tuning);
+  return find_kernel(kKernels, tuning);
 }
 template <int... kIndices>
 const TellingMatmulKernel* find_telling(const MatmulTuning& tuning, std::integer_sequence<int, kIndices...>) {
   static constexpr TellingMatmulKernel kKernels[] = {
       make_telling_matmul_kernel<kMatmulTunings[kIndices]>()...};
-  return find(kKernels, tuning);
+  return find_kernel(kKernels, tuning);
 }
 
 }  // namespace

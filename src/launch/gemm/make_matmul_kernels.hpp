@@ -14,7 +14,8 @@ Result<MatmulParams> matmul_params(const MatmulTensorShapes& tensors, const Matm
   MatmulTensorShapes boxed = tensors;
   boxed.rows.box_heads = Config::kBoxRows;
   boxed.weights.box_heads = Config::kWeightBoxRows;
-  const Result<target::TensorMap> rows = target::make_tensor_map(boxed.rows),
+  const Result<target::TensorMap> rows = Config::kDecodesRows ? Result<target::TensorMap>(target::TensorMap{})
+                                                              : target::make_tensor_map(boxed.rows),
                                   weights = target::make_tensor_map(boxed.weights);
   if (!rows.ok()) return rows.status();
   if (!weights.ok()) return weights.status();
@@ -63,6 +64,14 @@ constexpr MatmulKernel make_matmul_kernel() {
   } else {
     return {kTuning, nullptr, nullptr, 1};
   }
+}
+
+// Null: there is none of that tuning.
+template <typename Kernel, size_t kNumKernels>
+const Kernel* find_kernel(const Kernel (&kernels)[kNumKernels], const MatmulTuning& tuning) {
+  for (const Kernel& kernel : kernels)
+    if (kernel.tuning == tuning && kernel.launch != nullptr) return &kernel;
+  return nullptr;
 }
 
 template <MatmulEpilogue kEpilogue, int... kIndices>

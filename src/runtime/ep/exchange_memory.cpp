@@ -28,7 +28,8 @@ RowBuffers ExchangeMemory::row_buffers() const {
           .max_rows = static_cast<uint32_t>(layout->row_capacity),
           .encoded_rows = rows,
           .scales = layout->has_scales ? rows + layout->scales_offset : nullptr,
-          .encoded_outputs = layout->has_encoded_outputs ? outputs : nullptr};
+          .encoded_outputs = layout->has_encoded_outputs ? outputs : nullptr,
+          .expert_tensor_scales = nullptr};
 }
 
 Status ExchangeMemory::clear(const Rank& owner) {

@@ -150,7 +150,10 @@ Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   SWITCHYARD_RETURN_IF_ERROR(impl_->check_rank("row_buffers", rank));
   ExchangeMemory& memory = impl_->state(rank).memory;
   SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(device_of(impl_->member(rank))));
-  return memory.row_buffers();
+  RowBuffers rows = memory.row_buffers();
+  if (const ArenaPart& scales = impl_->layout.expert_scales; scales.bytes > 0)
+    rows.expert_tensor_scales = memory.at<float>(scales) + rank * impl_->n_local_experts();
+  return rows;
 }
 
 Result<RowReadiness> ExpertParallel::row_readiness(int rank, int num_blocks) const {

@@ -33,10 +33,6 @@ Status finish_options(BenchOptions& options) {
   set_default(workload.top_k, options.target, 2, 8);
   set_default(options.tokens, options.target, {16}, {16, 128, 1024});
   set_default(options.num_replays, options.target, 2, 20);
-  const std::optional<MatmulRows> rows = matmul_rows_of(options.format);
-  if (!rows)
-    return invalid_argument("--format: %s; a layer's matmuls read bf16, fp8 or fp8-ue8m0",
-                            to_string(options.format));
   if (options.gate_up_start == GateUpStart::kWithRows && options.format != TokenFormatKind::kBF16)
     return invalid_argument("--gate-up-start: with-rows needs --format bf16, not %s",
                             to_string(options.format));
@@ -45,7 +41,7 @@ Status finish_options(BenchOptions& options) {
   SWITCHYARD_RETURN_IF_ERROR(
       check_combine_start(options.combine_start, options.protocol, CombineFormat::kBF16));
   SWITCHYARD_RETURN_IF_ERROR(check_hidden_option(workload.hidden, options.format));
-  const int multiple = rows->element == MatmulElement::kFP8 ? 64 : 8;
+  const int multiple = matmul_rows_of(options.format).element == MatmulElement::kFP8 ? 64 : 8;
   if (workload.expert_width % multiple != 0)
     return invalid_argument("--expert-width: %d must be a multiple of %d", workload.expert_width, multiple);
   if (workload.n_experts % workload.n_ranks != 0)
@@ -74,6 +70,8 @@ Status measure(const BenchOptions& options, BenchReport& report) {
   config.ep.timeout_ns = default_timeout_ns(report.target);
   config.ep.protocol = options.protocol;
   config.ep.dispatch_format = options.format;
+  if (info_of(options.format).encodes_by_expert)
+    config.ep.expert_input_scales.assign(static_cast<size_t>(options.workload.n_experts), 1.0f);
   if (options.workload.has_shared_expert) config.ep.shared_expert = SharedExpert::kFused;
   Result<std::unique_ptr<LayerBench>> bench = LayerBench::create(*world.value(), options.workload, config);
   if (!bench.ok()) return bench.status();

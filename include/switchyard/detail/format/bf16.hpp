@@ -29,7 +29,7 @@ struct BF16TokenFormat {
   static BF16TokenFormat make(int hidden, const FormatTensors& tensors) {
     return {hidden, reinterpret_cast<bf16*>(tensors.rows)};
   }
-  static BF16Source source(int hidden, const FormatTensors& tensors, const RowGroups&) {
+  SWITCHYARD_HD static BF16Source source(int hidden, const FormatTensors& tensors, const RowGroups&) {
     return {reinterpret_cast<const bf16*>(tensors.rows), hidden};
   }
 

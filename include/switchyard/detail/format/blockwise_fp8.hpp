@@ -57,8 +57,9 @@ struct BlockwiseFP8TokenFormat {
     return {hidden, tensors.max_rows, reinterpret_cast<uint8_t*>(tensors.rows),
             reinterpret_cast<float*>(tensors.scales)};
   }
-  static EncodedSource<TransposedScaleSource<Element>> source(int hidden, const FormatTensors& tensors,
-                                                              const RowGroups&) {
+  SWITCHYARD_HD static EncodedSource<TransposedScaleSource<Element>> source(int hidden,
+                                                                            const FormatTensors& tensors,
+                                                                            const RowGroups&) {
     return {
         reinterpret_cast<const uint8_t*>(tensors.rows),
         hidden,

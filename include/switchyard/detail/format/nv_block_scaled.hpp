@@ -123,7 +123,8 @@ struct NVFP4 {
   InputScales input_scales;  // (expert) -> the tensor scale
 
   static NVFP4 make(const FormatTensors& tensors) { return {InputScales::make(tensors)}; }
-  static NVFP4ScaleSource scale_source(int hidden, const FormatTensors& tensors, const RowGroups& groups) {
+  SWITCHYARD_HD static NVFP4ScaleSource scale_source(int hidden, const FormatTensors& tensors,
+                                                     const RowGroups& groups) {
     return {reinterpret_cast<const uint8_t*>(tensors.scales),
             {hidden / Quantizer::kGroupSize},
             tensors.tensor_scale,
@@ -140,7 +141,8 @@ struct TiledMX {
   static constexpr bool kIsPerExpert = false;
 
   static TiledMX make(const FormatTensors&) { return {}; }
-  static TiledScaleSource<Element> scale_source(int hidden, const FormatTensors& tensors, const RowGroups&) {
+  SWITCHYARD_HD static TiledScaleSource<Element> scale_source(int hidden, const FormatTensors& tensors,
+                                                              const RowGroups&) {
     return {reinterpret_cast<const uint8_t*>(tensors.scales), {hidden / Quantizer::kGroupSize}};
   }
   SWITCHYARD_DEVICE Quantizer quantizer(int) const { return {}; }
@@ -164,7 +166,7 @@ struct NVBlockScaledTokenFormat {
     return {hidden, Scheme::make(tensors), reinterpret_cast<uint8_t*>(tensors.rows),
             reinterpret_cast<uint8_t*>(tensors.scales), tensors.scale_row_offsets};
   }
-  static auto source(int hidden, const FormatTensors& tensors, const RowGroups& groups) {
+  SWITCHYARD_HD static auto source(int hidden, const FormatTensors& tensors, const RowGroups& groups) {
     const auto scales = Scheme::scale_source(hidden, tensors, groups);
     return EncodedSource<std::remove_const_t<decltype(scales)>>{
         reinterpret_cast<const uint8_t*>(tensors.rows), hidden, scales};

@@ -58,8 +58,9 @@ struct PackedFP8TokenFormat {
     return {hidden, tensors.max_rows, reinterpret_cast<uint8_t*>(tensors.rows),
             reinterpret_cast<uint32_t*>(tensors.scales)};
   }
-  static EncodedSource<PackedScaleSource<Element>> source(int hidden, const FormatTensors& tensors,
-                                                          const RowGroups&) {
+  SWITCHYARD_HD static EncodedSource<PackedScaleSource<Element>> source(int hidden,
+                                                                        const FormatTensors& tensors,
+                                                                        const RowGroups&) {
     return {reinterpret_cast<const uint8_t*>(tensors.rows),
             hidden,
             {reinterpret_cast<const uint8_t*>(tensors.scales),

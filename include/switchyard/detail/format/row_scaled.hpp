@@ -39,8 +39,9 @@ struct RowScaledTokenFormat {
   static RowScaledTokenFormat make(int hidden, const FormatTensors& tensors) {
     return {hidden, reinterpret_cast<uint8_t*>(tensors.rows), reinterpret_cast<Scale*>(tensors.scales)};
   }
-  static EncodedSource<RowScaleSource<Quantizer>> source(int hidden, const FormatTensors& tensors,
-                                                         const RowGroups&) {
+  SWITCHYARD_HD static EncodedSource<RowScaleSource<Quantizer>> source(int hidden,
+                                                                       const FormatTensors& tensors,
+                                                                       const RowGroups&) {
     return {reinterpret_cast<const uint8_t*>(tensors.rows),
             hidden,
             {reinterpret_cast<const Scale*>(tensors.scales), hidden / Quantizer::kGroupSize}};

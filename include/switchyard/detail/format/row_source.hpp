@@ -27,13 +27,16 @@ struct EncodedSource {
   Scales scales;
 
   SWITCHYARD_DEVICE LaneElements load(int64_t row, int chunk_idx) const {
+    return load(row, chunk_idx, scales.tensor_scale(row));
+  }
+  // The same for a caller that knows the tensor scale of the row.
+  SWITCHYARD_DEVICE LaneElements load(int64_t row, int chunk_idx, float tensor_scale) const {
     constexpr int kNumWords = kElementsPerLane * Element::kNumBits / 32;
     const int64_t row_bytes = packed_bytes(static_cast<uint32_t>(hidden), Element::kNumBits);
     const auto* words = reinterpret_cast<const uint32_t*>(rows + row * row_bytes) + chunk_idx * kNumWords;
     uint32_t loaded[kNumWords + 1] = {};
     for (int i = 0; i < kNumWords; ++i) loaded[i] = target::ld(words + i);
     const float scale = scales.scale(row, chunk_idx * kElementsPerLane / Scales::kGroupSize);
-    const float tensor_scale = scales.tensor_scale(row);
     LaneElements elements{};
     SWITCHYARD_UNROLL
     for (int i = 0; i < kElementsPerLane; ++i) {

@@ -11,17 +11,9 @@ namespace switchyard {
 struct RowCompletion;
 struct RowReadiness;
 
-// A kernel that is told in addition what it waits for, or whom it tells. The last groups are the rank's
-// experts.
-template <typename Rows>
-struct OverlappingMatmulKernel {
-  MatmulTuning tuning;
-  Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
-                   const MatmulSettings& settings, const Rows& rows);
-  Status (*load)();  // onto the current device
-};
-using EarlyMatmulKernel = OverlappingMatmulKernel<RowReadiness>;
-using TellingMatmulKernel = OverlappingMatmulKernel<RowCompletion>;
+// The last groups are the rank's experts.
+using EarlyMatmulKernel = MatmulKernelWith<RowReadiness>;
+using TellingMatmulKernel = MatmulKernelWith<RowCompletion>;
 
 constexpr bool has_early_matmul_kernel(const MatmulTuning& tuning) {
   return tuning.element == MatmulElement::kBF16 && !is_coded(tuning.weights) &&

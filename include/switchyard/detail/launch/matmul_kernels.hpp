@@ -24,6 +24,15 @@ struct MatmulKernel {
   uint32_t cluster_blocks;                           // num_blocks is a multiple of it
 };
 
+// A kernel that is given something in addition: what it waits for, whom it tells, what its rows are.
+template <typename Rows>
+struct MatmulKernelWith {
+  MatmulTuning tuning;
+  Status (*launch)(uint32_t num_blocks, StreamHandle stream, const MatmulTensorShapes& tensors,
+                   const MatmulSettings& settings, const Rows& rows);  // null: there is no kernel
+  Status (*load)();                                                    // onto the current device
+};
+
 struct MatmulKernels {
   MatmulKernel kernels[kNumMatmulTunings];
 

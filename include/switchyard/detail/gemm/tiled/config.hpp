@@ -8,7 +8,11 @@
 
 namespace switchyard::inline SWITCHYARD_TARGET {
 
-template <MatmulTuning kTuningOfKernel, MatmulEpilogue kEpilogueOfKernel = MatmulEpilogue::kPlain>
+// How rows come into the stages: the copy engine loads them, or warps that nothing else needs decode them.
+enum class RowLoading { kCopied, kDecoded };
+
+template <MatmulTuning kTuningOfKernel, MatmulEpilogue kEpilogueOfKernel = MatmulEpilogue::kPlain,
+          RowLoading kRowLoading = RowLoading::kCopied>
 struct MatmulConfig {
   static constexpr MatmulTuning kTuning = kTuningOfKernel;
   static constexpr MatmulEpilogue kEpilogue = kEpilogueOfKernel;
@@ -43,8 +47,16 @@ struct MatmulConfig {
   static constexpr int kNumThreads = kTuning.num_threads();
   static_assert(kNumThreads == (1 + kNumConsumers) * kWarpgroupThreads);
   static constexpr bool kMovesRegisters = kNumConsumers > 1;
-  static constexpr int kProducerRegisters = kTuning.producer_registers();
-  static constexpr int kConsumerRegisters = kTuning.consumer_registers();
+
+  // The first warp of a block loads, the second plans, and the last two of their warpgroup may decode.
+  static constexpr bool kDecodesRows = kRowLoading == RowLoading::kDecoded;
+  static constexpr int kNumDecoderWarps = kDecodesRows ? 2 : 0;
+  static constexpr int kNumDecoders = kNumDecoderWarps * kWarpSize;
+  static_assert(!kDecodesRows || (kTuning.element == MatmulElement::kBF16 && !kIsPair));
+
+  // A thread that decodes needs more registers than one that loads, and those that multiply have them.
+  static constexpr int kProducerRegisters = kTuning.producer_registers() + (kDecodesRows ? 16 : 0);
+  static constexpr int kConsumerRegisters = kTuning.consumer_registers() - (kDecodesRows ? 8 : 0);
 
   // Rows are loaded in boxes, only as many as there are rows.
   static constexpr int kBoxRows = kTileRows < 32 ? 8 : kTileRows / 4;
@@ -65,12 +77,12 @@ struct MatmulConfig {
   static_assert(!kStoresFP8 || kOutputColumns * (kSplitsScaleGroup ? 2 : 1) == kMatmulScaleGroup);
 
   // Columns of a consumer that are multiplied and then scaled together, and how many such there are.
-  static constexpr int kColumnGroup =
-      kIsScaled && kConsumerColumns % kMatmulScaleGroup == 0 ? kMatmulScaleGroup : kConsumerColumns;
+  static_assert(!kIsScaled || kConsumerColumns % kMatmulScaleGroup == 0);
+  static constexpr int kColumnGroup = kIsScaled ? kMatmulScaleGroup : kConsumerColumns;
   static constexpr int kNumColumnGroups = kConsumerColumns / kColumnGroup;
-  // How many scales of the weights they have: one, or one for every 64 columns where a scale may end there.
-  static constexpr bool kSplitsScales = kIsScaled && (kIsGated || kColumnGroup != kMatmulScaleGroup);
-  static constexpr int kScalesPerGroup = kSplitsScales ? kColumnGroup / 64 : 1;
+  // How many scales of the weights they have: one; with gates and ups one for every 64 columns, where a scale
+  // may end.
+  static constexpr int kScalesPerGroup = kIsScaled && kIsGated ? kColumnGroup / 64 : 1;
   static constexpr int kNumScales = kNumColumnGroups * kScalesPerGroup;
 
   // A band has about as many rows as all blocks of a GPU then have columns.

@@ -34,10 +34,10 @@ class MatmulConsumer {
 
   SWITCHYARD_DEVICE void run() {
     for (;;) {
-      const MatmulTile tile = take_tile();
-      // All lanes have the same tile. The compiler sees that they stay together only if they vote, and, behind
-      // stores of some lanes, meet. Otherwise it keeps stages and operands for each lane, and computes them
-      // between products: an eighth of the time in fp8.
+      const MatmulTile tile = take_tile(shared_, tiles_);
+      // All lanes have the same tile. The compiler sees that they stay together only if they vote, and,
+      // behind stores of some lanes, meet. Otherwise it keeps stages and operands for each lane, and computes
+      // them between products: an eighth of the time in fp8.
       if (target::ballot(tile.is_tile) == 0) break;
       if (first_row_ < tile.num_rows) {
         if constexpr (Config::kIsScaled)
@@ -62,28 +62,6 @@ class MatmulConsumer {
 
   static constexpr uint32_t kAmaxBarrier = 1;
   static constexpr uint32_t kFirstStoredBarrier = kAmaxBarrier + 1;  // a named barrier for each consumer
-
-  // One lane waits for the tile, reads it and tells the others. (A lane that looked at tile_full after the
-  // arrival below would miss the barrier phase and wait forever.)
-  SWITCHYARD_DEVICE MatmulTile take_tile() {
-    MatmulTile tile{};
-    if (target::lane_idx() == 0) {
-      // acquire MM-22: the next tile; pairs with the release in the planner's run()
-      wait_for_phase(shared_.tile_full, tiles_.parity());
-      tile = target::ld(&shared_.tile);
-      // release MM-23: the tile was read; pairs with the planner's wait before it writes the next one
-      shared_.tile_empty.arrive();
-    }
-    tiles_.advance();
-    const uint32_t packed = target::shuffle(
-        uint32_t{tile.num_rows} | uint32_t{tile.is_tile} << 16 | uint32_t{tile.is_alone} << 17, 0);
-    return {.first_row = target::shuffle(tile.first_row, 0),
-            .first_column = target::shuffle(tile.first_column, 0),
-            .expert = target::shuffle(tile.expert, 0),
-            .num_rows = static_cast<uint16_t>(packed),
-            .is_tile = (packed >> 16 & 1) != 0,
-            .is_alone = (packed >> 17 & 1) != 0};
-  }
 
   // A step's products are in flight while those of the previous one end and release their stage.
   SWITCHYARD_DEVICE void multiply(int num_rows) {
@@ -141,8 +119,10 @@ class MatmulConsumer {
   }
   SWITCHYARD_DEVICE StepScaleTensors<Config::kNumScales> scales_of(const MatmulTile& tile) const {
     StepScaleTensors<Config::kNumScales> scales{};
-    scales.rows = settings_.row_scales + tile.first_row + first_row_;
-    scales.row_stride = settings_.row_scale_stride;
+    scales.rows = settings_.row_scales + uint64_t{tile.first_row + static_cast<uint32_t>(first_row_)} *
+                                             settings_.row_scale_row_stride;
+    scales.row_stride = settings_.row_scale_row_stride;
+    scales.word_stride = settings_.row_scale_word_stride;
     scales.row_kind = settings_.row_scale_kind;
     scales.num_rows = tile.num_rows - first_row_;
     SWITCHYARD_UNROLL
@@ -212,10 +192,7 @@ class MatmulConsumer {
       const uint32_t column = output_column(tile) + idx % kScalesOfGates * kColumnsPerScale;
       return weight_column(column, is_up) / kMatmulScaleGroup;
     } else {
-      constexpr uint32_t kColumnsPerScale = Config::kColumnGroup / Config::kScalesPerGroup;
-      return Config::kSplitsScales
-                 ? (tile.first_column + idx * kColumnsPerScale) / kMatmulScaleGroup
-                 : (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup + idx;
+      return (tile.first_column + static_cast<uint32_t>(first_column_)) / kMatmulScaleGroup + idx;
     }
   }
 

@@ -185,9 +185,10 @@ class StepScales {
     step_ = step;
     const int row = WarpgroupSums<Config>::row_of(0);
     if (!WarpgroupSums<Config>::has_rows() || row >= tensors_.num_rows) return;
-    const uint32_t word = tensors_.row_kind == MatmulRowScales::kFloat ? step : step / kPerWord;
+    const uint32_t word = tensors_.row_kind == MatmulRowScales::kPackedE8M0 ? step / kPerWord : step;
     const RowScaleInWord in_word{tensors_.row_kind, step % kPerWord};
-    of_row_ = in_word.scale(target::ld(tensors_.rows + uint64_t{word} * tensors_.row_stride + row));
+    of_row_ = in_word.scale(target::ld(tensors_.rows + uint64_t{word} * tensors_.word_stride +
+                                       uint64_t{static_cast<uint32_t>(row)} * tensors_.row_stride));
   }
   void find_factors(int group, Factors& factors) const {
     for (int part = 0; part < Config::kScalesPerGroup; ++part)

@@ -8,7 +8,7 @@
 namespace switchyard::inline SWITCHYARD_TARGET {
 
 struct MatmulParams {
-  target::TensorMap rows;     // [rows][K]
+  target::TensorMap rows;     // [rows][K]; not made where rows are decoded
   target::TensorMap weights;  // [expert][N][K]
   MatmulSettings settings;
 };

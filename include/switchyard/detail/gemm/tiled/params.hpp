@@ -2,6 +2,7 @@
 #pragma once
 
 #include "switchyard/detail/base/checked.hpp"
+#include "switchyard/token_format.hpp"
 #include "switchyard/types/bf16.hpp"
 #include "switchyard/types/matmul_epilogue.hpp"
 
@@ -17,13 +18,23 @@ struct GroupRows {
   uint32_t max_rows = 0;  // that the tensors hold; rows beyond are not read
 };
 
+// Rows that the kernel decodes to bf16 itself. Their sizes are those of MatmulSettings.
+struct RowCodes {
+  TokenFormatKind format = TokenFormatKind::kBF16;
+  FormatTensors tensors;
+  // NVFP4: of the groups from first_scaled_group on; the rows of the others have tensors.tensor_scale. Null:
+  // all rows have that.
+  const float* group_tensor_scales = nullptr;
+  uint32_t first_scaled_group = 0;
+};
+
 struct MatmulSettings {
   GroupRows groups;
   const int32_t* expert_ids = nullptr;  // [num_groups]; null: group g has the weights of expert g
-  // fp8: words [ceil(K / 128)][row_scale_stride], of a float each, or [ceil(K / 512)][row_scale_stride], of
-  // four e8m0 codes each; and float [expert][ceil(N / 128)][ceil(K / 128)].
+  // fp8: words of a float, or of four e8m0 codes, each. Word w of a row is at
+  // row * row_scale_row_stride + w * row_scale_word_stride. And float [expert][ceil(N / 128)][ceil(K / 128)].
   const uint32_t* row_scales = nullptr;
-  uint32_t row_scale_stride = 0;
+  uint32_t row_scale_row_stride = 1, row_scale_word_stride = 0;
   MatmulRowScales row_scale_kind = MatmulRowScales::kFloat;
   // Of coded weights: a byte each, [expert][N][K / scale group].
   const void* weight_scales = nullptr;

@@ -46,7 +46,8 @@ class MatmulProducer {
     // acquire MM-25: the consumers have read the stage; pairs with their release()
     wait_for_phase(shared_.empty[stage], stages_.parity() ^ 1);
     stages_.advance();
-    const int num_boxes = (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
+    const int num_boxes =
+        Config::kDecodesRows ? 0 : (tile.num_rows + Config::kBoxRows - 1) / Config::kBoxRows;
     target::TransferBarrier& full = shared_.full[stage];
     // release MM-24: the stage, once the loads are complete; pairs with the consumers' waits for `full`
     full.arrive_expect(static_cast<uint32_t>(Config::kNumPanels * num_boxes * Config::kBoxBytes +
@@ -55,10 +56,12 @@ class MatmulProducer {
     for (int panel = 0; panel < Config::kNumWeightPanels; ++panel)
       load_weights(tile, inner_of_weights + panel * kPanelColumns,
                    shared_.weights[stage] + panel * Config::kWeightPanelBytes, full);
-    SWITCHYARD_UNROLL
-    for (int panel = 0; panel < Config::kNumPanels; ++panel)
-      load_rows(tile, num_boxes, inner + panel * kPanelColumns,
-                shared_.rows[stage] + panel * Config::kRowPanelBytes, full);
+    if constexpr (!Config::kDecodesRows) {
+      SWITCHYARD_UNROLL
+      for (int panel = 0; panel < Config::kNumPanels; ++panel)
+        load_rows(tile, num_boxes, inner + panel * kPanelColumns,
+                  shared_.rows[stage] + panel * Config::kRowPanelBytes, full);
+    }
   }
   SWITCHYARD_DEVICE void load_rows(const MatmulTile& tile, int num_boxes, int inner, unsigned char* panel,
                                    target::TransferBarrier& full) {

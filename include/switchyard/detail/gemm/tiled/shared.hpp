@@ -41,12 +41,36 @@ struct MatmulShared {
     constexpr uint32_t kNumConsumerThreads = Config::kNumConsumers * kWarpgroupThreads;
     constexpr uint32_t kNumConsumerWarps = kNumConsumerThreads / kWarpSize;
     for (int stage = 0; stage < Config::kNumStages; ++stage) {
-      full[stage].init(1);
+      full[stage].init(1 + Config::kNumDecoders);
       empty[stage].init(Config::kIsCoded ? kNumConsumerThreads : kNumConsumerWarps * Config::kClusterBlocks);
     }
     tile_full.init(1);
-    tile_empty.init(kNumConsumerWarps + 1);  // and the producer
+    tile_empty.init(kNumConsumerWarps + 1 + Config::kNumDecoderWarps);  // one is the producer's
   }
 };
+
+// For a whole warp: one lane waits for the tile that the cursor has come to, reads it and tells the others.
+// (A lane that looked at tile_full after the arrival below would miss the barrier phase and wait forever.)
+template <typename Config>
+SWITCHYARD_DEVICE MatmulTile take_tile(MatmulShared<Config>& shared, StageCursor<1>& tiles) {
+  MatmulTile tile{};
+  if (target::lane_idx() == 0) {
+    // acquire MM-22: the next tile; pairs with the release in the planner's run()
+    wait_for_phase(shared.tile_full, tiles.parity());
+    tile = target::ld(&shared.tile);
+    // release MM-23: the tile was read; pairs with the planner's wait before it writes the next one
+    shared.tile_empty.arrive();
+  }
+  target::sync_warp();  // what the planner had seen was written before the other lanes' loads, too
+  tiles.advance();
+  const uint32_t packed = target::shuffle(
+      uint32_t{tile.num_rows} | uint32_t{tile.is_tile} << 16 | uint32_t{tile.is_alone} << 17, 0);
+  return {.first_row = target::shuffle(tile.first_row, 0),
+          .first_column = target::shuffle(tile.first_column, 0),
+          .expert = target::shuffle(tile.expert, 0),
+          .num_rows = static_cast<uint16_t>(packed),
+          .is_tile = (packed >> 16 & 1) != 0,
+          .is_alone = (packed >> 17 & 1) != 0};
+}
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

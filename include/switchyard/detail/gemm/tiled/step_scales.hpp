@@ -15,7 +15,7 @@ struct RowScaleInWord {
   uint32_t idx;
 
   SWITCHYARD_HD constexpr float scale(uint32_t word) const {
-    if (kind == MatmulRowScales::kFloat) return std::bit_cast<float>(word);
+    if (kind != MatmulRowScales::kPackedE8M0) return std::bit_cast<float>(word);
     return to_float(e8m0{static_cast<uint8_t>(word >> (8 * idx))});
   }
 };
@@ -23,8 +23,8 @@ struct RowScaleInWord {
 // The scales of a consumer's part of a tile.
 template <int kNumScales>
 struct StepScaleTensors {
-  const uint32_t* rows;  // of the first row in the first step
-  uint32_t row_stride;   // from a word of a row to its next one
+  const uint32_t* rows;              // of the first row in the first step
+  uint32_t row_stride, word_stride;  // from a row to the next one, and from a word of a row to its next one
   MatmulRowScales row_kind;
   int num_rows;
   const float*

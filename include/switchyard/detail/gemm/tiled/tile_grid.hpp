@@ -48,6 +48,21 @@ SWITCHYARD_DEVICE RowRange rows_of_group(const GroupRows& groups, uint32_t group
   return rows;
 }
 
+// Returns the group that a row belongs to: the last one that begins at or before it, since groups without
+// rows may begin there, too.
+SWITCHYARD_DEVICE uint32_t group_of_row(const GroupRows& groups, uint32_t row) {
+  if (groups.row_offsets == nullptr) return row / groups.capacity;
+  uint32_t first = 0, end = groups.num_groups;
+  while (end - first > 1) {
+    const uint32_t middle = first + (end - first) / 2;
+    if (target::ld(&groups.row_offsets[middle]) <= row)
+      first = middle;
+    else
+      end = middle;
+  }
+  return first;
+}
+
 // What a place in the order holds: the tile of a block, or the two tiles of a pair.
 template <typename Config>
 struct TileUnit {

@@ -163,9 +163,10 @@ class StepScales {
   SWITCHYARD_DEVICE explicit StepScales(const StepScaleTensors<Config::kNumScales>& tensors)
       : tensors_(tensors), in_word_{tensors.row_kind, in_quad()} {
     const bool is_packed = tensors.row_kind == MatmulRowScales::kPackedE8M0;
-    words_ = tensors.rows + WarpgroupSums<Config>::row_of(0) +
-             (is_packed ? 0 : uint64_t{in_quad()} * tensors.row_stride);
-    stride_ = uint64_t{tensors.row_stride} * (is_packed ? 1 : kQuadSteps);
+    words_ = tensors.rows +
+             uint64_t{static_cast<uint32_t>(WarpgroupSums<Config>::row_of(0))} * tensors.row_stride +
+             (is_packed ? 0 : uint64_t{in_quad()} * tensors.word_stride);
+    stride_ = uint64_t{tensors.word_stride} * (is_packed ? 1 : kQuadSteps);
     load_rows(0);
     load_weights(0);
   }
@@ -205,12 +206,13 @@ class StepScales {
   }
 
   SWITCHYARD_DEVICE void load_rows(uint32_t first_step) {
-    const uint32_t step = first_step + (in_word_.kind == MatmulRowScales::kFloat ? in_quad() : 0);
+    const uint32_t step = first_step + (in_word_.kind == MatmulRowScales::kPackedE8M0 ? 0 : in_quad());
     SWITCHYARD_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
       const int row = WarpgroupSums<Config>::row_of(i);
       if (step < tensors_.num_steps && row < tensors_.num_rows)
-        next_words_[i] = target::ld(words_ + (row - WarpgroupSums<Config>::row_of(0)));
+        next_words_[i] = target::ld(words_ + static_cast<uint32_t>(row - WarpgroupSums<Config>::row_of(0)) *
+                                                 tensors_.row_stride);
     }
     words_ += stride_;
   }
