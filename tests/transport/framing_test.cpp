@@ -252,6 +252,9 @@ TEST(Hellos, ThatDifferAreRefusedWithTheFieldAndBothValues) {
             "target is host at rank 0 (process 100) and cuda at rank 1 (process 101); it must be the same");
   EXPECT_NE(refusal([](Hello& hello) { hello.machine = "other"; }).find(" and other at rank 1"),
             std::string::npos);
+  EXPECT_EQ(refusal([](Hello& hello) { hello.uid = 0x7fffffff; }),
+            "user is " + std::to_string(geteuid()) +
+                " at rank 0 (process 100) and 2147483647 at rank 1 (process 101); it must be the same");
   EXPECT_EQ(refusal([](Hello& hello) { hello.first_rank = 0; }),
             "rank 0 is claimed by process 100 and by process 101");
   EXPECT_EQ(refusal([](Hello& hello) { hello.num_ranks = 2; }), "rank 2 of process 101; it must be 0..1");
