@@ -56,6 +56,8 @@ enum class LogicMutant {
 
   // Of the direct protocol over a wire.
   kFarScalesNotPut,     // dispatch_async: a far row comes without its scales
+  kFarLinksNotPut,      // dispatch_async: far rows come without their links
+  kFarWeightsNotPut,    // dispatch_async: far rows come without their weights
   kKeptRowOverwritten,  // dispatch_async: all rows are kept at the address of the first, which puts may still
                         // read
 

@@ -115,12 +115,12 @@ struct FarRows {
             params.peers.wire, owner,
             reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.scale_sources_offset) + first_row,
             params.wire.kept_scale_sources + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
-      if constexpr (kLinksRows<Fixed>)
+      if constexpr (kLinksRows<Fixed> && !is_mutant<Fixed>(LogicMutant::kFarLinksNotPut))
         target::wire_put(
             params.peers.wire, owner,
             reinterpret_cast<uint32_t*>(params.recv_bufs.mine + params.row_links_offset) + first_row,
             params.wire.kept_links + kept_idx, uint64_t{num_rows} * sizeof(uint32_t));
-      if constexpr (kLinksRows<Fixed>)
+      if constexpr (kLinksRows<Fixed> && !is_mutant<Fixed>(LogicMutant::kFarWeightsNotPut))
         if (params.topk_weights != nullptr)
           target::wire_put(
               params.peers.wire, owner,
