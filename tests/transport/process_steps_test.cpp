@@ -188,19 +188,48 @@ TEST(ProcessWorlds, AProcessMayBeInTwoWorlds) {
   for (const std::string& report : processes.reports()) EXPECT_EQ(report, "");
 }
 
+// A field of the configuration that one rank has another value of, as it is written.
+struct Difference {
+  const char* field;
+  void (*change)(ExpertParallelConfig& config);
+  const char* changed;
+  const char* usual;
+};
+const Difference kDifferences[] = {
+    {"top_k", [](ExpertParallelConfig& config) { config.top_k = 3; }, "3", "2"},
+    {"hidden", [](ExpertParallelConfig& config) { config.hidden = 128; }, "128", "64"},
+    {"protocol", [](ExpertParallelConfig& config) { config.protocol = Protocol::kSlotted; }, "slotted",
+     "automatic"},
+    {"dispatch_format",
+     [](ExpertParallelConfig& config) { config.dispatch_format = TokenFormatKind::kMXFP8; }, "mxfp8", "bf16"},
+    {"combine_format", [](ExpertParallelConfig& config) { config.combine_format = CombineFormat::kFP8; },
+     "fp8", "bf16"},
+    {"shared_expert", [](ExpertParallelConfig& config) { config.shared_expert = SharedExpert::kFused; },
+     "fused", "none"},
+    {"routing", [](ExpertParallelConfig& config) { config.routing = Routing::kSkipAllToAll; },
+     "skip-all-to-all", "all-to-all"},
+    {"p2p_world_size", [](ExpertParallelConfig& config) { config.p2p_world_size = 1; }, "1", "0"},
+};
+
 TEST(ProcessWorlds, RanksThatDifferAreRefusedOnAllSidesWithTheFieldAndBothValues) {
   Processes processes;
   start_ranks(processes, 3, [](int rank, std::unique_ptr<World> world) {
-    const ExpertParallelConfig config{
-        .n_experts = 6, .top_k = rank == 1 ? 3 : 2, .hidden = 64, .max_tokens_per_rank = 4};
-    return ExpertParallel::create(*world, config).status().message();
+    std::string messages;
+    for (const Difference& difference : kDifferences) {
+      ExpertParallelConfig config{.n_experts = 6, .top_k = 2, .hidden = 64, .max_tokens_per_rank = 4};
+      if (rank == 1) difference.change(config);
+      messages += ExpertParallel::create(*world, config).status().message() + "\n";
+    }
+    return messages;
   });
-  EXPECT_EQ(processes.report_of(0),
-            "rank 1 has another configuration than rank 0: top_k is 3 there and 2 here");
-  EXPECT_EQ(processes.report_of(1),
-            "rank 0 has another configuration than rank 1: top_k is 2 there and 3 here");
-  EXPECT_EQ(processes.report_of(2),
-            "rank 1 has another configuration than rank 2: top_k is 3 there and 2 here");
+  for (const int rank : {0, 1, 2}) {
+    std::string expected;
+    for (const auto& [field, change, changed, usual] : kDifferences)
+      expected += "rank " + std::to_string(rank == 1 ? 0 : 1) + " has another configuration than rank " +
+                  std::to_string(rank) + ": " + field + " is " + (rank == 1 ? usual : changed) +
+                  " there and " + (rank == 1 ? changed : usual) + " here\n";
+    EXPECT_EQ(processes.report_of(static_cast<size_t>(rank)), expected);
+  }
 }
 
 TEST(ProcessWorlds, ARankOfAnotherProcessIsRefusedByName) {

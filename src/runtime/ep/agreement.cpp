@@ -23,6 +23,11 @@ int64_t identity_of(const OwnFormat* format, int hidden) {
   return hash_of(layout.name, std::strlen(layout.name)) ^ layout.encoded_bytes;
 }
 
+const char* to_string(SharedExpert shared) { return shared == SharedExpert::kNone ? "none" : "fused"; }
+const char* to_string(Routing routing) {
+  return routing == Routing::kAllToAll ? "all-to-all" : "skip-all-to-all";
+}
+
 // A value of the configuration, by its name. `text` says what people call the value; null: it is a number.
 struct ConfigField {
   const char* name;
@@ -68,8 +73,8 @@ std::vector<ConfigField> fields_of(const ExpertParallelConfig& config) {
           named_field("combine_start", config.combine_start),
           named_field("dispatch_format", config.dispatch_format),
           named_field("combine_format", config.combine_format),
-          {"shared_expert", static_cast<int64_t>(config.shared_expert)},
-          {"routing", static_cast<int64_t>(config.routing)},
+          named_field("shared_expert", config.shared_expert),
+          named_field("routing", config.routing),
           {"p2p_world_size", config.p2p_world_size},
           {"allreduce_world_size", config.allreduce_world_size},
           {"input_scale (as bits)", std::bit_cast<int32_t>(config.input_scale)},
