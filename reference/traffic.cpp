@@ -21,20 +21,28 @@ uint64_t sum(const std::vector<uint64_t>& values) {
 uint64_t PhaseTraffic::total_to_other_ranks() const { return sum(to_other_ranks); }
 uint64_t PhaseTraffic::total_to_other_groups() const { return sum(to_other_groups); }
 
-// Beside a row go its source and its link, and a note where its scales are, if their tensor interleaves rows.
+namespace {
+
+// Beside a row of the direct protocol go its source, a note where its scales are, if their tensor interleaves
+// rows, and, where siblings are linked, its link and the weight that its owner sums it up with. A message of
+// the slotted one holds all of it.
+uint64_t bytes_beside_row(const ExpertParallelConfig& config) {
+  if (config.protocol != Protocol::kDirect) return 0;
+  const bool links_rows = config.row_delivery == RowDelivery::kReceiver || config.reduce_at_owner;
+  return 2 * sizeof(int32_t) + (info_of(config.dispatch_format).interleaves_rows() ? sizeof(uint32_t) : 0) +
+         (links_rows ? sizeof(uint32_t) : 0) + (config.reduce_at_owner ? sizeof(float) : 0);
+}
+
+}  // namespace
+
 TrafficOptions traffic_options(const ExpertParallel& ep) {
   const ExpertParallelConfig& config = ep.config();
-  const TokenFormatInfo format = info_of(config.dispatch_format);
-  const uint64_t beside =
-      2 * sizeof(int32_t) + sizeof(uint32_t) + (config.reduce_at_owner ? sizeof(float) : 0);
-  const uint64_t note = format.interleaves_rows() ? sizeof(uint32_t) : 0;
   return {.protocol = config.protocol,
           .p2p_world_size = config.p2p_world_size,
           .dispatch_message_bytes = ep.dispatch_message_bytes(),
           .combine_message_bytes = ep.combine_message_bytes(),
+          .bytes_beside_row = bytes_beside_row(config),
           .is_carried_once = config.row_delivery == RowDelivery::kReceiver,
-          .bytes_beside_row = beside + note,
-          .bytes_beside_filled_row = beside + note,
           .is_reduced_at_owner = config.reduce_at_owner};
 }
 
@@ -121,10 +129,9 @@ StepTraffic count_traffic(const Step& step, const TrafficOptions& options) {
   for (int rank = 0; rank < step.n_ranks; ++rank)
     for (int owner = 0; owner < step.n_ranks; ++owner) {
       const uint64_t num_tokens = tokens.at(rank, owner), num_rows = rows.at(rank, owner);
-      const uint64_t once = num_tokens * (options.dispatch_message_bytes + options.bytes_beside_row) +
-                            (num_rows - num_tokens) * options.bytes_beside_filled_row;
+      const uint64_t num_messages = options.is_carried_once ? num_tokens : messages.at(rank, owner);
       add(traffic.dispatch, rank, owner, group,
-          options.is_carried_once ? once : messages.at(rank, owner) * options.dispatch_message_bytes);
+          num_messages * options.dispatch_message_bytes + num_rows * options.bytes_beside_row);
       add(traffic.combine, owner, rank, group,
           (options.is_reduced_at_owner ? num_tokens : num_rows) * options.combine_message_bytes);
       if (rank == owner) continue;

@@ -61,11 +61,8 @@ struct TrafficOptions {
   int p2p_world_size = 0;  // 0: all ranks are one group
   uint64_t dispatch_message_bytes = 0;
   uint64_t combine_message_bytes = 0;
-  // A token is sent once to each rank. Counted then: what is stored beside a row of another rank, and beside
-  // one that its receiver fills.
-  bool is_carried_once = false;
-  uint64_t bytes_beside_row = 0;
-  uint64_t bytes_beside_filled_row = 0;
+  uint64_t bytes_beside_row = 0;     // what is stored beside each row of another rank, whoever fills the row
+  bool is_carried_once = false;      // a token is sent once to each rank, which fills its other rows
   bool is_reduced_at_owner = false;  // one row goes back from each rank
 };
 

@@ -38,9 +38,10 @@ TEST(Traffic, TheDirectProtocolSendsRepeatedIdsEach) {
   const StepTraffic direct = count_traffic(make_small_step(), {.protocol = Protocol::kDirect,
                                                                .p2p_world_size = 2,
                                                                .dispatch_message_bytes = 100,
-                                                               .combine_message_bytes = 10});
-  EXPECT_EQ(direct.dispatch.to_other_ranks, (Bytes{300, 100, 0, 200}));
-  EXPECT_EQ(direct.dispatch.to_other_groups, (Bytes{200, 100, 0, 100}));
+                                                               .combine_message_bytes = 10,
+                                                               .bytes_beside_row = 3});
+  EXPECT_EQ(direct.dispatch.to_other_ranks, (Bytes{309, 103, 0, 206}));
+  EXPECT_EQ(direct.dispatch.to_other_groups, (Bytes{206, 103, 0, 103}));
 }
 
 // To rank 3 goes one of two rows, and of the other only what is beside it.
@@ -49,11 +50,10 @@ TEST(Traffic, ATokenThatIsCarriedOnceToEachRank) {
                                                                 .p2p_world_size = 2,
                                                                 .dispatch_message_bytes = 100,
                                                                 .combine_message_bytes = 10,
-                                                                .is_carried_once = true,
                                                                 .bytes_beside_row = 3,
-                                                                .bytes_beside_filled_row = 5});
-  EXPECT_EQ(traffic.dispatch.to_other_ranks, (Bytes{211, 103, 0, 206}));
-  EXPECT_EQ(traffic.dispatch.to_other_groups, (Bytes{108, 103, 0, 103}));
+                                                                .is_carried_once = true});
+  EXPECT_EQ(traffic.dispatch.to_other_ranks, (Bytes{209, 103, 0, 206}));
+  EXPECT_EQ(traffic.dispatch.to_other_groups, (Bytes{106, 103, 0, 103}));
   EXPECT_EQ(traffic.dispatch.least_to_other_ranks, 500u);
   EXPECT_EQ(traffic.combine.least_to_other_ranks, 50u);
 }

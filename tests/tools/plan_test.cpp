@@ -104,16 +104,16 @@ TEST(Plan, BytesOfASmallStepAreAsCountedByHand) {
   PlanShape per_rank = shape;
   per_rank.message = per_rank.combine_message = PlanMessage::kRank;
   const StepPlan ranks = plan_of(per_rank, cluster, routing);
-  EXPECT_EQ(ranks.dispatch.rows.to_other_ranks, (std::vector<uint64_t>{3 * 256, 0, 0, 0}));
-  EXPECT_EQ(ranks.dispatch.rows.to_other_groups, (std::vector<uint64_t>{2 * 256, 0, 0, 0}));
+  EXPECT_EQ(ranks.dispatch.rows.to_other_ranks, (std::vector<uint64_t>{3 * row, 0, 0, 0}));
+  EXPECT_EQ(ranks.dispatch.rows.to_other_groups, (std::vector<uint64_t>{2 * row, 0, 0, 0}));
   EXPECT_EQ(ranks.combine.rows.to_other_ranks, (std::vector<uint64_t>{0, 256, 256, 256}));
 
   PlanShape per_node = shape;
   per_node.message = per_node.combine_message = PlanMessage::kNode;
   const StepPlan of_nodes = plan_of(per_node, cluster, routing);
   // One row to rank 2, which has rank 0's place in its node and passes it on to rank 3.
-  EXPECT_EQ(of_nodes.dispatch.rows.to_other_groups, (std::vector<uint64_t>{256, 0, 0, 0}));
-  EXPECT_EQ(of_nodes.dispatch.rows.to_other_ranks, (std::vector<uint64_t>{2 * 256, 0, 256, 0}));
+  EXPECT_EQ(of_nodes.dispatch.rows.to_other_groups, (std::vector<uint64_t>{row, 0, 0, 0}));
+  EXPECT_EQ(of_nodes.dispatch.rows.to_other_ranks, (std::vector<uint64_t>{2 * row, 0, row, 0}));
   EXPECT_EQ(of_nodes.combine.rows.to_other_ranks, (std::vector<uint64_t>{0, 256, 256, 256}));
   EXPECT_EQ(of_nodes.combine.rows.to_other_groups, (std::vector<uint64_t>{0, 0, 256, 0}));
 }

@@ -28,6 +28,8 @@ struct InFlight {
 struct Pe {
   std::unique_ptr<std::byte[]> heap;
   uint64_t num_used = 0;
+  uint64_t mailbox_end = 0;  // of what was allocated first
+  uint64_t bytes_put_beside_mailbox = 0;
   // Of the wire thread of the PE.
   std::vector<InFlight> in_flight;
   uint64_t epoch = 0;
@@ -157,6 +159,7 @@ void* allocate(uint64_t bytes) {
   const uint64_t begin = pe.num_used, end = begin + (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (end > State::current->options.heap_bytes) return nullptr;
   pe.num_used = end;
+  if (pe.mailbox_end == 0) pe.mailbox_end = end;
   return State::current->base_of(my_number) + begin;
 }
 void release(void*) {
@@ -170,6 +173,8 @@ void* pointer_at(const void* address, int pe) {
 }
 void put(void* dst, const void* src, uint64_t bytes, int pe) {
   Pe& mine = State::current->mine();
+  if (static_cast<std::byte*>(dst) >= State::current->base_of(my_number) + mine.mailbox_end)
+    mine.bytes_put_beside_mailbox += bytes;
   mine.in_flight.push_back(
       {pe, State::current->at(pe, dst), static_cast<const std::byte*>(src), bytes, mine.epoch});
 }
@@ -239,6 +244,9 @@ int FakeShmem::num_abandoned() const {
 int FakeShmem::num_released() const {
   std::lock_guard lock(state_->mutex);
   return state_->num_released;
+}
+uint64_t FakeShmem::bytes_put_beside_mailbox(int pe) const {
+  return state_->pes[static_cast<size_t>(pe)]->bytes_put_beside_mailbox;
 }
 
 void in_threads(int count, const std::function<void(int i)>& body) {

@@ -30,6 +30,8 @@ class FakeShmem {
   int num_finalized() const;
   int num_abandoned() const;
   int num_released() const;
+  // What a PE has put into symmetric memory, other than what it allocated first: the mailbox of agreements.
+  uint64_t bytes_put_beside_mailbox(int pe) const;
 
   struct State;
 

@@ -9,6 +9,7 @@
 
 #include "ep/ep_harness.hpp"
 #include "fake_shmem.hpp"
+#include "reference/traffic.hpp"
 #include "switchyard/detail/testing/test_hooks.hpp"
 #include "switchyard/detail/transport/transport.hpp"
 #include "transport/deadline.hpp"
@@ -61,6 +62,48 @@ TEST_P(ShmemSteps, ResultsAreThoseOfTheReference) {
   });
   EXPECT_EQ(shmem.num_finalized(), 4);
   EXPECT_EQ(shmem.num_abandoned(), 0);
+}
+
+// What `run` and `bench ep` count from the routing of a step is what its kernels put.
+TEST(ShmemTraffic, IsAsCountedFromTheRouting) {
+  const Shape shape{
+      .n_ranks = 4, .n_experts = 8, .top_k = 3, .hidden = 128, .tokens_per_rank = {7, 0, 12, 5}};
+  struct Case {
+    Protocol protocol;
+    RowDelivery row_delivery = RowDelivery::kSender;
+    TokenFormatKind format = TokenFormatKind::kBF16;
+    bool reduce_at_owner = false;
+  };
+  constexpr RowDelivery kReceiver = RowDelivery::kReceiver, kSender = RowDelivery::kSender;
+  for (const auto& [protocol, row_delivery, format, reduce_at_owner] :
+       {Case{Protocol::kSlotted}, Case{Protocol::kSlotted, kSender, TokenFormatKind::kFP8},
+        Case{Protocol::kDirect}, Case{Protocol::kDirect, kSender, TokenFormatKind::kFP8},
+        Case{Protocol::kDirect, kReceiver}, Case{Protocol::kDirect, kReceiver, TokenFormatKind::kFP8},
+        Case{Protocol::kDirect, kSender, TokenFormatKind::kBF16, true},
+        Case{Protocol::kDirect, kReceiver, TokenFormatKind::kFP8, true}}) {
+    const RunOptions run{.protocol = protocol,
+                         .row_delivery = row_delivery,
+                         .reduce_at_owner = reduce_at_owner,
+                         .format = format,
+                         .timeout_ns = 60 * kSecond};
+    const reference::Step step = as_run(make_step(shape, 100), run);
+    const FakeShmem shmem({.n_pes = 4, .group = 1});
+    reference::StepTraffic expected;
+    in_threads(4, [&](int i) {
+      EpHarness harness(must(join(shmem)), shape, run);
+      if (i == 0) expected = count_traffic(step, reference::traffic_options(harness.ep()));
+      EXPECT_EQ(harness.run_and_compare(step), "");
+    });
+    // To each other rank goes a row of counts, which the traffic is said not to hold: a cell per two experts.
+    const uint64_t counts = protocol == Protocol::kDirect ? (4 - 1) * (8 / 2) * sizeof(uint64_t) : 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      EXPECT_EQ(shmem.bytes_put_beside_mailbox(rank),
+                expected.dispatch.to_other_groups[r] + expected.combine.to_other_groups[r] + counts)
+          << to_string(protocol) << ", rows of the " << to_string(row_delivery) << ", " << to_string(format)
+          << (reduce_at_owner ? ", reduced at the owner" : "") << ", rank " << rank;
+    }
+  }
 }
 
 ExpertParallelConfig small_config() {

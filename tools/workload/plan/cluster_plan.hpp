@@ -69,8 +69,8 @@ enum class Resource { kMemory, kLink, kNic, kLatency };
 const char* to_string(Resource resource);
 
 struct PhasePlan {
-  RankBytes bytes;                                                // with src_info, counts and signals
-  reference::PhaseTraffic rows;                                   // messages alone, as `run` counts them
+  RankBytes bytes;                                                // with counts and signals
+  reference::PhaseTraffic rows;                                   // without, as `run` counts them
   double memory_us = 0, link_us = 0, nic_us = 0, latency_us = 0;  // each alone, of the slowest rank
 
   double us() const;

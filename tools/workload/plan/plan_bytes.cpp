@@ -17,6 +17,7 @@ using reference::MessagePer;
 struct Sizes {
   uint64_t token;           // as the caller has it
   uint64_t message;         // on its way to an expert
+  uint64_t beside_message;  // what the direct protocol stores beside a row; a slotted message holds it
   uint64_t row;             // where dispatch leaves it, with its scales
   uint64_t src_info;        // beside a row
   uint64_t expert_row;      // as an expert leaves it
@@ -32,6 +33,8 @@ struct Sizes {
     message = is_direct ? encoded_bytes(config) : message_bytes(config);
     row = uint64_t{format.row_bytes} + format.scales_bytes;
     src_info = layout.src_info_bytes / layout.row_capacity;
+    const uint64_t scale_source = format.interleaves_rows ? sizeof(uint32_t) : 0;
+    beside_message = is_direct ? src_info + scale_source : 0;
     expert_row = layout.has_encoded_outputs ? combine_bytes(config) : token_bytes(config);
     combine_row = combine_bytes(config);
     staged_scales = is_direct && format.interleaves_rows ? format.scales_bytes : 0;
@@ -120,8 +123,8 @@ class Ledger {
   }
 
   void use_memory(int rank, uint64_t bytes) { phase_.bytes.memory[static_cast<size_t>(rank)] += bytes; }
-  // Rows, and what goes beside them.
-  void send(int from, int to, uint64_t row_bytes, uint64_t other_bytes) {
+  // Rows with what lies beside them, and cells.
+  void send(int from, int to, uint64_t row_bytes, uint64_t cell_bytes) {
     if (from == to) return;
     const size_t source = static_cast<size_t>(from), target = static_cast<size_t>(to);
     const bool is_far = !cluster_.is_same_node(from, to);
@@ -129,8 +132,8 @@ class Ledger {
     if (is_far) phase_.rows.to_other_groups[source] += row_bytes;
     if (cluster_.is_same_device(from, to)) return;
     RankBytes& bytes = phase_.bytes;
-    (is_far ? bytes.nic_out : bytes.link_out)[source] += row_bytes + other_bytes;
-    (is_far ? bytes.nic_in : bytes.link_in)[target] += row_bytes + other_bytes;
+    (is_far ? bytes.nic_out : bytes.link_out)[source] += row_bytes + cell_bytes;
+    (is_far ? bytes.nic_in : bytes.link_in)[target] += row_bytes + cell_bytes;
   }
 
  private:
@@ -156,7 +159,7 @@ void count_dispatch(const Movements& moved, const Sizes& sizes, const Counter& c
       const uint64_t hops = moved.hops.at(from, to), rows = moved.rows.at(from, to);
       const bool is_read_from_memory =
           !cluster.is_same_node(from, to) || (plan.shape.message == PlanMessage::kNode && from != to);
-      ledger.send(from, to, hops * sizes.message, hops * sizes.src_info + sizes.dispatch_cells);
+      ledger.send(from, to, hops * (sizes.message + sizes.beside_message), sizes.dispatch_cells);
       if (is_read_from_memory) ledger.use_memory(from, hops * sizes.message);
       ledger.use_memory(from, rows * sizes.staged_scales);
       ledger.use_memory(to, rows * sizes.src_info);
