@@ -1,4 +1,6 @@
 // The command with a process for every rank, and what `doctor` says of the transports.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -98,6 +100,55 @@ TEST_F(CliProcess, RanksThatAreStartedWithOtherOptionsSaySo) {
   EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
   EXPECT_EQ(outcome.err,
             "switchyard run: --rank: rank 1 was started with --seed 7, and rank 0 with --format fp8\n");
+}
+
+// A number at which nobody listens.
+std::string unused_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof(address);
+  (void)bind(socket, reinterpret_cast<sockaddr*>(&address), size);
+  (void)getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  close(socket);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+// As from two terminals: each process shows the table of its own rank.
+TEST_F(CliProcess, RanksJoinByHand) {
+  const std::string token = folder / "token", other_out = folder / "other";
+  std::ofstream(token) << "00112233445566778899aabbccddeeff\n";
+  ASSERT_EQ(chmod(token.c_str(), 0600), 0);
+  for (const std::string& address :
+       {"unix:@switchyard-cli-by-hand-" + std::to_string(getpid()), "tcp:127.0.0.1:" + unused_port()}) {
+    const std::string shape =
+        "run --target host --ranks 2 --experts 4 --top-k 2 --hidden 64 --expert-width 16 --tokens-per-rank "
+        "5,7 --rendezvous " +
+        address;
+    const std::string other = "export SWITCHYARD_TOKEN_FILE='" + token + "'; (" SWITCHYARD_TOOL " " + shape +
+                              " --rank 1; echo exit code $?) >'" + other_out + "' 2>&1 & ";
+    const Outcome outcome =
+        run(shape + " --rank 0", ">'" + (folder / "out").string() + "'; code=$?; wait; exit $code", other);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("  0        5"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("\n  verified"), std::string::npos) << outcome.out;
+    const std::string of_rank_1 = testing_support::read_file(other_out);
+    EXPECT_NE(of_rank_1.find("  1        7"), std::string::npos) << of_rank_1;
+    EXPECT_NE(of_rank_1.find("\n  verified"), std::string::npos) << of_rank_1;
+    EXPECT_NE(of_rank_1.find("exit code 0\n"), std::string::npos) << of_rank_1;
+  }
+}
+
+TEST_F(CliProcess, ARankThatNobodyJoinsSaysSoAtItsDeadline) {
+  const std::string address = "unix:@switchyard-cli-alone-" + std::to_string(getpid());
+  for (const auto& [rank, says] : {std::pair("0", "rank 1 did not join in time"),
+                                   std::pair("1", "rank 0 did not answer in time: Connection refused")}) {
+    const Outcome outcome =
+        run("run --target host --ranks 2 --experts 4 --top-k 2 --join-deadline-ms 300 --rendezvous " +
+            address + " --rank " + rank);
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+    EXPECT_NE(outcome.err.find(says), std::string::npos) << outcome.err;
+  }
 }
 
 TEST_F(CliProcess, ATraceAndADumpHoldAllRanks) {

@@ -74,11 +74,15 @@ Status run_each_step(const RunOptions& options, const reference::MlpExperts& exp
 
 Result<std::unique_ptr<World>> make_world(const RunOptions& options) {
   const TargetChoice target = target_choice(options.target);
-  if (options.is_by_shmem()) return World::join({.transport = TransportChoice::kShmem, .target = target});
+  const uint64_t join_timeout_ns = options.join_deadline_ms * 1'000'000;
+  if (options.is_by_shmem())
+    return World::join(
+        {.transport = TransportChoice::kShmem, .target = target, .timeout_ns = join_timeout_ns});
   if (options.rank < 0) return World::create({.target = target, .n_ranks = options.workload.n_ranks});
   return World::join({.target = target,
                       .rank = options.rank,
                       .n_ranks = options.workload.n_ranks,
+                      .timeout_ns = join_timeout_ns,
                       .rendezvous = options.rendezvous});
 }
 
@@ -171,8 +175,8 @@ Result<ExitCode> run_and_report(RunOptions& options) {
     const Result<std::unique_ptr<World>> world = make_world(options);
     if (!world.ok()) return with_flags(world.status());
     if (options.rank >= 0)
-      SWITCHYARD_RETURN_IF_ERROR(
-          check_same_options(*world.value(), {"--rank", "--rendezvous", "--json", "--trace", "--dump"}));
+      SWITCHYARD_RETURN_IF_ERROR(check_same_options(
+          *world.value(), {"--rank", "--rendezvous", "--join-deadline-ms", "--json", "--trace", "--dump"}));
     SWITCHYARD_RETURN_IF_ERROR(with_flags(run_steps(options, *world.value(), report)));
   }
   return print_report(options, report);
@@ -196,6 +200,8 @@ void add_run_command(CommandLine& line) {
       .show_type("ADDRESS");
   command.add_number("--rank", options->rank, 0, kMaxRanks - 1, "The rank of this process, with --rendezvous")
       .hide_default();
+  command.add_number("--join-deadline-ms", options->join_deadline_ms, 1, 3600000,
+                     "How long the processes may take to join, and to agree on what they do next");
   const Option tokens =
       command.add_number("--tokens", options->tokens, 0, kMaxTokensPerRank, "Tokens of every rank");
   const Option tokens_per_rank = command

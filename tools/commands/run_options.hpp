@@ -41,8 +41,9 @@ struct RunOptions {
   std::string routing = "uniform";
   int steps = 2;
   uint64_t deadline_ms = 0;  // 0: as the target suggests
-  std::string kill;          // RANK@PHASE
-  std::string stall;         // RANK@PHASE:MS
+  uint64_t join_deadline_ms = 30'000;
+  std::string kill;   // RANK@PHASE
+  std::string stall;  // RANK@PHASE:MS
   std::string dump;
   std::string json;
   std::string trace;
