@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using testing_support::Outcome;
 using testing_support::read_json;
+using Names = std::vector<std::string>;
 
 class CliProcess : public testing_support::CliTest {
  protected:
@@ -220,11 +221,25 @@ TEST_F(CliProcess, EveryRankIsHeardWhateverIsWrongWithAnother) {
 
 TEST_F(CliProcess, DoctorSaysOfEachTransportWhetherItWorksAndWhy) {
   const std::string text = run("doctor").out;
-  EXPECT_NE(text.find("\n  local    yes: all ranks in one process\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("\n  process  yes: a process per rank"), std::string::npos) << text;
-  EXPECT_NE(text.find("\n  shmem    "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  local    host yes: all ranks in one process\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  process  host yes: a process per rank"), std::string::npos) << text;
+  const json report = read_json(run("doctor --json -").out);
+  const bool has_gpus = report.at("cuda_runs");
+  EXPECT_EQ(report.at("transports").size(), has_gpus ? 6u : 3u);
+  for (const char* name : {"local", "process", "shmem"})
+    for (const std::string& target : has_gpus ? Names{"host", "cuda"} : Names{"host"}) {
+      const json& transports = report.at("transports");
+      const auto transport = std::find_if(transports.begin(), transports.end(), [&](const json& one) {
+        return one.at("name") == name && one.at("target") == target;
+      });
+      ASSERT_NE(transport, transports.end()) << name << " " << target;
+      const std::string answer = transport->at("works").get<bool>() ? "yes: " : "no: ";
+      EXPECT_NE(text.find(target + " " + answer + transport->at("reason").get<std::string>() + "\n"),
+                std::string::npos)
+          << transport->dump() << "\n"
+          << text;
+    }
   // MPS is looked for where the environment says, if there is a GPU to share.
-  const bool has_gpus = read_json(run("doctor --json -").out).at("cuda_runs");
   const std::string elsewhere = run("doctor", "", "CUDA_MPS_PIPE_DIRECTORY='" + folder.string() + "' ").out;
   EXPECT_EQ(elsewhere.find((folder / "control").string()) != std::string::npos, has_gpus) << elsewhere;
 }
@@ -236,7 +251,7 @@ TEST_F(CliProcess, DoctorSaysWhereItHasLookedForAPluginThatIsNotThere) {
   const Outcome outcome =
       run("doctor", "", "copy() { shift; SWITCHYARD_PLUGIN_PATH=/nowhere '" + alone + "' \"$@\"; }; copy ");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const size_t begin = outcome.out.find("\n  shmem    no: transport shmem: no libswitchyard_");
+  const size_t begin = outcome.out.find("\n  shmem    host no: transport shmem: no libswitchyard_");
   ASSERT_NE(begin, std::string::npos) << outcome.out;
   const std::string line = outcome.out.substr(begin + 1, outcome.out.find('\n', begin + 1) - begin - 1);
   for (const std::string& part :

@@ -64,28 +64,38 @@ void print_tunings() {
   std::printf("\n");
 }
 
-// Which transports will work here, and what to do where one will not.
+// Which transports will work here, for ranks on which target, and what to do where one will not.
 struct TransportHint {
   const char* name;
+  Target target;
   bool works;
   std::string reason;
 };
 
-std::vector<TransportHint> transport_hints() {
-  std::vector<TransportHint> hints = {{"local", true, "all ranks in one process"}};
+TransportHint process_hint(Target target) {
   const Result<SharedMemory> memory = create_memory_file(4096);
   if (!memory.ok())
-    hints.push_back({"process", false, "memory cannot be shared: " + memory.status().message()});
-  else if (num_cuda_devices() == 0)
-    hints.push_back({"process", true, "a process per rank, on the host"});
-  else
-    hints.push_back({"process", true, "a process per rank; " + describe_mps(mps_folder())});
-  const Target target = num_cuda_devices() > 0 ? Target::kCuda : Target::kHost;
+    return {"process", target, false, "memory cannot be shared: " + memory.status().message()};
+  return {
+      "process", target, true,
+      target == Target::kHost ? "a process per rank" : "a process per rank; " + describe_mps(mps_folder())};
+}
+
+TransportHint shmem_hint(Target target) {
   const Result<std::string> shmem = describe_shmem(target);
-  hints.push_back({"shmem", shmem.ok(),
-                   shmem.ok() ? shmem.value() + ": a process per rank, on any machines, started by " +
-                                    (target == Target::kHost ? "oshrun" : "mpirun")
-                              : shmem.status().message()});
+  if (!shmem.ok()) return {"shmem", target, false, shmem.status().message()};
+  return {"shmem", target, true,
+          shmem.value() + ": a process per rank, on any machines, started by " +
+              (target == Target::kHost ? "oshrun" : "mpirun")};
+}
+
+std::vector<TransportHint> transport_hints() {
+  std::vector<Target> targets = {Target::kHost};
+  if (num_cuda_devices() > 0) targets.push_back(Target::kCuda);
+  std::vector<TransportHint> hints;
+  for (const Target target : targets) hints.push_back({"local", target, true, "all ranks in one process"});
+  for (const Target target : targets) hints.push_back(process_hint(target));
+  for (const Target target : targets) hints.push_back(shmem_hint(target));
   return hints;
 }
 
@@ -117,7 +127,8 @@ void print_text(const CudaReport& cuda) {
   std::printf("  --target auto picks %s\n", num_cuda_devices() > 0 ? "cuda" : "host");
   std::printf("\nTransports (docs/transports.md)\n");
   for (const TransportHint& hint : transport_hints())
-    std::printf("  %-8s %s: %s\n", hint.name, hint.works ? "yes" : "no", hint.reason.c_str());
+    std::printf("  %-8s %s %s: %s\n", hint.name, to_string(hint.target), hint.works ? "yes" : "no",
+                hint.reason.c_str());
   std::printf("\nWhat --protocol automatic picks\n");
   for (const auto& [n_ranks, max_tokens, choice] : protocol_examples())
     std::printf("  %2d ranks, up to %4d tokens each   %s: %s\n", n_ranks, max_tokens,
@@ -233,6 +244,17 @@ std::vector<JsonObject> formats_json() {
   return formats;
 }
 
+std::vector<JsonObject> transports_json() {
+  std::vector<JsonObject> transports;
+  for (const TransportHint& hint : transport_hints())
+    transports.push_back(std::move(JsonObject()
+                                       .add("name", hint.name)
+                                       .add("target", to_string(hint.target))
+                                       .add("works", hint.works)
+                                       .add("reason", hint.reason)));
+  return transports;
+}
+
 std::string to_json(const CudaReport& cuda) {
   std::vector<JsonObject> gpus;
   for (const GpuInfo& gpu : cuda.gpus)
@@ -260,6 +282,7 @@ std::string to_json(const CudaReport& cuda) {
       .add("cuda_architectures", cuda.architectures)
       .add("cuda_driver", cuda.driver_version)
       .add("gpus", std::move(gpus))
+      .add("transports", transports_json())
       .add("automatic_protocol", std::move(protocols))
       .add("formats", formats_json())
       .add("expert_parallel_kernels", ep_tunings_json())
