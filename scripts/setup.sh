@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Looks for what the build needs, wherever it comes from, and installs with apt what is not there.
 #   scripts/setup.sh             for the command
-#   scripts/setup.sh tests       and for the tests, of which those with OpenSHMEM are skipped where it cannot be installed
+#   scripts/setup.sh tests       and for the tests, of which those with OpenSHMEM, and of two nodes, are skipped where what
+#                                they need cannot be installed
 #   scripts/setup.sh compilers   and for scripts/compile_with.sh and ThreadSanitizer
 #   scripts/setup.sh python      for the command and scripts/python.sh
 # The README says what each is for.
@@ -93,9 +94,9 @@ look() {
   [ ${#missing[@]} -gt 0 ] || look_for_libraries
 }
 
-failure=""
 install() {
   local as_root=() log
+  failure=""
   if ! has apt-get; then
     failure="there is no apt-get here"
   elif [ "$(id -u)" -ne 0 ] && ! has sudo; then
@@ -112,21 +113,25 @@ install() {
   [ -z "$failure" ]
 }
 
-# What some tests need, and nothing else.
-install_openshmem() {
-  [ "$scope" != tests ] || has oshcc || install openmpi-bin libopenmpi-dev ||
+# What some tests need, and nothing else. Only root can make network namespaces.
+install_for_some_tests() {
+  [ "$scope" = tests ] || exit 0
+  has oshcc || install openmpi-bin libopenmpi-dev ||
     echo "setup: no oshcc on the PATH ($failure): the tests with OpenSHMEM are skipped"
+  [ "$(id -u)" -ne 0 ] || has ip || install iproute2 ||
+    echo "setup: no ip on the PATH ($failure): the test of two nodes is skipped"
   exit 0
 }
 
+failure=""
 # Twice, since libraries are looked for once there is a CMake to look for them.
 for attempt in 1 2; do
   look
-  [ ${#missing[@]} -gt 0 ] || install_openshmem
+  [ ${#missing[@]} -gt 0 ] || install_for_some_tests
   install "${packages[@]}" || break
 done
 look
-[ ${#missing[@]} -gt 0 ] || install_openshmem
+[ ${#missing[@]} -gt 0 ] || install_for_some_tests
 printf -v list '%s; ' "${missing[@]}"
 echo "setup: ${list%; }. Please install ${packages[*]}, as Debian names them${failure:+ ($failure)}." >&2
 exit 1

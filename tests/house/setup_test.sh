@@ -19,8 +19,10 @@ make_machine() {
   for tool in bash cat grep head tail id make mktemp rm sort tr sed uname ninja cmake c++ g++ as ld ar ranlib nm objdump strip; do
     ln -s "$(command -v "$tool")" "$work/bin/$tool"
   done
-  printf '#!/bin/bash\n' >"$work/bin/oshcc"  # it is only looked for
-  chmod +x "$work/bin/oshcc"
+  for tool in oshcc ip; do  # they are only looked for
+    printf '#!/bin/bash\n' >"$work/bin/$tool"
+    chmod +x "$work/bin/$tool"
+  done
   rm -f "$work/asked_for"
 }
 make_apt_get() {
@@ -50,6 +52,24 @@ make_apt_get "$(command -v touch) $work/bin/oshcc"
 setup tests
 [ $status -eq 0 ] && [[ $(<"$work/asked_for") == *"openmpi-bin libopenmpi-dev" ]] ||
   fail "no OpenSHMEM, and apt-get brings it"
+
+make_machine
+rm "$work/bin/ip" "$work/bin/id"
+printf '#!/bin/bash\necho $user\n' >"$work/bin/id"
+chmod +x "$work/bin/id"
+export user=0
+setup
+[ $status -eq 0 ] && [ -z "$output" ] || fail "the command needs no network namespaces"
+setup tests
+[ $status -eq 0 ] && is_one_line && says "test of two nodes is skipped" || fail "no ip and no apt-get"
+make_apt_get "$(command -v touch) $work/bin/ip"
+setup tests
+[ $status -eq 0 ] && [[ $(<"$work/asked_for") == *"--no-install-recommends iproute2" ]] ||
+  fail "no ip, and apt-get brings it"
+user=1000
+rm "$work/bin/ip"
+setup tests
+[ $status -eq 0 ] && [ -z "$output" ] || fail "who is not root makes no network namespaces"
 
 make_machine
 rm "$work/bin/ninja"
