@@ -184,19 +184,24 @@ TEST(WiredSimulation, NothingOfABrokenStepArrivesAfterAReset) {
   }
 }
 
-// More ranks than a kernel's parameters have addresses for.
+// More ranks than a kernel's parameters have addresses for, near each other or in groups.
 TEST(WiredWorld, NinetySixRanks) {
-  const int n_ranks = kFewCases ? 65 : 96;
-  for (const Protocol protocol : sweep({Protocol::kSlotted, Protocol::kDirect})) {
-    const Shape shape{.n_ranks = n_ranks,
-                      .n_experts = 2 * n_ranks,
-                      .top_k = 4,
-                      .hidden = 64,
-                      .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), 3)};
-    const RunOptions run{.protocol = protocol, .n_sms = 1, .num_threads = 32};
-    EpHarness harness(shape, run);
-    harness.run_and_check(as_run(make_step(shape, 3), run));
-  }
+  const int n_ranks = kFewCases ? 65 : 96, group = kFewCases ? 13 : 32;
+  for (const Protocol protocol : sweep({Protocol::kSlotted, Protocol::kDirect}))
+    for (const bool has_groups : {false, true}) {
+      const Shape shape{.n_ranks = n_ranks,
+                        .n_experts = 2 * n_ranks,
+                        .top_k = 4,
+                        .hidden = has_groups ? 128 : 64,
+                        .tokens_per_rank = std::vector<int>(static_cast<size_t>(n_ranks), 3)};
+      const RunOptions run{.protocol = protocol,
+                           .n_sms = 1,
+                           .num_threads = 32,
+                           .format = has_groups ? TokenFormatKind::kFP8 : TokenFormatKind::kBF16,
+                           .p2p_world_size = has_groups ? group : 0};
+      EpHarness harness(shape, run);
+      harness.run_and_check(as_run(make_step(shape, 3), run));
+    }
 }
 
 TEST(WiredWorld, GroupsThatDoNotFitAreRefused) {

@@ -57,6 +57,14 @@ FormatsOfEachLayout() {
   must_verify --skip-a2a
 }
 
+# With no more options than people are told to give. (On a machine with a GPU, that is where it runs otherwise.)
+TheDefaultsWork() {
+  timeout 110 oshrun --oversubscribe -np 4 "$tool" run --transport shmem --target host >"$work/out" 2>&1
+  code=$?
+  [ $code -eq 0 ] || fail "exit code $code"
+  must_say "  verified"
+}
+
 # No memory is shared: every rank is a group.
 OverSocketsOnly() {
   export UCX_TLS=tcp,self
@@ -130,17 +138,20 @@ ABenchmarkHasTheLocalTransportBeside() {
 
 ADeadRankIsNamed() {
   launcher=(--enable-recovery)
+  local begin=$SECONDS  # the deadline is 2 s; the rest is for a busy machine
   # Rank 1 has sent its tokens when it dies, so that all have come to the step, but no expert rows, of which each
   # survivor wants some.
   local tokens=(--tokens-per-rank 40,0,40,40)
   launch --kill 1@combine_async --deadline-ms 2000 --p2p-world-size 2 --protocol slotted --seed $$
   [ "$(grep -c '^switchyard run: .*rank 1 is dead, stuck' "$work/out")" -ge 2 ] || fail "survivors do not name rank 1"
+  [ $((SECONDS - begin)) -le 22 ] || fail "it took $((SECONDS - begin)) s"
   sleep 0.2
   ! pgrep -f "$tool run .* --seed $$" >/dev/null || fail "processes are left"  # of others of these tests there may be
   # Without recovery the launcher ends the others.
-  launcher=()
+  launcher=() begin=$SECONDS
   launch --kill 1@combine_async --deadline-ms 800 --p2p-world-size 1
   [ $code -ne 0 ] || fail "exit code 0"
+  [ $((SECONDS - begin)) -le 21 ] || fail "without recovery it took $((SECONDS - begin)) s"
 }
 
 DifferencesAreRefused() {
