@@ -42,15 +42,6 @@ std::vector<float> weights_of(const PeriodicNumbers& numbers, MatmulElement elem
   return values;
 }
 
-// A token as gate_up reads it; tensor scales are 1.
-std::vector<float> seen_by_matmuls(TokenFormatKind format, const std::vector<bf16>& token) {
-  if (format == TokenFormatKind::kBF16) return reference::to_floats(token);
-  const reference::EncodedToken encoded = reference::encode_token(format, token, 1);
-  return matmul_rows_of(format).element == MatmulElement::kFP8
-             ? encoded.values
-             : reference::to_floats(reference::decoded(encoded));
-}
-
 // The rows of the rank that gets most, as a part of an even share.
 double largest_share(const reference::Step& step) {
   std::vector<double> rows_of_rank(static_cast<size_t>(step.n_ranks));
@@ -242,7 +233,7 @@ Result<double> LayerBench::distance(const reference::Step& step, size_t rank, si
   const size_t hidden = static_cast<size_t>(workload_.hidden), top_k = static_cast<size_t>(workload_.top_k);
   const auto begin = step.tokens[rank].begin() + static_cast<ptrdiff_t>(token_idx * hidden);
   const std::vector<bf16> token(begin, begin + static_cast<ptrdiff_t>(hidden));
-  const std::vector<float> seen = seen_by_matmuls(config_.ep.dispatch_format, token);
+  const std::vector<float> seen = reference::as_multiplied(config_.ep.dispatch_format, element(), token, 1);
   std::vector<double> expected(hidden, 0.0), values;
   const auto add = [&](const std::vector<double>& output, double weight) {
     for (size_t i = 0; i < hidden; ++i) expected[i] += weight * output[i];

@@ -473,8 +473,7 @@ SWITCHYARD_WIDE void add_scaled_row(std::vector<float>& sums, float value, const
 std::vector<bf16> row_times_matrix(const std::vector<bf16>& row, const std::vector<bf16>& matrix,
                                    int columns) {
   std::vector<float> sums(columns, 0.0f);
-  for (size_t k = 0; k < row.size(); ++k)
-    add_scaled_row(sums, to_float(row[k]), matrix.data() + k * columns);
+  for (size_t k = 0; k < row.size(); ++k) add_scaled_row(sums, to_float(row[k]), matrix.data() + k * columns);
   return rounded(sums);
 }
 

@@ -209,6 +209,13 @@ std::vector<bf16> decoded(const EncodedToken& token) {
   return row;
 }
 
+std::vector<float> as_multiplied(TokenFormatKind format, MatmulElement element,
+                                 const std::vector<bf16>& token, float tensor_scale) {
+  if (format == TokenFormatKind::kBF16) return to_floats(token);
+  const EncodedToken encoded = encode_token(format, token, tensor_scale);
+  return element == MatmulElement::kFP8 ? encoded.values : to_floats(decoded(encoded));
+}
+
 uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows) {
   switch (info_of(format).placement) {
     case ScalePlacement::kNone:

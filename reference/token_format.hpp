@@ -8,6 +8,7 @@
 #include "number_format.hpp"
 #include "switchyard/token_format.hpp"
 #include "switchyard/types/bf16.hpp"
+#include "switchyard/types/matmul_tuning.hpp"
 
 namespace switchyard::reference {
 
@@ -48,6 +49,9 @@ EncodedToken decode_token(TokenFormatKind format, std::vector<uint8_t> codes, st
                           float tensor_scale);
 // The values, rounded to bf16.
 std::vector<bf16> decoded(const EncodedToken& token);
+// A token as a matmul reads its row: fp8 is multiplied as it is, everything else in bf16.
+std::vector<float> as_multiplied(TokenFormatKind format, MatmulElement element,
+                                 const std::vector<bf16>& token, float tensor_scale);
 // The offset in bytes of the scale of (row, group) in the tensor of so many rows.
 uint64_t scale_offset(TokenFormatKind format, uint64_t row, uint64_t group, int hidden, uint64_t max_rows);
 

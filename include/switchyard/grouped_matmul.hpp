@@ -75,8 +75,8 @@ struct GroupedMatmulShape {
 };
 
 // The tensors of one launch, in memory of the rank's device. Rows, weights and output are contiguous and
-// 16-byte aligned, scales 4-byte aligned; scales that the shape has not must be null. Kernels do not check
-// offsets, counts and ids: these must lie within the shape.
+// 16-byte aligned, scales 4-byte aligned; scales of rows and of weights that have none must be null. Kernels
+// do not check offsets, counts and ids: these must lie within the shape.
 struct GroupedMatmulTensors {
   const void* rows = nullptr;             // [max_rows][K]; of a coded row_format as dispatch writes them
   const void* weights = nullptr;          // [num_experts][N][K], of codes of 4 bits two in a byte
@@ -89,9 +89,11 @@ struct GroupedMatmulTensors {
   // float [max_rows][ceil(K / 128)], as dispatch in fp8-by-row does.
   // Of a coded row_format, as dispatch writes its scales: TokenFormatInfo::scale_tensor(max_rows, K).
   const void* row_scales = nullptr;
-  // Rows in NVFP4: their tensor scale; or, if row_tensor_scales is not null, those of the last groups,
-  // [num_row_tensor_scales] (0: of all groups). The groups in front of these have row_tensor_scale.
+  // Rows in NVFP4: their tensor scale, or where it is in the rank's memory. If row_tensor_scales is not null,
+  // the last groups have one each, [num_row_tensor_scales] (0: all groups), and the groups in front of them
+  // that; groups must then lie in their order.
   float row_tensor_scale = 1;
+  const float* device_row_tensor_scale = nullptr;
   const float* row_tensor_scales = nullptr;
   int num_row_tensor_scales = 0;
   // fp8: float [num_experts][ceil(N / 128)][ceil(K / 128)]. Coded weights: e8m0 [num_experts][N][K / 32], of

@@ -87,6 +87,9 @@ struct MoeLayerStep {
   InputFormat format = InputFormat::kBF16;
   const void* scales = nullptr;
   uint64_t token_stride_bytes = 0, scales_stride_bytes = 0, output_stride_bytes = 0;
+  // NVFP4: the tensor scale of all ranks' tokens, instead of ep.input_scale. A rank without tokens needs it,
+  // too, for the rows that it receives.
+  const float* input_scale = nullptr;
 };
 
 // A part of a step: what one call of run_part() enqueues. A step has dispatch and combine, or their halves.

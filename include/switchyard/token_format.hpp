@@ -179,6 +179,8 @@ struct TokenFormatInfo {
   constexpr uint32_t row_bytes(int hidden) const {
     return packed_bytes(static_cast<uint32_t>(hidden), num_bits);
   }
+  // NVFP4: all scales are multiplied by a float, the tensor scale.
+  constexpr bool has_tensor_scale() const { return scale == ScaleType::kE4M3; }
   constexpr int num_scales(int hidden) const { return scale_bytes == 0 ? 0 : hidden / group_size; }
   // An encoded token: codes, then scales, each from a multiple of 16.
   constexpr uint32_t encoded_bytes(int hidden) const {

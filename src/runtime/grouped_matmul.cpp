@@ -266,14 +266,20 @@ Status GroupedMatmul::Impl::check_tensor_scales(const GroupedMatmulTensors& tens
   if (reinterpret_cast<uintptr_t>(tensors.weight_tensor_scales) % sizeof(float) != 0)
     return invalid_argument("weight_tensor_scales: %p must be aligned to %zu bytes",
                             static_cast<const void*>(tensors.weight_tensor_scales), sizeof(float));
-  const bool has_row_tensor_scale =
-      has_coded_rows(shape) && info_of(shape.row_format).scale == ScaleType::kE4M3;
-  if (!has_row_tensor_scale && (tensors.row_tensor_scale != 1 || tensors.row_tensor_scales != nullptr))
-    return invalid_argument("row_tensor_scale%s: there is none with row_format %s",
-                            tensors.row_tensor_scales != nullptr ? "s" : "", to_string(shape.row_format));
-  if (reinterpret_cast<uintptr_t>(tensors.row_tensor_scales) % sizeof(float) != 0)
-    return invalid_argument("row_tensor_scales: %p must be aligned to %zu bytes",
-                            static_cast<const void*>(tensors.row_tensor_scales), sizeof(float));
+  if (!has_coded_rows(shape) || !info_of(shape.row_format).has_tensor_scale()) {
+    const char* given = tensors.row_tensor_scale != 1                ? "row_tensor_scale"
+                        : tensors.device_row_tensor_scale != nullptr ? "device_row_tensor_scale"
+                        : tensors.row_tensor_scales != nullptr       ? "row_tensor_scales"
+                                                                     : nullptr;
+    if (given != nullptr)
+      return invalid_argument("%s: there is none with row_format %s", given, to_string(shape.row_format));
+  }
+  for (const float* scales : {tensors.row_tensor_scales, tensors.device_row_tensor_scale})
+    if (reinterpret_cast<uintptr_t>(scales) % sizeof(float) != 0)
+      return invalid_argument(
+          "%s: %p must be aligned to %zu bytes",
+          scales == tensors.row_tensor_scales ? "row_tensor_scales" : "device_row_tensor_scale",
+          static_cast<const void*>(scales), sizeof(float));
   const int max_scales = tensors.row_tensor_scales != nullptr ? shape.num_groups : 0;
   if (tensors.num_row_tensor_scales < 0 || tensors.num_row_tensor_scales > max_scales)
     return invalid_argument("num_row_tensor_scales: %d must be 0..%d%s", tensors.num_row_tensor_scales,
@@ -284,9 +290,8 @@ Status GroupedMatmul::Impl::check_tensor_scales(const GroupedMatmulTensors& tens
 Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors) const {
   if (early_kernel == nullptr)
     return invalid_argument(
-        "readiness: must be null with element %s, row_format %s, weights %s and activation %s; matmuls with "
-        "an "
-        "activation in bf16 start before all rows are there",
+        "readiness: must be null with element %s, row_format %s, weights %s and activation %s; matmuls of "
+        "bf16 with an activation start before all rows are there",
         to_string(shape.element), to_string(shape.row_format), to_string(shape.weights),
         to_string(shape.activation));
   if (tensors.readiness->n_local_experts > shape.num_groups)
@@ -301,9 +306,8 @@ Status GroupedMatmul::Impl::check_readiness(const GroupedMatmulTensors& tensors)
 Status GroupedMatmul::Impl::check_completion(const GroupedMatmulTensors& tensors) const {
   if (telling_kernel == nullptr)
     return invalid_argument(
-        "completion: must be null with row_format %s, weights %s, activation %s and tuning %s, of which "
-        "there "
-        "is no such kernel",
+        "completion: must be null with row_format %s, weights %s, activation %s and tuning %s, for which "
+        "there is no such kernel",
         to_string(shape.row_format), to_string(shape.weights), to_string(shape.activation),
         to_string(tuning).c_str());
   if (tensors.completion->num_groups != shape.num_groups)
@@ -366,6 +370,7 @@ RowCodes GroupedMatmul::Impl::row_codes_of(const GroupedMatmulTensors& tensors) 
   codes.tensors.scales = static_cast<std::byte*>(const_cast<void*>(tensors.row_scales));
   codes.tensors.max_rows = static_cast<uint32_t>(shape.max_rows);
   codes.tensors.tensor_scale = tensors.row_tensor_scale;
+  codes.tensors.device_tensor_scale = tensors.device_row_tensor_scale;
   return codes;
 }
 

@@ -46,9 +46,9 @@ struct MoeLayer::Impl {
   Status dispatch(int rank, const MoeLayerStep& step, Stream stream);
   DispatchInput dispatch_input(int rank, const MoeLayerStep& step) const;
   DispatchOutput dispatch_output(int rank) const;
-  Status gate_up(int rank, Stream stream);
-  Status gate_up_with_rows(int rank, Stream stream);
-  GroupedMatmulTensors gate_up_tensors(int rank) const;
+  Status gate_up(int rank, const MoeLayerStep& step, Stream stream);
+  Status gate_up_with_rows(int rank, const MoeLayerStep& step, Stream stream);
+  GroupedMatmulTensors gate_up_tensors(int rank, const MoeLayerStep& step) const;
   Status down(int rank, Stream stream);
   CombineInput combine_input(int rank, bool follows_down) const;
   CombineOutput combine_output(int rank, const MoeLayerStep& step) const;
@@ -251,7 +251,8 @@ Status MoeLayer::Impl::check_rows(int rank) const {
   if (!rows.ok()) return rows.status();
   const RowBuffers& own = of(rank).rows;
   if (rows.value().encoded_rows == own.encoded_rows && rows.value().expert_outputs == own.expert_outputs &&
-      rows.value().max_rows == own.max_rows)
+      rows.value().max_rows == own.max_rows && rows.value().src_info == own.src_info &&
+      rows.value().expert_tensor_scales == own.expert_tensor_scales)
     return Status();
   return failed_precondition("run: ep() has been reset with other ranks; create the layer anew");
 }
@@ -285,7 +286,8 @@ DispatchInput MoeLayer::Impl::dispatch_input(int rank, const MoeLayerStep& step)
           .token_stride_bytes = step.token_stride_bytes,
           .format = step.format,
           .scales = step.scales,
-          .scales_stride_bytes = step.scales_stride_bytes};
+          .scales_stride_bytes = step.scales_stride_bytes,
+          .input_scale = step.input_scale};
 }
 
 DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
@@ -299,9 +301,9 @@ DispatchOutput MoeLayer::Impl::dispatch_output(int rank) const {
           .row_counts = state.row_counts.data()};
 }
 
-GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
+GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank, const MoeLayerStep& step) const {
   const RankState& state = of(rank);
-  const bool has_tensor_scale = info_of(config.ep.dispatch_format).scale == ScaleType::kE4M3;
+  const bool has_tensor_scale = info_of(config.ep.dispatch_format).has_tensor_scale();
   return {.rows = state.rows.encoded_rows,
           .weights = state.weights.gate_up,
           .output = state.activated.data(),
@@ -309,6 +311,7 @@ GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
           .row_counts = state.row_counts.data(),
           .row_scales = state.rows.scales,
           .row_tensor_scale = has_tensor_scale ? config.ep.input_scale : 1.0f,
+          .device_row_tensor_scale = step.input_scale,
           .row_tensor_scales = state.rows.expert_tensor_scales,
           .num_row_tensor_scales = state.rows.expert_tensor_scales != nullptr ? ep->n_local_experts() : 0,
           .weight_scales = has_weight_scales() ? state.weights.gate_up_scales : nullptr,
@@ -317,16 +320,16 @@ GroupedMatmulTensors MoeLayer::Impl::gate_up_tensors(int rank) const {
           .output_scales = is_fp8() ? state.activated_scales.data() : nullptr};
 }
 
-Status MoeLayer::Impl::gate_up(int rank, Stream stream) {
-  return starts_with_rows() ? gate_up_with_rows(rank, stream)
-                            : of(rank).gate_up->run(gate_up_tensors(rank), stream);
+Status MoeLayer::Impl::gate_up(int rank, const MoeLayerStep& step, Stream stream) {
+  return starts_with_rows() ? gate_up_with_rows(rank, step, stream)
+                            : of(rank).gate_up->run(gate_up_tensors(rank, step), stream);
 }
 
-Status MoeLayer::Impl::gate_up_with_rows(int rank, Stream stream) {
+Status MoeLayer::Impl::gate_up_with_rows(int rank, const MoeLayerStep& step, Stream stream) {
   GroupedMatmul& matmul = *of(rank).gate_up;
   const Result<RowReadiness> readiness = ep->row_readiness(rank, static_cast<int>(matmul.num_blocks()));
   if (!readiness.ok()) return readiness.status();
-  GroupedMatmulTensors tensors = gate_up_tensors(rank);
+  GroupedMatmulTensors tensors = gate_up_tensors(rank, step);
   tensors.readiness = &readiness.value();
   // dispatch_wait, which is behind it, has not written offsets and counts yet. The offsets of dispatch_async
   // begin at the first expert, and the groups before it are in front.
@@ -385,7 +388,7 @@ Status MoeLayer::Impl::run_part(MoePart part, int rank, const MoeLayerStep& step
     case MoePart::kDispatchWait:
       return ep->dispatch_wait(rank, dispatch_output(rank), stream);
     case MoePart::kGateUp:
-      return gate_up(rank, stream);
+      return gate_up(rank, step, stream);
     case MoePart::kDown:
       return down(rank, stream);
     case MoePart::kCombine:

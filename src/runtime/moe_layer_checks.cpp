@@ -204,6 +204,11 @@ Status check_step(const MoeLayerConfig& config, const MoeLayerStep& step) {
   if (step.format == InputFormat::kEncoded && format.scale == ScaleType::kNone)
     return invalid_argument("format: encoded; dispatch_format is %s, which has no scales", format.name);
   SWITCHYARD_RETURN_IF_ERROR(check_strides(config, step));
+  if (step.input_scale != nullptr && config.ep.dispatch_format != TokenFormatKind::kNVFP4)
+    return invalid_argument("input_scale: must be null; dispatch_format is %s, not nvfp4", format.name);
+  if (reinterpret_cast<uintptr_t>(step.input_scale) % sizeof(float) != 0)
+    return invalid_argument("input_scale: %p must be aligned to 4 bytes",
+                            static_cast<const void*>(step.input_scale));
   if (step.num_tokens == 0) return Status();
   SWITCHYARD_RETURN_IF_ERROR(check_choices(step));
   return check_tensors(step);

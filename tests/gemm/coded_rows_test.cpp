@@ -11,6 +11,8 @@
 #include "reference/token_format.hpp"
 #include "sweep.hpp"
 #include "switchyard/grouped_matmul.hpp"
+#include "switchyard/row_completion.hpp"
+#include "switchyard/row_readiness.hpp"
 
 namespace switchyard {
 namespace {
@@ -33,6 +35,8 @@ struct CodedRowsCase {
   int columns = 272;
   bool is_masked = false;
   int num_scaled_groups = 0;  // the last ones, which have tensor scales of their own
+  bool has_device_scale = false;
+  bool swaps_experts = false;  // group g has the weights of the expert with the opposite number
   int num_blocks = 3;
 
   std::string name() const {
@@ -54,6 +58,10 @@ class CodedRowsHarness {
     make_weights();
     offsets_ = must(rank.upload(first_rows_));
     counts_ = must(rank.upload(std::vector<uint32_t>(case_.group_rows.begin(), case_.group_rows.end())));
+    std::vector<int32_t> expert_ids(case_.group_rows.size());
+    std::iota(expert_ids.rbegin(), expert_ids.rend(), 0);
+    expert_ids_ = must(rank.upload(expert_ids));
+    row_weights_ = must(rank.upload(random_scales(num_rows_, 6)));
   }
 
   GroupedMatmulShape shape() const {
@@ -78,7 +86,10 @@ class CodedRowsHarness {
                                  .weight_scales = weight_scales_.data(),
                                  .bias = bias_.data()};
     if (!case_.is_masked) tensors.row_offsets = offsets_.data();
-    if (has_tensor_scale()) tensors.row_tensor_scale = kTensorScale;
+    if (case_.swaps_experts) tensors.expert_ids = expert_ids_.data();
+    if (case_.activation == Activation::kNone) tensors.row_weights = row_weights_.data();
+    if (has_tensor_scale() && !case_.has_device_scale) tensors.row_tensor_scale = kTensorScale;
+    if (case_.has_device_scale) tensors.device_row_tensor_scale = device_scale_.data();
     if (case_.num_scaled_groups > 0) {
       tensors.row_tensor_scales = group_scales_.data();
       tensors.num_row_tensor_scales = case_.num_scaled_groups;
@@ -94,6 +105,7 @@ class CodedRowsHarness {
     tensors.rows = decoded_.data();
     tensors.row_scales = nullptr;
     tensors.row_tensor_scale = 1;
+    tensors.device_row_tensor_scale = nullptr;
     tensors.row_tensor_scales = nullptr;
     tensors.num_row_tensor_scales = 0;
     return run(in_bf16, tensors);
@@ -102,7 +114,7 @@ class CodedRowsHarness {
  private:
   static constexpr float kTensorScale = 0.01f;
 
-  bool has_tensor_scale() const { return info_of(case_.format).scale == ScaleType::kE4M3; }
+  bool has_tensor_scale() const { return info_of(case_.format).has_tensor_scale(); }
   int multiple_of_weights() const {
     return is_coded(case_.tuning.weights) ? switchyard::inner_multiple_of(case_.tuning.weights) : 8;
   }
@@ -154,6 +166,7 @@ class CodedRowsHarness {
     codes_ = must(rank_.upload(codes));
     scales_ = must(rank_.upload(scales));
     decoded_ = must(rank_.upload(decoded));
+    device_scale_ = must(rank_.upload(std::vector<float>{kTensorScale}));
     group_scales_ = must(rank_.upload(std::vector<float>(
         tensor_scales.begin() + static_cast<ptrdiff_t>(first_scaled), tensor_scales.end())));
   }
@@ -189,7 +202,8 @@ class CodedRowsHarness {
   uint32_t num_rows_ = 0, capacity_ = 0;
   Buffer<uint8_t> codes_, scales_, weights_, weight_scales_;
   Buffer<bf16> decoded_, output_;
-  Buffer<float> group_scales_, bias_;
+  Buffer<float> group_scales_, device_scale_, bias_, row_weights_;
+  Buffer<int32_t> expert_ids_;
   Buffer<uint32_t> offsets_, counts_;
 };
 
@@ -242,7 +256,9 @@ TEST_P(CodedRowsTest, MaskedGroupsAndTensorScalesOfSomeGroups) {
     for (const int num_scaled_groups : {0, 3, 5})
       expect_same({.format = TokenFormatKind::kNVFP4ByExpert,
                    .is_masked = is_masked,
-                   .num_scaled_groups = num_scaled_groups});
+                   .num_scaled_groups = num_scaled_groups,
+                   .has_device_scale = num_scaled_groups == 3,
+                   .swaps_experts = num_scaled_groups == 5});
   }
 }
 
@@ -312,6 +328,15 @@ TEST_P(CodedRowsTest, WhatItCannotDecodeIsRefusedByName) {
   expect_not_run([](auto& t) { t.row_scales = nullptr; }, "row_scales: must not be null");
   expect_not_run([](auto& t) { t.row_tensor_scale = 2; },
                  "row_tensor_scale: there is none with row_format mxfp8");
+  const RowReadiness readiness{};
+  expect_not_run([&](auto& t) { t.readiness = &readiness; },
+                 "readiness: must be null with element bf16, row_format mxfp8");
+  const RowCompletion completion{};
+  expect_not_run([&](auto& t) { t.completion = &completion; },
+                 "completion: must be null with row_format mxfp8");
+  const float any_scale = 1;
+  expect_not_run([&](auto& t) { t.device_row_tensor_scale = &any_scale; },
+                 "device_row_tensor_scale: there is none with row_format mxfp8");
   expect_not_run([](auto& t) { t.num_row_tensor_scales = 1; }, "num_row_tensor_scales: 1 must be 0..0");
 }
 

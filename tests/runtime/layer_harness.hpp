@@ -48,7 +48,7 @@ struct LayerCase {
   bool is_fp8() const { return matmul_rows_of(format, weights).element == MatmulElement::kFP8; }
   // NVFP4: the tensor scale of what goes to an expert, or to the shared one (-1).
   float input_scale_of(int expert) const {
-    if (info_of(format).scale != ScaleType::kE4M3) return 1;
+    if (!info_of(format).has_tensor_scale()) return 1;
     return info_of(format).encodes_by_expert ? 0.01f * static_cast<float>(expert + 2) : 0.01f;
   }
   std::string name() const {
@@ -354,10 +354,8 @@ class LayerHarness {
     const std::vector<bf16> token(data.tokens.begin() + static_cast<ptrdiff_t>(token_idx * hidden),
                                   data.tokens.begin() + static_cast<ptrdiff_t>((token_idx + 1) * hidden));
     const auto seen_by = [&](int expert_idx) {
-      if (case_.format == TokenFormatKind::kBF16) return reference::to_floats(token);
-      const reference::EncodedToken encoded =
-          reference::encode_token(case_.format, token, case_.input_scale_of(expert_idx));
-      return case_.is_fp8() ? encoded.values : reference::to_floats(reference::decoded(encoded));
+      return reference::as_multiplied(case_.format, matmul_rows_of(case_.format, case_.weights).element,
+                                      token, case_.input_scale_of(expert_idx));
     };
     std::vector<double> sum(hidden, 0.0);
     const auto add = [&](const std::vector<double>& values, double weight) {

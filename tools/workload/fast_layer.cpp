@@ -78,7 +78,8 @@ MoeLayerStep LayerRun::fast_step(MoePart part, int rank, const reference::Step& 
                           .scales = input.scales,
                           .token_stride_bytes = input.token_stride_bytes,
                           .scales_stride_bytes = input.scales_stride_bytes,
-                          .output_stride_bytes = destination.output_stride_bytes};
+                          .output_stride_bytes = destination.output_stride_bytes,
+                          .input_scale = input.input_scale};
   if (takes_routed_ids() || part == MoePart::kRoute) {
     layer_step.logits = buffers.logits.data();
     return layer_step;

@@ -1,5 +1,5 @@
 // Rows in any of the library's token formats, which the kernel is told when it is launched: a kernel for each
-// would be dozens.
+// would be hundreds.
 #pragma once
 
 #include "switchyard/detail/format/all_formats.hpp"
@@ -28,10 +28,13 @@ struct CodedRows {
     }
   }
   SWITCHYARD_DEVICE float tensor_scale(const GroupRows& groups, uint32_t row) const {
-    if (codes.group_tensor_scales == nullptr) return codes.tensors.tensor_scale;
+    const float of_others = codes.tensors.device_tensor_scale != nullptr
+                                ? target::ld(codes.tensors.device_tensor_scale)
+                                : codes.tensors.tensor_scale;
+    if (codes.group_tensor_scales == nullptr) return of_others;
     const uint32_t group_idx = group_of_row(groups, row);
     return group_idx < codes.first_scaled_group
-               ? codes.tensors.tensor_scale
+               ? of_others
                : target::ld(codes.group_tensor_scales + (group_idx - codes.first_scaled_group));
   }
 };

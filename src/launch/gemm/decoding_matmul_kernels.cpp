@@ -21,6 +21,7 @@ template <MatmulTuning kTuning, MatmulEpilogue kEpilogue>
 constexpr DecodingMatmulKernel make_decoding_matmul_kernel() {
   if constexpr (has_decoding_matmul_kernel(kTuning)) {
     using Config = MatmulConfig<kTuning, kEpilogue, RowLoading::kDecoded>;
+    static_assert(sizeof(MatmulShared<Config>) <= kMaxSharedBytes);
     return {kTuning, &launch_decoding_matmul<Config>,
             &load_matmul<Config, &decoding_matmul_kernel<Config, CodedRows>>};
   } else {

@@ -151,8 +151,11 @@ Result<RowBuffers> ExpertParallel::row_buffers(int rank) {
   ExchangeMemory& memory = impl_->state(rank).memory;
   SWITCHYARD_RETURN_IF_ERROR(memory.allocate_rows(device_of(impl_->member(rank))));
   RowBuffers rows = memory.row_buffers();
+  // Without an all-to-all a table has the rank's own seats only.
+  const bool has_own_seats = impl_->has_table() && impl_->config.routing == Routing::kSkipAllToAll;
   if (const ArenaPart& scales = impl_->layout.expert_scales; scales.bytes > 0)
-    rows.expert_tensor_scales = memory.at<float>(scales) + rank * impl_->n_local_experts();
+    rows.expert_tensor_scales =
+        memory.at<float>(scales) + (has_own_seats ? 0 : rank * impl_->n_local_experts());
   return rows;
 }
 

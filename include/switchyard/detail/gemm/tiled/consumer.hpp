@@ -207,9 +207,9 @@ class MatmulConsumer {
     }
   }
 
-  // release MM-25: this warp has read the stage; pairs with the producer's wait before the next load into it,
-  // or those of both producers of a pair. If ordinary loads have read codes, every thread arrives for its
-  // own.
+  // release MM-25: this warp has read the stage; pairs with the waits of the producer, or of both producers
+  // of a pair, and of the decoders before they fill it again. If ordinary loads have read codes, every thread
+  // arrives for its own.
   SWITCHYARD_DEVICE void release(uint32_t stage) {
     if constexpr (Config::kIsCoded) return shared_.empty[stage].arrive();
     target::sync_warp();

@@ -70,20 +70,20 @@ void early_matmul_kernel(SWITCHYARD_GRID_CONSTANT const EarlyMatmulParams<Arriva
     multiply_tiles<Config>(params.matmul, params.arrivals, CompleteAtEnd{});
 }
 
-// The same for rows that are codes.
-template <typename Config, MatmulRowDecoding Rows>
-SWITCHYARD_KERNEL_OF(Config::kNumThreads)
-void decoding_matmul_kernel(SWITCHYARD_GRID_CONSTANT const DecodingMatmulParams<Rows> params) {
-  if constexpr (target::kHasMatrixUnit)
-    multiply_tiles<Config>(params.matmul, CompleteRows{}, CompleteAtEnd{}, params.rows);
-}
-
 // The same, which tells of each group that is complete while others are not.
 template <typename Config, MatmulCompletion Completion>
 SWITCHYARD_KERNEL_OF(Config::kNumThreads)
 void telling_matmul_kernel(SWITCHYARD_GRID_CONSTANT const TellingMatmulParams<Completion> params) {
   if constexpr (target::kHasMatrixUnit)
     multiply_tiles<Config>(params.matmul, CompleteRows{}, params.completion);
+}
+
+// tiled_matmul_kernel for rows that are codes.
+template <typename Config, MatmulRowDecoding Rows>
+SWITCHYARD_KERNEL_OF(Config::kNumThreads)
+void decoding_matmul_kernel(SWITCHYARD_GRID_CONSTANT const DecodingMatmulParams<Rows> params) {
+  if constexpr (target::kHasMatrixUnit)
+    multiply_tiles<Config>(params.matmul, CompleteRows{}, CompleteAtEnd{}, params.rows);
 }
 
 }  // namespace switchyard::inline SWITCHYARD_TARGET

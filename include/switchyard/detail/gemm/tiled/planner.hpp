@@ -24,8 +24,8 @@ class MatmulPlanner {
     uint32_t idx = static_cast<uint32_t>(target::block_idx()) / Config::kClusterBlocks;
     MatmulTile tile;
     do {
-      // acquire MM-23: the producer asks for a tile, and all consumers have read the last one; pairs with
-      // their releases in run()
+      // acquire MM-23: the producer asks for a tile, and all consumers and decoders have read the last one;
+      // pairs with the releases in its run() and in take_tile()
       wait_together(shared_.tile_empty, asked_.parity() ^ 1);
       if (!is_first_) idx = next_after(idx);
       is_first_ = false;
@@ -37,7 +37,8 @@ class MatmulPlanner {
       }
       if (target::lane_idx() == 0) {
         target::st(&shared_.tile, tile);
-        // release MM-22: publishes the tile; pairs with the waits for tile_full of producer and consumers
+        // release MM-22: publishes the tile; pairs with the waits for tile_full of producer, consumers and
+        // decoders
         shared_.tile_full.arrive();
       }
       target::sync_warp();
